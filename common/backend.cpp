@@ -1,0 +1,107 @@
+#include "common/backend.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "common/error.hpp"
+#include "common/mpi_communicator.hpp"
+#include "common/mpi_session.hpp"
+#include "common/options.hpp"
+
+namespace shakedown {
+namespace {
+
+template <class T>
+std::string join(const std::vector<T>& values) {
+  return fmt::format("{}", fmt::join(values, " "));
+}
+
+template <class T>
+std::vector<T> split(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<T> values;
+  for (T value; in >> value;) values.push_back(value);
+  return values;
+}
+
+std::vector<RankView> gather_views(const MpiSession& session) {
+  std::string problem;
+  const std::vector<std::string> mine = gpu::visible_devices(problem);
+  const auto hosts = session.all_gather(session.host());
+  const auto gpus = session.all_gather(join(mine));
+  const auto problems = session.all_gather(problem);
+  std::vector<RankView> views;
+  for (std::size_t r = 0; r < hosts.size(); ++r)
+    views.push_back({hosts[r], split<std::string>(gpus[r]), problems[r]});
+  return views;
+}
+
+int choose_threads(const MpiSession& session, std::string& remark) {
+  const std::vector<int> mine = cpu::allowed_cores();
+  const auto hosts = session.all_gather(session.host());
+  const auto cores = session.all_gather(join(mine));
+  std::vector<std::vector<int>> local;
+  std::size_t my_place = 0;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] != session.host()) continue;
+    if (static_cast<int>(r) == session.rank()) my_place = local.size();
+    local.push_back(split<int>(cores[r]));
+  }
+  int threads = fair_threads(local, my_place);
+  if (const char* asked = std::getenv("OMP_NUM_THREADS"); asked && std::atoi(asked) > 0)
+    threads = std::atoi(asked);
+  remark += fmt::format(", {} thread{} a rank", threads, threads == 1 ? "" : "s");
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  if (mine.size() == 1 && online > static_cast<long>(local.size()))
+    remark += fmt::format(" (binding left this rank 1 of {} cores: mpirun --bind-to none, or "
+                          "launch/mpi, gives it its share)", online);
+  return threads;
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, BackendOptions& values) {
+  options.add("--backend", values.backend, "where to compute; auto takes the GPU where there is one")
+      .one_of({"auto", "gpu", "cpu"});
+  options.add("--timeout", values.timeout_s, "seconds after which an operation counts as hung")
+      .at_least(0.1);
+}
+
+Backend open_backend(const BackendOptions& options, MpiSession& session) {
+  session.set_timeout(options.timeout_s);
+  if (const std::string others = launched_with_others();
+      session.world_size() == 1 && !others.empty())
+    throw UsageError(fmt::format(
+        "started as one of several tasks ({}), but MPI sees this process alone: the launcher "
+        "belongs to another MPI. Built with {}; start with launch/mpi, its own mpirun, or "
+        "srun --mpi=pmix",
+        others, MpiSession::build_version()));
+  if (options.backend == "gpu" && !gpu::built())
+    throw UsageError("--backend gpu: built without gpu (make doctor says what is missing)");
+
+  const std::vector<RankView> views = gather_views(session);
+  Backend backend;
+  backend.kind = choose_backend(options.backend, views);
+  backend.remark = fmt::format("{}{}", name_of(backend.kind),
+                               options.backend == "auto" ? " (chosen by auto)" : "");
+  if (backend.kind == BackendKind::gpu) {
+    const std::vector<int> devices = place_on_gpus(views);
+    const auto me = static_cast<std::size_t>(session.rank());
+    backend.device = gpu::make_device(devices[me]);
+    backend.world = gpu::make_communicator(session, *backend.device);
+    if (session.world_size() == 1 && views[0].gpus.size() > 1)
+      backend.remark += fmt::format(", on 1 of {} GPUs: start it with launch/mpi to use them all",
+                                    views[0].gpus.size());
+  } else {
+    backend.device = cpu::make_device(choose_threads(session, backend.remark));
+    backend.world = cpu::make_communicator(session, *backend.device);
+  }
+  backend.host = make_mpi_communicator(session, *backend.device);
+  return backend;
+}
+
+}  // namespace shakedown

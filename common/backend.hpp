@@ -1,0 +1,60 @@
+// Chooses and opens the backend: the device of this rank and the communicator of all ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/communicator.hpp"
+#include "common/device.hpp"
+#include "common/placement.hpp"
+
+namespace shakedown {
+
+class MpiSession;
+class OptionSet;
+
+struct BackendOptions {
+  std::string backend = "auto";
+  double timeout_s = 300;
+};
+void declare_options(OptionSet& options, BackendOptions& values);
+
+struct Backend {
+  BackendKind kind = BackendKind::cpu;
+  std::string remark;  // what was chosen and what the user may want to know of it, for people
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
+  std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
+};
+
+/// Collective. Throws UsageError when the ranks and the GPUs do not fit together.
+Backend open_backend(const BackendOptions& options, MpiSession& session);
+
+/// Versions of a backend's libraries, "name" -> "version", at build and at run time.
+struct LibraryVersion {
+  std::string name;
+  std::string built;
+  std::string running;
+};
+
+// The two backends; the one that was not built throws UsageError "built without ...".
+namespace cpu {
+bool built();
+std::unique_ptr<Device> make_device(int threads);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::vector<LibraryVersion> library_versions();
+/// The cores that this process may run on.
+std::vector<int> allowed_cores();
+}  // namespace cpu
+
+namespace gpu {
+bool built();
+/// The UUIDs of the GPUs this process sees; `problem` says why there are none.
+std::vector<std::string> visible_devices(std::string& problem);
+std::unique_ptr<Device> make_device(int index);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::vector<LibraryVersion> library_versions();
+}  // namespace gpu
+
+}  // namespace shakedown

@@ -1,0 +1,76 @@
+// Collective and point-to-point operations between the ranks of a group. MPI (in every build, host
+// memory; device memory staged through the host) and NCCL (gpu) stand behind it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/device.hpp"
+#include "common/types.hpp"
+
+namespace shakedown {
+
+/// What a communicator was handed since it was made.
+struct Traffic {
+  std::uint64_t operations = 0;
+  std::uint64_t bytes = 0;         // of every operation's larger buffer on this rank
+  std::uint64_t staged_bytes = 0;  // copied between device and host for a host transport
+};
+
+/// All operations are enqueued on a stream, in the same order on every rank, and read and write
+/// their buffers in stream order. `send` and `recv` may be the same memory where both have the same
+/// count ("in place"). Counts are elements; n is size(). Errors of the transport throw
+/// InternalError, an operation past the timeout InconclusiveError.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual const char* transport() const = 0;  // "mpi" or "nccl"
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  virtual void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) = 0;
+  virtual void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) = 0;
+  virtual void broadcast(ConstView send, View recv, int root, Stream& stream) = 0;
+  /// recv.count = n * send.count.
+  virtual void all_gather(ConstView send, View recv, Stream& stream) = 0;
+  /// send.count = n * recv.count.
+  virtual void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) = 0;
+  /// At the root recv.count = n * send.count; elsewhere recv is not used.
+  virtual void gather(ConstView send, View recv, int root, Stream& stream) = 0;
+  /// At the root send.count = n * recv.count; elsewhere send is not used.
+  virtual void scatter(ConstView send, View recv, int root, Stream& stream) = 0;
+  /// send.count = recv.count, a multiple of n. Not in place.
+  virtual void all_to_all(ConstView send, View recv, Stream& stream) = 0;
+  virtual void send(ConstView view, int peer, Stream& stream) = 0;
+  virtual void recv(View view, int peer, Stream& stream) = 0;
+
+  /// Operations issued by `body` are started together: exchanges that wait for one another, such
+  /// as a send and a recv to the same peer, must be grouped.
+  template <class Body>
+  void group(Body&& body) {
+    begin_group();
+    body();
+    end_group();
+  }
+
+  /// Blocks the host until every rank has entered.
+  virtual void barrier() = 0;
+
+  /// A communicator of the ranks that pass the same color, ordered by key. Every rank calls it.
+  virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+
+  /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
+  virtual void wait(const Event& event) = 0;
+
+  const Traffic& traffic() const { return traffic_; }
+
+ protected:
+  virtual void begin_group() = 0;
+  virtual void end_group() = 0;
+
+  Traffic traffic_;
+};
+
+}  // namespace shakedown

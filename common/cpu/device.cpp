@@ -1,0 +1,117 @@
+// The cpu backend's device: host memory, and streams on which work has run when the call returns.
+#include <fmt/format.h>
+#include <omp.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+
+#include "common/backend.hpp"
+#include "common/cpu/kernels.hpp"
+#include "common/device.hpp"
+#include "common/error.hpp"
+
+namespace shakedown::cpu {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class CpuStream final : public Stream {
+ public:
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
+
+class CpuEvent final : public Event {
+ public:
+  void record(Stream&) override { time_ = Clock::now(); }
+  bool done() const override { return true; }
+  void synchronize() const override {}
+  double milliseconds_since(const Event& start) const override {
+    const auto& other = static_cast<const CpuEvent&>(start);
+    return std::chrono::duration<double, std::milli>(time_ - other.time_).count();
+  }
+
+ private:
+  Clock::time_point time_;
+};
+
+/// A value in kB of a file like /proc/meminfo, in bytes; 0 where there is none.
+std::size_t proc_value(const char* file, const std::string& key) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(key + ":", 0) == 0) return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) << 10;
+  return 0;
+}
+
+std::string processor_model() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 2);
+  return "";
+}
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) { omp_set_num_threads(threads); }
+
+  BackendKind kind() const override { return BackendKind::cpu; }
+  DeviceIdentity identity() const override { return {processor_model(), "", "", threads_}; }
+  MemoryInfo memory() const override {
+    return {proc_value("/proc/meminfo", "MemAvailable"), proc_value("/proc/meminfo", "MemTotal")};
+  }
+  const Kernels& kernels() const override { return kernels_; }
+
+  std::unique_ptr<Stream> make_stream(StreamPriority) override {
+    return std::make_unique<CpuStream>();
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CpuEvent>(); }
+
+  void copy(void* to, const void* from, std::size_t bytes, Stream&) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void zero(void* to, std::size_t bytes, Stream&) override {
+    if (bytes > 0) std::memset(to, 0, bytes);
+  }
+
+ protected:
+  void* allocate(std::size_t bytes, Place) override {
+    // Large pages spare most of the faults of first use; a page boundary suits every vector unit.
+    constexpr std::size_t kLargePage = std::size_t{2} << 20;
+    const std::size_t alignment = bytes >= kLargePage ? kLargePage : 4096;
+    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* memory = std::aligned_alloc(alignment, rounded);
+    if (memory == nullptr)
+      throw UsageError(fmt::format("out of memory: {} more needed, {} free", readable_bytes(bytes),
+                                   readable_bytes(this->memory().free_bytes)));
+    if (alignment == kLargePage) madvise(memory, rounded, MADV_HUGEPAGE);
+    return memory;
+  }
+  void release(void* memory, Place) noexcept override { std::free(memory); }
+
+ private:
+  int threads_;
+  CpuKernels kernels_;
+};
+
+}  // namespace
+
+bool built() { return true; }
+
+std::unique_ptr<Device> make_device(int threads) { return std::make_unique<CpuDevice>(threads); }
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+}  // namespace shakedown::cpu

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "common/kernels.hpp"
+
+namespace shakedown::cpu {
+
+class CpuKernels final : public Kernels {
+ public:
+  void fill(View x, double value, Stream& stream) const override;
+  void convert(ConstView from, View to, Stream& stream) const override;
+  void accumulate(View sum, ConstView x, bool first, Stream& stream) const override;
+  void scale(ConstView from, View to, float factor, Stream& stream) const override;
+  void check_finite(ConstView x, StepScalars* scalars, Stream& stream) const override;
+  void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
+           Stream& stream) const override;
+  void adam(const UpdateRange& range, const AdamSettings& settings, const StepScalars* scalars,
+            Stream& stream) const override;
+  void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const override;
+  void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const override;
+};
+
+}  // namespace shakedown::cpu

@@ -1,0 +1,131 @@
+// The device a rank computes on: its memory, streams and events. One contract for both backends:
+// work on a stream runs in order; on the cpu backend it has run when the call returns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "common/types.hpp"
+
+namespace shakedown {
+
+class Kernels;
+
+enum class BackendKind { cpu, gpu };
+const char* name_of(BackendKind kind);
+
+class Event;
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  /// Later work on this stream starts after what `event` recorded; the host does not wait.
+  virtual void wait(const Event& event) = 0;
+  /// Blocks the host. Where ranks depend on one another, use Communicator::wait: it times out.
+  virtual void synchronize() = 0;
+};
+
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual void record(Stream& stream) = 0;
+  virtual bool done() const = 0;
+  virtual void synchronize() const = 0;
+  /// Milliseconds from `start` to this event; both made with timing and done.
+  virtual double milliseconds_since(const Event& start) const = 0;
+};
+
+struct MemoryInfo {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+/// What a device says of itself; an empty string is "not known".
+struct DeviceIdentity {
+  std::string model;
+  std::string uuid;
+  std::string pci_id;
+  int compute_threads = 0;  // cpu: threads this rank computes with; gpu: multiprocessors
+};
+
+enum class StreamPriority { normal, high };
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual BackendKind kind() const = 0;
+  virtual DeviceIdentity identity() const = 0;
+  virtual MemoryInfo memory() const = 0;
+  virtual const Kernels& kernels() const = 0;
+
+  virtual std::unique_ptr<Stream> make_stream(StreamPriority priority = StreamPriority::normal) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+
+  /// Enqueues a copy between any two places of this rank. Ordinary (not pinned) host memory may
+  /// be changed as soon as the call returns.
+  virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
+  virtual void zero(void* to, std::size_t bytes, Stream& stream) = 0;
+
+  /// Bytes held by Buffers in device memory, now and at most.
+  std::size_t allocated_bytes() const { return allocated_; }
+  std::size_t peak_allocated_bytes() const { return peak_; }
+
+ protected:
+  /// Throws UsageError naming the bytes needed and free when there is not enough.
+  virtual void* allocate(std::size_t bytes, Place place) = 0;
+  virtual void release(void* memory, Place place) noexcept = 0;
+
+ private:
+  friend class Buffer;
+  std::size_t allocated_ = 0;
+  std::size_t peak_ = 0;
+};
+
+/// Owns `bytes` of device memory, or of host memory pinned for copies. Contents start undefined.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device& device, std::size_t bytes, Place place = Place::device);
+  Buffer(Buffer&& other) noexcept { swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();
+
+  void* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Place place() const { return place_; }
+
+  /// The whole buffer as elements of `type`.
+  View view(DataType type) const { return {data_, bytes_ / size_of(type), type, place_}; }
+
+ private:
+  void swap(Buffer& other) noexcept;
+
+  Device* device_ = nullptr;
+  void* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  Place place_ = Place::device;
+};
+
+/// Copies device memory to a new host vector and the other way; both wait for the copy.
+template <class T>
+std::vector<T> download(Device& device, Stream& stream, const void* from, std::size_t count) {
+  std::vector<T> host(count);
+  device.copy(host.data(), from, count * sizeof(T), stream);
+  stream.synchronize();
+  return host;
+}
+template <class T>
+void upload(Device& device, Stream& stream, void* to, std::span<const T> host) {
+  device.copy(to, host.data(), host.size_bytes(), stream);
+  stream.synchronize();
+}
+
+}  // namespace shakedown

@@ -1,0 +1,57 @@
+// Errors carry the exit code that the program will end with. Rank and host are added where the
+// program ends (common/program), so nothing below needs to know them.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace shakedown {
+
+/// What a program's exit status means: the same for every program.
+enum class ExitCode : int {
+  pass = 0,
+  fail = 1,          // wrong data, below the bar, ranks that diverge
+  usage = 2,         // an option, a file or a batch that the user must change
+  inconclusive = 3,  // could not measure: time-out, node lost, disk full
+  internal = 4,      // a bug or a library error
+  stopped = 5,       // ended by a signal, state saved
+};
+
+class Error : public std::runtime_error {
+ public:
+  Error(ExitCode code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  ExitCode code() const { return code_; }
+
+ private:
+  ExitCode code_;
+};
+
+struct FailError : Error {
+  explicit FailError(const std::string& what) : Error(ExitCode::fail, what) {}
+};
+struct UsageError : Error {
+  explicit UsageError(const std::string& what) : Error(ExitCode::usage, what) {}
+};
+struct InconclusiveError : Error {
+  explicit InconclusiveError(const std::string& what) : Error(ExitCode::inconclusive, what) {}
+};
+struct InternalError : Error {
+  explicit InternalError(const std::string& what) : Error(ExitCode::internal, what) {}
+};
+
+/// Throws InternalError "file:line: LIBRARY expression: reason".
+[[noreturn]] void throw_library_error(const char* library, const char* expression, const char* file,
+                                      int line, const std::string& reason);
+
+/// Throws InternalError "file:line: expression: message".
+[[noreturn]] void throw_broken_invariant(const char* expression, const char* file, int line,
+                                         const std::string& message);
+
+}  // namespace shakedown
+
+/// States what the code relies on; a violation is a bug here, not the user's mistake.
+#define ENSURE(condition, message)                                                        \
+  do {                                                                                    \
+    if (!(condition))                                                                     \
+      ::shakedown::throw_broken_invariant(#condition, __FILE__, __LINE__, (message));     \
+  } while (false)

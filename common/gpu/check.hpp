@@ -1,0 +1,23 @@
+// Checks of CUDA calls. No fmt here: kernels (.cu) include it too.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "common/error.hpp"
+
+namespace shakedown::gpu {
+
+inline void check_cuda(cudaError_t status, const char* expression, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  throw_library_error("CUDA", expression, file, line,
+                      std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status));
+}
+
+}  // namespace shakedown::gpu
+
+#define CHECK_CUDA(expression) \
+  ::shakedown::gpu::check_cuda((expression), #expression, __FILE__, __LINE__)
+/// After a kernel launch.
+#define CHECK_LAUNCH() CHECK_CUDA(cudaGetLastError())

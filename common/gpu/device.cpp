@@ -1,0 +1,163 @@
+// The gpu backend's device: one CUDA device of this process.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <array>
+
+#include "common/backend.hpp"
+#include "common/error.hpp"
+#include "common/gpu/check.hpp"
+#include "common/gpu/kernels.hpp"
+#include "common/gpu/native.hpp"
+
+namespace shakedown::gpu {
+namespace {
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent() { CHECK_CUDA(cudaEventCreate(&event_)); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+
+  void record(Stream& stream) override { CHECK_CUDA(cudaEventRecord(event_, native(stream))); }
+  bool done() const override {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status == cudaErrorNotReady) return false;
+    CHECK_CUDA(status);
+    return true;
+  }
+  void synchronize() const override { CHECK_CUDA(cudaEventSynchronize(event_)); }
+  double milliseconds_since(const Event& start) const override {
+    float milliseconds = 0;
+    CHECK_CUDA(cudaEventElapsedTime(&milliseconds, native(start), event_));
+    return milliseconds;
+  }
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaStream final : public Stream {
+ public:
+  explicit CudaStream(StreamPriority priority) {
+    int lowest = 0;
+    int highest = 0;
+    CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CHECK_CUDA(cudaStreamCreateWithPriority(
+        &stream_, cudaStreamNonBlocking, priority == StreamPriority::high ? highest : lowest));
+  }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  ~CudaStream() override { cudaStreamDestroy(stream_); }
+
+  void wait(const Event& event) override {
+    CHECK_CUDA(cudaStreamWaitEvent(stream_, native(event), 0));
+  }
+  void synchronize() override { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
+  cudaStream_t get() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+std::string uuid_text(const cudaUUID_t& uuid) {
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[i]));
+  }
+  return text;
+}
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int index) : index_(index) {
+    CHECK_CUDA(cudaSetDevice(index));
+    CHECK_CUDA(cudaGetDeviceProperties(&properties_, index));
+  }
+
+  BackendKind kind() const override { return BackendKind::gpu; }
+  DeviceIdentity identity() const override {
+    std::array<char, 32> pci{};
+    CHECK_CUDA(cudaDeviceGetPCIBusId(pci.data(), pci.size(), index_));
+    return {properties_.name, uuid_text(properties_.uuid), pci.data(),
+            properties_.multiProcessorCount};
+  }
+  MemoryInfo memory() const override {
+    MemoryInfo info;
+    CHECK_CUDA(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
+    return info;
+  }
+  const Kernels& kernels() const override { return kernels_; }
+
+  std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
+    return std::make_unique<CudaStream>(priority);
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    if (bytes == 0) return;
+    CHECK_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
+  }
+  void zero(void* to, std::size_t bytes, Stream& stream) override {
+    if (bytes > 0) CHECK_CUDA(cudaMemsetAsync(to, 0, bytes, native(stream)));
+  }
+
+ protected:
+  void* allocate(std::size_t bytes, Place place) override {
+    void* memory = nullptr;
+    const cudaError_t status =
+        place == Place::device ? cudaMalloc(&memory, bytes) : cudaMallocHost(&memory, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // the error is not sticky
+      throw UsageError(fmt::format("out of {} memory: {} more needed, {} free",
+                                   place == Place::device ? "GPU" : "pinned host",
+                                   readable_bytes(static_cast<double>(bytes)),
+                                   readable_bytes(static_cast<double>(this->memory().free_bytes))));
+    }
+    CHECK_CUDA(status);
+    return memory;
+  }
+  void release(void* memory, Place place) noexcept override {
+    if (place == Place::device)
+      cudaFree(memory);
+    else
+      cudaFreeHost(memory);
+  }
+
+ private:
+  int index_;
+  cudaDeviceProp properties_{};
+  CudaKernels kernels_;
+};
+
+}  // namespace
+
+cudaStream_t native(const Stream& stream) { return static_cast<const CudaStream&>(stream).get(); }
+cudaEvent_t native(const Event& event) { return static_cast<const CudaEvent&>(event).get(); }
+
+bool built() { return true; }
+
+std::vector<std::string> visible_devices(std::string& problem) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    problem = cudaGetErrorString(status);
+    return {};
+  }
+  std::vector<std::string> uuids;
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    CHECK_CUDA(cudaGetDeviceProperties(&properties, i));
+    uuids.push_back(uuid_text(properties.uuid));
+  }
+  if (uuids.empty()) problem = "CUDA sees no device; CUDA_VISIBLE_DEVICES may hide them";
+  return uuids;
+}
+
+std::unique_ptr<Device> make_device(int index) { return std::make_unique<CudaDevice>(index); }
+
+}  // namespace shakedown::gpu

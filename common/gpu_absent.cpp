@@ -1,0 +1,18 @@
+// Stands in for common/gpu where it is not built.
+#include "common/backend.hpp"
+#include "common/error.hpp"
+
+namespace shakedown::gpu {
+
+bool built() { return false; }
+std::vector<std::string> visible_devices(std::string& problem) {
+  problem = "built without gpu";
+  return {};
+}
+std::unique_ptr<Device> make_device(int) { throw UsageError("built without gpu"); }
+std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&) {
+  throw UsageError("built without gpu");
+}
+std::vector<LibraryVersion> library_versions() { return {}; }
+
+}  // namespace shakedown::gpu

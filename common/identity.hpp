@@ -1,0 +1,27 @@
+// Which machine and which software a record was made with.
+#pragma once
+
+#include <string>
+
+#include "common/backend.hpp"
+#include "common/record.hpp"
+
+namespace shakedown {
+
+class MpiSession;
+class OptionSet;
+
+/// The fields of the "run" record: hosts, devices, versions at build and run, options, allow-listed
+/// environment. Collective: every rank contributes; the result is complete on each.
+Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend);
+
+/// The commit this was built from, "-dirty" behind it when the tree had changes.
+std::string git_revision();
+
+/// Now, as 2026-11-21T06:23:00Z.
+std::string utc_now();
+
+/// Highest resident set of this process in bytes; kUnknown where /proc does not say.
+double peak_resident_bytes();
+
+}  // namespace shakedown

@@ -1,0 +1,137 @@
+#include "common/mpi_session.hpp"
+
+#include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+
+#include "common/mpi_handle.hpp"
+
+namespace shakedown {
+
+void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::string& what) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
+  for (int round = 0;; ++round) {
+    int done = 0;
+    CHECK_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
+                          MPI_STATUSES_IGNORE));
+    if (done) return;
+    if (round < 1000) continue;
+    sched_yield();  // ranks may share a core
+    if (round % 100 == 0 && Clock::now() > deadline)
+      throw InconclusiveError(fmt::format("{} did not finish within {:g} s", what, timeout_s));
+  }
+}
+
+namespace {
+
+std::string host_name() {
+  char name[256] = "unknown";
+  gethostname(name, sizeof(name) - 1);
+  return name;
+}
+
+}  // namespace
+
+std::string launched_with_others() {
+  // Open MPI's own variable decides; PMI and Slurm only where the launcher was not mpirun.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    const char* value = std::getenv(name);
+    if (value == nullptr) continue;
+    return std::atoi(value) > 1 ? fmt::format("{}={}", name, value) : "";
+  }
+  return "";
+}
+
+MpiSession::MpiSession(int* argc, char*** argv)
+    : handle_(std::make_unique<MpiHandle>()), host_(host_name()) {
+  int provided = 0;
+  CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle_->comm));
+  CHECK_MPI(MPI_Comm_set_errhandler(handle_->comm, MPI_ERRORS_RETURN));
+  CHECK_MPI(MPI_Comm_rank(handle_->comm, &rank_));
+  CHECK_MPI(MPI_Comm_size(handle_->comm, &world_size_));
+
+  MPI_Comm local = MPI_COMM_NULL;
+  CHECK_MPI(MPI_Comm_split_type(handle_->comm, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local));
+  CHECK_MPI(MPI_Comm_rank(local, &local_rank_));
+  CHECK_MPI(MPI_Comm_size(local, &local_size_));
+  CHECK_MPI(MPI_Comm_free(&local));
+}
+
+MpiSession::~MpiSession() {
+  MPI_Comm_free(&handle_->comm);
+  MPI_Finalize();
+}
+
+void MpiSession::set_timeout(double seconds) { handle_->timeout_s = seconds; }
+double MpiSession::timeout_s() const { return handle_->timeout_s; }
+
+std::vector<double> MpiSession::all_gather(double value) const {
+  std::vector<double> values(static_cast<std::size_t>(world_size_));
+  std::vector<MPI_Request> request(1);
+  CHECK_MPI(MPI_Iallgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, handle_->comm,
+                           request.data()));
+  wait_for(request, handle_->timeout_s, "gathering a value from every rank");
+  return values;
+}
+
+std::vector<std::string> MpiSession::all_gather(const std::string& value) const {
+  const std::vector<double> lengths = all_gather(static_cast<double>(value.size()));
+  std::vector<int> counts(lengths.begin(), lengths.end());
+  std::vector<int> offsets(counts.size() + 1, 0);
+  std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
+  std::string all(static_cast<std::size_t>(offsets.back()), '\0');
+  std::vector<MPI_Request> request(1);
+  CHECK_MPI(MPI_Iallgatherv(value.data(), static_cast<int>(value.size()), MPI_CHAR, all.data(),
+                            counts.data(), offsets.data(), MPI_CHAR, handle_->comm,
+                            request.data()));
+  wait_for(request, handle_->timeout_s, "gathering a text from every rank");
+  std::vector<std::string> values;
+  for (std::size_t r = 0; r < counts.size(); ++r)
+    values.push_back(all.substr(static_cast<std::size_t>(offsets[r]),
+                                static_cast<std::size_t>(counts[r])));
+  return values;
+}
+
+void MpiSession::barrier() const {
+  std::vector<MPI_Request> request(1);
+  CHECK_MPI(MPI_Ibarrier(handle_->comm, request.data()));
+  wait_for(request, handle_->timeout_s, "a barrier of all ranks");
+}
+
+void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept {
+  // Ranks often fail alike and at once: let rank 0 speak first, its abort silences the others.
+  if (rank_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  std::fflush(stdout);
+  std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
+  std::fflush(stderr);
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+std::string MpiSession::build_version() {
+#ifdef OMPI_MAJOR_VERSION
+  return fmt::format("Open MPI {}.{}.{}", OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION,
+                     OMPI_RELEASE_VERSION);
+#else
+  return fmt::format("MPI {}.{}", MPI_VERSION, MPI_SUBVERSION);
+#endif
+}
+
+std::string MpiSession::library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<std::size_t>(length));
+  // "Open MPI v4.1.4, package: Debian ..., ident: ...": the name and number are enough.
+  return version.substr(0, version.find(','));
+}
+
+}  // namespace shakedown

@@ -1,0 +1,60 @@
+// Initialises MPI and knows where this rank stands among the others.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/error.hpp"
+
+namespace shakedown {
+
+struct MpiHandle;
+
+class MpiSession {
+ public:
+  /// Throws UsageError when the launcher started several tasks but MPI sees this one alone.
+  MpiSession(int* argc, char*** argv);
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  /// Position among, and number of, the ranks of this host (those that can share memory).
+  int local_rank() const { return local_rank_; }
+  int local_size() const { return local_size_; }
+  const std::string& host() const { return host_; }
+  bool is_root() const { return rank_ == 0; }
+
+  /// The time after which an operation between ranks counts as hung.
+  void set_timeout(double seconds);
+  double timeout_s() const;
+
+  /// One value from every rank, in rank order, on every rank.
+  std::vector<double> all_gather(double value) const;
+  std::vector<std::string> all_gather(const std::string& value) const;
+  void barrier() const;
+
+  /// Names rank, host and reason on stderr and ends the whole job with `code`.
+  [[noreturn]] void abort(ExitCode code, const std::string& reason) const noexcept;
+
+  const MpiHandle& handle() const { return *handle_; }
+
+  /// Of the library at build and at run time.
+  static std::string build_version();
+  static std::string library_version();
+
+ private:
+  std::unique_ptr<MpiHandle> handle_;
+  int rank_ = 0;
+  int world_size_ = 1;
+  int local_rank_ = 0;
+  int local_size_ = 1;
+  std::string host_;
+};
+
+/// Which variable of the environment says that a launcher started more than one task, or "".
+std::string launched_with_others();
+
+}  // namespace shakedown

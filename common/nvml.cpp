@@ -1,0 +1,232 @@
+#include "common/nvml.hpp"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "common/error.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown {
+namespace {
+
+// The few declarations of nvml.h that are used, so that no build needs that header.
+using NvmlDevice = void*;
+constexpr int kSuccess = 0;
+constexpr unsigned kTemperatureGpu = 0;
+constexpr unsigned kClockSm = 1;
+constexpr unsigned kClockMemory = 2;
+struct NvmlUtilisation {
+  unsigned gpu;
+  unsigned memory;
+};
+struct NvmlMemory {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+struct NvmlProcess {
+  unsigned pid;
+  unsigned long long used_memory;
+  unsigned gpu_instance;
+  unsigned compute_instance;
+};
+
+struct ReasonName {
+  std::uint64_t bit;
+  const char* name;
+};
+constexpr std::array<ReasonName, 7> kReasons{{{0x004, "sw_power_cap"},
+                                              {0x008, "hw_slowdown"},
+                                              {0x010, "sync_boost"},
+                                              {0x020, "sw_thermal_slowdown"},
+                                              {0x040, "hw_thermal_slowdown"},
+                                              {0x080, "hw_power_brake"},
+                                              {0x100, "display_clocks"}}};
+
+}  // namespace
+
+struct Nvml::Library {
+  void* handle = nullptr;
+  int (*init)() = nullptr;
+  int (*shutdown)() = nullptr;
+  const char* (*error_string)(int) = nullptr;
+  int (*driver_version)(char*, unsigned) = nullptr;
+  int (*handle_by_uuid)(const char*, NvmlDevice*) = nullptr;
+  int (*clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
+  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*utilisation)(NvmlDevice, NvmlUtilisation*) = nullptr;
+  int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
+  int (*energy_mj)(NvmlDevice, unsigned long long*) = nullptr;
+  int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
+  int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+
+  template <class Function>
+  bool load(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(handle, name));
+    return function != nullptr;
+  }
+
+  bool load_all() {
+    return load(init, "nvmlInit_v2") && load(shutdown, "nvmlShutdown") &&
+           load(error_string, "nvmlErrorString") &&
+           load(driver_version, "nvmlSystemGetDriverVersion") &&
+           load(handle_by_uuid, "nvmlDeviceGetHandleByUUID") &&
+           load(clock, "nvmlDeviceGetClockInfo") && load(power_mw, "nvmlDeviceGetPowerUsage") &&
+           load(temperature, "nvmlDeviceGetTemperature") &&
+           load(utilisation, "nvmlDeviceGetUtilizationRates") &&
+           load(memory, "nvmlDeviceGetMemoryInfo") &&
+           load(energy_mj, "nvmlDeviceGetTotalEnergyConsumption") &&
+           load(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons") &&
+           load(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
+  }
+
+  NvmlDevice device(const std::string& uuid) const {
+    NvmlDevice found = nullptr;
+    const int status = handle_by_uuid(uuid.c_str(), &found);
+    if (status != kSuccess)
+      throw InternalError(fmt::format("NVML knows no GPU {}: {}", uuid, error_string(status)));
+    return found;
+  }
+
+  ~Library() {
+    if (handle != nullptr) dlclose(handle);
+  }
+};
+
+Nvml::Nvml(std::unique_ptr<Library> library) : library_(std::move(library)) {}
+Nvml::~Nvml() { library_->shutdown(); }
+
+std::shared_ptr<Nvml> Nvml::open() {
+  auto library = std::make_unique<Library>();
+  library->handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library->handle == nullptr || !library->load_all() || library->init() != kSuccess)
+    return nullptr;
+  return std::shared_ptr<Nvml>(new Nvml(std::move(library)));
+}
+
+std::string Nvml::driver_version() const {
+  std::array<char, 96> text{};
+  if (library_->driver_version(text.data(), text.size()) != kSuccess) return "";
+  return text.data();
+}
+
+GpuSample Nvml::sample(const std::string& uuid) const {
+  const NvmlDevice device = library_->device(uuid);
+  GpuSample s;
+  unsigned value = 0;
+  if (library_->clock(device, kClockSm, &value) == kSuccess) s.sm_clock_mhz = value;
+  if (library_->clock(device, kClockMemory, &value) == kSuccess) s.memory_clock_mhz = value;
+  if (library_->power_mw(device, &value) == kSuccess) s.power_w = value / 1e3;
+  if (library_->temperature(device, kTemperatureGpu, &value) == kSuccess) s.temperature_c = value;
+  NvmlUtilisation utilisation{};
+  if (library_->utilisation(device, &utilisation) == kSuccess)
+    s.utilisation_percent = utilisation.gpu;
+  NvmlMemory memory{};
+  if (library_->memory(device, &memory) == kSuccess)
+    s.memory_used_bytes = static_cast<double>(memory.used);
+  unsigned long long counter = 0;
+  if (library_->energy_mj(device, &counter) == kSuccess)
+    s.energy_j = static_cast<double>(counter) / 1e3;
+  if (library_->reasons(device, &counter) == kSuccess) s.throttle_reasons = counter;
+  return s;
+}
+
+double Nvml::process_memory_bytes(const std::string& uuid) const {
+  std::array<NvmlProcess, 64> processes{};
+  unsigned count = processes.size();
+  if (library_->processes(library_->device(uuid), &count, processes.data()) != kSuccess)
+    return kUnknown;
+  for (unsigned i = 0; i < count; ++i)
+    if (processes[i].pid == static_cast<unsigned>(getpid()) && processes[i].used_memory != ~0ULL)
+      return static_cast<double>(processes[i].used_memory);
+  return kUnknown;  // in a container the driver may know the process by another number
+}
+
+std::vector<std::string> throttle_reason_names(std::uint64_t reasons) {
+  std::vector<std::string> names;
+  for (const ReasonName& reason : kReasons)
+    if (reasons & reason.bit) names.emplace_back(reason.name);
+  return names;
+}
+
+struct GpuSampler::State {
+  std::shared_ptr<Nvml> nvml;
+  std::string uuid;
+  std::vector<GpuSample> samples;
+  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  bool stop = false;
+  std::mutex mutex;
+  std::condition_variable stopped;
+  std::thread thread;
+
+  void run() {
+    std::unique_lock lock(mutex);
+    do {
+      try {
+        samples.push_back(nvml->sample(uuid));
+      } catch (const Error&) {
+        return;  // health is read beside the work and must not end it
+      }
+    } while (!stopped.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; }));
+  }
+
+  void join() {
+    if (!thread.joinable()) return;
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    stopped.notify_all();
+    thread.join();
+  }
+};
+
+GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
+    : state_(std::make_unique<State>()) {
+  state_->nvml = std::move(nvml);
+  state_->uuid = std::move(uuid);
+  if (state_->nvml && !state_->uuid.empty())
+    state_->thread = std::thread([state = state_.get()] { state->run(); });
+}
+
+GpuSampler::~GpuSampler() { state_->join(); }
+
+GpuWindow GpuSampler::finish() {
+  state_->join();
+  const std::vector<GpuSample>& samples = state_->samples;
+  GpuWindow window;
+  window.samples = static_cast<int>(samples.size());
+  if (samples.empty()) return window;
+
+  std::vector<double> clocks;
+  double power = 0;
+  for (const GpuSample& s : samples) {
+    clocks.push_back(s.sm_clock_mhz);
+    power += s.power_w / static_cast<double>(samples.size());
+    window.temperature_c = std::fmax(window.temperature_c, s.temperature_c);
+    window.memory_used_bytes = std::fmax(window.memory_used_bytes, s.memory_used_bytes);
+    window.throttle_reasons |= s.throttle_reasons;
+  }
+  window.sm_clock_mhz = median_of(clocks);
+  window.power_w = power;
+  const double elapsed =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - state_->start).count();
+  const double energy = state_->nvml->sample(state_->uuid).energy_j - samples.front().energy_j;
+  if (energy > 0 && elapsed > 1) {
+    window.energy_j = energy;
+    window.power_w = energy / elapsed;
+  }
+  return window;
+}
+
+}  // namespace shakedown

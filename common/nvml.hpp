@@ -1,0 +1,76 @@
+// GPU health through NVML, opened at run time: in every build, and silent where there is no driver.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace shakedown {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// One reading of one GPU; kUnknown where the driver does not say.
+struct GpuSample {
+  double sm_clock_mhz = kUnknown;
+  double memory_clock_mhz = kUnknown;
+  double power_w = kUnknown;
+  double temperature_c = kUnknown;
+  double utilisation_percent = kUnknown;
+  double memory_used_bytes = kUnknown;
+  double energy_j = kUnknown;  // since the driver was loaded
+  std::uint64_t throttle_reasons = 0;
+};
+
+class Nvml {
+ public:
+  /// Null when libnvidia-ml or a driver is missing.
+  static std::shared_ptr<Nvml> open();
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  std::string driver_version() const;
+  /// Throws InternalError when NVML knows no GPU of this UUID.
+  GpuSample sample(const std::string& uuid) const;
+  /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
+  double process_memory_bytes(const std::string& uuid) const;
+
+ private:
+  struct Library;
+  explicit Nvml(std::unique_ptr<Library> library);
+  std::unique_ptr<Library> library_;
+};
+
+/// The names of the set bits, as nvidia-smi has them; idle and application clocks are left out.
+std::vector<std::string> throttle_reason_names(std::uint64_t reasons);
+
+/// What happened on a GPU while something was timed.
+struct GpuWindow {
+  int samples = 0;
+  double sm_clock_mhz = kUnknown;       // median
+  double power_w = kUnknown;            // mean: energy over time where the counter is there
+  double temperature_c = kUnknown;      // highest
+  double memory_used_bytes = kUnknown;  // highest
+  double energy_j = kUnknown;
+  std::uint64_t throttle_reasons = 0;  // any sample's
+};
+
+/// Samples one GPU ten times a second on a thread of its own, between construction and finish().
+class GpuSampler {
+ public:
+  /// With no NVML or an empty UUID the window is all unknown.
+  GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid);
+  ~GpuSampler();
+  GpuSampler(const GpuSampler&) = delete;
+  GpuSampler& operator=(const GpuSampler&) = delete;
+
+  GpuWindow finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shakedown

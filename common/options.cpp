@@ -1,0 +1,211 @@
+#include "common/options.hpp"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <deque>
+#include <numeric>
+
+namespace shakedown {
+namespace {
+
+std::string first_name(const std::string& names) { return names.substr(0, names.find(',')); }
+
+std::string show(const OptionTarget& target) {
+  return std::visit(
+      [](auto* value) -> std::string {
+        using T = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>)
+          return *value ? "on" : "off";
+        else if constexpr (std::is_same_v<T, std::string>)
+          return value->empty() ? "none" : *value;
+        else if constexpr (std::is_same_v<T, int> || std::is_same_v<T, double>)
+          return fmt::format("{}", *value);
+        else
+          return value->empty() ? "none" : fmt::format("{}", fmt::join(*value, ","));
+      },
+      target);
+}
+
+/// Levenshtein's edit distance, to suggest the option that was meant.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+/// "--batch_size=3" -> "--batch-size=3"; values are left alone.
+std::string with_hyphens(std::string argument) {
+  if (argument.rfind("--", 0) != 0) return argument;
+  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(
+                                          std::min(argument.find('='), argument.size()));
+  std::replace(argument.begin(), end, '_', '-');
+  return argument;
+}
+
+class Declared final : public Option {
+ public:
+  Declared(std::string names, OptionTarget target, CLI::Option* option)
+      : names(std::move(names)), target(target), default_shown(show(target)), option(option) {}
+
+  Option& one_of(std::vector<std::string> choices) override {
+    option->check(CLI::IsMember(std::move(choices)));
+    return *this;
+  }
+  Option& at_least(double minimum) override {
+    option->check(
+        [minimum](const std::string& text) {
+          double value = 0;
+          if (!CLI::detail::lexical_cast(text, value)) return fmt::format("{} is not a number", text);
+          return value >= minimum ? "" : fmt::format("{} is below {:g}", text, minimum);
+        },
+        fmt::format("at least {:g}", minimum));
+    return *this;
+  }
+  Option& existing_file() override {
+    option->check(CLI::ExistingFile);
+    return *this;
+  }
+  Option& default_text(std::string text) override {
+    default_shown = std::move(text);
+    option->default_str(default_shown);
+    return *this;
+  }
+
+  std::string names;
+  OptionTarget target;
+  std::string default_shown;
+  CLI::Option* option;
+};
+
+CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
+                        const std::string& help) {
+  auto* option = app.add_option_function<std::string>(
+      names, [&value](const std::string& text) { value = text == "on"; }, help);
+  return option->check(CLI::IsMember({"on", "off"}))->expected(0, 1)->default_str("on");
+}
+
+}  // namespace
+
+class OptionSet::Implementation {
+ public:
+  explicit Implementation(const std::string& program, const std::string& description)
+      : app(description, program) {
+    app.set_help_flag("-h,--help", "this text");
+    app.get_formatter()->column_width(34);
+    app.add_flag("--help-markdown", markdown, "")->group("");
+  }
+
+  std::string suggestion(const std::string& unknown) const {
+    const std::string name = unknown.substr(0, unknown.find('='));
+    const Declared* best = nullptr;
+    std::size_t distance = 4;
+    for (const Declared& d : declared) {
+      const std::size_t here = edit_distance(name, first_name(d.names));
+      if (here < distance) {
+        distance = here;
+        best = &d;
+      }
+    }
+    return best ? fmt::format("; did you mean {}?", first_name(best->names)) : "";
+  }
+
+  CLI::App app;
+  std::deque<Declared> declared;
+  std::string group = "Options";
+  bool markdown = false;
+};
+
+OptionSet::OptionSet(std::string program, std::string description)
+    : program_(std::move(program)),
+      implementation_(std::make_unique<Implementation>(program_, description)) {}
+OptionSet::~OptionSet() = default;
+
+Option& OptionSet::add(const std::string& names, OptionTarget target, const std::string& help) {
+  CLI::App& app = implementation_->app;
+  CLI::Option* option = std::visit(
+      [&](auto* value) -> CLI::Option* {
+        using T = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          return add_switch(app, names, *value, help);
+        } else {
+          CLI::Option* made = app.add_option(names, *value, help);
+          if constexpr (!std::is_arithmetic_v<T> && !std::is_same_v<T, std::string>)
+            made->delimiter(',');
+          return made;
+        }
+      },
+      target);
+  option->group(implementation_->group);
+  Declared& declared = implementation_->declared.emplace_back(names, target, option);
+  option->default_str(std::holds_alternative<bool*>(target) ? "" : declared.default_shown);
+  return declared;
+}
+
+void OptionSet::add_alias(const std::string& names, std::string& target, std::string value,
+                          const std::string& help) {
+  implementation_->app
+      .add_flag_callback(names, [&target, value] { target = value; }, help)
+      ->group(implementation_->group);
+}
+
+void OptionSet::heading(const std::string& title) { implementation_->group = title; }
+
+std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* argv) {
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) arguments.push_back(with_hyphens(argv[i]));  // CLI11: reversed
+  try {
+    implementation_->app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    return Ending{ExitCode::pass, implementation_->app.help()};
+  } catch (const CLI::ExtrasError& error) {
+    const auto extras = implementation_->app.remaining();
+    const std::string unknown = extras.empty() ? error.what() : extras.front();
+    return Ending{ExitCode::usage,
+                  fmt::format("{}: unknown option {}{}\n(--help lists the options)\n", program_,
+                              unknown, implementation_->suggestion(unknown))};
+  } catch (const CLI::ParseError& error) {
+    return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
+  }
+  if (implementation_->markdown) return Ending{ExitCode::pass, markdown()};
+  return std::nullopt;
+}
+
+bool OptionSet::given(const std::string& name) const {
+  for (const Declared& d : implementation_->declared)
+    if (first_name(d.names) == name) return d.option->count() > 0;
+  throw InternalError("no option " + name);
+}
+
+std::vector<OptionValue> OptionSet::values() const {
+  std::vector<OptionValue> values;
+  for (const Declared& d : implementation_->declared) {
+    std::string name = first_name(d.names).substr(2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::visit([&](auto* value) { values.push_back({name, *value}); }, d.target);
+  }
+  return values;
+}
+
+std::string OptionSet::markdown() const {
+  std::string text = "| option | default | meaning |\n|---|---|---|\n";
+  for (const Declared& d : implementation_->declared) {
+    std::string names = d.names;
+    for (std::size_t at = 0; (at = names.find(',', at)) != std::string::npos; at += 4)
+      names.replace(at, 1, "`, `");
+    text += fmt::format("| `{}` | {} | {} |\n", names, d.default_shown, d.option->get_description());
+  }
+  return text;
+}
+
+}  // namespace shakedown

@@ -1,0 +1,75 @@
+// Command-line options, each declared once: the help, the README tables and the record's echo are
+// read off the declaration. CLI11 parses; this keeps it out of every other file.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/error.hpp"
+
+namespace shakedown {
+
+/// Where an option's value goes; the value it has at the declaration is the default. A bool takes
+/// on or off, and is on when the option stands alone. A list is given as a,b,c.
+using OptionTarget = std::variant<bool*, int*, double*, std::string*, std::vector<int>*,
+                                  std::vector<std::string>*>;
+
+class Option {
+ public:
+  virtual ~Option() = default;
+  virtual Option& one_of(std::vector<std::string> choices) = 0;
+  virtual Option& at_least(double minimum) = 0;
+  virtual Option& existing_file() = 0;
+  /// The words the README's table and the record use for a default that depends on the machine.
+  virtual Option& default_text(std::string text) = 0;
+};
+
+/// The value of one option as text, for the record: "name" (with underscores) and its value.
+struct OptionValue {
+  std::string name;
+  std::variant<bool, int, double, std::string, std::vector<int>, std::vector<std::string>> value;
+};
+
+class OptionSet {
+ public:
+  OptionSet(std::string program, std::string description);
+  ~OptionSet();
+  OptionSet(const OptionSet&) = delete;
+  OptionSet& operator=(const OptionSet&) = delete;
+
+  /// `names` is "--learning-rate,--lr": the first is the one recorded. Underscores are understood
+  /// for hyphens in every long name.
+  Option& add(const std::string& names, OptionTarget target, const std::string& help);
+  /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
+  void add_alias(const std::string& names, std::string& target, std::string value,
+                 const std::string& help);
+  /// Options declared from here on stand under this heading in the help.
+  void heading(const std::string& title);
+
+  /// Fills the targets. Returns an exit code, and what is to be printed, when the program should
+  /// end now: help asked for, or a usage error that names the option.
+  struct Ending {
+    ExitCode code;
+    std::string text;
+  };
+  std::optional<Ending> parse(int argc, const char* const* argv);
+
+  /// Whether the user gave this option (its first name), rather than leaving its default.
+  bool given(const std::string& name) const;
+
+  std::vector<OptionValue> values() const;
+  /// The README's table: option, default, meaning.
+  std::string markdown() const;
+  const std::string& program() const { return program_; }
+
+ private:
+  class Implementation;
+  std::string program_;
+  std::unique_ptr<Implementation> implementation_;
+};
+
+}  // namespace shakedown

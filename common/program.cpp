@@ -1,0 +1,26 @@
+#include "common/program.hpp"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace shakedown {
+
+int run_program(int argc, char** argv, ProgramBody body) {
+  try {
+    MpiSession session(&argc, &argv);
+    try {
+      const ExitCode mine = body(session, argc, argv);
+      const auto codes = session.all_gather(static_cast<double>(mine));
+      return static_cast<int>(*std::max_element(codes.begin(), codes.end()));
+    } catch (const Error& error) {
+      session.abort(error.code(), error.what());
+    } catch (const std::exception& error) {
+      session.abort(ExitCode::internal, error.what());
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(ExitCode::internal);
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,109 @@
+#include "common/types.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "common/error.hpp"
+
+namespace shakedown {
+namespace {
+
+struct TypeEntry {
+  DataType type;
+  const char* name;
+  std::size_t size;
+};
+constexpr std::array<TypeEntry, 8> kTypes{{
+    {DataType::float64, "float64", 8},
+    {DataType::float32, "float32", 4},
+    {DataType::float16, "float16", 2},
+    {DataType::bfloat16, "bfloat16", 2},
+    {DataType::int64, "int64", 8},
+    {DataType::int32, "int32", 4},
+    {DataType::int8, "int8", 1},
+    {DataType::uint8, "uint8", 1},
+}};
+
+struct ReductionEntry {
+  Reduction reduction;
+  const char* name;
+};
+constexpr std::array<ReductionEntry, 5> kReductions{{{Reduction::sum, "sum"},
+                                                     {Reduction::prod, "prod"},
+                                                     {Reduction::min, "min"},
+                                                     {Reduction::max, "max"},
+                                                     {Reduction::avg, "avg"}}};
+
+const TypeEntry& entry(DataType type) {
+  for (const TypeEntry& e : kTypes)
+    if (e.type == type) return e;
+  throw InternalError("unknown data type");
+}
+
+template <class Entries>
+const auto& find(const Entries& entries, const std::string& name, const char* what) {
+  std::string known;
+  for (const auto& e : entries) {
+    if (name == e.name) return e;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", e.name);
+  }
+  throw UsageError(fmt::format("unknown {} '{}': one of {}", what, name, known));
+}
+
+}  // namespace
+
+std::size_t size_of(DataType type) { return entry(type).size; }
+const char* name_of(DataType type) { return entry(type).name; }
+
+const char* name_of(Reduction reduction) {
+  for (const ReductionEntry& e : kReductions)
+    if (e.reduction == reduction) return e.name;
+  throw InternalError("unknown reduction");
+}
+
+DataType parse_data_type(const std::string& name) { return find(kTypes, name, "data type").type; }
+Reduction parse_reduction(const std::string& name) {
+  return find(kReductions, name, "reduction").reduction;
+}
+
+const std::vector<DataType>& all_data_types() {
+  static const std::vector<DataType> types = [] {
+    std::vector<DataType> list;
+    for (const TypeEntry& e : kTypes) list.push_back(e.type);
+    return list;
+  }();
+  return types;
+}
+
+const std::vector<Reduction>& all_reductions() {
+  static const std::vector<Reduction> reductions = [] {
+    std::vector<Reduction> list;
+    for (const ReductionEntry& e : kReductions) list.push_back(e.reduction);
+    return list;
+  }();
+  return reductions;
+}
+
+template <class Byte>
+BasicView<Byte> BasicView<Byte>::slice(std::size_t offset, std::size_t length) const {
+  ENSURE(offset <= count && length <= count - offset,
+         fmt::format("slice [{}, +{}) of {} elements", offset, length, count));
+  using Address = std::conditional_t<std::is_const_v<Byte>, const std::byte*, std::byte*>;
+  return BasicView(static_cast<Address>(data) + offset * size_of(type), length, type, place);
+}
+
+template struct BasicView<void>;
+template struct BasicView<const void>;
+
+std::string readable_bytes(double bytes) {
+  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.4g} {}", bytes, units[unit]);
+}
+
+}  // namespace shakedown

@@ -1,0 +1,80 @@
+// Element types, reductions, and counted views of memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace shakedown {
+
+enum class DataType { float64, float32, float16, bfloat16, int64, int32, int8, uint8 };
+enum class Reduction { sum, prod, min, max, avg };
+
+std::size_t size_of(DataType type);
+const char* name_of(DataType type);
+const char* name_of(Reduction reduction);
+
+/// Throw UsageError listing the known names.
+DataType parse_data_type(const std::string& name);
+Reduction parse_reduction(const std::string& name);
+
+const std::vector<DataType>& all_data_types();
+const std::vector<Reduction>& all_reductions();
+
+template <class T>
+struct DataTypeOf;
+template <>
+struct DataTypeOf<double> { static constexpr DataType value = DataType::float64; };
+template <>
+struct DataTypeOf<float> { static constexpr DataType value = DataType::float32; };
+template <>
+struct DataTypeOf<std::int64_t> { static constexpr DataType value = DataType::int64; };
+template <>
+struct DataTypeOf<std::int32_t> { static constexpr DataType value = DataType::int32; };
+template <>
+struct DataTypeOf<std::int8_t> { static constexpr DataType value = DataType::int8; };
+template <>
+struct DataTypeOf<std::uint8_t> { static constexpr DataType value = DataType::uint8; };
+
+/// Where memory lies. On the cpu backend device memory is host memory too.
+enum class Place { host, device };
+
+/// A counted, typed, non-owning range of memory; Byte is `void` or `const void`.
+template <class Byte>
+struct BasicView {
+  Byte* data = nullptr;
+  std::size_t count = 0;  // elements
+  DataType type = DataType::float32;
+  Place place = Place::host;
+
+  BasicView() = default;
+  BasicView(Byte* data, std::size_t count, DataType type, Place place)
+      : data(data), count(count), type(type), place(place) {}
+  BasicView(const BasicView<void>& other)  // NOLINT: a view of constants is made implicitly
+    requires std::is_const_v<Byte>
+      : data(other.data), count(other.count), type(other.type), place(other.place) {}
+  template <class T>
+  BasicView(std::span<T> elements)  // NOLINT: host memory converts implicitly
+      : data(elements.data()),
+        count(elements.size()),
+        type(DataTypeOf<std::remove_const_t<T>>::value) {}
+
+  std::size_t bytes() const { return count * size_of(type); }
+
+  /// Elements [offset, offset + length); throws InternalError outside the view.
+  BasicView slice(std::size_t offset, std::size_t length) const;
+};
+
+using View = BasicView<void>;
+using ConstView = BasicView<const void>;
+
+extern template struct BasicView<void>;
+extern template struct BasicView<const void>;
+
+/// "12.5 MiB": binary units, for messages.
+std::string readable_bytes(double bytes);
+
+}  // namespace shakedown

@@ -1,0 +1,33 @@
+// Waiting for an event without trusting that it will come.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "common/device.hpp"
+#include "common/error.hpp"
+
+namespace shakedown {
+
+/// Polls `event`, and `check` (which throws on an asynchronous error) now and then. Throws
+/// InconclusiveError past the timeout.
+template <class Check>
+void wait_until_done(const Event& event, double timeout_s, Check&& check) {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  for (long round = 0; !event.done(); ++round) {
+    if (round < 2000) continue;
+    check();
+    const std::chrono::duration<double> waited = Clock::now() - start;
+    if (waited.count() > timeout_s)
+      throw InconclusiveError(
+          fmt::format("the device did not finish its work within {:g} s: a rank is stopped, dead "
+                      "or far behind",
+                      timeout_s));
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,14 @@
+// Catch2 2.13 (Debian 12) and 3.x (Ubuntu 24.04) behind one include.
+#pragma once
+
+#if __has_include(<catch2/catch_all.hpp>)
+#include <catch2/catch_all.hpp>
+using Catch::Approx;
+#else
+#include <catch2/catch.hpp>
+namespace Catch::Matchers {
+inline auto ContainsSubstring(const std::string& text) { return Contains(text); }
+}  // namespace Catch::Matchers
+#endif
+
+using Catch::Matchers::ContainsSubstring;
