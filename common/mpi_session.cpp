@@ -112,7 +112,10 @@ void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept 
   std::fflush(stdout);
   std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
   std::fflush(stderr);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  if (world_size_ > 1)
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  else
+    MPI_Finalize();  // nobody else to end, and no need of MPI_Abort's own message
   std::_Exit(static_cast<int>(code));
 }
 

@@ -90,9 +90,11 @@ class Declared final : public Option {
 
 CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
                         const std::string& help) {
+  const std::string shown = fmt::format("[on|off]={}", show(&value));
   auto* option = app.add_option_function<std::string>(
       names, [&value](const std::string& text) { value = text == "on"; }, help);
-  return option->check(CLI::IsMember({"on", "off"}))->expected(0, 1)->default_str("on");
+  option->check(CLI::IsMember({"on", "off"}))->expected(0, 1)->option_text(shown);
+  return option->default_str("on");  // what it takes when it stands alone
 }
 
 }  // namespace
@@ -148,7 +150,7 @@ Option& OptionSet::add(const std::string& names, OptionTarget target, const std:
       target);
   option->group(implementation_->group);
   Declared& declared = implementation_->declared.emplace_back(names, target, option);
-  option->default_str(std::holds_alternative<bool*>(target) ? "" : declared.default_shown);
+  if (!std::holds_alternative<bool*>(target)) option->default_str(declared.default_shown);
   return declared;
 }
 

@@ -43,7 +43,10 @@ class OptionSet {
 
   /// `names` is "--learning-rate,--lr": the first is the one recorded. Underscores are understood
   /// for hyphens in every long name.
-  Option& add(const std::string& names, OptionTarget target, const std::string& help);
+  template <class T>
+  Option& add(const std::string& names, T& target, const std::string& help) {
+    return add(names, OptionTarget(&target), help);
+  }
   /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
   void add_alias(const std::string& names, std::string& target, std::string value,
                  const std::string& help);
@@ -68,6 +71,7 @@ class OptionSet {
 
  private:
   class Implementation;
+  Option& add(const std::string& names, OptionTarget target, const std::string& help);
   std::string program_;
   std::unique_ptr<Implementation> implementation_;
 };

@@ -23,4 +23,16 @@ int run_program(int argc, char** argv, ProgramBody body) {
   }
 }
 
+void say(const MpiSession& session, const std::string& line) {
+  if (!session.is_root() || line.empty()) return;
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+ExitCode end_early(const MpiSession& session, const OptionSet::Ending& ending) {
+  if (session.is_root())
+    std::fputs(ending.text.c_str(), ending.code == ExitCode::pass ? stdout : stderr);
+  return ending.code;
+}
+
 }  // namespace shakedown

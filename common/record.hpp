@@ -30,4 +30,10 @@ class Record {
   int file_ = -1;
 };
 
+/// `fields` with `more` behind them.
+inline Json merged(Json fields, const Json& more) {
+  fields.update(more);
+  return fields;
+}
+
 }  // namespace shakedown

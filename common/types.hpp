@@ -53,8 +53,9 @@ struct BasicView {
   BasicView() = default;
   BasicView(Byte* data, std::size_t count, DataType type, Place place)
       : data(data), count(count), type(type), place(place) {}
-  BasicView(const BasicView<void>& other)  // NOLINT: a view of constants is made implicitly
-    requires std::is_const_v<Byte>
+  template <class Other>
+    requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
+  BasicView(const BasicView<Other>& other)  // NOLINT: a view of constants is made implicitly
       : data(other.data), count(other.count), type(other.type), place(other.place) {}
   template <class T>
   BasicView(std::span<T> elements)  // NOLINT: host memory converts implicitly

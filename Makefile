@@ -1,0 +1,94 @@
+# Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
+# Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
+# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS.
+
+.DEFAULT_GOAL := all
+SHELL := /bin/bash
+BUILD ?= build
+BIN ?= bin
+
+# ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
+$(shell mkdir -p $(BUILD) && BACKENDS="$(BACKENDS)" CUDA_HOME="$(CUDA_HOME)" \
+  CUDA_ARCHS="$(CUDA_ARCHS)" launch/machine make > $(BUILD)/machine.mk)
+include $(BUILD)/machine.mk
+NEEDS_NOTHING := setup bench test doctor clean help format readme
+ifneq ($(MISSING_BACKEND),)
+  ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
+    $(error $(MISSING_BACKEND))
+  endif
+endif
+
+# ---- flags ------------------------------------------------------------------------------------------
+MPICXX ?= mpicxx
+CXXFLAGS ?= -O2 -g1
+NVCCFLAGS ?= -O3 -lineinfo
+CPPFLAGS += -I. -I$(BUILD) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+WARNINGS := -Wall -Wextra -Wpedantic
+LDLIBS += -lfmt -ljpeg -lpng -ldl -lpthread
+ifneq ($(filter cpu,$(BACKENDS)),)
+  CPPFLAGS += $(DNNL_CPPFLAGS)
+  LDFLAGS += $(DNNL_LDFLAGS)
+  LDLIBS += -ldnnl
+endif
+ifneq ($(filter gpu,$(BACKENDS)),)
+  CPPFLAGS += $(CUDA_CPPFLAGS)
+  LDFLAGS += $(CUDA_LDFLAGS)
+  LDLIBS += -lcudnn -lcublas -lnccl -lcudart
+endif
+newest_arch := $(lastword $(CUDA_ARCHS))
+GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+           -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch)
+
+# ---- sources ----------------------------------------------------------------------------------------
+# A backend's folders, or where it is not built the files that say so.
+backend_sources = $(if $(filter $(2),$(BACKENDS)),$(wildcard $(1)/$(2)/*.cpp $(1)/$(2)/*.cu),$(wildcard $(1)/$(2)_absent.cpp))
+room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
+               $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
+PROGRAM_SOURCES := training/train.cpp
+PROGRAMS := $(notdir $(PROGRAM_SOURCES:.cpp=))
+LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
+           $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*.cpp training/*/*.cpp))
+TEST_SOURCES := $(wildcard tests/*/*_test.cpp)
+MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
+TEST_SUPPORT := $(wildcard tests/*.cpp tests/reference/*.cpp)
+
+object = $(patsubst %,$(BUILD)/%.o,$(1))
+LIBRARY_OBJECTS := $(call object,$(LIBRARY))
+TEST_OBJECTS := $(call object,$(TEST_SOURCES) $(TEST_SUPPORT))
+MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES) $(TEST_SUPPORT))
+BINARIES := $(PROGRAMS:%=$(BIN)/%)
+TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
+
+# ---- building ---------------------------------------------------------------------------------------
+.PHONY: all tests
+all: $(BINARIES)
+tests: all $(TESTS)
+
+$(BINARIES): $(BIN)/%: $(LIBRARY_OBJECTS) $(BUILD)/training/%.cpp.o
+	@mkdir -p $(@D)
+	$(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
+$(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
+$(TESTS):
+	$(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS) $(CATCH_LIBS)
+
+# Every object depends on the flags, so that another backend or option rebuilds what it must.
+$(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(MPICXX) -std=c++20 $(CPPFLAGS) $(CXXFLAGS) -fopenmp $(WARNINGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++20 $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
+
+# Files rewritten only when their text changes.
+hash := \#
+rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))
+revision := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+$(call rewrite,$(BUILD)/git_revision.hpp,$(hash)define SHAKEDOWN_GIT_REVISION "$(revision)")
+$(call rewrite,$(BUILD)/flags,$(MPICXX) $(CPPFLAGS) $(CXXFLAGS) $(NVCC) $(NVCCFLAGS) $(GENCODE))
+$(BUILD)/flags: ;
+
+-include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
+         $(PROGRAMS:%=$(BUILD)/training/%.cpp.d)

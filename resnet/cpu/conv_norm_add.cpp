@@ -1,0 +1,72 @@
+#include <algorithm>
+
+#include "resnet/cpu/units.hpp"
+
+namespace shakedown::cpu {
+namespace {
+
+class CpuConvNormAdd final : public Unit {
+ public:
+  CpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec)
+      : spec_(spec), count_(spec.layer.conv.y().count()) {
+    MemoryPlan& plan = shared.context.plan;
+    const Moments when = spec.when;
+    const std::size_t bytes = count_ * sizeof(float);
+    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, false,
+                                                activation_desc(spec.layer.conv.x, shared.tag),
+                                                spec.x, spec.y, spec.dx);
+    if (spec.shortcut_layer) {
+      branch_ = plan.reserve("shortcut", bytes, when.forward, when.forward);
+      dsum_ = plan.reserve("dsum", bytes, when.backward, when.backward);
+      projection_ = std::make_unique<NormedConvolution>(
+          shared, *spec.shortcut_layer, when, false,
+          activation_desc(spec.shortcut_layer->conv.x, shared.tag), spec.shortcut, branch_,
+          spec.dshortcut);
+    } else {
+      branch_ = spec.shortcut;
+      dsum_ = spec.dshortcut;  // the identity hands the gradient on as it is
+    }
+  }
+
+  void bind() override {
+    main_->bind();
+    if (projection_) projection_->bind();
+  }
+
+  void forward(Pass pass) override {
+    main_->forward(pass);
+    if (projection_) projection_->forward(pass);
+    float* y = spec_.y->as<float>();
+    const float* s = branch_->as<float>();
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < count_; ++i) y[i] = std::max(y[i] + s[i], 0.0F);
+  }
+
+  void backward() override {
+    const float* y = spec_.y->as<float>();
+    const float* a = spec_.dy.first->as<float>();
+    const float* b = spec_.dy.second ? spec_.dy.second->as<float>() : nullptr;
+    float* dsum = dsum_->as<float>();
+#pragma omp parallel for simd schedule(static)
+    for (std::size_t i = 0; i < count_; ++i)
+      dsum[i] = y[i] > 0 ? (b == nullptr ? a[i] : a[i] + b[i]) : 0.0F;
+    main_->backward(dsum_);
+    if (projection_) projection_->backward(dsum_);
+  }
+
+ private:
+  ConvNormAddSpec spec_;
+  std::size_t count_;
+  const Slot* branch_;
+  const Slot* dsum_;
+  std::unique_ptr<NormedConvolution> main_;
+  std::unique_ptr<NormedConvolution> projection_;
+};
+
+}  // namespace
+
+std::unique_ptr<Unit> make_conv_norm_add(Shared& shared, const ConvNormAddSpec& spec) {
+  return std::make_unique<CpuConvNormAdd>(shared, spec);
+}
+
+}  // namespace shakedown::cpu

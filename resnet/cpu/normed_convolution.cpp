@@ -1,0 +1,205 @@
+#include <algorithm>
+
+#include "resnet/cpu/units.hpp"
+
+namespace shakedown::cpu {
+NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
+                                     bool relu, const Desc& x_desc, const Slot* x, const Slot* out,
+                                     const Slot* dx)
+    : shared_(shared),
+      layer_(layer),
+      name_(shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name),
+      relu_(relu),
+      x_desc_(x_desc),
+      y_desc_(activation_desc(layer.conv.y(), shared.tag)),
+      x_(x),
+      out_(out),
+      dx_(dx) {
+  const dnnl::engine& engine = shared.engine;
+  conv_forward_ = cpu::conv_forward(engine, layer.conv, x_desc_, y_desc_);
+  if (dx_ != nullptr)
+    conv_backward_data_ =
+        cpu::conv_backward_data(engine, layer.conv, x_desc_, y_desc_, conv_forward_);
+  conv_backward_weights_ =
+      cpu::conv_backward_weights(engine, layer.conv, x_desc_, y_desc_, conv_forward_);
+  norm_training_ = cpu::norm_forward(engine, y_desc_, NormMode::training, relu);
+  norm_evaluation_ = cpu::norm_forward(engine, y_desc_, NormMode::evaluation, relu);
+  norm_backward_ = cpu::norm_backward(engine, y_desc_, norm_training_, relu);
+
+  // The flat buffers keep weights as the forward pass likes them, unless that layout pads.
+  const Desc plain = weight_desc(layer.conv, Tag::oihw);
+  const Desc liked = conv_forward_.weights_desc();
+  stored_ = liked.get_size() == plain.get_size() ? liked : plain;
+  shared.weight_layouts[name_] = stored_;
+
+  MemoryPlan& plan = shared.context.plan;
+  auto saved = [&](const char* what, std::size_t bytes) {
+    return plan.reserve(name_ + " " + what, bytes, when.forward, when.backward);
+  };
+  auto scratch = [&](const char* what, std::size_t bytes, int moment) {
+    return plan.reserve(name_ + " " + what, bytes, moment, moment);
+  };
+  const std::size_t channel_bytes = sizeof(float) * static_cast<std::size_t>(layer.conv.k);
+  z_ = saved("output", y_desc_.get_size());
+  mean_ = saved("mean", channel_bytes);
+  variance_ = saved("variance", channel_bytes);
+  mask_ = saved("mask", relu ? norm_training_.workspace_desc().get_size() : 0);
+  dz_ = scratch("dz", y_desc_.get_size(), when.backward);
+
+  // Where a primitive likes another layout than the stored one, a copy is made for it.
+  auto copy_bytes = [&](const Desc& wanted) {
+    return wanted == stored_ ? std::size_t{0} : wanted.get_size();
+  };
+  weights_scratch_ = scratch("weights", copy_bytes(liked), when.forward);
+  std::size_t backward_copy = copy_bytes(conv_backward_weights_.diff_weights_desc());
+  if (dx_ != nullptr)
+    backward_copy = std::max(backward_copy, copy_bytes(conv_backward_data_.weights_desc()));
+  gradient_scratch_ = scratch("weights", backward_copy, when.backward);
+  forward_scratch_ = scratch("scratch",
+                             std::max({conv_forward_.scratchpad_desc().get_size(),
+                                       norm_training_.scratchpad_desc().get_size(),
+                                       norm_evaluation_.scratchpad_desc().get_size()}),
+                             when.forward);
+  std::size_t backward_bytes = std::max(conv_backward_weights_.scratchpad_desc().get_size(),
+                                        norm_backward_.scratchpad_desc().get_size());
+  if (dx_ != nullptr)
+    backward_bytes = std::max(backward_bytes, conv_backward_data_.scratchpad_desc().get_size());
+  backward_scratch_ = scratch("scratch", backward_bytes, when.backward);
+}
+
+void NormedConvolution::bind() {
+  bind_forward();
+  bind_backward();
+}
+
+void NormedConvolution::bind_forward() {
+  const Weights& weights = shared_.context.weights;
+  const dnnl::memory x = shared_.memory(x_desc_, x_);
+  const dnnl::memory z = shared_.memory(y_desc_, z_);
+  const dnnl::memory out = shared_.memory(y_desc_, out_);
+  const Desc channels = channel_desc(layer_.conv.k);
+  const dnnl::memory gamma = shared_.memory(channels, weights.master(layer_.gamma));
+  const dnnl::memory beta = shared_.memory(channels, weights.master(layer_.beta));
+
+  dnnl::memory w = shared_.memory(stored_, weights.master(layer_.weight));
+  if (stored_ != conv_forward_.weights_desc()) {
+    const dnnl::memory liked = shared_.memory(conv_forward_.weights_desc(), weights_scratch_);
+    weights_to_forward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
+    w = liked;
+  }
+  convolve_ = {dnnl::convolution_forward(conv_forward_),
+               {{DNNL_ARG_SRC, x},
+                {DNNL_ARG_WEIGHTS, w},
+                {DNNL_ARG_DST, z},
+                {DNNL_ARG_SCRATCHPAD,
+                 shared_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
+  std::unordered_map<int, dnnl::memory> training{
+      {DNNL_ARG_SRC, z},
+      {DNNL_ARG_DST, out},
+      {DNNL_ARG_SCALE, gamma},
+      {DNNL_ARG_SHIFT, beta},
+      {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
+      {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
+      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}};
+  if (relu_)
+    training.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
+  normalise_training_ = {dnnl::batch_normalization_forward(norm_training_), std::move(training)};
+  normalise_evaluation_ = {
+      dnnl::batch_normalization_forward(norm_evaluation_),
+      {{DNNL_ARG_SRC, z},
+       {DNNL_ARG_DST, out},
+       {DNNL_ARG_SCALE, gamma},
+       {DNNL_ARG_SHIFT, beta},
+       {DNNL_ARG_MEAN, shared_.memory(channels, weights.running_mean(layer_.statistics))},
+       {DNNL_ARG_VARIANCE, shared_.memory(channels, weights.running_variance(layer_.statistics))},
+       {DNNL_ARG_SCRATCHPAD,
+        shared_.memory(norm_evaluation_.scratchpad_desc(), forward_scratch_)}}};
+}
+
+void NormedConvolution::bind_backward() {
+  const Weights& weights = shared_.context.weights;
+  const Desc channels = channel_desc(layer_.conv.k);
+  const dnnl::memory dz = shared_.memory(y_desc_, dz_);
+  dout_ = shared_.memory(y_desc_, dz_);  // the data handle is set at each backward
+  std::unordered_map<int, dnnl::memory> norm{
+      {DNNL_ARG_SRC, shared_.memory(y_desc_, z_)},
+      {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
+      {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
+      {DNNL_ARG_SCALE, shared_.memory(channels, weights.master(layer_.gamma))},
+      {DNNL_ARG_SHIFT, shared_.memory(channels, weights.master(layer_.beta))},
+      {DNNL_ARG_DIFF_DST, dout_},
+      {DNNL_ARG_DIFF_SRC, dz},
+      {DNNL_ARG_DIFF_SCALE, shared_.memory(channels, weights.gradient(layer_.gamma))},
+      {DNNL_ARG_DIFF_SHIFT, shared_.memory(channels, weights.gradient(layer_.beta))},
+      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
+  if (relu_)
+    norm.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
+  normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};
+
+  // The gradient scratch holds the weights as the data gradient likes them, then, that done, the
+  // gradient as its primitive likes it.
+  if (dx_ != nullptr) {
+    dnnl::memory w = shared_.memory(stored_, weights.master(layer_.weight));
+    if (stored_ != conv_backward_data_.weights_desc()) {
+      const dnnl::memory liked =
+          shared_.memory(conv_backward_data_.weights_desc(), gradient_scratch_);
+      weights_to_backward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
+      w = liked;
+    }
+    convolve_backward_data_ = {
+        dnnl::convolution_backward_data(conv_backward_data_),
+        {{DNNL_ARG_DIFF_DST, dz},
+         {DNNL_ARG_WEIGHTS, w},
+         {DNNL_ARG_DIFF_SRC, shared_.memory(x_desc_, dx_)},
+         {DNNL_ARG_SCRATCHPAD,
+          shared_.memory(conv_backward_data_.scratchpad_desc(), backward_scratch_)}}};
+  }
+  const dnnl::memory stored = shared_.memory(stored_, weights.gradient(layer_.weight));
+  dnnl::memory dw = stored;
+  if (stored_ != conv_backward_weights_.diff_weights_desc()) {
+    dw = shared_.memory(conv_backward_weights_.diff_weights_desc(), gradient_scratch_);
+    gradient_to_stored_ = {dnnl::reorder(dw, stored),
+                           {{DNNL_ARG_FROM, dw}, {DNNL_ARG_TO, stored}}};
+  }
+  convolve_backward_weights_ = {
+      dnnl::convolution_backward_weights(conv_backward_weights_),
+      {{DNNL_ARG_SRC, shared_.memory(x_desc_, x_)},
+       {DNNL_ARG_DIFF_DST, dz},
+       {DNNL_ARG_DIFF_WEIGHTS, dw},
+       {DNNL_ARG_SCRATCHPAD,
+        shared_.memory(conv_backward_weights_.scratchpad_desc(), backward_scratch_)}}};
+}
+
+void NormedConvolution::forward(Pass pass) {
+  weights_to_forward_.run(shared_.stream);
+  convolve_.run(shared_.stream);
+  if (pass == Pass::training) {
+    normalise_training_.run(shared_.stream);
+    update_running_statistics();
+  } else {
+    normalise_evaluation_.run(shared_.stream);
+  }
+}
+
+void NormedConvolution::backward(const Slot* dout) {
+  dout_.set_data_handle(dout->data());
+  normalise_backward_.run(shared_.stream);
+  weights_to_backward_.run(shared_.stream);
+  convolve_backward_data_.run(shared_.stream);
+  convolve_backward_weights_.run(shared_.stream);
+  gradient_to_stored_.run(shared_.stream);
+}
+
+void NormedConvolution::update_running_statistics() const {
+  const ActivationShape y = layer_.conv.y();
+  const double n = static_cast<double>(y.count()) / y.c;
+  const auto unbias = static_cast<float>(n / (n - 1));
+  float* mean = shared_.context.weights.running_mean(layer_.statistics);
+  float* variance = shared_.context.weights.running_variance(layer_.statistics);
+  for (int c = 0; c < y.c; ++c) {
+    mean[c] += kNormMomentum * (mean_->as<float>()[c] - mean[c]);
+    variance[c] += kNormMomentum * (variance_->as<float>()[c] * unbias - variance[c]);
+  }
+}
+
+}  // namespace shakedown::cpu

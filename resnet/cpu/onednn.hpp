@@ -1,0 +1,72 @@
+// oneDNN primitives with the few parameters ResNets need, the same for its v2 and v3 interfaces.
+#pragma once
+
+#include <dnnl.hpp>
+#include <unordered_map>
+#include <utility>
+
+#include "resnet/shapes.hpp"
+
+namespace shakedown::cpu {
+
+using Desc = dnnl::memory::desc;
+using Tag = dnnl::memory::format_tag;
+
+Desc activation_desc(const ActivationShape& shape, Tag tag);
+Desc weight_desc(const ConvShape& conv, Tag tag);
+/// One float per channel.
+Desc channel_desc(int channels);
+
+/// The layout in which this processor's convolutions are fastest, of those a whole network can keep.
+Tag preferred_activation_tag(const dnnl::engine& engine);
+
+using ConvForward = dnnl::convolution_forward::primitive_desc;
+using ConvBackwardData = dnnl::convolution_backward_data::primitive_desc;
+using ConvBackwardWeights = dnnl::convolution_backward_weights::primitive_desc;
+using NormForward = dnnl::batch_normalization_forward::primitive_desc;
+using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
+using PoolForward = dnnl::pooling_forward::primitive_desc;
+using PoolBackward = dnnl::pooling_backward::primitive_desc;
+
+// Weights are in whatever layout the primitive likes best; scratchpads are the caller's.
+ConvForward conv_forward(const dnnl::engine& engine, const ConvShape& conv, const Desc& x,
+                         const Desc& y);
+ConvBackwardData conv_backward_data(const dnnl::engine& engine, const ConvShape& conv,
+                                    const Desc& x, const Desc& y, const ConvForward& forward);
+ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const ConvShape& conv,
+                                          const Desc& x, const Desc& y, const ConvForward& forward);
+
+enum class NormMode { training, evaluation };
+NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode, bool relu);
+NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward,
+                           bool relu);
+
+/// Square windows.
+struct PoolShape {
+  dnnl::algorithm algorithm;
+  int kernel;
+  int stride;
+  int pad;
+};
+PoolForward pool_forward(const dnnl::engine& engine, const PoolShape& pool, const Desc& x,
+                         const Desc& y);
+PoolBackward pool_backward(const dnnl::engine& engine, const PoolShape& pool, const Desc& x,
+                           const Desc& y, const PoolForward& forward);
+
+/// A primitive with the memory it works on.
+class Operation {
+ public:
+  Operation() = default;
+  Operation(dnnl::primitive primitive, std::unordered_map<int, dnnl::memory> arguments)
+      : primitive_(std::move(primitive)), arguments_(std::move(arguments)) {}
+
+  void run(dnnl::stream& stream) const {
+    if (primitive_) primitive_.execute(stream, arguments_);
+  }
+
+ private:
+  dnnl::primitive primitive_;  // empty: nothing to do
+  std::unordered_map<int, dnnl::memory> arguments_;
+};
+
+}  // namespace shakedown::cpu

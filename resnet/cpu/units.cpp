@@ -1,0 +1,109 @@
+#include "resnet/cpu/units.hpp"
+
+#include <algorithm>
+
+#include "common/error.hpp"
+
+namespace shakedown::cpu {
+namespace {
+
+class CpuUnits final : public UnitFactory {
+ public:
+  explicit CpuUnits(const UnitContext& context) : shared_(context) {}
+
+  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(shared_, spec); }
+  std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) override {
+    return make_conv_norm(shared_, spec);
+  }
+  std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) override {
+    return make_conv_norm_add(shared_, spec);
+  }
+  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
+
+  std::size_t activation_bytes(const ActivationShape& shape) const override {
+    return layout(shape).get_size();
+  }
+
+  void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
+                        const Slot& x) override {
+    const std::ptrdiff_t pixels = std::ptrdiff_t{shape.h} * shape.w;
+    auto* to = x.as<float>();
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < shape.n; ++n) {
+      for (int c = 0; c < 3; ++c) {
+        const std::uint8_t* from = images + n * pixels * 3 + c;
+        float* plane = to + (std::ptrdiff_t{n} * 3 + c) * pixels;
+        const float scale = 1.0F / (255.0F * kImageDeviation[c]);
+        const float shift = kImageMean[c] / kImageDeviation[c];
+        for (std::ptrdiff_t i = 0; i < pixels; ++i)
+          plane[i] = static_cast<float>(from[i * 3]) * scale - shift;
+      }
+    }
+  }
+
+  void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
+                       std::span<std::byte> stored) const override {
+    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
+    reorder(activation_desc(shape, Tag::nchw), nchw, layout(shape), stored);
+  }
+  void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
+                         std::span<float> nchw) const override {
+    ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
+    reorder(layout(shape), stored, activation_desc(shape, Tag::nchw), nchw);
+  }
+  void pack_parameter(const Parameter& parameter, std::span<const float> canonical,
+                      std::span<float> stored) const override {
+    if (parameter.kind == ParameterKind::conv_weight)
+      reorder(plain(parameter), canonical, stored_layout(parameter), stored);
+    else
+      std::copy(canonical.begin(), canonical.end(), stored.begin());
+  }
+  void unpack_parameter(const Parameter& parameter, std::span<const float> stored,
+                        std::span<float> canonical) const override {
+    if (parameter.kind == ParameterKind::conv_weight)
+      reorder(stored_layout(parameter), stored, plain(parameter), canonical);
+    else
+      std::copy(stored.begin(), stored.end(), canonical.begin());
+  }
+
+ private:
+  /// The image has three channels and is kept plain; every other activation is in the one layout.
+  Desc layout(const ActivationShape& shape) const {
+    return activation_desc(shape, shape.c == kStemChannels ? Tag::nchw : shared_.tag);
+  }
+
+  static Desc plain(const Parameter& parameter) {
+    return {{parameter.shape[0], parameter.shape[1], parameter.shape[2], parameter.shape[3]},
+            dnnl::memory::data_type::f32,
+            Tag::oihw};
+  }
+
+  /// As the unit that uses the weights chose it; plain where none does.
+  Desc stored_layout(const Parameter& parameter) const {
+    const auto chosen = shared_.weight_layouts.find(parameter.name);
+    return chosen == shared_.weight_layouts.end() ? plain(parameter) : chosen->second;
+  }
+
+  template <class From, class To>
+  void reorder(const Desc& from_desc, std::span<From> from, const Desc& to_desc,
+               std::span<To> to) const {
+    ENSURE(from.size_bytes() >= from_desc.get_size() && to.size_bytes() >= to_desc.get_size(),
+           "reorder counts");
+    dnnl::memory source(from_desc, shared_.engine,
+                        const_cast<void*>(static_cast<const void*>(from.data())));
+    dnnl::memory target(to_desc, shared_.engine, to.data());
+    dnnl::stream stream(shared_.engine);
+    dnnl::reorder(source, target).execute(stream, source, target);
+    stream.wait();
+  }
+
+  Shared shared_;
+};
+
+}  // namespace
+
+std::unique_ptr<UnitFactory> make_units(const UnitContext& context) {
+  return std::make_unique<CpuUnits>(context);
+}
+
+}  // namespace shakedown::cpu

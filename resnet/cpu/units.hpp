@@ -1,0 +1,93 @@
+// What the cpu units share: the engine, layouts, and a convolution with its normalisation.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "resnet/cpu/onednn.hpp"
+#include "resnet/units.hpp"
+
+namespace shakedown::cpu {
+
+struct Shared {
+  explicit Shared(const UnitContext& context) : context(context) {}
+
+  UnitContext context;
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  Tag tag = preferred_activation_tag(engine);
+  std::map<std::string, Desc> weight_layouts;  // parameter name -> layout in the flat buffers
+
+  dnnl::memory memory(const Desc& desc, void* data) const { return {desc, engine, data}; }
+  dnnl::memory memory(const Desc& desc, const Slot* slot) const {
+    return {desc, engine, slot->data()};
+  }
+};
+
+/// out = norm(conv(x)), with ReLU where `relu` says so, and its backward pass.
+class NormedConvolution {
+ public:
+  /// `x_desc` is x's layout; `dx` may be null: the gradient of x is not needed.
+  NormedConvolution(Shared& shared, const NormedConv& layer, Moments when, bool relu,
+                    const Desc& x_desc, const Slot* x, const Slot* out, const Slot* dx);
+
+  void bind();
+  void forward(Pass pass);
+  /// `dout` is the whole gradient of out; it may be overwritten.
+  void backward(const Slot* dout);
+
+ private:
+  void bind_forward();
+  void bind_backward();
+  void update_running_statistics() const;
+
+  Shared& shared_;
+  NormedConv layer_;
+  std::string name_;
+  bool relu_;
+  Desc x_desc_;
+  Desc y_desc_;
+  Desc stored_;  // the weights' layout in the flat buffers
+  const Slot* x_;
+  const Slot* out_;
+  const Slot* dx_;
+
+  ConvForward conv_forward_;
+  ConvBackwardData conv_backward_data_;
+  ConvBackwardWeights conv_backward_weights_;
+  NormForward norm_training_;
+  NormForward norm_evaluation_;
+  NormBackward norm_backward_;
+
+  const Slot* z_;          // the convolution's output
+  const Slot* mean_;
+  const Slot* variance_;
+  const Slot* mask_;       // where ReLU passes, oneDNN's format
+  const Slot* dz_;         // gradient of z
+  const Slot* weights_scratch_;  // weights in another layout, forward and backward
+  const Slot* gradient_scratch_;
+  const Slot* forward_scratch_;
+  const Slot* backward_scratch_;
+
+  Operation weights_to_forward_;
+  Operation convolve_;
+  Operation normalise_training_;
+  Operation normalise_evaluation_;
+  Operation normalise_backward_;
+  Operation weights_to_backward_;
+  Operation convolve_backward_data_;
+  Operation convolve_backward_weights_;
+  Operation gradient_to_stored_;
+  dnnl::memory dout_;  // handle set at each backward
+};
+
+std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec);
+std::unique_ptr<Unit> make_conv_norm(Shared& shared, const ConvNormSpec& spec);
+std::unique_ptr<Unit> make_conv_norm_add(Shared& shared, const ConvNormAddSpec& spec);
+std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec);
+
+/// to[i] = a[i] + b[i]; b may be null.
+void add_addends(const float* a, const float* b, float* to, std::size_t count);
+
+}  // namespace shakedown::cpu

@@ -1,0 +1,11 @@
+// Stands in for resnet/cpu where it is not built.
+#include "common/error.hpp"
+#include "resnet/units.hpp"
+
+namespace shakedown::cpu {
+
+std::unique_ptr<UnitFactory> make_units(const UnitContext&) {
+  throw UsageError("built without cpu");
+}
+
+}  // namespace shakedown::cpu

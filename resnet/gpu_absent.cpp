@@ -1,0 +1,11 @@
+// Stands in for resnet/gpu where it is not built.
+#include "common/error.hpp"
+#include "resnet/units.hpp"
+
+namespace shakedown::gpu {
+
+std::unique_ptr<UnitFactory> make_units(const UnitContext&) {
+  throw UsageError("built without gpu");
+}
+
+}  // namespace shakedown::gpu

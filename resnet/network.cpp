@@ -1,0 +1,258 @@
+#include "resnet/network.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+#include "common/random.hpp"
+
+namespace shakedown {
+namespace {
+
+int stem_channels(const Device& device) {
+  return device.kind() == BackendKind::gpu ? gpu::kStemChannels : cpu::kStemChannels;
+}
+
+ActivationShape output_of(const Layers& layers, const NetworkSettings& s) {
+  return pooled(ConvShape{{s.batch_size, 3, s.image_size, s.image_size},
+                          layers.stem.k,
+                          layers.stem.kernel,
+                          layers.stem.stride,
+                          layers.stem.pad()}
+                    .y());
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, ModelOptions& values) {
+  std::vector<std::string> names;
+  for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
+  options.heading("Network");
+  options.add("--model", values.model, "depth of the ResNet").one_of(names);
+  options.add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
+      .existing_file()
+      .default_text("seeded");
+  options.add("--image-size", values.image_size, "pixels a side, from 32").at_least(32);
+  options.add("--classes", values.classes, "with a data folder: the number of its folders")
+      .at_least(1);
+  options
+      .add("--precision", values.precision, "of activations, weights and gradients in the network")
+      .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
+      .default_text("tf32 on gpu, fp32 on cpu");
+  options.add_alias("--amp,--use-amp", values.precision, "fp16", "--precision fp16");
+  options.add("--label-smoothing", values.label_smoothing, "share of the target spread over classes")
+      .at_least(0);
+  options.add("--autotune", values.autotune,
+              "on: time each convolution's candidate algorithms; off: take the first");
+}
+
+Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,
+                 const StepScalars* scalars)
+    : settings_(settings),
+      device_(device),
+      stream_(stream),
+      scalars_(scalars),
+      layers_(layers_of(settings.architecture)),
+      table_(layers_, settings.classes, stem_channels(device)),
+      weights_(device, stream, table_, compute_type(settings.precision)),
+      metrics_(device, sizeof(HeadMetrics)) {
+  const UnitContext context{device_, stream_,  settings_.precision, table_,
+                            weights_, plan_,   settings_.autotune};
+  units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
+  device_.zero(metrics_.data(), metrics_.bytes(), stream_);
+  build_units();
+  plan_.place();
+}
+
+Network::~Network() = default;
+
+NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) const {
+  NormedConv made;
+  made.conv = {x, layer.k, layer.kernel, layer.stride, layer.pad()};
+  made.weight = table_.parameter(layer.conv + ".weight");
+  made.gamma = table_.parameter(layer.norm + ".weight");
+  made.beta = table_.parameter(layer.norm + ".bias");
+  made.statistics = table_.statistic(layer.norm);
+  return made;
+}
+
+/// Lays the units on the plan's time axis: unit u runs forward at moment u and backward at
+/// 2 * count - 1 - u. An output lives from its unit's forward to its unit's backward pass, a
+/// gradient from the backward pass that makes it to the one that reads it.
+struct Network::Build {
+  Network& net;
+  int count = 2;  // stem and head
+  int next = 0;
+
+  explicit Build(Network& network) : net(network) {
+    for (const ResidualBlock& block : net.layers_.blocks)
+      count += static_cast<int>(block.path.size());
+  }
+
+  Moments moments(int unit) const { return {unit, 2 * count - 1 - unit}; }
+
+  const Slot* output(const std::string& name, const ActivationShape& shape, int unit) {
+    const Moments when = moments(unit);
+    return net.plan_.reserve(name, net.units_->activation_bytes(shape), when.forward,
+                             when.backward);
+  }
+  /// Made by unit `from` in its backward pass, read by unit `to` in its own.
+  const Slot* gradient(const std::string& name, const ActivationShape& shape, int from, int to) {
+    return net.plan_.reserve(name, net.units_->activation_bytes(shape), moments(from).backward,
+                             moments(to).backward);
+  }
+};
+
+void Network::build_units() {
+  Build build(*this);
+  const int end = 2 * build.count;
+  const int n = settings_.batch_size;
+  const ActivationShape image{n, stem_channels(device_), settings_.image_size,
+                              settings_.image_size};
+  input_ = plan_.reserve("image", units_->activation_bytes(image), 0, end);
+  labels_ = plan_.reserve("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), 0, end);
+  logits_ = plan_.reserve("logits",
+                          static_cast<std::size_t>(n) *
+                              static_cast<std::size_t>(settings_.classes) * sizeof(float),
+                          0, end);
+
+  // A block's input and the gradients that come back for it: from its path and its shortcut.
+  ActivationShape x_shape = output_of(layers_, settings_);
+  int unit = 0;
+  const Slot* x = build.output("stem", x_shape, unit);
+  Addends dx;
+  auto gradients_of_input = [&](const ResidualBlock& block, int first, int last) {
+    dx.first = build.gradient(block.name + " dx", x_shape, first, unit);
+    dx.second = build.gradient(block.name + " dshortcut", x_shape, last, unit);
+  };
+  const auto units_in = [](const ResidualBlock& block) { return static_cast<int>(block.path.size()); };
+
+  gradients_of_input(layers_.blocks.front(), 1, units_in(layers_.blocks.front()));
+  blocks_.emplace_back();
+  blocks_.back().push_back(units_->stem({build.moments(unit), normed(layers_.stem, image), input_, x, dx}));
+
+  for (std::size_t b = 0; b < layers_.blocks.size(); ++b) {
+    const ResidualBlock& block = layers_.blocks[b];
+    const Slot* const block_input = x;
+    const ActivationShape block_shape = x_shape;
+    const Addends block_dx = dx;
+    const Slot* dinput = dx.first;
+    blocks_.emplace_back();
+    for (std::size_t i = 0; i < block.path.size(); ++i) {
+      ++unit;
+      const bool last = i + 1 == block.path.size();
+      const NormedConv layer = normed(block.path[i], x_shape);
+      const Slot* const path_input = x;
+      x_shape = layer.conv.y();
+      x = build.output(block.path[i].norm, x_shape, unit);
+      if (!last) {
+        const Slot* dy = build.gradient(block.path[i].norm + " dy", x_shape, unit + 1, unit);
+        blocks_.back().push_back(
+            units_->conv_norm({build.moments(unit), layer, path_input, x, dy, dinput}));
+        dinput = dy;
+        continue;
+      }
+      if (b + 1 < layers_.blocks.size()) {
+        const ResidualBlock& following = layers_.blocks[b + 1];
+        gradients_of_input(following, unit + 1, unit + units_in(following));
+      } else {
+        dx = {build.gradient("head dx", x_shape, unit + 1, unit), nullptr};
+      }
+      ConvNormAddSpec spec{build.moments(unit), layer, path_input, block_input, std::nullopt, x,
+                           dx, dinput, block_dx.second};
+      if (block.shortcut) spec.shortcut_layer = normed(*block.shortcut, block_shape);
+      blocks_.back().push_back(units_->conv_norm_add(spec));
+    }
+  }
+
+  ++unit;
+  ENSURE(unit + 1 == build.count, "units and moments");
+  blocks_.emplace_back();
+  blocks_.back().push_back(units_->head({build.moments(unit), x_shape, settings_.classes,
+                                         settings_.label_smoothing, table_.parameter("fc.weight"),
+                                         table_.parameter("fc.bias"), x, logits_, labels_, dx.first,
+                                         static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
+  ENSURE(blocks() == table_.blocks(), "blocks of the network and of the table");
+}
+
+void Network::allocate() {
+  arena_ = Buffer(device_, plan_.bytes());
+  plan_.bind(arena_.data());
+  for (auto& block : blocks_)
+    for (auto& unit : block) unit->bind();
+}
+
+void Network::forward(int block, Pass pass) {
+  if (block == 0 && pass == Pass::training) ++batches_tracked_;
+  for (auto& unit : blocks_.at(static_cast<std::size_t>(block))) unit->forward(pass);
+}
+
+void Network::backward(int block) {
+  auto& units = blocks_.at(static_cast<std::size_t>(block));
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) (*unit)->backward();
+}
+
+void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) {
+  const ActivationShape shape{settings_.batch_size, stem_channels(device_), settings_.image_size,
+                              settings_.image_size};
+  units_->normalise_images(images, shape, *input_);
+  device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
+}
+
+void Network::set_batch(std::span<const float> images, std::span<const std::int32_t> labels) {
+  const int channels = stem_channels(device_);
+  const ActivationShape shape{settings_.batch_size, channels, settings_.image_size,
+                              settings_.image_size};
+  const std::size_t pixels = static_cast<std::size_t>(shape.h) * static_cast<std::size_t>(shape.w);
+  ENSURE(images.size() == 3 * pixels * static_cast<std::size_t>(shape.n) &&
+             labels.size_bytes() == labels_->bytes(),
+         "a batch of another shape");
+  std::vector<float> padded(shape.count(), 0.0F);
+  for (std::size_t n = 0; n < static_cast<std::size_t>(shape.n); ++n)
+    std::copy_n(images.begin() + static_cast<std::ptrdiff_t>(n * 3 * pixels), 3 * pixels,
+                padded.begin() +
+                    static_cast<std::ptrdiff_t>(n * static_cast<std::size_t>(channels) * pixels));
+  std::vector<std::byte> stored(input_->bytes());
+  units_->pack_activation(padded, shape, stored);
+  upload<std::byte>(device_, stream_, input_->data(), stored);
+  upload<std::int32_t>(device_, stream_, labels_->data(), labels);
+}
+
+void Network::zero_total_metrics() {
+  auto* metrics = static_cast<HeadMetrics*>(metrics_.data());
+  device_.zero(&metrics->total, sizeof(Metrics), stream_);
+}
+
+HeadMetrics Network::read_metrics() {
+  return download<HeadMetrics>(device_, stream_, metrics_.data(), 1).front();
+}
+
+std::vector<float> Network::read_logits() {
+  return download<float>(device_, stream_, logits_->data(), logits_->bytes() / sizeof(float));
+}
+
+FlopCount flop_per_image(const Layers& layers, int image_size, int classes) {
+  FlopCount count;
+  auto add = [&](const ConvLayer& layer, const ActivationShape& x) {
+    const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
+    count.forward += conv.flop();
+    count.training += 3 * conv.flop();
+    return conv.y();
+  };
+  const ActivationShape stem = add(layers.stem, {1, 3, image_size, image_size});
+  count.training -= count.forward;  // no gradient of the image
+  ActivationShape x = pooled(stem);
+  for (const ResidualBlock& block : layers.blocks) {
+    if (block.shortcut) add(*block.shortcut, x);
+    for (const ConvLayer& layer : block.path) x = add(layer, x);
+  }
+  const double linear = 2.0 * layers.features * classes;
+  count.forward += linear;
+  count.training += 3 * linear;
+  return count;
+}
+
+}  // namespace shakedown

@@ -1,0 +1,123 @@
+// A ResNet on one rank: blocks over the backend's units, flat weights, and the plan of its memory.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/device.hpp"
+#include "resnet/architecture.hpp"
+#include "resnet/memory_plan.hpp"
+#include "resnet/precision.hpp"
+#include "resnet/tensor_file.hpp"
+#include "resnet/units.hpp"
+#include "resnet/weights.hpp"
+
+namespace shakedown {
+
+class OptionSet;
+
+struct ModelOptions {
+  std::string model = "resnet50";
+  std::string weights;  // a .safetensors file, or empty: seeded
+  int image_size = 224;
+  int classes = 1000;
+  std::string precision = "auto";
+  double label_smoothing = 0;
+  bool autotune = true;
+};
+void declare_options(OptionSet& options, ModelOptions& values);
+
+struct NetworkSettings {
+  Architecture architecture;
+  int batch_size = 64;
+  int image_size = 224;
+  int classes = 1000;
+  Precision precision = Precision::fp32;
+  float label_smoothing = 0;
+  bool autotune = true;
+};
+
+class Network {
+ public:
+  /// Builds the units and plans the memory; activations are allocated by allocate(). `scalars` is
+  /// device memory that outlives the network. All work is enqueued on `stream`.
+  Network(const NetworkSettings& settings, Device& device, Stream& stream,
+          const StepScalars* scalars);
+  ~Network();
+  Network(const Network&) = delete;
+  Network& operator=(const Network&) = delete;
+
+  /// Bytes that allocate() takes.
+  std::size_t activation_bytes() const { return plan_.bytes(); }
+  void allocate();
+
+  // Block 0 is the stem, the last is the head.
+  int blocks() const { return static_cast<int>(blocks_.size()); }
+  Range block_range(int block) const { return table_.block_range(block); }
+  void forward(int block, Pass pass);
+  void backward(int block);
+
+  /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1
+  /// is padding that counts for nothing.
+  void set_batch(const std::uint8_t* images, const std::int32_t* labels);
+  /// The same from the host, float32 N 3 H W and already normalised: for tests. Waits.
+  void set_batch(std::span<const float> images, std::span<const std::int32_t> labels);
+
+  void zero_total_metrics();
+  /// Waits for the stream.
+  HeadMetrics read_metrics();
+  std::vector<float> read_logits();
+
+  /// He initialisation as torchvision's, from a seed. Waits.
+  void initialise(std::uint64_t seed);
+  /// Takes weights and running statistics by torchvision's names. A classifier for another number
+  /// of classes is left as it is, and named in the returned remark. Throws UsageError naming
+  /// `file` and the tensor that is missing or has another shape.
+  std::string load(const std::vector<Tensor>& tensors, const std::string& file);
+  /// Weights and running statistics in torchvision's order, names and layout. Waits.
+  std::vector<Tensor> state() const;
+  /// The flat gradients in the same form (parameters only), unscaled as they are. Waits.
+  std::vector<Tensor> gradients() const;
+
+  const NetworkSettings& settings() const { return settings_; }
+  const Layers& layers() const { return layers_; }
+  const ParameterTable& table() const { return table_; }
+  const MemoryPlan& plan() const { return plan_; }
+  Weights& weights() { return weights_; }
+  const Weights& weights() const { return weights_; }
+
+ private:
+  struct Build;
+  void build_units();
+  NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
+  void upload_master(const std::vector<float>& master);
+  std::vector<Tensor> unpack(const std::vector<float>& flat) const;
+
+  NetworkSettings settings_;
+  Device& device_;
+  Stream& stream_;
+  const StepScalars* scalars_;
+  Layers layers_;
+  ParameterTable table_;
+  Weights weights_;
+  MemoryPlan plan_;
+  std::unique_ptr<UnitFactory> units_;
+  std::vector<std::vector<std::unique_ptr<Unit>>> blocks_;
+  const Slot* input_ = nullptr;
+  const Slot* labels_ = nullptr;
+  const Slot* logits_ = nullptr;
+  Buffer metrics_;
+  Buffer arena_;
+  std::int64_t batches_tracked_ = 0;
+};
+
+/// Convolutions and classifier of one image; forward, and forward plus backward (the image's own
+/// gradient is not computed).
+struct FlopCount {
+  double forward = 0;
+  double training = 0;
+};
+FlopCount flop_per_image(const Layers& layers, int image_size, int classes);
+
+}  // namespace shakedown

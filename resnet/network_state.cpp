@@ -1,0 +1,157 @@
+// A network's weights: seeded, from tensors, to tensors.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <map>
+
+#include "common/error.hpp"
+#include "common/kernels.hpp"
+#include "common/random.hpp"
+#include "resnet/network.hpp"
+
+namespace shakedown {
+namespace {
+
+std::span<float> stored_part(std::vector<float>& flat, const Parameter& p) {
+  return std::span(flat).subspan(p.offset, p.stored);
+}
+
+std::string text_of(const std::vector<std::int64_t>& shape) {
+  return fmt::format("{}", fmt::join(shape, "x"));
+}
+
+/// torchvision's: convolutions He normal by fan-out (He et al. 2015), norms 1 and 0, the classifier
+/// nn.Linear's uniform +-1/sqrt(features).
+std::vector<float> initial_values(const Parameter& p, int features, Random random) {
+  std::vector<float> values(p.count);
+  switch (p.kind) {
+    case ParameterKind::conv_weight: {
+      const double fan_out = static_cast<double>(p.shape[0] * p.shape[2] * p.shape[3]);
+      const double deviation = std::sqrt(2 / fan_out);
+      for (float& v : values) v = static_cast<float>(deviation * random.normal());
+      break;
+    }
+    case ParameterKind::norm_weight: std::fill(values.begin(), values.end(), 1.0F); break;
+    case ParameterKind::norm_bias: break;
+    case ParameterKind::linear_weight:
+    case ParameterKind::linear_bias: {
+      const double bound = 1 / std::sqrt(features);
+      for (float& v : values) v = static_cast<float>(bound * (2 * random.uniform() - 1));
+      break;
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+void Network::upload_master(const std::vector<float>& master) {
+  upload<float>(device_, stream_, weights_.master().data, master);
+  if (weights_.has_copy())
+    device_.kernels().convert(weights_.master(), weights_.compute(), stream_);
+  stream_.synchronize();
+}
+
+void Network::initialise(std::uint64_t seed) {
+  std::vector<float> master(table_.stored_count(), 0.0F);
+  std::uint64_t index = 0;
+  for (const Parameter& p : table_.parameters())
+    units_->pack_parameter(
+        p, initial_values(p, layers_.features, Random(derive_seed(seed, index++))),
+        stored_part(master, p));
+  upload_master(master);
+
+  std::vector<float> statistics(table_.statistics_count(), 0.0F);
+  for (const RunningStatistics& s : table_.statistics())
+    std::fill_n(statistics.begin() + static_cast<std::ptrdiff_t>(s.offset + s.channels), s.channels,
+                1.0F);
+  upload<float>(device_, stream_, weights_.statistics().data, statistics);
+  batches_tracked_ = 0;
+}
+
+std::string Network::load(const std::vector<Tensor>& tensors, const std::string& file) {
+  std::map<std::string, const Tensor*> by_name;
+  for (const Tensor& tensor : tensors) by_name[tensor.name] = &tensor;
+  auto find = [&](const std::string& name) -> const Tensor& {
+    const auto found = by_name.find(name);
+    if (found == by_name.end())
+      throw UsageError(fmt::format("{}: no tensor {}, which {} has", file, name,
+                                   settings_.architecture.name));
+    return *found->second;
+  };
+
+  std::string remark;
+  auto master = download<float>(device_, stream_, weights_.master().data, table_.stored_count());
+  for (const Parameter& p : table_.parameters()) {
+    const Tensor& tensor = find(p.name);
+    if (tensor.shape == p.shape) {
+      units_->pack_parameter(p, tensor.values, stored_part(master, p));
+    } else if (p.name.rfind("fc.", 0) == 0 && tensor.shape.size() == p.shape.size() &&
+               tensor.shape.back() == (p.shape.size() == 2 ? p.shape.back() : tensor.shape[0])) {
+      remark = fmt::format("{}: its classifier is for {} classes, this network's for {}: seeded",
+                           file, tensor.shape[0], p.shape[0]);
+    } else {
+      throw UsageError(fmt::format("{}: tensor {} has shape {}, {} needs {}", file, p.name,
+                                   text_of(tensor.shape), settings_.architecture.name,
+                                   text_of(p.shape)));
+    }
+  }
+  upload_master(master);
+
+  std::vector<float> statistics(table_.statistics_count());
+  for (const RunningStatistics& s : table_.statistics()) {
+    const Tensor& mean = find(s.name + ".running_mean");
+    const Tensor& variance = find(s.name + ".running_var");
+    for (const Tensor* tensor : {&mean, &variance})
+      if (tensor->values.size() != s.channels)
+        throw UsageError(fmt::format("{}: tensor {} has {} elements, not {}", file, tensor->name,
+                                     tensor->values.size(), s.channels));
+    const auto to = statistics.begin() + static_cast<std::ptrdiff_t>(s.offset);
+    std::copy(mean.values.begin(), mean.values.end(), to);
+    std::copy(variance.values.begin(), variance.values.end(),
+              to + static_cast<std::ptrdiff_t>(s.channels));
+  }
+  upload<float>(device_, stream_, weights_.statistics().data, statistics);
+  const auto tracked = by_name.find("bn1.num_batches_tracked");
+  batches_tracked_ = tracked == by_name.end() || tracked->second->values.empty()
+                         ? 0
+                         : static_cast<std::int64_t>(tracked->second->values[0]);
+  return remark;
+}
+
+std::vector<Tensor> Network::unpack(const std::vector<float>& flat) const {
+  std::vector<Tensor> tensors;
+  for (const Parameter& p : table_.parameters()) {
+    Tensor tensor{p.name, p.shape, std::vector<float>(p.count)};
+    units_->unpack_parameter(p, std::span(flat).subspan(p.offset, p.stored), tensor.values);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<Tensor> Network::state() const {
+  auto tensors =
+      unpack(download<float>(device_, stream_, weights_.master().data, table_.stored_count()));
+  const auto statistics =
+      download<float>(device_, stream_, weights_.statistics().data, table_.statistics_count());
+  for (const RunningStatistics& s : table_.statistics()) {
+    const auto from = statistics.begin() + static_cast<std::ptrdiff_t>(s.offset);
+    const auto channels = static_cast<std::ptrdiff_t>(s.channels);
+    const std::vector<std::int64_t> shape{channels};
+    tensors.push_back({s.name + ".running_mean", shape, {from, from + channels}});
+    tensors.push_back({s.name + ".running_var", shape, {from + channels, from + 2 * channels}});
+    tensors.push_back({s.name + ".num_batches_tracked",
+                       {},
+                       {static_cast<float>(batches_tracked_)},
+                       true});
+  }
+  return tensors;
+}
+
+std::vector<Tensor> Network::gradients() const {
+  Buffer wide(device_, table_.stored_count() * sizeof(float));
+  device_.kernels().convert(weights_.gradients(), wide.view(DataType::float32), stream_);
+  return unpack(download<float>(device_, stream_, wide.data(), table_.stored_count()));
+}
+
+}  // namespace shakedown

@@ -1,0 +1,179 @@
+// The units a ResNet is made of: what hardware fuses already. Block code is written once over
+// them; each backend makes its own (resnet/cpu, resnet/gpu).
+//
+// A unit is built once from its shapes and then run forward and backward, always on the stream it
+// was built for. Outputs are finished tensors. A gradient arrives as one or two addends (the next
+// block's main path and its shortcut); whoever reads it adds them. backward() overwrites the
+// gradients of the unit's parameters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "common/device.hpp"
+#include "common/kernels.hpp"
+#include "resnet/architecture.hpp"
+#include "resnet/memory_plan.hpp"
+#include "resnet/precision.hpp"
+#include "resnet/shapes.hpp"
+#include "resnet/weights.hpp"
+
+namespace shakedown {
+
+/// Training normalises with the batch's statistics and updates the running ones; evaluation uses
+/// the running ones and keeps nothing for backward.
+enum class Pass { training, evaluation };
+
+class Unit {
+ public:
+  virtual ~Unit() = default;
+  /// Called once, when the plan's slots and the weights have their memory.
+  virtual void bind() = 0;
+  virtual void forward(Pass pass) = 0;
+  virtual void backward() = 0;
+};
+
+/// When a unit runs, as moments of the memory plan.
+struct Moments {
+  int forward = 0;
+  int backward = 0;
+};
+
+/// dL/dy as the sum of one or two tensors of y's shape.
+struct Addends {
+  const Slot* first = nullptr;
+  const Slot* second = nullptr;
+};
+
+/// Indices of a convolution's and its normalisation's parameters and running statistics.
+struct NormedConv {
+  ConvShape conv;
+  int weight = 0;
+  int gamma = 0;
+  int beta = 0;
+  int statistics = 0;
+};
+
+/// y = max_pool(relu(norm(conv(x)))): 7x7, stride 2, then pooled 3x3, stride 2. x is the image.
+struct StemSpec {
+  Moments when;
+  NormedConv layer;
+  const Slot* x = nullptr;  // activation of shape layer.conv.x with the backend's stem channels
+  const Slot* y = nullptr;
+  Addends dy;
+};
+
+/// y = relu(norm(conv(x))).
+struct ConvNormSpec {
+  Moments when;
+  NormedConv layer;
+  const Slot* x = nullptr;
+  const Slot* y = nullptr;
+  const Slot* dy = nullptr;  // inside a block: always one tensor
+  const Slot* dx = nullptr;
+};
+
+/// y = relu(norm(conv(x)) + s): s is the block's input, or norm(conv(input)).
+struct ConvNormAddSpec {
+  Moments when;
+  NormedConv layer;
+  const Slot* x = nullptr;
+  const Slot* shortcut = nullptr;             // the block's input
+  std::optional<NormedConv> shortcut_layer;   // absent: the identity
+  const Slot* y = nullptr;
+  Addends dy;
+  const Slot* dx = nullptr;
+  const Slot* dshortcut = nullptr;  // gradient of the block's input through the shortcut
+};
+
+/// What the head counts; sums over the samples with a label (>= 0).
+struct Metrics {
+  double loss_sum = 0;
+  std::int64_t top1 = 0;  // samples whose label has the highest logit
+  std::int64_t top5 = 0;
+  std::int64_t samples = 0;
+};
+struct HeadMetrics {
+  Metrics step;   // of the last forward pass
+  Metrics total;  // since it was last zeroed
+};
+
+/// logits = average_pool(x) w^T + b; loss = mean over the batch of the cross-entropy with smoothed
+/// labels (Szegedy et al. 2016: 1 - s on the label, s / classes on all, as PyTorch). The gradient
+/// is multiplied by scalars->loss_scale.
+struct HeadSpec {
+  Moments when;
+  ActivationShape x_shape;
+  int classes = 0;
+  float label_smoothing = 0;
+  int weight = 0;
+  int bias = 0;
+  const Slot* x = nullptr;
+  const Slot* logits = nullptr;  // float32, N x classes
+  const Slot* labels = nullptr;  // int32, N
+  const Slot* dx = nullptr;
+  HeadMetrics* metrics = nullptr;        // device memory
+  const StepScalars* scalars = nullptr;  // device memory
+};
+
+/// What a backend needs to make the units of one network.
+struct UnitContext {
+  Device& device;
+  Stream& stream;
+  Precision precision;
+  const ParameterTable& table;
+  const Weights& weights;
+  MemoryPlan& plan;
+  bool autotune = true;
+};
+
+/// Makes units and knows the backend's layouts. Conversions are on the host, for files and tests.
+class UnitFactory {
+ public:
+  virtual ~UnitFactory() = default;
+
+  virtual std::unique_ptr<Unit> stem(const StemSpec& spec) = 0;
+  virtual std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) = 0;
+  virtual std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
+  virtual std::unique_ptr<Unit> head(const HeadSpec& spec) = 0;
+
+  /// Bytes of an activation in the backend's layout.
+  virtual std::size_t activation_bytes(const ActivationShape& shape) const = 0;
+  /// Enqueues: images (device memory, uint8, N H W 3) as (pixel / 255 - mean) / deviation per
+  /// channel, into the stem's input of this shape (whose c is stem_channels).
+  virtual void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
+                                const Slot& x) = 0;
+
+  /// float32 N C H W <-> the bytes of an activation in the backend's layout and type.
+  virtual void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
+                               std::span<std::byte> stored) const = 0;
+  virtual void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
+                                 std::span<float> nchw) const = 0;
+  /// torchvision's layout (count elements) <-> the flat buffers' (stored elements), both float32.
+  virtual void pack_parameter(const Parameter& parameter, std::span<const float> canonical,
+                              std::span<float> stored) const = 0;
+  virtual void unpack_parameter(const Parameter& parameter, std::span<const float> stored,
+                                std::span<float> canonical) const = 0;
+};
+
+/// Mean and deviation of ImageNet's channels (R, G, B), of pixels in 0..1, as torchvision's recipes.
+inline constexpr float kImageMean[3] = {0.485F, 0.456F, 0.406F};
+inline constexpr float kImageDeviation[3] = {0.229F, 0.224F, 0.225F};
+
+/// torchvision's batch norm.
+inline constexpr float kNormEpsilon = 1e-5F;
+inline constexpr float kNormMomentum = 0.1F;  // share of the new batch in the running statistics
+
+namespace cpu {
+inline constexpr int kStemChannels = 3;
+/// Throws UsageError "built without cpu" where it is not built.
+std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
+}  // namespace cpu
+namespace gpu {
+inline constexpr int kStemChannels = 4;  // padded with a zero channel: tensor cores want even ones
+std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
+}  // namespace gpu
+
+}  // namespace shakedown

@@ -1,0 +1,86 @@
+// Runs the tests of one program on every rank. Rank 0 reports to the terminal; another rank's report
+// is shown when it failed.
+#define CATCH_CONFIG_RUNNER
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <vector>
+
+#include "common/mpi_communicator.hpp"
+#include "common/mpi_session.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown::test {
+namespace {
+MpiSession* current_session = nullptr;
+}
+
+MpiSession& session() { return *current_session; }
+
+std::vector<BackendKind> backends() {
+  std::vector<BackendKind> kinds;
+  if (cpu::built()) kinds.push_back(BackendKind::cpu);
+  std::string problem;
+  if (!gpu::visible_devices(problem).empty()) kinds.push_back(BackendKind::gpu);
+  return kinds;
+}
+
+std::unique_ptr<Device> open_device(BackendKind kind) {
+  return kind == BackendKind::gpu ? gpu::make_device(session().local_rank()) : cpu::make_device(2);
+}
+
+Backend open_backend_of(BackendKind kind) {
+  Backend backend;
+  backend.kind = kind;
+  backend.device = open_device(kind);
+  backend.world = kind == BackendKind::gpu ? gpu::make_communicator(session(), *backend.device)
+                                           : cpu::make_communicator(session(), *backend.device);
+  backend.host = make_mpi_communicator(session(), *backend.device);
+  return backend;
+}
+
+std::vector<float> random_values(std::size_t count, std::uint64_t seed, double low, double high) {
+  Random random(seed);
+  std::vector<float> values(count);
+  for (float& v : values) v = static_cast<float>(low + (high - low) * random.uniform());
+  return values;
+}
+
+}  // namespace shakedown::test
+
+int main(int argc, char** argv) {
+  using namespace shakedown;
+  MpiSession session(&argc, &argv);
+  session.set_timeout(60);  // a rank whose test failed leaves the others waiting
+  test::current_session = &session;
+
+  std::vector<const char*> arguments(argv, argv + argc);
+  const std::string report =
+      std::string(argv[0]) + ".rank" + std::to_string(session.rank()) + ".txt";
+  if (session.rank() > 0) arguments.insert(arguments.end(), {"-o", report.c_str()});
+
+  int failed = 0;
+  {
+    Catch::Session catch_session;
+    failed = catch_session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data());
+    if (failed == 0) failed = catch_session.run();
+  }
+  const auto codes = session.all_gather(static_cast<double>(failed));
+  if (session.is_root() && session.world_size() == 1)
+    for (BackendKind kind : {BackendKind::cpu, BackendKind::gpu}) {
+      const auto kinds = test::backends();
+      if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end())
+        std::printf("not tested here: the %s backend (not built, or no device)\n", name_of(kind));
+    }
+  for (int r = 1; r < session.world_size(); ++r) {
+    if (codes[static_cast<std::size_t>(r)] != 0 && r == session.rank())
+      std::cerr << "---- rank " << r << ":\n" << std::ifstream(report).rdbuf() << std::flush;
+    session.barrier();
+  }
+  if (session.rank() > 0) std::remove(report.c_str());
+  return *std::max_element(codes.begin(), codes.end()) == 0 ? 0 : 1;
+}

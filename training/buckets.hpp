@@ -1,0 +1,33 @@
+// Gradients grouped into buckets: contiguous ranges of the flat buffer, exchanged as one.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "resnet/architecture.hpp"
+
+namespace shakedown {
+
+/// PyTorch DDP's rule: parameters in the order in which backward finishes them are added to a
+/// bucket until it has `first_cap` bytes or more (the first), or `cap` (the others); parameters
+/// are never split. Bytes are the payload's in float32, as PyTorch counts them.
+std::vector<Range> ddp_buckets(const ParameterTable& table, std::size_t first_cap, std::size_t cap);
+
+/// Follows backward through the flat buffer and tells which buckets have become complete.
+class BucketProgress {
+ public:
+  explicit BucketProgress(std::vector<Range> buckets) : buckets_(std::move(buckets)) {}
+
+  const std::vector<Range>& buckets() const { return buckets_; }
+  void restart();
+  /// `range` continues what was finished before. Returns the buckets that it completes, in order.
+  std::vector<Range> finished(Range range);
+  bool complete() const { return next_ == buckets_.size(); }
+
+ private:
+  std::vector<Range> buckets_;
+  std::size_t next_ = 0;  // first bucket that is not complete
+  std::size_t end_ = 0;   // gradients before this element are finished
+};
+
+}  // namespace shakedown

@@ -1,0 +1,16 @@
+// The network, its memory plan and its buckets, for people.
+#pragma once
+
+#include <string>
+
+#include "training/engine.hpp"
+
+namespace shakedown {
+
+/// Per image and for one rank. Needs nothing allocated.
+std::string describe(const Network& network, const Strategy& strategy);
+
+/// One line: what runs, on what, with which batch.
+std::string headline(const Engine& engine, const Backend& backend, const std::string& data);
+
+}  // namespace shakedown

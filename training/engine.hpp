@@ -1,0 +1,85 @@
+// One rank's training step: network, strategy and optimiser on the device's compute stream, all
+// memory allocated before the first step, no host synchronisation within it.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/backend.hpp"
+#include "resnet/network.hpp"
+#include "training/optimizer.hpp"
+#include "training/strategy.hpp"
+
+namespace shakedown {
+
+struct EngineSettings {
+  NetworkSettings network;
+  OptimizerOptions optimizer;
+  StrategyOptions strategy;
+  int accumulate = 1;  // micro-batches an update
+  std::uint64_t seed = 0;
+  std::string weights_file;          // or empty: seeded
+  std::size_t batch_bytes = 0;       // that the caller will allocate for a batch on the device
+};
+
+class Engine {
+ public:
+  /// Plans everything; activations are allocated by allocate().
+  Engine(const EngineSettings& settings, Backend& backend);
+
+  /// Throws UsageError when the batch does not fit, with the bytes needed and free and the largest
+  /// batch that fits. `ranks_on_device` share the device's memory.
+  void allocate(int ranks_on_device);
+
+  /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
+  /// backward, exchange and update. Waits only for a step some way back, so that the host does not run away.
+  using LoadBatch = std::function<void(int micro_batch)>;
+  void step(const LoadBatch& load_batch, double learning_rate);
+
+  /// Enqueues a forward pass with the running statistics.
+  void evaluate();
+
+  /// Back to the first weights, no momentum, the first loss scale.
+  void restart();
+  /// Exchanges gradients by another strategy from now on.
+  void use_strategy(const StrategyOptions& options);
+
+  /// Waits for everything enqueued, watching for errors and the timeout.
+  void finish();
+
+  Network& network() { return network_; }
+  const Network& network() const { return network_; }
+  Device& device() const { return *backend_.device; }
+  Communicator& world() const { return *backend_.world; }
+  Stream& stream() { return *stream_; }
+  const Strategy& strategy() const { return *strategy_; }
+  const StrategyEntry& strategy_entry() const { return find_strategy(settings_.strategy.strategy); }
+  const EngineSettings& settings() const { return settings_; }
+  /// What starting from `weights_file` had to say, for people.
+  const std::string& load_remark() const { return load_remark_; }
+  StepScalars read_scalars();
+
+ private:
+  void check_memory(int ranks_on_device) const;
+  void accumulate(Range range, int micro_batch);
+
+  EngineSettings settings_;
+  Backend& backend_;
+  std::unique_ptr<Stream> stream_;
+  Buffer scalars_;
+  Network network_;
+  Optimizer optimizer_;
+  std::unique_ptr<Strategy> strategy_;
+  Buffer sum_;  // float32 sum of the micro-batches' gradients; empty without accumulation
+  std::array<std::unique_ptr<Event>, 2> step_done_;
+  long steps_ = 0;
+  double learning_rate_ = -1;
+  std::string load_remark_;
+};
+
+/// Loss scale that float16 training starts with; it adapts.
+inline constexpr float kInitialLossScale = 1024;
+
+}  // namespace shakedown

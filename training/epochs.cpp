@@ -1,0 +1,124 @@
+#include "training/epochs.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "common/progress.hpp"
+
+namespace shakedown {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// The ranks' metrics added up.
+Metrics add_up(const Metrics& mine, const MpiSession& session) {
+  const auto total = [&](double value) {
+    double sum = 0;
+    for (double v : session.all_gather(value)) sum += v;
+    return sum;
+  };
+  Metrics all;
+  all.loss_sum = total(mine.loss_sum);
+  all.top1 = static_cast<std::int64_t>(total(static_cast<double>(mine.top1)));
+  all.top5 = static_cast<std::int64_t>(total(static_cast<double>(mine.top5)));
+  all.samples = static_cast<std::int64_t>(total(static_cast<double>(mine.samples)));
+  return all;
+}
+
+/// Ranks normalise with statistics of their own; all validate with rank 0's, each a part of the
+/// images, and then have their own back.
+Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
+  const View statistics = engine.network().weights().statistics();
+  Buffer own(engine.device(), statistics.bytes());
+  engine.device().copy(own.data(), statistics.data, statistics.bytes(), engine.stream());
+  engine.world().broadcast(statistics, statistics, 0, engine.stream());
+  engine.finish();
+
+  engine.network().zero_total_metrics();
+  batches.start_epoch(0);
+  while (batches.load_next(engine.network())) engine.evaluate();
+  engine.device().copy(statistics.data, own.data(), statistics.bytes(), engine.stream());
+  return add_up(engine.network().read_metrics().total, session);
+}
+
+}  // namespace
+
+void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
+                  BatchSource* validation, const EpochSettings& settings, const Json& identity,
+                  const MpiSession& session, Record& record) {
+  const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
+  const long updates = batches_per_epoch / engine.settings().accumulate;
+  if (settings.epochs > 0 && updates == 0)
+    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches a rank",
+                                 engine.settings().accumulate, batches_per_epoch));
+  if (session.is_root())
+    fmt::print("{:>5} {:>10} {:>10} {:>10} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "epoch",
+               "train loss", "train top1", "val loss", "val top1", "val top5", "lr", "images/s",
+               "time");
+
+  for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
+    Json line = identity;
+    line["epoch"] = epoch;
+    const auto start = Clock::now();
+    double rate = schedule.at(epoch - 1);
+    std::string shown = fmt::format("{:>5}", epoch);
+    if (epoch > 0) {
+      Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
+                        session.is_root());
+      engine.network().zero_total_metrics();
+      training.start_epoch(epoch);
+      for (long i = 0; i < updates; ++i) {
+        rate = schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
+        engine.step(
+            [&](int) { ENSURE(training.load_next(engine.network()), "a batch is missing"); }, rate);
+        progress.update(i + 1);
+      }
+      engine.finish();
+      const double elapsed = seconds_since(start);
+      const Metrics total = add_up(engine.network().read_metrics().total, session);
+      const auto samples = static_cast<double>(total.samples);
+      line["train_loss"] = total.loss_sum / samples;
+      line["train_top1"] = static_cast<double>(total.top1) / samples;
+      line["learning_rate"] = rate;
+      line["images_per_s"] = samples / elapsed;
+      line["epoch_s"] = elapsed;
+      line["input_stall_ms"] = training.stall_seconds() * 1e3;
+      line["skipped_steps"] = engine.read_scalars().skipped;
+      shown += fmt::format(" {:>10.4f} {:>9.2f}%", total.loss_sum / samples,
+                           100.0 * static_cast<double>(total.top1) / samples);
+    } else {
+      shown += fmt::format(" {:>10} {:>10}", "", "");
+    }
+    if (validation != nullptr) {
+      const Metrics total = validate(engine, *validation, session);
+      const auto samples = static_cast<double>(total.samples);
+      line["val_loss"] = total.loss_sum / samples;
+      line["val_top1"] = static_cast<double>(total.top1) / samples;
+      line["val_top5"] = static_cast<double>(total.top5) / samples;
+      line["validated_images"] = total.samples;
+      shown += fmt::format(" {:>10.4f} {:>9.2f}% {:>8.2f}%", total.loss_sum / samples,
+                           100.0 * static_cast<double>(total.top1) / samples,
+                           100.0 * static_cast<double>(total.top5) / samples);
+    } else {
+      shown += fmt::format(" {:>10} {:>10} {:>9}", "", "", "");
+    }
+    if (epoch > 0)
+      shown += fmt::format(" {:>8.2g} {:>10.1f} {:>8}", rate, line["images_per_s"].get<double>(),
+                           readable_duration(seconds_since(start)));
+    if (session.is_root()) fmt::print("{}\n", shown);
+    std::fflush(stdout);
+    record.write("epoch", line);
+    if (epoch > 0 && !std::isfinite(line["train_loss"].get<double>()))
+      throw FailError(fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
+                                  "another --precision",
+                                  epoch));
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,50 @@
+// SGD, Adam and AdamW over the flat buffers: one kernel a range.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/device.hpp"
+#include "common/kernels.hpp"
+#include "resnet/weights.hpp"
+
+namespace shakedown {
+
+class OptionSet;
+
+struct OptimizerOptions {
+  std::string optimizer = "sgd";
+  double learning_rate = 0.1;
+  double momentum = 0.9;
+  double weight_decay = 1e-4;
+  bool nesterov = false;
+  bool no_norm_decay = false;  // else norms and biases decay too, as in PyTorch
+};
+void declare_options(OptionSet& options, OptimizerOptions& values);
+
+class Optimizer {
+ public:
+  /// State is allocated and zeroed.
+  Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
+            const ParameterTable& table, const Weights& weights);
+
+  /// Enqueues the update of these ranges from their gradients; see Kernels::sgd and adam.
+  void update(const std::vector<Range>& ranges, const StepScalars* scalars);
+  /// Forgets the momenta.
+  void reset();
+
+  std::size_t bytes() const { return state_a_.bytes() + state_b_.bytes() + decayed_.bytes(); }
+
+ private:
+  UpdateRange part(Range range) const;
+
+  OptimizerOptions options_;
+  Device& device_;
+  Stream& stream_;
+  const Weights& weights_;
+  Buffer state_a_;
+  Buffer state_b_;  // empty for sgd
+  Buffer decayed_;  // a byte a chunk; empty when everything decays
+};
+
+}  // namespace shakedown

@@ -1,0 +1,175 @@
+#include "training/throughput.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "common/identity.hpp"
+#include "common/nvml.hpp"
+#include "common/progress.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown {
+namespace {
+
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+double mean(const std::vector<double>& values) {
+  return sum(values) / static_cast<double>(values.size());
+}
+double highest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+/// Of the last step, averaged over the ranks.
+double mean_loss(Engine& engine, const MpiSession& session) {
+  const Metrics step = engine.network().read_metrics().step;
+  return mean(session.all_gather(step.loss_sum / static_cast<double>(step.samples)));
+}
+
+void add_health(Json& record, const GpuWindow& mine, double images, const MpiSession& session) {
+  record["sm_clock_mhz"] = session.all_gather(mine.sm_clock_mhz);
+  record["power_w"] = session.all_gather(mine.power_w);
+  record["temperature_c"] = session.all_gather(mine.temperature_c);
+  record["joules_per_image"] = sum(session.all_gather(mine.energy_j)) / images;
+  std::vector<std::string> reasons;
+  for (const std::string& name :
+       session.all_gather(fmt::format("{}", fmt::join(throttle_reason_names(mine.throttle_reasons), " "))))
+    reasons.push_back(name);
+  record["throttle_reasons"] = reasons;
+}
+
+}  // namespace
+
+Json identity_of(const Engine& engine, const Backend& backend, bool synthetic) {
+  const EngineSettings& s = engine.settings();
+  return {{"backend", name_of(backend.kind)},
+          {"model", s.network.architecture.name},
+          {"image_size", s.network.image_size},
+          {"classes", s.network.classes},
+          {"precision", name_of(s.network.precision)},
+          {"batch_size", s.network.batch_size},
+          {"accumulate", s.accumulate},
+          {"world_size", backend.world->size()},
+          {"strategy", s.strategy.strategy},
+          {"optimizer", s.optimizer.optimizer},
+          {"data", synthetic ? "synthetic" : "folder"}};
+}
+
+Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
+                        const MpiSession& session) {
+  int epoch = 0;
+  batches.start_epoch(epoch);
+  const Engine::LoadBatch load = [&](int) {
+    if (batches.load_next(engine.network())) return;
+    batches.start_epoch(++epoch);
+    ENSURE(batches.load_next(engine.network()), "an epoch without batches");
+  };
+  const long steps = settings.warmup + settings.iterations;
+  Progress progress("throughput", steps, "steps", session.is_root());
+
+  engine.step(load, settings.learning_rate);
+  const double loss_first = mean_loss(engine, session);
+  for (int i = 1; i < settings.warmup; ++i) {
+    engine.step(load, settings.learning_rate);
+    progress.update(i + 1, "warm-up");
+  }
+  std::vector<std::unique_ptr<Event>> marks;
+  for (int i = 0; i <= settings.iterations; ++i) marks.push_back(engine.device().make_event());
+  engine.finish();
+  session.barrier();
+
+  const bool gpu = engine.device().kind() == BackendKind::gpu;
+  const auto nvml = gpu ? Nvml::open() : nullptr;
+  const std::string uuid = engine.device().identity().uuid;
+  GpuSampler sampler(nvml, uuid);
+  marks[0]->record(engine.stream());
+  for (int i = 0; i < settings.iterations; ++i) {
+    engine.step(load, settings.learning_rate);
+    marks[static_cast<std::size_t>(i) + 1]->record(engine.stream());
+    progress.update(settings.warmup + i + 1);
+  }
+  engine.finish();
+  const GpuWindow window = sampler.finish();
+
+  std::vector<double> step_ms;
+  for (std::size_t i = 1; i < marks.size(); ++i)
+    step_ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
+  const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
+  const EngineSettings& s = engine.settings();
+  const double images = static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
+  const double rate = sum(session.all_gather(images / elapsed_s));
+  const Summary spread = summarize(step_ms);
+  const Interval interval = bootstrap_median(step_ms);
+  const int ranks = session.world_size();
+  const double images_a_step = static_cast<double>(s.network.batch_size) * s.accumulate * ranks;
+  const FlopCount flop =
+      flop_per_image(engine.network().layers(), s.network.image_size, s.network.classes);
+
+  Json record;
+  record["ranks_computing"] = ranks;
+  record["images_per_s"] = rate;
+  record["images_per_s_per_rank"] = rate / ranks;
+  record["images_per_s_low"] = images_a_step / interval.high * 1e3;
+  record["images_per_s_high"] = images_a_step / interval.low * 1e3;
+  record["iterations"] = settings.iterations;
+  record["step_ms_p50"] = highest(session.all_gather(spread.median));
+  record["step_ms_p95"] = highest(session.all_gather(spread.p95));
+  record["step_ms_cv"] = spread.cv;
+  record["tflops_per_rank"] = rate / ranks * flop.training / 1e12;
+  record["input_stall_ms"] = batches.stall_seconds() * 1e3;
+  record["peak_memory_bytes"] =
+      session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
+  record["process_memory_bytes"] =
+      session.all_gather(gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown)
+                             : peak_resident_bytes());
+  record["graph"] = false;
+  record["grad_dtype"] = name_of(compute_type(s.network.precision));
+  record["loss_first"] = loss_first;
+  record["loss_last"] = mean_loss(engine, session);
+  record["skipped_steps"] = engine.read_scalars().skipped;
+  if (gpu) add_health(record, window, images * ranks, session);
+  if (!std::isfinite(record["loss_last"].get<double>()))
+    throw FailError(fmt::format("the loss is not finite after {} steps (it began at {:.4g}): a "
+                                "lower --learning-rate, or another --precision",
+                                steps, loss_first));
+  return record;
+}
+
+std::string summary_of_step(const Json& step) {
+  const auto number = [&](const char* key) { return step.at(key).get<double>(); };
+  std::string text = fmt::format(
+      "images/s  {:.1f} total, {:.1f} per rank (95 % interval of the median step {:.1f} - {:.1f})\n"
+      "step      {:.2f} ms median, {:.2f} ms p95, CV {:.1f} %\n"
+      "loss      {:.4f} first, {:.4f} last\n"
+      "memory    {} planned and allocated a rank",
+      number("images_per_s"), number("images_per_s_per_rank"), number("images_per_s_low"),
+      number("images_per_s_high"), number("step_ms_p50"), number("step_ms_p95"),
+      100 * number("step_ms_cv"), number("loss_first"), number("loss_last"),
+      readable_bytes(step.at("peak_memory_bytes").at(0).get<double>()));
+  if (step.at("process_memory_bytes").at(0).is_number() &&
+      std::isfinite(step.at("process_memory_bytes").at(0).get<double>()))
+    text += fmt::format(", {} in the process",
+                        readable_bytes(step.at("process_memory_bytes").at(0).get<double>()));
+  if (step.at("skipped_steps").get<int>() > 0)
+    text += fmt::format("\nskipped   {} steps whose float16 gradients overflowed",
+                        step.at("skipped_steps").get<int>());
+  if (step.contains("power_w") && std::isfinite(step["power_w"][0].get<double>())) {
+    text += fmt::format("\nGPU       {:.0f} W, {:.0f} MHz, {:.0f} C (rank 0)",
+                        step["power_w"][0].get<double>(), step["sm_clock_mhz"][0].get<double>(),
+                        step["temperature_c"][0].get<double>());
+    if (std::isfinite(number("joules_per_image")))
+      text += fmt::format(", {:.3f} J/image", number("joules_per_image"));
+    for (const Json& reasons : step["throttle_reasons"])
+      if (!reasons.get<std::string>().empty()) {
+        text += ", held back by " + reasons.get<std::string>();
+        break;
+      }
+  }
+  return text + "\n";
+}
+
+}  // namespace shakedown

@@ -1,0 +1,31 @@
+// The throughput run: warm-up, N timed steps, and what they say.
+#pragma once
+
+#include <vector>
+
+#include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+#include "common/record.hpp"
+#include "training/batches.hpp"
+#include "training/engine.hpp"
+
+namespace shakedown {
+
+struct ThroughputSettings {
+  int iterations = 100;
+  int warmup = 20;
+  double learning_rate = 0.1;
+};
+
+/// Runs on every rank; the returned "step" record is complete on each. Throws FailError when the
+/// loss is not finite.
+Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
+                        const MpiSession& session);
+
+/// The fields that name a configuration, repeated in every record of it.
+Json identity_of(const Engine& engine_settings, const Backend& backend, bool synthetic);
+
+/// The lines for people.
+std::string summary_of_step(const Json& step);
+
+}  // namespace shakedown

@@ -1,0 +1,88 @@
+#include "training/train_options.hpp"
+
+#include <fmt/format.h>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+#include "training/batches.hpp"
+
+namespace shakedown {
+
+void declare_options(OptionSet& options, TrainOptions& values) {
+  options.heading("Run");
+  options.add("--iterations", values.iterations, "timed steps of the throughput run").at_least(1);
+  options.add("--warmup", values.warmup, "steps before the timed ones").at_least(1);
+  options
+      .add("--epochs", values.epochs,
+           "train this long instead, over --train-dir; 0 only evaluates --val-dir")
+      .at_least(0)
+      .default_text("none");
+  options.add("--batch-size", values.batch_size, "images a rank and step").at_least(1);
+  options
+      .add("--global-batch", values.global_batch,
+           "images a step over all ranks that compute, instead of --batch-size")
+      .at_least(1)
+      .default_text("none");
+  options.add("--accumulate", values.accumulate, "micro-batches an update, gradients averaged")
+      .at_least(1);
+  options.add("--seed", values.seed, "of weights, order and augmentation");
+  options.add("--certificate", values.certificate,
+              "prove, before timing, that the strategy computes what its reference does");
+  options.add("--describe", values.describe,
+              "print the network, its memory plan and its buckets, and end");
+  options.add("--save", values.save, "write the trained weights to this .safetensors file");
+  options.add("--record", values.record, "append what is measured to this .jsonl file");
+  declare_options(options, values.backend);
+  declare_options(options, values.model);
+  declare_options(options, values.strategy);
+  declare_options(options, values.optimizer);
+  declare_options(options, values.schedule);
+  options.heading("Data");
+  options
+      .add("--train-dir,--data-dir", values.data.train_dir,
+           "folder with a sub-folder of images a class")
+      .default_text("synthetic");
+  options.add("--val-dir", values.data.val_dir, "the same for validation after each epoch");
+  options
+      .add("--augment", values.data.augment,
+           "auto: crop from 160 pixels on, else shift; both also flip")
+      .one_of({"auto", "none", "shift", "crop"});
+  options.add("--workers,--num-workers", values.data.workers, "loader threads a rank").at_least(1);
+  options.add("--prefetch", values.data.prefetch, "batches decoded ahead").at_least(1);
+}
+
+EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
+  const int ranks = backend.world->size();
+  int batch_size = options.batch_size;
+  if (options.global_batch > 0) {
+    if (options.global_batch % ranks != 0)
+      throw UsageError(fmt::format("--global-batch {}: not a multiple of the {} ranks that compute",
+                                   options.global_batch, ranks));
+    batch_size = options.global_batch / ranks;
+  }
+  EngineSettings settings;
+  settings.network = {find_architecture(options.model.model),
+                      batch_size,
+                      options.model.image_size,
+                      classes,
+                      parse_precision(options.model.precision, backend.kind),
+                      static_cast<float>(options.model.label_smoothing),
+                      options.model.autotune};
+  settings.optimizer = options.optimizer;
+  settings.strategy = options.strategy;
+  settings.accumulate = options.accumulate;
+  settings.seed = static_cast<std::uint64_t>(options.seed);
+  settings.weights_file = options.model.weights;
+  settings.batch_bytes = batch_bytes(settings.network);
+  return settings;
+}
+
+Augmentation augmentation_of(const TrainOptions& options) {
+  const std::string& name = options.data.augment;
+  if (name == "none") return Augmentation::none;
+  if (name == "crop" || (name == "auto" && options.model.image_size >= 160))
+    return Augmentation::resized_crop;
+  return Augmentation::shift;
+}
+
+}  // namespace shakedown

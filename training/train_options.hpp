@@ -1,0 +1,53 @@
+// What bin/train is told.
+#pragma once
+
+#include <string>
+
+#include "common/backend.hpp"
+#include "resnet/network.hpp"
+#include "training/engine.hpp"
+#include "training/data/transform.hpp"
+#include "training/schedule.hpp"
+
+namespace shakedown {
+
+class OptionSet;
+
+struct DataOptions {
+  std::string train_dir;  // empty: synthetic
+  std::string val_dir;
+  std::string augment = "auto";
+  int workers = 4;
+  int prefetch = 4;
+  bool synthetic() const { return train_dir.empty(); }
+};
+
+struct TrainOptions {
+  BackendOptions backend;
+  ModelOptions model;
+  StrategyOptions strategy;
+  OptimizerOptions optimizer;
+  ScheduleOptions schedule;
+  DataOptions data;
+  int batch_size = 64;
+  int global_batch = 0;  // 0: batch_size a rank
+  int accumulate = 1;
+  int iterations = 100;
+  int warmup = 20;
+  int epochs = -1;  // -1: the throughput run
+  bool certificate = true;
+  int seed = 0;
+  std::string save;
+  std::string record;
+  bool describe = false;
+};
+
+void declare_options(OptionSet& options, TrainOptions& values);
+
+/// Settings that follow from the options, the backend and the classes of the data.
+EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);
+
+/// `augment` with auto resolved: photographs are cropped, small images shifted.
+Augmentation augmentation_of(const TrainOptions& options);
+
+}  // namespace shakedown

@@ -1,0 +1,44 @@
+// The data of one training run: folders, loaders and the batches they give, or synthetic ones.
+#pragma once
+
+#include <memory>
+
+#include "common/backend.hpp"
+#include "training/batches.hpp"
+#include "training/train_options.hpp"
+
+namespace shakedown {
+
+class TrainingData {
+ public:
+  /// Lists the folders. Throws UsageError when they do not fit together.
+  explicit TrainingData(const TrainOptions& options);
+
+  bool synthetic() const { return options_.data.synthetic(); }
+  /// Of the folder, or --classes.
+  int classes() const { return classes_; }
+
+  /// Starts the loaders. The stream and device outlive this.
+  void open(const NetworkSettings& shape, const Backend& backend, Stream& stream);
+  BatchSource& training() { return *training_; }
+  BatchSource* validation() { return validation_.get(); }
+  long batches_per_epoch() const { return training_loader_ ? training_loader_->batches_per_epoch() : 0; }
+
+  /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
+  std::string summary() const;
+
+ private:
+  std::unique_ptr<Loader> make_loader(const ImageFolder& folder, const NetworkSettings& shape,
+                                      const Backend& backend, bool training) const;
+
+  TrainOptions options_;
+  int classes_;
+  ImageFolder training_folder_;
+  ImageFolder validation_folder_;
+  std::unique_ptr<Loader> training_loader_;
+  std::unique_ptr<Loader> validation_loader_;
+  std::unique_ptr<BatchSource> training_;
+  std::unique_ptr<BatchSource> validation_;
+};
+
+}  // namespace shakedown
