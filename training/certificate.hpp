@@ -8,10 +8,23 @@
 
 namespace shakedown {
 
+/// Of the tensor that differs most for how far it moved, over all ranks.
+struct Comparison {
+  std::string tensor;
+  double max_abs_diff = 0;
+  double tolerance = 0;
+  bool pass = false;
+};
+/// Three steps by each of two strategies from the same weights and data; the engine ends with
+/// `found`, at the start again.
+Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
+                              const MpiSession& session, const StrategyOptions& expected,
+                              const StrategyOptions& found);
+
 /// Three steps by the strategy's reference and three by itself, from the same weights and data;
 /// the engine is restarted afterwards. The "certificate" record's fields, the same on every rank:
-/// reference, max_abs_diff (over all weights and ranks), tolerance, pass; pass is null, with
-/// `waived`, where there is nothing to compare with.
+/// reference, tensor, max_abs_diff, tolerance, pass; pass is null, with `waived`, where there is
+/// nothing to compare with.
 Json certify(Engine& engine, BatchSource& batches, double learning_rate,
              const MpiSession& session);
 

@@ -1,0 +1,365 @@
+// Image folders and the loader that reads them.
+#include <png.h>
+#include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "common/error.hpp"
+#include "tests/catch.hpp"
+#include "training/data/image_folder.hpp"
+#include "training/data/loader.hpp"
+
+using namespace shakedown;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct TempFolder {
+  TempFolder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
+  ~TempFolder() { fs::remove_all(path); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  /// Makes an empty file and the folders above it.
+  std::string touch(const std::string& name) const {
+    const fs::path file = fs::path(path) / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file).flush();
+    return file.string();
+  }
+
+  std::string path = "/tmp/shakedown_data_XXXXXX";
+};
+
+constexpr int kSide = 12;
+
+/// A gray image that starts with its number, and has texture for the augmentations to move.
+void write_numbered(const std::string& path, int number) {
+  std::vector<std::uint8_t> gray(kSide * kSide);
+  for (std::size_t i = 0; i < gray.size(); ++i) gray[i] = static_cast<std::uint8_t>(40 + 17 * i);
+  gray[0] = static_cast<std::uint8_t>(number);
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = png.height = kSide;
+  png.format = PNG_FORMAT_GRAY;
+  REQUIRE(png_image_write_to_file(&png, path.c_str(), 0, gray.data(), 0, nullptr));
+}
+
+/// `count` images in classes a (the first half) and b, sample i showing i.
+ImageFolder numbered_images(const TempFolder& folder, int count) {
+  for (int i = 0; i < count; ++i) {
+    std::string name = std::to_string(1000 + i) + ".png";
+    write_numbered(folder.touch((i < count / 2 ? "a/" : "b/") + name), i);
+  }
+  return scan_image_folder(folder.path);
+}
+
+class HostDevice : public Device {
+ public:
+  BackendKind kind() const override { return BackendKind::cpu; }
+  DeviceIdentity identity() const override { return {}; }
+  MemoryInfo memory() const override { return {}; }
+  const Kernels& kernels() const override { throw InternalError("no kernels"); }
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { return nullptr; }
+  std::unique_ptr<Event> make_event() override { return nullptr; }
+  void copy(void* to, const void* from, std::size_t bytes, Stream&) override {
+    std::memcpy(to, from, bytes);
+  }
+  void zero(void* to, std::size_t bytes, Stream&) override { std::memset(to, 0, bytes); }
+
+  int pinned = 0;
+
+ protected:
+  void* allocate(std::size_t bytes, Place place) override {
+    pinned += place == Place::host;
+    return std::memset(::operator new(bytes), 0xEE, bytes);  // nothing starts as zero by chance
+  }
+  void release(void* memory, Place) noexcept override { ::operator delete(memory); }
+};
+
+/// A batch, kept beyond its release.
+struct Kept {
+  explicit Kept(const Batch& batch)
+      : images(batch.images.begin(), batch.images.end()),
+        labels(batch.labels.begin(), batch.labels.end()),
+        count(batch.count) {}
+  bool operator==(const Kept&) const = default;
+
+  std::vector<std::uint8_t> images;
+  std::vector<std::int32_t> labels;
+  int count;
+};
+
+/// Images as they are: their first byte is the number of the sample.
+LoaderSettings plain_settings() {
+  LoaderSettings settings;
+  settings.batch_size = 4;
+  settings.transform = {kSide, Augmentation::none, true, false};
+  settings.drop_last = false;
+  return settings;
+}
+
+std::vector<Kept> rest_of_epoch(Loader& loader) {
+  std::vector<Kept> batches;
+  while (const Batch* batch = loader.next()) {
+    batches.emplace_back(*batch);
+    loader.release(batch);
+  }
+  return batches;
+}
+
+std::vector<Kept> epoch_of(const ImageFolder& folder, const LoaderSettings& settings, int epoch) {
+  HostDevice device;
+  Loader loader(folder, settings, device);
+  loader.start_epoch(epoch);
+  return rest_of_epoch(loader);
+}
+
+std::vector<int> numbers_in(const std::vector<Kept>& batches) {
+  std::vector<int> numbers;
+  for (const Kept& batch : batches)
+    for (std::size_t row = 0; row < static_cast<std::size_t>(batch.count); ++row)
+      numbers.push_back(batch.images[row * kSide * kSide * 3]);
+  return numbers;
+}
+
+std::vector<int> first_numbers(int count) {
+  std::vector<int> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("an image folder is listed as torchvision does") {
+  const TempFolder folder;
+  for (const char* name : {"b/2.JPG", "b/10.png", "a/z.jpeg", "a/more/y.Png", "a/notes.txt",
+                           "readme.jpg", "a/more/x.gif"})
+    folder.touch(name);
+  const ImageFolder found = scan_image_folder(folder.path);
+  CHECK(found.root == folder.path);
+  CHECK(found.classes == std::vector<std::string>{"a", "b"});
+  std::vector<std::string> listed;
+  for (const Sample& sample : found.samples)
+    listed.push_back(fs::relative(sample.path, folder.path).string() + " " +
+                     std::to_string(sample.label));
+  CHECK(listed ==
+        std::vector<std::string>{"a/z.jpeg 0", "a/more/y.Png 0", "b/10.png 1", "b/2.JPG 1"});
+}
+
+TEST_CASE("an image folder that cannot serve is named") {
+  const TempFolder folder;
+  CHECK_THROWS_AS(scan_image_folder(folder.path), UsageError);
+  CHECK_THROWS_WITH(scan_image_folder(folder.path),
+                    ContainsSubstring(folder.path) && ContainsSubstring("no sub-folders"));
+  CHECK_THROWS_AS(scan_image_folder(folder.path + "/nowhere"), UsageError);
+  CHECK_THROWS_WITH(scan_image_folder(folder.path + "/nowhere"),
+                    ContainsSubstring("/nowhere cannot be read: No such file"));
+  folder.touch("full/1.png");
+  folder.touch("empty/1.txt");
+  CHECK_THROWS_AS(scan_image_folder(folder.path), UsageError);
+  CHECK_THROWS_WITH(scan_image_folder(folder.path), ContainsSubstring(folder.path + "/empty"));
+}
+
+TEST_CASE("training and validation must have the same classes") {
+  const ImageFolder training{"train", {"cat", "dog"}, {}};
+  CHECK_NOTHROW(check_same_classes(training, {"val", {"cat", "dog"}, {}}));
+  CHECK_THROWS_AS(check_same_classes(training, {"val", {"cat"}, {}}), UsageError);
+  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat"}, {}}),
+                    ContainsSubstring("not in val: dog") && !ContainsSubstring("not in train"));
+  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat", "cow"}, {}}),
+                    ContainsSubstring("not in val: dog") && ContainsSubstring("not in train: cow"));
+}
+
+TEST_CASE("batches do not depend on threads or prefetch") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 61);
+  LoaderSettings settings = plain_settings();
+  settings.transform.augmentation = Augmentation::resized_crop;
+  settings.workers = 1;
+  settings.prefetch = 1;
+  const std::vector<Kept> expected = epoch_of(images, settings, 3);
+  CHECK(expected.size() == 16);
+  settings.prefetch = 5;
+  for (int workers : {1, 3, 8}) {
+    settings.workers = workers;
+    CHECK(epoch_of(images, settings, 3) == expected);
+  }
+}
+
+TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 25);
+  LoaderSettings settings = plain_settings();
+  settings.world_size = GENERATE(1, 2, 3);
+  std::vector<int> seen;
+  for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
+    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    CHECK(batches.size() == (settings.world_size == 1 ? 7 : settings.world_size == 2 ? 4 : 3));
+    const std::vector<int> numbers = numbers_in(batches);
+    seen.insert(seen.end(), numbers.begin(), numbers.end());
+    for (const Kept& batch : batches) {
+      const auto count = static_cast<std::size_t>(batch.count);
+      for (std::size_t row = 0; row < count; ++row)
+        CHECK(batch.labels[row] == (batch.images[row * kSide * kSide * 3] < 12 ? 0 : 1));
+      for (std::size_t row = count; row < 4; ++row) CHECK(batch.labels[row] == -1);
+      CHECK(std::all_of(batch.images.begin() + std::ptrdiff_t(count * kSide * kSide * 3),
+                        batch.images.end(), [](int value) { return value == 0; }));
+    }
+  }
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen == first_numbers(25));
+}
+
+TEST_CASE("every rank makes as many batches, be they empty") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 9);
+  LoaderSettings settings = plain_settings();
+  settings.world_size = 2;
+  settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
+  const std::vector<Kept> batches = epoch_of(images, settings, 0);
+  REQUIRE(batches.size() == 2);
+  CHECK(batches[0].count == 4);
+  CHECK(batches[1].count == 0);
+}
+
+TEST_CASE("drop_last makes full batches only") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 25);
+  LoaderSettings settings = plain_settings();
+  settings.drop_last = true;
+  settings.world_size = 2;
+  std::vector<int> seen;
+  for (settings.rank = 0; settings.rank < 2; ++settings.rank) {
+    const std::vector<Kept> batches = epoch_of(images, settings, 0);
+    CHECK(batches.size() == 3);
+    for (const Kept& batch : batches) CHECK(batch.count == 4);
+    const std::vector<int> numbers = numbers_in(batches);
+    seen.insert(seen.end(), numbers.begin(), numbers.end());
+  }
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen.size() == 24);
+  CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
+}
+
+TEST_CASE("settings that cannot work are named") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 10);
+  HostDevice device;
+  LoaderSettings settings = plain_settings();
+  settings.world_size = 3;
+  settings.drop_last = true;
+  CHECK_THROWS_AS(Loader(images, settings, device), UsageError);
+  CHECK_THROWS_WITH(Loader(images, settings, device), ContainsSubstring("--batch-size 4") &&
+                                                          ContainsSubstring("10 images") &&
+                                                          ContainsSubstring(folder.path));
+  settings = plain_settings();
+  settings.workers = 0;
+  CHECK_THROWS_WITH(Loader(images, settings, device), ContainsSubstring("--workers 0"));
+}
+
+TEST_CASE("epochs and seeds differ, and each repeats") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 20);
+  LoaderSettings settings = plain_settings();
+  HostDevice device;
+  Loader loader(images, settings, device);
+  CHECK(loader.next() == nullptr);
+  std::vector<std::vector<Kept>> epochs;
+  for (int epoch : {0, 1, 0}) {
+    loader.start_epoch(epoch);
+    epochs.push_back(rest_of_epoch(loader));
+    CHECK(loader.next() == nullptr);
+  }
+  CHECK(numbers_in(epochs[0]) != numbers_in(epochs[1]));
+  CHECK(epochs[0] == epochs[2]);
+  settings.seed = 1;
+  CHECK(numbers_in(epoch_of(images, settings, 0)) != numbers_in(epochs[0]));
+
+  settings.shuffle = false;
+  CHECK(numbers_in(epoch_of(images, settings, 0)) == first_numbers(20));
+  settings.transform.augmentation = Augmentation::resized_crop;
+  CHECK_FALSE(epoch_of(images, settings, 0) == epoch_of(images, settings, 1));
+}
+
+TEST_CASE("an epoch may be abandoned while batches are held") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 60);
+  LoaderSettings settings = plain_settings();
+  settings.prefetch = 1;
+  HostDevice device;
+  Loader loader(images, settings, device);
+  CHECK(device.pinned == 2 * 3);  // images and labels of prefetch + 2 batches
+  loader.start_epoch(0);
+  const Batch* held = loader.next();
+  const Kept before(*held);
+  loader.start_epoch(1);
+  CHECK(rest_of_epoch(loader) == epoch_of(images, settings, 1));
+  CHECK(Kept(*held) == before);
+  loader.release(held);
+  loader.start_epoch(2);  // and the loader goes with the epoch just begun
+}
+
+TEST_CASE("held batches are left alone; a third is refused") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 60);
+  LoaderSettings settings = plain_settings();
+  settings.prefetch = 1;
+  HostDevice device;
+  Loader loader(images, settings, device);
+  loader.start_epoch(0);
+  const Batch* first = loader.next();
+  const Batch* second = loader.next();
+  REQUIRE(first != second);
+  const Kept before(*first);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the workers run ahead if they can
+  CHECK(Kept(*first) == before);
+  CHECK_THROWS_AS(loader.next(), InternalError);
+  loader.release(first);
+  CHECK_THROWS_AS(loader.release(first), InternalError);
+  CHECK(loader.next() != nullptr);
+}
+
+TEST_CASE("a corrupt file surfaces in next(), after the batches before it") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 30);
+  std::ofstream(images.samples[9].path) << "not an image";
+  std::ofstream(images.samples[11].path) << "nor this";
+  LoaderSettings settings = plain_settings();
+  settings.shuffle = false;
+  settings.workers = 8;
+  HostDevice device;
+  Loader loader(images, settings, device);
+  for (int epoch : {0, 1}) {
+    loader.start_epoch(epoch);
+    for (int batch = 0; batch < 2; ++batch) loader.release(loader.next());
+    CHECK_THROWS_AS(loader.next(), UsageError);
+    CHECK_THROWS_WITH(loader.next(), ContainsSubstring(images.samples[9].path));
+  }
+  for (int mended : {9, 11}) write_numbered(images.samples[std::size_t(mended)].path, mended);
+  loader.start_epoch(2);
+  CHECK(numbers_in(rest_of_epoch(loader)) == first_numbers(30));
+}
+
+TEST_CASE("the stall is counted per epoch") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 40);
+  HostDevice device;
+  Loader loader(images, plain_settings(), device);
+  const auto start = std::chrono::steady_clock::now();
+  loader.start_epoch(0);
+  rest_of_epoch(loader);
+  const std::chrono::duration<double> epoch = std::chrono::steady_clock::now() - start;
+  CHECK(loader.stall_seconds() > 0);
+  CHECK(loader.stall_seconds() < epoch.count());
+  loader.start_epoch(1);
+  CHECK(loader.stall_seconds() == 0);
+}

@@ -1,0 +1,185 @@
+// Resizing and augmentation, against values worked out by hand and by Pillow.
+#include <algorithm>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "tests/catch.hpp"
+#include "training/data/transform.hpp"
+
+using namespace shakedown;
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// pixel(x, y, c) for every value.
+template <class Pixel>
+Image make_image(int width, int height, Pixel pixel) {
+  Image image{width, height, {}};
+  for (int y = 0; y < height; ++y)
+    for (int x = 0; x < width; ++x)
+      for (int c = 0; c < 3; ++c) image.rgb.push_back(static_cast<std::uint8_t>(pixel(x, y, c)));
+  return image;
+}
+
+/// Each pixel tells where it came from: 1 + x, 1 + y, 200.
+Image coordinates(int width, int height) {
+  return make_image(width, height, [](int x, int y, int c) {
+    return c == 0 ? 1 + x : c == 1 ? 1 + y : 200;
+  });
+}
+
+Bytes resize(const Image& image, Region from, Size to) {
+  Bytes out(static_cast<std::size_t>(3 * to.width * to.height));
+  Resizer()(image, from, to, {0, 0, to.width, to.height}, out);
+  return out;
+}
+
+Bytes apply(const Image& image, const TransformSettings& settings, std::uint64_t seed = 0) {
+  Bytes out(static_cast<std::size_t>(3 * settings.image_size * settings.image_size), 99);
+  Random random(seed);
+  Transform transform(settings);
+  transform(image, random, out);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a constant image stays constant under every resizing") {
+  const Image image = make_image(31, 17, [](int, int, int c) { return 255 - 90 * c; });
+  const int size = GENERATE(1, 5, 16, 40);
+  const Image expected = make_image(size, size, [](int, int, int c) { return 255 - 90 * c; });
+  CHECK(apply(image, {size, Augmentation::none, true, false}) == expected.rgb);
+  CHECK(apply(image, {size, Augmentation::none, true, true}) == expected.rgb);
+  CHECK(apply(image, {size, Augmentation::resized_crop, true, true}) == expected.rgb);
+}
+
+TEST_CASE("halving a checkerboard: the triangle filter by hand") {
+  const Image board = make_image(4, 4, [](int x, int y, int) { return (x + y) % 2 ? 255 : 0; });
+  // The triangle of half width 2 around 1.0 weighs pixels 0, 1, 2 by 3/7, 3/7, 1/7. Rows 0 and 2
+  // give 255 * 3/7 = 109, row 1 gives 255 * 4/7 = 146; down the column (4 * 109 + 3 * 146) / 7 =
+  // 125. The second column is the other way round: (4 * 146 + 3 * 109) / 7 = 130.
+  CHECK(resize(board, {0, 0, 4, 4}, {2, 2}) ==
+        Bytes{125, 125, 125, 130, 130, 130, 130, 130, 130, 125, 125, 125});
+}
+
+TEST_CASE("resizing gives Pillow's values") {
+  // Pillow 10.4: Image.fromarray(a).resize(size, BILINEAR) and .crop((1, 1, 4, 4)).resize((2, 2))
+  const Image image = make_image(5, 4, [](int x, int y, int c) {
+    return (7 * x * x + 31 * y + 90 * c * ((x + y) % 2)) % 256;
+  });
+  CHECK(resize(image, {0, 0, 5, 4}, {3, 3}) == Bytes{12, 55,  97,  40,  83,  126, 100, 143, 141,
+                                                     50, 95,  140, 78,  123, 139, 138, 183, 100,
+                                                     87, 134, 80,  115, 162, 92,  175, 120, 135});
+  CHECK(resize(image, {0, 0, 5, 4}, {6, 5}) ==
+        Bytes{0,   0,   0,   5,   73,  140, 19,  57,  94,  43,  80,  118, 75,  143, 210,
+              112, 112, 112, 22,  85,  148, 27,  63,  99,  41,  89,  137, 65,  112, 161,
+              97,  133, 124, 134, 197, 80,  47,  92,  137, 52,  97,  142, 66,  111, 156,
+              90,  134, 126, 122, 167, 84,  159, 204, 121, 71,  98,  49,  76,  131, 165,
+              90,  133, 130, 114, 156, 78,  146, 182, 101, 183, 134, 161, 93,  183, 17,
+              98,  121, 79,  112, 165, 68,  136, 188, 91,  168, 127, 149, 205, 39,  129});
+  CHECK(resize(image, {1, 1, 3, 3}, {2, 2}) ==
+        Bytes{58, 100, 142, 93, 135, 117, 96, 139, 120, 131, 174, 95});
+}
+
+TEST_CASE("a window of a resized image is that part of the whole one") {
+  const Image image = make_image(23, 19, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
+  const Bytes whole = resize(image, {2, 1, 20, 17}, {30, 11});
+  Bytes window(3 * 7 * 5);
+  Resizer()(image, {2, 1, 20, 17}, {30, 11}, {13, 4, 7, 5}, window);
+  for (int y = 0; y < 5; ++y)
+    CHECK(std::equal(window.begin() + 3 * 7 * y, window.begin() + 3 * 7 * (y + 1),
+                     whole.begin() + 3 * (30 * (y + 4) + 13)));
+}
+
+TEST_CASE("validation resizes the shorter side to 256/224 and cuts out the centre") {
+  // size 7: the shorter side becomes 8, so an 8 x 16 image is not resized. Offsets 0.5 and 4.5 are
+  // rounded to even, as in torchvision.
+  const Image image = coordinates(8, 16);
+  const Bytes out = apply(image, {7, Augmentation::none, true, true});
+  const Image expected = make_image(7, 7, [](int x, int y, int c) {
+    return c == 0 ? 1 + x : c == 1 ? 5 + y : 200;
+  });
+  CHECK(out == expected.rgb);
+}
+
+TEST_CASE("without center_crop the whole image is stretched, and nothing is random") {
+  const Image image = coordinates(9, 5);
+  const TransformSettings settings{4, Augmentation::none, true, false};
+  CHECK(apply(image, settings, 1) == resize(image, {0, 0, 9, 5}, {4, 4}));
+  CHECK(apply(image, settings, 2) == apply(image, settings, 1));
+}
+
+TEST_CASE("flip mirrors about half the images, and none when it is off") {
+  // an eighth of 4 is 0: shift only flips
+  const Image image = coordinates(4, 4);
+  const Image mirrored = make_image(4, 4, [](int x, int y, int c) {
+    return c == 0 ? 4 - x : c == 1 ? 1 + y : 200;
+  });
+  int flipped = 0;
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    const Bytes out = apply(image, {4, Augmentation::shift, true, true}, seed);
+    REQUIRE((out == image.rgb || out == mirrored.rgb));
+    flipped += out == mirrored.rgb;
+    REQUIRE(apply(image, {4, Augmentation::shift, false, true}, seed) == image.rgb);
+  }
+  CHECK(flipped > 150);
+  CHECK(flipped < 250);
+}
+
+TEST_CASE("shift moves by up to an eighth of the size, and black moves in") {
+  const Image image = coordinates(16, 16);
+  std::set<std::pair<int, int>> moves;
+  for (std::uint64_t seed = 0; seed < 1000; ++seed) {
+    const Bytes out = apply(image, {16, Augmentation::shift, false, true}, seed);
+    const std::uint8_t* middle = &out[3 * (16 * 8 + 8)];
+    const int right = middle[0] - 9, down = middle[1] - 9;
+    const Image expected = make_image(16, 16, [&](int x, int y, int c) {
+      const int from_x = x + right, from_y = y + down;
+      if (from_x < 0 || from_y < 0 || from_x > 15 || from_y > 15) return 0;
+      return c == 0 ? 1 + from_x : c == 1 ? 1 + from_y : 200;
+    });
+    REQUIRE(out == expected.rgb);
+    moves.insert({right, down});
+  }
+  CHECK(moves.size() == 25);  // -2..2 both ways
+  for (const auto& [right, down] : moves) CHECK(std::max(std::abs(right), std::abs(down)) <= 2);
+}
+
+TEST_CASE("random crops lie in the image and have torchvision's areas and ratios") {
+  Random random(7);
+  double least = 1, most = 0;
+  std::set<int> lefts;
+  for (int i = 0; i < 2000; ++i) {
+    const Region r = random_resized_crop({500, 375}, random);
+    REQUIRE((r.x >= 0 && r.y >= 0 && r.width > 0 && r.height > 0));
+    REQUIRE((r.x + r.width <= 500 && r.y + r.height <= 375));
+    const double ratio = static_cast<double>(r.width) / r.height;
+    REQUIRE((ratio > 0.74 && ratio < 1.35));  // rounded to pixels
+    const double area = r.width * r.height / (500.0 * 375.0);
+    least = std::min(least, area);
+    most = std::max(most, area);
+    lefts.insert(r.x);
+  }
+  CHECK(least == Approx(0.08).margin(0.01));
+  CHECK(most > 0.9);
+  CHECK(lefts.size() > 200);
+}
+
+TEST_CASE("an image too narrow for any crop gives its centre") {
+  Random random(7);
+  const auto same = [](Region a, Region b) {
+    return a.x == b.x && a.y == b.y && a.width == b.width && a.height == b.height;
+  };
+  CHECK(same(random_resized_crop({1000, 9}, random), {494, 0, 12, 9}));
+  CHECK(same(random_resized_crop({9, 1000}, random), {0, 494, 9, 12}));
+  CHECK(same(random_resized_crop({1, 1}, random), {0, 0, 1, 1}));
+}
+
+TEST_CASE("an augmentation depends on its seed alone") {
+  const Image image = make_image(40, 30, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
+  const TransformSettings settings{16, GENERATE(Augmentation::shift, Augmentation::resized_crop)};
+  CHECK(apply(image, settings, 3) == apply(image, settings, 3));
+  CHECK(apply(image, settings, 3) != apply(image, settings, 4));
+}

@@ -1,0 +1,44 @@
+// What image.cpp and the two decoders behind it share.
+#pragma once
+
+#include <csetjmp>
+#include <cstdint>
+#include <cstdio>
+#include <span>
+
+#include "common/error.hpp"
+#include "training/data/image.hpp"
+
+namespace shakedown {
+
+// Both throw UsageError with the reason only: decode_image adds the file.
+Image decode_jpeg(std::span<const std::uint8_t> file);
+Image decode_png(std::span<const std::uint8_t> file);
+
+/// An image with undecided pixels; throws UsageError for dimensions that no photograph has.
+Image blank_image(std::uint32_t width, std::uint32_t height);
+
+/// Turns the errors of libjpeg and libpng, whose handlers must not return, into exceptions.
+/// An exception may not pass through their C frames, so the handler jumps over them.
+class ErrorTrap {
+ public:
+  /// Runs `step`; throws UsageError when the library failed within. The jump runs no destructors:
+  /// `step` may call the library and use what its caller owns, but own nothing itself.
+  template <class Step>
+  void attempt(const Step& step) {
+    if (setjmp(back_) != 0) throw UsageError(reason_);
+    step();
+  }
+
+  /// For the library's error handler, called within `attempt`.
+  [[noreturn]] void fail(const char* reason) {
+    std::snprintf(reason_, sizeof reason_, "truncated or corrupt (%s)", reason);
+    std::longjmp(back_, 1);
+  }
+
+ private:
+  std::jmp_buf back_;
+  char reason_[256] = "";
+};
+
+}  // namespace shakedown

@@ -1,0 +1,22 @@
+// Decoding image files to 8-bit RGB.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shakedown {
+
+struct Image {
+  int width = 0;
+  int height = 0;
+  std::vector<std::uint8_t> rgb;  // H W 3
+};
+
+/// Decodes a JPEG or PNG file, told apart by content, to what PIL's convert("RGB") gives: alpha is
+/// dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation and PNG gamma are ignored. Of 16
+/// bits the upper 8 are kept. Throws UsageError naming the file and what is wrong with it; a
+/// truncated file is an error, never a half grey image.
+Image decode_image(const std::string& path);
+
+}  // namespace shakedown

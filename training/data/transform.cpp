@@ -1,0 +1,109 @@
+#include "training/data/transform.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/error.hpp"
+
+namespace shakedown {
+namespace {
+
+// Where torchvision rounds it does so in Python, halves to even, as lrint does.
+int rounded(double value) {
+  return static_cast<int>(std::lrint(value));
+}
+
+Region whole(Size size) {
+  return {0, 0, size.width, size.height};
+}
+
+double uniform(Random& random, double low, double high) {
+  return low + (high - low) * random.uniform();
+}
+
+/// In [0, last].
+int offset(Random& random, int last) {
+  return static_cast<int>(random.below(static_cast<std::size_t>(last) + 1));
+}
+
+void mirror(std::span<std::uint8_t> rgb, int size) {
+  for (int y = 0; y < size; ++y) {
+    std::uint8_t* left = rgb.data() + std::size_t{3} * static_cast<std::size_t>(y * size);
+    std::uint8_t* right = left + 3 * (size - 1);
+    for (; left < right; left += 3, right -= 3) std::swap_ranges(left, left + 3, right);
+  }
+}
+
+}  // namespace
+
+Region random_resized_crop(Size image, Random& random) {
+  constexpr double kMinScale = 0.08, kMaxScale = 1, kMinRatio = 3.0 / 4, kMaxRatio = 4.0 / 3;
+  const auto [width, height] = image;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const double area = uniform(random, kMinScale, kMaxScale) * width * height;
+    const double ratio = std::exp(uniform(random, std::log(kMinRatio), std::log(kMaxRatio)));
+    const int w = rounded(std::sqrt(area * ratio));
+    const int h = rounded(std::sqrt(area / ratio));
+    if (w < 1 || h < 1 || w > width || h > height) continue;
+    const int y = offset(random, height - h);
+    const int x = offset(random, width - w);
+    return {x, y, w, h};
+  }
+  // the largest allowed shape in the centre; at least a pixel, which torchvision does not promise
+  const int w = std::clamp(rounded(height * kMaxRatio), 1, width);
+  const int h = std::clamp(rounded(width / kMinRatio), 1, height);
+  return {(width - w) / 2, (height - h) / 2, w, h};
+}
+
+void Transform::operator()(const Image& image, Random& random, std::span<std::uint8_t> out) {
+  const int size = settings_.image_size;
+  const Size square{size, size};
+  const Size full{image.width, image.height};
+  switch (settings_.augmentation) {
+    case Augmentation::none:
+      if (settings_.center_crop) return center_crop(image, out);
+      return resize_(image, whole(full), square, whole(square), out);
+    case Augmentation::shift:
+      return shift(image, random, out);
+    case Augmentation::resized_crop:
+      resize_(image, random_resized_crop(full, random), square, whole(square), out);
+      if (settings_.flip && random.uniform() < 0.5) mirror(out, size);
+      return;
+  }
+}
+
+/// torchvision's Resize(256/224 of the size) and CenterCrop.
+void Transform::center_crop(const Image& image, std::span<std::uint8_t> out) {
+  const int size = settings_.image_size;
+  const int shorter = rounded(size * 256.0 / 224);
+  const auto scaled = [&](int side) {
+    return static_cast<int>(std::int64_t{shorter} * side / std::min(image.width, image.height));
+  };
+  const Size resized{scaled(image.width), scaled(image.height)};
+  const Region window{rounded((resized.width - size) / 2.0), rounded((resized.height - size) / 2.0),
+                      size, size};
+  resize_(image, whole({image.width, image.height}), resized, window, out);
+}
+
+/// Flip, then torchvision's RandomCrop(size, padding=size / 8): what moves in is black.
+void Transform::shift(const Image& image, Random& random, std::span<std::uint8_t> out) {
+  const int size = settings_.image_size;
+  const int padding = size / 8;
+  unshifted_.resize(out.size());
+  resize_(image, whole({image.width, image.height}), {size, size}, whole({size, size}), unshifted_);
+  if (settings_.flip && random.uniform() < 0.5) mirror(unshifted_, size);
+
+  const int down = offset(random, 2 * padding) - padding;  // where out's corner lies in unshifted_
+  const int right = offset(random, 2 * padding) - padding;
+  std::fill(out.begin(), out.end(), std::uint8_t{0});
+  const int width = size - std::abs(right);
+  for (int y = std::max(0, -down); y < size - std::max(0, down); ++y) {
+    const int from = (y + down) * size + std::max(0, right);
+    const int to = y * size + std::max(0, -right);
+    std::copy_n(unshifted_.begin() + std::ptrdiff_t{3} * from, 3 * width,
+                out.begin() + std::ptrdiff_t{3} * to);
+  }
+}
+
+}  // namespace shakedown

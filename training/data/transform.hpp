@@ -1,0 +1,49 @@
+// From a decoded image to the square one that the network sees.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/random.hpp"
+#include "training/data/image.hpp"
+#include "training/data/resize.hpp"
+
+namespace shakedown {
+
+enum class Augmentation {
+  none,   // validation: nothing is random
+  shift,  // small images (MNIST, CIFAR): the whole image, moved by up to an eighth of its size
+  resized_crop,  // photographs: torchvision's RandomResizedCrop with its default scale and ratio
+};
+
+struct TransformSettings {
+  int image_size = 224;
+  Augmentation augmentation = Augmentation::none;
+  bool flip = true;         // with an augmentation: mirror every other image
+  bool center_crop = true;  // without: shorter side to 256/224 of the size, then the centre;
+                            // false stretches the whole image to the square
+};
+
+/// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),
+/// ratio=(3/4, 4/3)) cuts out.
+Region random_resized_crop(Size image, Random& random);
+
+/// One per thread: it keeps its working memory.
+class Transform {
+ public:
+  explicit Transform(const TransformSettings& settings) : settings_(settings) {}
+
+  /// Fills `out`, image_size x image_size x 3. What is random is drawn from `random` alone.
+  void operator()(const Image& image, Random& random, std::span<std::uint8_t> out);
+
+ private:
+  void center_crop(const Image& image, std::span<std::uint8_t> out);
+  void shift(const Image& image, Random& random, std::span<std::uint8_t> out);
+
+  TransformSettings settings_;
+  Resizer resize_;
+  std::vector<std::uint8_t> unshifted_;
+};
+
+}  // namespace shakedown
