@@ -1,0 +1,99 @@
+#include "resnet/gpu/units.hpp"
+
+namespace shakedown::gpu {
+namespace {
+
+cudaDataType_t blas_type(DataType type) {
+  switch (type) {
+    case DataType::float16: return CUDA_R_16F;
+    case DataType::bfloat16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+  }
+}
+
+/// A matrix stored row by row.
+struct Matrix {
+  const void* data;
+  int columns;
+  bool transposed = false;
+};
+
+class GpuHead final : public Unit {
+ public:
+  GpuHead(Shared& shared, const HeadSpec& spec) : shared_(shared), spec_(spec) {
+    MemoryPlan& plan = shared.context.plan;
+    const auto n = static_cast<std::size_t>(spec.x_shape.n);
+    const std::size_t feature_bytes =
+        n * static_cast<std::size_t>(spec.x_shape.c) * size_of(shared.type);
+    const Moments when = spec.when;
+    features_ = plan.reserve("features", feature_bytes, when.forward, when.backward);
+    dfeatures_ = plan.reserve("dfeatures", feature_bytes, when.backward, when.backward);
+    dlogits_ = plan.reserve("dlogits",
+                            n * static_cast<std::size_t>(spec.classes) * size_of(shared.type),
+                            when.forward, when.backward);
+    samples_ =
+        plan.reserve("sample results", n * sizeof(SampleResult), when.forward, when.forward);
+  }
+
+  void bind() override {}
+
+  void forward(Pass) override {
+    const Weights& weights = shared_.context.weights;
+    const int n = spec_.x_shape.n;
+    const int c = spec_.x_shape.c;
+    average_pool(spec_.x->data(), features_->data(), spec_.x_shape, shared_.type, shared_.stream);
+    multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
+             spec_.logits->data(), DataType::float32);
+    softmax_cross_entropy(spec_.logits->as<float>(), weights.master(spec_.bias),
+                          spec_.labels->as<std::int32_t>(), n, spec_.classes,
+                          spec_.label_smoothing, spec_.scalars, dlogits_->data(), shared_.type,
+                          samples_->as<SampleResult>(), spec_.metrics, shared_.stream);
+  }
+
+  void backward() override {
+    const Weights& weights = shared_.context.weights;
+    const int n = spec_.x_shape.n;
+    const int c = spec_.x_shape.c;
+    const int classes = spec_.classes;
+    bias_gradient(dlogits_->data(), n, classes, weights.gradient(spec_.bias), shared_.type,
+                  shared_.stream);
+    multiply({dlogits_->data(), classes, true}, {features_->data(), c}, classes, c, n,
+             weights.gradient(spec_.weight), shared_.type);
+    multiply({dlogits_->data(), classes}, {weights.compute(spec_.weight), c}, n, c, classes,
+             dfeatures_->data(), shared_.type);
+    average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, shared_.type,
+                          shared_.stream);
+  }
+
+ private:
+  /// out (rows x columns) = a b, all row by row; sums in float32. cuBLAS stores by columns, so it
+  /// is told out^T = b^T a^T.
+  void multiply(const Matrix& a, const Matrix& b, int rows, int columns, int inner, void* out,
+                DataType out_type) const {
+    const float one = 1;
+    const float zero = 0;
+    const cublasComputeType_t compute = shared_.context.precision == Precision::tf32
+                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
+                                            : CUBLAS_COMPUTE_32F;
+    CHECK_CUBLAS(cublasGemmEx(
+        shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+        a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner, &one, b.data,
+        blas_type(shared_.type), b.columns, a.data, blas_type(shared_.type), a.columns, &zero, out,
+        blas_type(out_type), columns, compute, CUBLAS_GEMM_DEFAULT));
+  }
+
+  Shared& shared_;
+  HeadSpec spec_;
+  const Slot* features_;
+  const Slot* dfeatures_;
+  const Slot* dlogits_;
+  const Slot* samples_;
+};
+
+}  // namespace
+
+std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec) {
+  return std::make_unique<GpuHead>(shared, spec);
+}
+
+}  // namespace shakedown::gpu

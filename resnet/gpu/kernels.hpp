@@ -1,0 +1,135 @@
+// The kernels of the gpu units: plain functions over device pointers. Activations are NHWC with C
+// a multiple of 8, in float32, float16 or bfloat16 (`type`); everything summed or normalised with
+// is float32.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kernels.hpp"
+#include "common/types.hpp"
+#include "resnet/shapes.hpp"
+#include "resnet/units.hpp"
+
+namespace shakedown::gpu {
+
+/// The per-channel vectors of one batch normalisation, C floats each.
+struct NormVectors {
+  float* mean;
+  float* invstd;
+  float* scale;  // y = x * scale + shift
+  float* shift;
+  float* grad_a;  // dx = grad_a * dy + grad_b * x + grad_c
+  float* grad_b;
+  float* grad_c;
+
+  static constexpr std::size_t kCount = 7;
+  static NormVectors in(float* memory, int channels) {
+    const auto c = static_cast<std::size_t>(channels);
+    return {memory,         memory + c,     memory + 2 * c, memory + 3 * c,
+            memory + 4 * c, memory + 5 * c, memory + 6 * c};
+  }
+};
+
+/// A batch normalisation's parameters and running statistics.
+struct NormParameters {
+  const float* gamma;
+  const float* beta;
+  float* running_mean;
+  float* running_variance;
+  void* dgamma;  // in the gradient's type
+  void* dbeta;
+};
+
+/// Floats of scratch that a reduction over `shape` needs, for `sums` sums a channel.
+std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums);
+
+// Two-phase reductions: partial sums by blocks, finished in a fixed order, so results repeat
+// bitwise.
+
+/// Batch statistics of z: fills mean, invstd, scale, shift, and updates the running statistics.
+void batch_statistics(const void* z, const ActivationShape& shape, DataType type,
+                      const NormParameters& norm, const NormVectors& vectors, float* scratch,
+                      cudaStream_t stream);
+/// scale and shift from the running statistics.
+void running_statistics(int channels, const NormParameters& norm, const NormVectors& vectors,
+                        cudaStream_t stream);
+
+/// y = relu(z * scale + shift).
+void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
+                    DataType type, cudaStream_t stream);
+/// y = relu(z * scale + shift + s), where s is `shortcut`, normalised by `shortcut_norm` unless
+/// that is null. `mask` gets one byte a 16-byte vector of y, a bit an element that is positive.
+void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
+                        const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
+                        const ActivationShape& shape, DataType type, cudaStream_t stream);
+std::size_t mask_bytes(const ActivationShape& shape, DataType type);
+
+/// Backward of normalise_relu, first half: the norm's gradients, and grad_a, b, c.
+void normalise_relu_backward(const void* dy, const void* z, const ActivationShape& shape,
+                             DataType type, const NormParameters& parameters,
+                             const NormVectors& norm, float* scratch, cudaStream_t stream);
+/// Second half: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
+void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
+                          const ActivationShape& shape, DataType type, cudaStream_t stream);
+
+/// A norm that ends a block: its input and what belongs to it.
+struct AddedNorm {
+  const void* z;
+  NormVectors vectors;
+  NormParameters parameters;
+};
+/// Backward of normalise_add_relu, first half: dsum = (dy_a + dy_b) where the mask is set; the
+/// gradients of `main`'s norm and, unless null, of `shortcut`'s. dy_b may be null.
+void add_relu_backward(const void* dy_a, const void* dy_b, const std::uint8_t* mask, void* dsum,
+                       const AddedNorm& main, const AddedNorm* shortcut,
+                       const ActivationShape& shape, DataType type, float* scratch,
+                       cudaStream_t stream);
+/// Second half, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
+void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
+                     const ActivationShape& shape, DataType type, cudaStream_t stream);
+
+/// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
+/// the place in its window (0..8), or 255 where y is 0. `shape` is z's.
+void stem_pool(const void* z, const NormVectors& norm, void* y, std::uint8_t* argmax,
+               const ActivationShape& shape, DataType type, cudaStream_t stream);
+/// Backward, first half: the norm's gradients from dy_a + dy_b (dy_b may be null).
+void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* argmax,
+                        const void* z, const ActivationShape& shape, DataType type,
+                        const NormParameters& parameters, const NormVectors& norm, float* scratch,
+                        cudaStream_t stream);
+/// Second half: dz.
+void stem_pool_apply(const void* dy_a, const void* dy_b, const std::uint8_t* argmax, const void* z,
+                     const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
+                     cudaStream_t stream);
+
+/// features[n][c] = mean of x over H and W, and its backward pass.
+void average_pool(const void* x, void* features, const ActivationShape& shape, DataType type,
+                  cudaStream_t stream);
+void average_pool_backward(const void* dfeatures, void* dx, const ActivationShape& shape,
+                           DataType type, cudaStream_t stream);
+
+/// Adds the bias to the logits, and from them: loss and hits of each sample, dlogits (in `type`,
+/// times loss_scale / n), metrics. `samples` is scratch of n SampleResults.
+struct SampleResult {
+  float loss;
+  std::int32_t better;  // logits ahead of the label's; -1: no label
+};
+void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t* labels, int n,
+                           int classes, float smoothing, const StepScalars* scalars, void* dlogits,
+                           DataType type, SampleResult* samples, HeadMetrics* metrics,
+                           cudaStream_t stream);
+/// dbias[k] = sum over n of dlogits[n][k].
+void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
+                   cudaStream_t stream);
+
+/// uint8 N H W 3 -> normalised N H W 4 with a zero channel.
+void normalise_images(const std::uint8_t* images, void* x, std::size_t pixels, DataType type,
+                      cudaStream_t stream);
+
+/// Fills memory with numbers of moderate size: what algorithms are timed on.
+void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream);
+
+}  // namespace shakedown::gpu

@@ -1,0 +1,56 @@
+#include "resnet/gpu/units.hpp"
+
+namespace shakedown::gpu {
+namespace {
+
+class GpuStem final : public Unit {
+ public:
+  GpuStem(Shared& shared, const StemSpec& spec) : shared_(shared), spec_(spec) {
+    MemoryPlan& plan = shared.context.plan;
+    const ActivationShape z = spec.layer.conv.y();
+    const Moments when = spec.when;
+    argmax_ = plan.reserve("stem argmax", pooled(z).count(), when.forward, when.backward);
+    dz_ = plan.reserve("stem dz", z.count() * size_of(shared.type), when.backward, when.backward);
+    sums_ = plan.reserve("stem sums",
+                         reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
+                         when.backward, when.backward);
+    convolution_ =
+        std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, dz_, nullptr);
+  }
+
+  void bind() override { convolution_->bind(); }
+
+  void forward(Pass pass) override {
+    convolution_->forward(pass);
+    stem_pool(convolution_->z(), convolution_->vectors(), spec_.y->data(),
+              argmax_->as<std::uint8_t>(), convolution_->shape(), shared_.type, shared_.stream);
+  }
+
+  void backward() override {
+    const void* dy_a = spec_.dy.first->data();
+    const void* dy_b = spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr;
+    const auto* argmax = argmax_->as<std::uint8_t>();
+    const NormVectors norm = convolution_->vectors();
+    stem_pool_backward(dy_a, dy_b, argmax, convolution_->z(), convolution_->shape(), shared_.type,
+                       convolution_->parameters(), norm, sums_->as<float>(), shared_.stream);
+    stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(),
+                    convolution_->shape(), shared_.type, shared_.stream);
+    convolution_->backward();
+  }
+
+ private:
+  Shared& shared_;
+  StemSpec spec_;
+  const Slot* argmax_;
+  const Slot* dz_;
+  const Slot* sums_;
+  std::unique_ptr<NormedConvolution> convolution_;
+};
+
+}  // namespace
+
+std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec) {
+  return std::make_unique<GpuStem>(shared, spec);
+}
+
+}  // namespace shakedown::gpu
