@@ -92,3 +92,55 @@ $(BUILD)/flags: ;
 
 -include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAMS:%=$(BUILD)/training/%.cpp.d)
+
+# ---- everything in one command ------------------------------------------------------------------
+# The set-up may change what this machine can build: make starts anew behind it.
+.PHONY: setup bench test run-bench run-tests
+setup:
+	launch/setup
+bench: setup
+	+$(MAKE) run-bench
+run-bench: all
+	launch/bench
+test: setup
+	+$(MAKE) run-tests
+run-tests: tests
+	tests/run $(BUILD)
+
+# ---- for developers -----------------------------------------------------------------------------
+.PHONY: check doctor format tidy sanitize readme clean help
+FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.cu' '*.cuh')
+
+check:
+	tests/check_tree
+	clang-format --dry-run -Werror $(FORMATTED)
+doctor:
+	@launch/machine doctor
+format:
+	clang-format -i $(FORMATTED)
+tidy: all
+	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(CPPFLAGS) -fopenmp \
+	  $(shell $(MPICXX) --showme:compile)
+
+# Leaks are not looked for: MPI keeps memory of its own until the end.
+sanitize:
+	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize BIN=build/sanitize/bin \
+	  CXXFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" tests
+	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
+	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator]'
+
+# Renews README's option tables from the programs.
+readme: all
+	tests/check_tree --renew-readme
+
+clean:
+	rm -rf $(BUILD) $(BIN)
+
+help:
+	@echo 'make bench     set up, build, run the main job on what this machine has'
+	@echo 'make test      set up, build, run all tests'
+	@echo 'make setup     install what is missing; make doctor only looks'
+	@echo 'make           build: BACKENDS="cpu gpu" CUDA_ARCHS="90" CUDA_HOME=... as wanted'
+	@echo 'make check     rules of the tree, formatting; make format mends the latter'
+	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
+	@echo 'make readme    renew the option tables; make clean  remove what was built'

@@ -5,7 +5,7 @@
 
 #include "common/gpu/check.hpp"
 #include "common/gpu/vector.cuh"
-#include "resnet/gpu/kernels.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
 

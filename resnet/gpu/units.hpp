@@ -12,7 +12,7 @@
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/cudnn.hpp"
-#include "resnet/gpu/kernels.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/units.hpp"
 
 namespace shakedown::gpu {

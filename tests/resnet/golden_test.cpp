@@ -80,37 +80,38 @@ const std::vector<float>& values_of(const std::vector<Tensor>& tensors, const st
   throw InternalError("no tensor " + name);
 }
 
-/// The worst of a list of tensors, and which.
-struct Worst {
-  double error = 0;
-  std::string name;
-  void take(double value, const std::string& of) {
-    if (!(value <= error)) {
-      error = value;
-      name = of;
-    }
-  }
+/// Errors of a list of tensors.
+struct Errors {
+  double worst = 0;
+  std::string worst_name;
+  double mean = 0;
 };
 
-Worst worst_of(const std::vector<Tensor>& found, const json& expected, double factor = 1) {
-  Worst worst;
+Errors errors_of(const std::vector<Tensor>& found, const json& expected, double factor = 1) {
+  Errors errors;
   for (const json& entry : expected) {
     const std::string name = entry.at("name");
-    worst.take(sample_error(values_of(found, name), entry, factor), name);
+    const double error = sample_error(values_of(found, name), entry, factor);
+    errors.mean += error / static_cast<double>(expected.size());
+    if (error <= errors.worst) continue;
+    errors.worst = error;
+    errors.worst_name = name;
   }
-  return worst;
+  return errors;
 }
 
-/// What each precision is held to: relative errors.
+/// What each precision is held to: relative errors. Where inputs are rounded, ReLUs turn round in
+/// some places, each of which moves all gradients before it: their mean error is limited instead of
+/// the worst tensor's (tests/golden/conditioning.py).
 struct Limits {
-  double logits, gradients, running, first_loss, later_losses, weights;
+  double logits, worst_gradient, mean_gradient, running, first_loss, later_losses, weights;
 };
 Limits limits_of(Precision precision) {
   switch (precision) {
-    case Precision::fp32: return {1e-4, 1e-4, 1e-4, 1e-5, 1e-3, 1e-4};
-    case Precision::tf32: return {1e-2, 0.15, 1e-2, 1e-2, 0.1, 1e-2};
-    case Precision::fp16: return {1e-2, 0.15, 1e-2, 1e-2, 0.1, 1e-2};
-    case Precision::bf16: return {6e-2, 0.8, 6e-2, 5e-2, 0.5, 5e-2};
+    case Precision::fp32: return {1e-4, 1e-4, 1e-4, 1e-4, 1e-5, 1e-3, 1e-4};
+    case Precision::tf32: return {5e-3, 0.6, 0.15, 1e-2, 5e-3, 1e-2, 2e-2};
+    case Precision::fp16: return {5e-3, 0.6, 0.15, 1e-2, 5e-3, 1e-2, 2e-2};
+    case Precision::bf16: return {3e-2, 0.9, 0.4, 4e-2, 2e-2, 5e-2, 5e-2};
   }
   return {};
 }
@@ -181,15 +182,17 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   const double rate = golden.at("learning_rate");
   engine.step(load, rate);
   const auto losses = training.at("losses").get<std::vector<double>>();
-  CHECK(off(loss(), losses[0]) < limits.first_loss);
+  const double first = off(loss(), losses[0]);
+  CHECK(first < limits.first_loss);
   CHECK(sample_error(network.read_logits(), training.at("logits")) < limits.logits);
   const float scale = scales_loss(c.precision) ? kInitialLossScale : 1;
-  const Worst gradient = worst_of(network.gradients(), training.at("gradients"), 1 / scale);
-  CAPTURE(gradient.name);
-  CHECK(gradient.error < limits.gradients);
-  const Worst running = worst_of(network.state(), training.at("running"));
-  CAPTURE(running.name);
-  CHECK(running.error < limits.running);
+  const Errors gradient = errors_of(network.gradients(), training.at("gradients"), 1 / scale);
+  CAPTURE(gradient.worst_name);
+  CHECK(gradient.worst < limits.worst_gradient);
+  CHECK(gradient.mean < limits.mean_gradient);
+  const Errors running = errors_of(network.state(), training.at("running"));
+  CAPTURE(running.worst_name);
+  CHECK(running.worst < limits.running);
 
   engine.step(load, rate);
   const double second = off(loss(), losses[1]);
@@ -197,14 +200,15 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   engine.step(load, rate);
   const double third = off(loss(), losses[2]);
   CHECK(third < limits.later_losses);
-  const Worst weights = worst_of(network.state(), training.at("weights"));
-  CAPTURE(weights.name);
-  CHECK(weights.error < limits.weights);
+  const Errors weights = errors_of(network.state(), training.at("weights"));
+  CAPTURE(weights.worst_name);
+  CHECK(weights.worst < limits.weights);
   CHECK(engine.read_scalars().updates == 3);
-  fmt::print("golden {:<13} {} {}: relative error of logits {:.1e}, gradients {:.1e} ({}), running "
-             "statistics {:.1e}, losses 2 and 3 {:.1e} {:.1e}, weights {:.1e}\n",
-             c.name, name_of(c.backend), name_of(c.precision), evaluated, gradient.error,
-             gradient.name, running.error, second, third, weights.error);
+  fmt::print(
+      "golden {:<13} {} {}: relative errors: logits {:.1e}, gradients {:.1e} mean, {:.1e} worst ({}), "
+      "running statistics {:.1e}, losses {:.1e} {:.1e} {:.1e}, weights {:.1e}\n",
+      c.name, name_of(c.backend), name_of(c.precision), evaluated, gradient.mean, gradient.worst,
+      gradient.worst_name, running.worst, first, second, third, weights.worst);
 }
 
 }  // namespace shakedown

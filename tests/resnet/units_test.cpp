@@ -247,8 +247,9 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
   CHECK(relative_error(rig.running(rig.weights.running_variance(normed.statistics), 128),
                        variance) < limit);
 
+  // the mask is the unit's own: in 16 bits a value near 0 may round to the other side
   unit->backward();
-  const auto g = expected.backward(reference::relu_backward(dy, y));
+  const auto g = expected.backward(reference::relu_backward(dy, rig.get(spec.y, y_shape)));
   CHECK(relative_error(rig.get(spec.dx, x_shape), g.dx) < 2 * limit);
   check_parameters(rig, normed, g, 2 * limit);
 }
@@ -307,7 +308,7 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   CHECK(relative_error(rig.get(spec.y, y_shape), y) < limit);
 
   unit->backward();
-  const Values dsum = reference::relu_backward(dy, y);
+  const Values dsum = reference::relu_backward(dy, rig.get(spec.y, y_shape));
   const auto g = main.backward(dsum);
   CHECK(relative_error(rig.get(spec.dx, x_shape), g.dx) < 2 * limit);
   check_parameters(rig, normed, g, 2 * limit);
@@ -383,8 +384,8 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
   unit->backward();
   const auto g = expected.backward(
       reference::relu_backward(reference::max_pool_backward(dy, a, activation), a));
-  // in 16 bits, near ties in a window may go to another element: the sums then differ a little
-  check_parameters(rig, normed, g, 4 * limit);
+  // rounded, a near tie in a window may go to another element, which moves the sums a little
+  check_parameters(rig, normed, g, c.precision == Precision::fp32 ? 2 * limit : 0.1);
 }
 
 TEST_CASE("Head matches the naive loops", "[units]") {

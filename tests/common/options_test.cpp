@@ -1,0 +1,102 @@
+#include "common/options.hpp"
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "training/train_options.hpp"
+
+namespace shakedown {
+namespace {
+
+/// Parses "train ARGUMENTS".
+struct Parsed {
+  TrainOptions values;
+  OptionSet set{"train", "test"};
+  std::optional<OptionSet::Ending> ending;
+
+  explicit Parsed(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "train");
+    declare_options(set, values);
+    ending = set.parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the spellings that people know are understood", "[options]") {
+  const Parsed p({"--batch_size", "32", "--learning_rate=0.5", "--num_workers", "12", "--use_amp",
+                  "--train_dir", "data/train_set"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.values.batch_size == 32);
+  CHECK(p.values.optimizer.learning_rate == 0.5);
+  CHECK(p.values.data.workers == 12);
+  CHECK(p.values.model.precision == "fp16");
+  CHECK(p.values.data.train_dir == "data/train_set");  // values keep their underscores
+  const Parsed q({"--lr", "0.25", "--amp", "--workers", "3", "--data-dir", "d"});
+  CHECK(q.values.optimizer.learning_rate == 0.25);
+  CHECK(q.values.model.precision == "fp16");
+  CHECK(q.values.data.workers == 3);
+  CHECK(q.values.data.train_dir == "d");
+}
+
+TEST_CASE("defaults are the design's", "[options]") {
+  const Parsed p({});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.values.batch_size == 64);
+  CHECK(p.values.iterations == 100);
+  CHECK(p.values.warmup == 20);
+  CHECK(p.values.model.model == "resnet50");
+  CHECK(p.values.strategy.strategy == "ddp");
+  CHECK(p.values.strategy.bucket_cap_mb == 25);
+  CHECK(p.values.strategy.first_bucket_mb == 1);
+  CHECK(p.values.optimizer.learning_rate == 0.1);
+  CHECK(p.values.optimizer.momentum == 0.9);
+  CHECK(p.values.optimizer.weight_decay == 1e-4);
+  CHECK(p.values.data.workers == 4);
+  CHECK(p.values.data.prefetch == 4);
+  CHECK(p.values.backend.timeout_s == 300);
+  CHECK_FALSE(p.set.given("--batch-size"));
+}
+
+TEST_CASE("switches stand alone, or take on and off", "[options]") {
+  CHECK(Parsed({"--nesterov"}).values.optimizer.nesterov);
+  CHECK(Parsed({"--nesterov", "--lr", "1"}).values.optimizer.nesterov);
+  CHECK(Parsed({"--nesterov", "on"}).values.optimizer.nesterov);
+  CHECK_FALSE(Parsed({"--autotune", "off"}).values.model.autotune);
+  CHECK(Parsed({"--autotune"}).values.model.autotune);
+}
+
+TEST_CASE("a usage error names the option", "[options]") {
+  const auto message = [](std::vector<const char*> arguments) {
+    const Parsed p(std::move(arguments));
+    REQUIRE(p.ending);
+    CHECK(p.ending->code == ExitCode::usage);
+    return p.ending->text;
+  };
+  CHECK_THAT(message({"--bach-size", "3"}),
+             ContainsSubstring("--bach-size") && ContainsSubstring("did you mean --batch-size?"));
+  CHECK_THAT(message({"--batch-size", "many"}), ContainsSubstring("--batch-size"));
+  CHECK_THAT(message({"--batch-size", "0"}),
+             ContainsSubstring("--batch-size") && ContainsSubstring("below 1"));
+  CHECK_THAT(message({"--precision", "fp8"}), ContainsSubstring("--precision"));
+  CHECK_THAT(message({"--weights", "/no/such/file"}), ContainsSubstring("/no/such/file"));
+  CHECK_THAT(message({"--iterations"}), ContainsSubstring("--iterations"));
+  CHECK_THAT(message({"stray"}), ContainsSubstring("stray"));
+}
+
+TEST_CASE("help, table and record list every option", "[options]") {
+  const Parsed help({"--help"});
+  REQUIRE(help.ending);
+  CHECK(help.ending->code == ExitCode::pass);
+  const Parsed p({"--batch-size", "7"});
+  const std::string table = p.set.markdown();
+  for (const OptionValue& option : p.set.values()) {
+    std::string name = "--" + option.name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    CHECK_THAT(help.ending->text, ContainsSubstring(name));
+    CHECK_THAT(table, ContainsSubstring("`" + name + "`"));
+    if (option.name == "batch_size") CHECK(std::get<int>(option.value) == 7);
+  }
+  CHECK(p.set.values().size() > 30);
+}
+
+}  // namespace shakedown

@@ -1,0 +1,65 @@
+#include "common/statistics.hpp"
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+
+TEST_CASE("summaries are NumPy's", "[statistics]") {
+  // numpy.percentile(a, [50, 95, 99]); std(ddof=1) / mean; scipy.stats.median_abs_deviation
+  const std::vector<double> a{3, 1, 4, 1, 5, 9, 2, 6, 5, 3};
+  const Summary s = summarize(a);
+  CHECK(s.count == 10);
+  CHECK(s.min == 1);
+  CHECK(s.max == 9);
+  CHECK(s.median == Approx(3.5));
+  CHECK(s.mean == Approx(3.9));
+  CHECK(s.p95 == Approx(7.65));
+  CHECK(s.p99 == Approx(8.73));
+  CHECK(s.mad == Approx(1.5));
+  CHECK(s.cv == Approx(0.633287));
+}
+
+TEST_CASE("one sample has no spread, and no sample no summary", "[statistics]") {
+  const std::vector<double> one{2};
+  CHECK(summarize(one).cv == 0);
+  CHECK(summarize(one).p99 == 2);
+  CHECK(bootstrap_median(one).low == 2);
+  CHECK_THROWS_AS(summarize(std::vector<double>{}), InternalError);
+}
+
+TEST_CASE("the bootstrap interval holds the median and tightens with the sample", "[statistics]") {
+  Random random(4);
+  std::vector<double> few;
+  for (int i = 0; i < 25; ++i) few.push_back(10 + random.normal());
+  std::vector<double> many = few;
+  for (int i = 0; i < 400; ++i) many.push_back(10 + random.normal());
+  const Interval wide = bootstrap_median(few);
+  const Interval narrow = bootstrap_median(many);
+  CHECK(wide.low <= median_of(few));
+  CHECK(wide.high >= median_of(few));
+  CHECK(narrow.high - narrow.low < (wide.high - wide.low) / 2);
+  // the standard error of a normal sample's median is 1.2533 / sqrt(n)
+  CHECK(narrow.high - narrow.low == Approx(2 * 1.96 * 1.2533 / std::sqrt(425.0)).epsilon(0.3));
+  CHECK(bootstrap_median(many).low == narrow.low);  // repeatable
+  CHECK(bootstrap_median(few, 0.5).high - bootstrap_median(few, 0.5).low < wide.high - wide.low);
+}
+
+TEST_CASE("random numbers are splitmix64's", "[statistics]") {
+  // tests/golden/make_golden.py's first uniform numbers of seed 1000
+  Random random(1000);
+  for (double expected :
+       {-0.2014846502447587, -0.7641348074464387, -0.8382424891173141, -0.28042924812558856})
+    CHECK(2 * random.uniform() - 1 == expected);
+  double sum = 0;
+  double squares = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const double x = random.normal();
+    sum += x;
+    squares += x * x;
+  }
+  CHECK(std::abs(sum / 20000) < 0.03);
+  CHECK(squares / 20000 == Approx(1).epsilon(0.05));
+}
+
+}  // namespace shakedown

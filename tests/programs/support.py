@@ -1,0 +1,83 @@
+"""What the program tests share: running programs, their records, small image folders."""
+
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import zlib
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get("BIN", TREE / "bin")).resolve()
+SCHEMA = json.loads((TREE / "results/schema.json").read_text())
+
+try:
+    import jsonschema
+except ImportError:  # then records are only parsed; make test installs it where it may
+    jsonschema = None
+
+
+def run(*arguments, ranks=1, env=None, timeout=300):
+    """Runs a program under launch/mpi; the completed process, its output as text."""
+    line = [str(TREE / "launch/mpi"), "-n", str(ranks), *map(str, arguments)]
+    return subprocess.run(line, cwd=TREE, capture_output=True, text=True, timeout=timeout,
+                          env={**os.environ, **(env or {})})
+
+
+def run_bare(*arguments, env=None, timeout=300):
+    """Runs a program without a launcher."""
+    return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
+                          timeout=timeout, env={**os.environ, **(env or {})})
+
+
+def schema_error(line):
+    """What is wrong with a record, or None."""
+    kind = line.get("kind")
+    if kind not in SCHEMA["$defs"]:
+        return f"unknown kind {kind}"
+    if jsonschema is None:
+        return None
+    validator = jsonschema.Draft202012Validator({"$ref": f"#/$defs/{kind}",
+                                                 "$defs": SCHEMA["$defs"]})
+    error = jsonschema.exceptions.best_match(validator.iter_errors(line))
+    return None if error is None else f"{kind}: {'/'.join(map(str, error.path))}: {error.message}"
+
+
+def read_record(path):
+    """The lines of a record; each must be JSON as RFC 8259 has it, and fit the schema."""
+    def refuse(word):
+        raise ValueError(f"{path}: {word} is not JSON")
+    lines = [json.loads(text, parse_constant=refuse)
+             for text in pathlib.Path(path).read_text().splitlines()]
+    for line in lines:
+        error = schema_error(line)
+        if error:
+            raise ValueError(f"{path}: {error}")
+    return lines
+
+
+def write_png(path, width, height, pixel):
+    """An RGB image; pixel(x, y) gives three values of 0..255."""
+    rows = b"".join(b"\0" + bytes(v for x in range(width) for v in pixel(x, y))
+                    for y in range(height))
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(
+            ">I", zlib.crc32(name + data))
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    pathlib.Path(path).write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) +
+                                   chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def make_image_folder(root, count, classes=("stripes", "dots", "plain")):
+    """`count` images a class that a network learns to tell apart in a few steps."""
+    patterns = {
+        "stripes": lambda x, y, i: (255, 30, 30) if (x + i) // 4 % 2 else (20, 20, 20 + i),
+        "dots": lambda x, y, i: (30, 255, 30) if (x + i) % 6 < 3 and y % 6 < 3 else (i, 10, 10),
+        "plain": lambda x, y, i: (30, 30, 200 + i % 50),
+    }
+    for name in classes:
+        folder = pathlib.Path(root) / name
+        folder.mkdir(parents=True)
+        for i in range(count):
+            write_png(folder / f"{i:03}.png", 32, 32, lambda x, y: patterns[name](x, y, i))

@@ -1,0 +1,176 @@
+"""bin/train as its users meet it: exit codes, messages, records. Run by tests/run."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+import support
+from support import BIN, make_image_folder, read_record, run, run_bare
+
+SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 8]
+TRAIN = BIN / "train"
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def expect(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stdout + result.stderr)
+
+
+class Throughput(Folder):
+    def test_two_ranks_measure_and_prove(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, *SMALL, "--iterations", 4, "--warmup", 2, "--record", record, ranks=2)
+        self.expect(result, 0, "images/s", "certificate  PASS", "2 ranks", "16 globally")
+        lines = read_record(record)
+        self.assertEqual([line["kind"] for line in lines], ["run", "certificate", "step", "end"])
+        start, certificate, step, end = lines
+        self.assertEqual(start["options.batch_size"], 8)
+        self.assertEqual(len(start["hosts"]), 2)
+        self.assertIs(certificate["pass"], True)
+        self.assertLessEqual(certificate["max_abs_diff"], certificate["tolerance"])
+        self.assertEqual(step["world_size"], 2)
+        self.assertEqual(step["iterations"], 4)
+        self.assertEqual(len(step["peak_memory_bytes"]), 2)
+        self.assertAlmostEqual(step["images_per_s"], 2 * step["images_per_s_per_rank"])
+        self.assertAlmostEqual(step["images_per_s"] * step["step_ms_p50"] / 1e3, 16, delta=12)
+        self.assertLess(step["loss_last"], step["loss_first"])  # one batch, learnt by heart
+        self.assertEqual(end["exit_code"], 0)
+
+    def test_no_exchange_is_waived_and_may_diverge(self):
+        result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", "none", ranks=2)
+        self.expect(result, 0, "certificate  waived")
+
+    def test_global_batch_is_divided(self):
+        arguments = ["--model", "resnet18", "--image-size", 32, "--global-batch", 12,
+                     "--iterations", 1, "--warmup", 1, "--certificate", "off"]
+        self.expect(run(TRAIN, *arguments, ranks=2), 0, "batch 6 a rank, 12 globally")
+        arguments[5] = 13
+        self.expect(run(TRAIN, *arguments, ranks=2), 2, "--global-batch 13")
+
+    def test_a_loss_that_is_not_finite_fails(self):
+        record = self.folder / "r.jsonl"
+        result = run_bare(TRAIN, *SMALL, "--iterations", 4, "--warmup", 1, "--lr", "1e30",
+                          "--precision", "fp32", "--record", record)
+        self.expect(result, 1, "loss is not finite")
+        self.assertEqual(read_record(record)[0]["kind"], "run")
+
+
+class Epochs(Folder):
+    def setUp(self):
+        super().setUp()
+        make_image_folder(self.folder / "train", 32)
+        make_image_folder(self.folder / "val", 11)
+
+    def train(self, *arguments, ranks=1):
+        return run(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 8,
+                   "--lr", 0.02, "--train-dir", self.folder / "train", "--val-dir",
+                   self.folder / "val", *arguments, ranks=ranks)
+
+    def test_learns_saves_and_evaluates_alike(self):
+        record = self.folder / "r.jsonl"
+        weights = self.folder / "w.safetensors"
+        result = self.train("--epochs", 8, "--record", record, "--save", weights,
+                            "--schedule", "cosine", ranks=2)
+        self.expect(result, 0, "96 images of 3 classes", "33 to validate")
+        epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
+        self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
+        self.assertTrue(all(line["validated_images"] == 33 for line in epochs))
+        self.assertLess(epochs[-1]["train_loss"], epochs[0]["train_loss"])
+        self.assertGreater(epochs[-1]["val_top1"], 0.8)
+        self.assertEqual(epochs[-1]["val_top5"], 1)
+        self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
+
+        again = self.folder / "again.jsonl"
+        self.expect(self.train("--epochs", 0, "--weights", weights, "--record", again, ranks=3), 0)
+        evaluated = [line for line in read_record(again) if line["kind"] == "epoch"]
+        self.assertEqual(len(evaluated), 1)
+        self.assertEqual(evaluated[0]["epoch"], 0)
+        self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1"])
+        self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss"], places=4)
+
+    def test_the_result_does_not_depend_on_the_loader(self):
+        losses = []
+        for workers in (1, 3):
+            record = self.folder / f"{workers}.jsonl"
+            self.expect(self.train("--epochs", 1, "--workers", workers, "--seed", 5,
+                                   "--record", record), 0)
+            losses += [line["train_loss"] for line in read_record(record)
+                       if line["kind"] == "epoch"]
+        self.assertEqual(losses[0], losses[1])
+
+    def test_bad_data_is_named(self):
+        (self.folder / "train/dots/007.png").write_text("not an image")
+        self.expect(self.train("--epochs", 1), 2, "train/dots/007.png")
+        shutil.rmtree(self.folder / "val/dots")
+        self.expect(self.train("--epochs", 1), 2, "dots")
+        self.expect(run_bare(TRAIN, "--epochs", 1, "--train-dir", self.folder / "nowhere"), 2,
+                    "nowhere")
+
+    def test_a_shard_smaller_than_a_batch_is_told(self):
+        self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
+
+
+class Usage(Folder):
+    def test_help_and_tables(self):
+        self.expect(run_bare(TRAIN, "--help"), 0, "--bucket-cap-mb", "--precision")
+        self.expect(run_bare(TRAIN, "--help-markdown"), 0, "| `--batch-size` | 64 |")
+
+    def test_an_error_is_said_once(self):
+        result = run(TRAIN, "--bach-size", 3, ranks=3)
+        self.expect(result, 2, "did you mean --batch-size?")
+        self.assertEqual((result.stdout + result.stderr).count("unknown option"), 1)
+
+    def test_a_batch_that_does_not_fit_is_told_before_the_first_step(self):
+        result = run_bare(TRAIN, "--model", "resnet152", "--batch-size", 200000)
+        self.expect(result, 2, "--batch-size 200000", "needs", "are free", "largest batch that fits")
+
+    def test_describe_names_layers_memory_and_buckets(self):
+        result = run_bare(TRAIN, "--model", "resnet50", "--describe", "--batch-size", 8)
+        self.expect(result, 0, "161 tensors, 25557032 parameters", "layer4.2.conv3",
+                    "8196000 bytes", "activations and their gradients")
+
+    def test_weights_are_checked(self):
+        pickle = self.folder / "resnet50-0676ba61.pth"
+        pickle.write_bytes(b"PK\x03\x04....")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "resnet50-0676ba61.pth",
+                    "safetensors")
+        header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": [1],
+                                              "data_offsets": [0, 4]}}).encode()
+        wrong = self.folder / "wrong.safetensors"
+        wrong.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", wrong), 2, "wrong.safetensors",
+                    "conv1.weight")
+
+    def test_records_that_cannot_be_written(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--record", "/no/such/folder/r.jsonl"), 2, "/no/such")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
+
+    def test_epochs_need_data(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--epochs", 1), 2, "--epochs", "--train-dir")
+        self.expect(run_bare(TRAIN, *SMALL, "--epochs", 0), 2, "--epochs 0", "--val-dir")
+
+    def test_a_foreign_launcher_is_noticed(self):
+        self.expect(run_bare(TRAIN, *SMALL, env={"PMI_SIZE": "4"}), 2, "PMI_SIZE=4", "launch/mpi")
+
+    def test_a_missing_gpu_is_told(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--backend", "gpu",
+                             env={"CUDA_VISIBLE_DEVICES": ""}), 2, "--backend gpu")
+
+
+class CommittedRecords(unittest.TestCase):
+    def test_committed_records_fit_the_schema(self):
+        for path in sorted((support.TREE / "results").glob("**/*.jsonl")):
+            with self.subTest(path=path):
+                read_record(path)
+
+
+if __name__ == "__main__":
+    unittest.main()

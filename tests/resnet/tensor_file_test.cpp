@@ -1,0 +1,165 @@
+#include "resnet/tensor_file.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "common/half.hpp"
+#include "resnet/network.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+namespace {
+
+/// A folder of its own, removed at the end.
+struct Folder {
+  std::filesystem::path path;
+  Folder() {
+    std::string name = "/tmp/shakedown_tensors_XXXXXX";
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    const std::string file = path / name;
+    std::ofstream(file, std::ios::binary) << text;
+    return file;
+  }
+};
+
+std::string with_header(const std::string& header, const std::string& data) {
+  std::string text;
+  for (std::size_t i = 0, n = header.size(); i < 8; ++i, n >>= 8)
+    text += static_cast<char>(n & 0xFF);
+  return text + header + data;
+}
+
+template <class T>
+std::string bytes_of(std::initializer_list<T> values) {
+  return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T)};
+}
+
+}  // namespace
+
+TEST_CASE("every type of number is read", "[safetensors]") {
+  const Folder folder;
+  const std::string header =
+      R"({"__metadata__":{"format":"pt"},)"
+      R"("d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
+      R"("f":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
+      R"("h":{"dtype":"F16","shape":[2],"data_offsets":[16,20]},)"
+      R"("b":{"dtype":"BF16","shape":[1],"data_offsets":[20,22]},)"
+      R"("i":{"dtype":"I64","shape":[],"data_offsets":[22,30]}})";
+  const std::string data =
+      bytes_of({2.5}) + bytes_of({1.5F, -3.0F}) +
+      bytes_of({float_to_float16(0.5F), float_to_float16(-2.0F)}) +
+      bytes_of({float_to_bfloat16(8.0F)}) + bytes_of({std::int64_t{77}});
+  const auto tensors = read_safetensors(folder.write("all.safetensors", with_header(header, data)));
+  REQUIRE(tensors.size() == 5);
+  CHECK(tensors[0].values == std::vector<float>{2.5F});
+  CHECK(tensors[1].values == std::vector<float>{1.5F, -3.0F});
+  CHECK(tensors[1].shape == std::vector<std::int64_t>{2, 1});
+  CHECK(tensors[2].values == std::vector<float>{0.5F, -2.0F});
+  CHECK(tensors[3].values == std::vector<float>{8.0F});
+  CHECK(tensors[4].values == std::vector<float>{77.0F});
+  CHECK(tensors[4].shape.empty());
+}
+
+TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
+  const Folder folder;
+  const auto refusal = [&](const std::string& text) {
+    const std::string file = folder.write("bad.safetensors", text);
+    try {
+      read_safetensors(file);
+    } catch (const UsageError& error) {
+      CHECK_THAT(error.what(), ContainsSubstring(file));
+      return std::string(error.what());
+    }
+    FAIL("accepted");
+    return std::string();
+  };
+  const std::string good = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  CHECK_THAT(refusal(""), ContainsSubstring("too short"));
+  CHECK_THAT(refusal(std::string(8, '\xFF') + good), ContainsSubstring("truncated"));
+  CHECK_THAT(refusal(with_header(good, "1234")), ContainsSubstring("outside the file"));
+  CHECK_THAT(refusal(with_header("[1,2]", "")), ContainsSubstring("header"));
+  CHECK_THAT(refusal(with_header("{\"w\":", "")), ContainsSubstring("header"));
+  CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("header"));
+  CHECK_THAT(refusal(with_header(
+                 R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),
+             ContainsSubstring("F8"));
+  CHECK_THAT(refusal(with_header(
+                 R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678")),
+             ContainsSubstring("disagree"));
+  CHECK_THAT(refusal(with_header(
+                 R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
+                 "12345678")),
+             ContainsSubstring("larger than the file"));
+  CHECK_THAT(refusal("PK\x03\x04 torch"), ContainsSubstring("PyTorch pickle"));
+  CHECK_THROWS_WITH(read_safetensors("/no/such.safetensors"),
+                    ContainsSubstring("/no/such.safetensors"));
+  CHECK_THROWS_AS(write_safetensors("/no/such/folder/x", {}), InconclusiveError);
+}
+
+TEST_CASE("a network's state survives a file, and loads by torchvision's names", "[safetensors]") {
+  const BackendKind kind = GENERATE(from_range(test::backends()));
+  const auto device = test::open_device(kind);
+  const auto stream = device->make_stream();
+  const Buffer scalars(*device, sizeof(StepScalars));
+  NetworkSettings settings;
+  settings.architecture = find_architecture("resnet18");
+  settings.batch_size = 2;
+  settings.image_size = 32;
+  settings.classes = 5;
+  settings.autotune = false;
+  const auto* on_device = static_cast<const StepScalars*>(scalars.data());
+  Network first(settings, *device, *stream, on_device);
+  first.initialise(3);
+
+  const Folder folder;
+  const std::string file = folder.path / "state.safetensors";
+  write_safetensors(file, first.state());
+  const auto tensors = read_safetensors(file);
+  CHECK(tensors.size() == 62 + 3 * 20);
+
+  Network second(settings, *device, *stream, on_device);
+  second.initialise(4);
+  CHECK(second.load(tensors, file).empty());
+  const auto a = first.state();
+  const auto b = second.state();
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    CHECK(a[i].name == b[i].name);
+    CHECK(a[i].values == b[i].values);
+  }
+  // He: standard deviation sqrt(2 / (64 * 9))
+  double squares = 0;
+  const std::vector<float>& w = a[3].values;
+  REQUIRE(a[3].name == "layer1.0.conv1.weight");
+  for (float v : w) squares += static_cast<double>(v) * v;
+  CHECK(std::sqrt(squares / static_cast<double>(w.size())) ==
+        Approx(std::sqrt(2.0 / 576)).epsilon(0.02));
+
+  settings.classes = 7;
+  Network other(settings, *device, *stream, on_device);
+  other.initialise(5);
+  CHECK_THAT(other.load(tensors, file),
+             ContainsSubstring("for 5 classes") && ContainsSubstring("seeded"));
+  CHECK(other.state()[3].values == w);
+
+  settings.architecture = find_architecture("resnet34");
+  Network deeper(settings, *device, *stream, on_device);
+  CHECK_THROWS_WITH(deeper.load(tensors, file),
+                    ContainsSubstring(file) && ContainsSubstring("no tensor layer1.2.conv1"));
+  settings.architecture = find_architecture("resnet50");
+  Network wider(settings, *device, *stream, on_device);
+  CHECK_THROWS_WITH(wider.load(tensors, file), ContainsSubstring("layer1.0.conv1.weight"));
+}
+
+}  // namespace shakedown
