@@ -1,6 +1,6 @@
 # Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
 # Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
-# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS.
+# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS; V=1 shows the commands.
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
@@ -8,8 +8,9 @@ BUILD ?= build
 BIN ?= bin
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-$(shell mkdir -p $(BUILD) && BACKENDS="$(BACKENDS)" CUDA_HOME="$(CUDA_HOME)" \
-  CUDA_ARCHS="$(CUDA_ARCHS)" launch/machine make > $(BUILD)/machine.mk)
+places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME
+$(shell mkdir -p $(BUILD) && $(foreach place,$(places),$(if $($(place)),$(place)="$($(place))")) \
+  launch/machine make > $(BUILD)/machine.mk)
 include $(BUILD)/machine.mk
 NEEDS_NOTHING := setup bench test doctor clean help format readme
 ifneq ($(MISSING_BACKEND),)
@@ -60,27 +61,30 @@ BINARIES := $(PROGRAMS:%=$(BIN)/%)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
 
 # ---- building ---------------------------------------------------------------------------------------
+ifneq ($(V),1)
+  quiet = @echo '$(1) $@';
+endif
 .PHONY: all tests
 all: $(BINARIES)
 tests: all $(TESTS)
 
 $(BINARIES): $(BIN)/%: $(LIBRARY_OBJECTS) $(BUILD)/training/%.cpp.o
 	@mkdir -p $(@D)
-	$(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS)
+	$(call quiet,link) $(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
 $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
 $(TESTS):
-	$(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS) $(CATCH_LIBS)
+	$(call quiet,link) $(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS) $(CATCH_LIBS)
 
 # Every object depends on the flags, so that another backend or option rebuilds what it must.
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(MPICXX) -std=c++20 $(CPPFLAGS) $(CXXFLAGS) -fopenmp $(WARNINGS) -MMD -MP -c $< -o $@
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(CPPFLAGS) $(CXXFLAGS) -fopenmp $(WARNINGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++20 $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
 
 # Files rewritten only when their text changes.
 hash := \#
@@ -113,11 +117,11 @@ FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*
 
 check:
 	tests/check_tree
-	clang-format --dry-run -Werror $(FORMATTED)
+	@clang-format --dry-run -Werror $(FORMATTED)
 doctor:
 	@launch/machine doctor
 format:
-	clang-format -i $(FORMATTED)
+	@clang-format -i $(FORMATTED)
 tidy: all
 	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(CPPFLAGS) -fopenmp \
 	  $(shell $(MPICXX) --showme:compile)

@@ -57,15 +57,18 @@ int choose_threads(const MpiSession& session, std::string& remark) {
   remark += fmt::format(", {} thread{} a rank", threads, threads == 1 ? "" : "s");
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   if (mine.size() == 1 && online > static_cast<long>(local.size()))
-    remark += fmt::format(" (binding left this rank 1 of {} cores: mpirun --bind-to none, or "
-                          "launch/mpi, gives it its share)", online);
+    remark += fmt::format(
+        " (binding left this rank 1 of {} cores: mpirun --bind-to none, or "
+        "launch/mpi, gives it its share)",
+        online);
   return threads;
 }
 
 }  // namespace
 
 void declare_options(OptionSet& options, BackendOptions& values) {
-  options.add("--backend", values.backend, "where to compute; auto takes the GPU where there is one")
+  options
+      .add("--backend", values.backend, "where to compute; auto takes the GPU where there is one")
       .one_of({"auto", "gpu", "cpu"});
   options.add("--timeout", values.timeout_s, "seconds after which an operation counts as hung")
       .at_least(0.1);

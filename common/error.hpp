@@ -50,8 +50,8 @@ struct InternalError : Error {
 }  // namespace shakedown
 
 /// States what the code relies on; a violation is a bug here, not the user's mistake.
-#define ENSURE(condition, message)                                                        \
-  do {                                                                                    \
-    if (!(condition))                                                                     \
-      ::shakedown::throw_broken_invariant(#condition, __FILE__, __LINE__, (message));     \
+#define ENSURE(condition, message)                                                    \
+  do {                                                                                \
+    if (!(condition))                                                                 \
+      ::shakedown::throw_broken_invariant(#condition, __FILE__, __LINE__, (message)); \
   } while (false)

@@ -6,23 +6,26 @@
 #include <fstream>
 #include <variant>
 
-#include "git_revision.hpp"
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
+#include "git_revision.hpp"
 
 namespace shakedown {
 namespace {
 
 // What bears on a measurement; nothing else of the environment is ever recorded.
 constexpr std::array kRecordedVariables{
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE",
-    "NCCL_ALGO",            "NCCL_PROTO",          "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",       "NCCL_SHM_DISABLE",    "NCCL_IB_DISABLE",      "NCCL_IB_HCA",
-    "NCCL_SOCKET_IFNAME",   "NCCL_MIN_NCHANNELS",  "NCCL_MAX_NCHANNELS",   "NCCL_MIN_CTAS",
-    "NCCL_MAX_CTAS",        "NCCL_BUFFSIZE",       "NCCL_NTHREADS",        "NCCL_CUMEM_ENABLE",
-    "NCCL_NET",             "NCCL_DEBUG",          "OMP_NUM_THREADS",      "OMP_PROC_BIND",
-    "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",   "SLURM_NTASKS"};
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_LAUNCH_BLOCKING",
+    "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO",           "NCCL_PROTO",
+    "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE",    "NCCL_P2P_LEVEL",
+    "NCCL_SHM_DISABLE",     "NCCL_IB_DISABLE",     "NCCL_IB_HCA",
+    "NCCL_SOCKET_IFNAME",   "NCCL_MIN_NCHANNELS",  "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",        "NCCL_MAX_CTAS",       "NCCL_BUFFSIZE",
+    "NCCL_NTHREADS",        "NCCL_CUMEM_ENABLE",   "NCCL_NET",
+    "NCCL_DEBUG",           "OMP_NUM_THREADS",     "OMP_PROC_BIND",
+    "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",
+    "SLURM_NTASKS"};
 
 }  // namespace
 

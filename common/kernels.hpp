@@ -30,8 +30,8 @@ struct UpdateRange {
   void* compute = nullptr;  // copy in the gradient's type, or null where there is none
   const void* gradient = nullptr;
   DataType gradient_type = DataType::float32;
-  float* state_a = nullptr;  // sgd: momentum; adam: first moment
-  float* state_b = nullptr;  // adam: second moment
+  float* state_a = nullptr;               // sgd: momentum; adam: first moment
+  float* state_b = nullptr;               // adam: second moment
   const std::uint8_t* decayed = nullptr;  // chunk flags of this range, or null: all decayed
   std::size_t count = 0;                  // elements; ranges start at a chunk
 };

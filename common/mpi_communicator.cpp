@@ -125,7 +125,8 @@ void divide(View view, int n) {
     case DataType::int8:
     case DataType::uint8: {
       ENSURE(n <= 127, "the average of 8-bit integers is for at most 127 ranks");
-      if (view.type == DataType::int8) return divide_all<std::int8_t>(view, static_cast<std::int8_t>(n));
+      if (view.type == DataType::int8)
+        return divide_all<std::int8_t>(view, static_cast<std::int8_t>(n));
       return divide_all<std::uint8_t>(view, static_cast<std::uint8_t>(n));
     }
   }
@@ -250,7 +251,9 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(part, device_, timeout_s_);
   }
 
-  void wait(const Event& event) override { wait_until_done(event, timeout_s_, [] {}); }
+  void wait(const Event& event) override {
+    wait_until_done(event, timeout_s_, [] {});
+  }
 
  protected:
   void begin_group() override { grouping_ = true; }

@@ -22,8 +22,7 @@ inline void check_mpi(int status, const char* expression, const char* file, int 
   MPI_Error_string(status, text, &length);
   throw_library_error("MPI", expression, file, line, text);
 }
-#define CHECK_MPI(expression) \
-  ::shakedown::check_mpi((expression), #expression, __FILE__, __LINE__)
+#define CHECK_MPI(expression) ::shakedown::check_mpi((expression), #expression, __FILE__, __LINE__)
 
 /// Completes the requests. Polls, so that a rank that never answers is noticed: past the timeout
 /// throws InconclusiveError with `what`. The requests must not be touched after that.

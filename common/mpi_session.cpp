@@ -95,8 +95,8 @@ std::vector<std::string> MpiSession::all_gather(const std::string& value) const 
   wait_for(request, handle_->timeout_s, "gathering a text from every rank");
   std::vector<std::string> values;
   for (std::size_t r = 0; r < counts.size(); ++r)
-    values.push_back(all.substr(static_cast<std::size_t>(offsets[r]),
-                                static_cast<std::size_t>(counts[r])));
+    values.push_back(
+        all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(counts[r])));
   return values;
 }
 

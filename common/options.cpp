@@ -47,8 +47,8 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 /// "--batch_size=3" -> "--batch-size=3"; values are left alone.
 std::string with_hyphens(std::string argument) {
   if (argument.rfind("--", 0) != 0) return argument;
-  const auto end = argument.begin() + static_cast<std::ptrdiff_t>(
-                                          std::min(argument.find('='), argument.size()));
+  const auto end =
+      argument.begin() + static_cast<std::ptrdiff_t>(std::min(argument.find('='), argument.size()));
   std::replace(argument.begin(), end, '_', '-');
   return argument;
 }
@@ -66,7 +66,8 @@ class Declared final : public Option {
     option->check(
         [minimum](const std::string& text) {
           double value = 0;
-          if (!CLI::detail::lexical_cast(text, value)) return fmt::format("{} is not a number", text);
+          if (!CLI::detail::lexical_cast(text, value))
+            return fmt::format("{} is not a number", text);
           return value >= minimum ? "" : fmt::format("{} is below {:g}", text, minimum);
         },
         fmt::format("at least {:g}", minimum));
@@ -157,7 +158,8 @@ Option& OptionSet::add(const std::string& names, OptionTarget target, const std:
 void OptionSet::add_alias(const std::string& names, std::string& target, std::string value,
                           const std::string& help) {
   implementation_->app
-      .add_flag_callback(names, [&target, value] { target = value; }, help)
+      .add_flag_callback(
+          names, [&target, value] { target = value; }, help)
       ->group(implementation_->group);
 }
 
@@ -205,7 +207,8 @@ std::string OptionSet::markdown() const {
     std::string names = d.names;
     for (std::size_t at = 0; (at = names.find(',', at)) != std::string::npos; at += 4)
       names.replace(at, 1, "`, `");
-    text += fmt::format("| `{}` | {} | {} |\n", names, d.default_shown, d.option->get_description());
+    text +=
+        fmt::format("| `{}` | {} | {} |\n", names, d.default_shown, d.option->get_description());
   }
   return text;
 }

@@ -15,8 +15,8 @@ namespace shakedown {
 
 /// Where an option's value goes; the value it has at the declaration is the default. A bool takes
 /// on or off, and is on when the option stands alone. A list is given as a,b,c.
-using OptionTarget = std::variant<bool*, int*, double*, std::string*, std::vector<int>*,
-                                  std::vector<std::string>*>;
+using OptionTarget =
+    std::variant<bool*, int*, double*, std::string*, std::vector<int>*, std::vector<std::string>*>;
 
 class Option {
  public:

@@ -29,11 +29,12 @@ std::string first_problem(const std::vector<RankView>& ranks) {
 
 BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks) {
   if (option == "cpu") return BackendKind::cpu;
-  const auto with_gpu = std::count_if(ranks.begin(), ranks.end(),
-                                      [](const RankView& r) { return !r.gpus.empty(); });
+  const auto with_gpu =
+      std::count_if(ranks.begin(), ranks.end(), [](const RankView& r) { return !r.gpus.empty(); });
   if (with_gpu == static_cast<std::ptrdiff_t>(ranks.size())) return BackendKind::gpu;
   if (with_gpu == 0) {
-    if (option == "gpu") throw UsageError("--backend gpu: no GPU is visible" + first_problem(ranks));
+    if (option == "gpu")
+      throw UsageError("--backend gpu: no GPU is visible" + first_problem(ranks));
     return BackendKind::cpu;
   }
   throw UsageError(fmt::format(
@@ -49,9 +50,8 @@ std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const RankView& rank = ranks[r];
     auto& on_host = taken[rank.host];
-    const auto free = std::find_if(rank.gpus.begin(), rank.gpus.end(), [&](const auto& uuid) {
-      return on_host.count(uuid) == 0;
-    });
+    const auto free = std::find_if(rank.gpus.begin(), rank.gpus.end(),
+                                   [&](const auto& uuid) { return on_host.count(uuid) == 0; });
     if (free == rank.gpus.end()) {
       const auto ranks_here = std::count_if(ranks.begin(), ranks.end(), [&](const RankView& other) {
         return other.host == rank.host;
@@ -59,10 +59,10 @@ std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {
       std::set<std::string> gpus_here;
       for (const RankView& other : ranks)
         if (other.host == rank.host) gpus_here.insert(other.gpus.begin(), other.gpus.end());
-      const std::string clash =
-          rank.gpus.empty() ? "it sees none"
-                            : fmt::format("{} is held by rank {} already", rank.gpus.front(),
-                                          on_host.at(rank.gpus.front()));
+      const std::string clash = rank.gpus.empty()
+                                    ? "it sees none"
+                                    : fmt::format("{} is held by rank {} already",
+                                                  rank.gpus.front(), on_host.at(rank.gpus.front()));
       throw UsageError(fmt::format(
           "no GPU for rank {} on {}: {} ranks and {} visible GPU{} there, {}. Start at most one "
           "rank per GPU",
@@ -77,9 +77,10 @@ std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {
 int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t local_rank) {
   double share = 0;
   for (int core : affinities.at(local_rank)) {
-    const auto sharing = std::count_if(affinities.begin(), affinities.end(), [&](const auto& cores) {
-      return std::find(cores.begin(), cores.end(), core) != cores.end();
-    });
+    const auto sharing =
+        std::count_if(affinities.begin(), affinities.end(), [&](const auto& cores) {
+          return std::find(cores.begin(), cores.end(), core) != cores.end();
+        });
     share += 1.0 / static_cast<double>(sharing);
   }
   return std::max(1, static_cast<int>(share + 1e-9));

@@ -27,17 +27,29 @@ const std::vector<Reduction>& all_reductions();
 template <class T>
 struct DataTypeOf;
 template <>
-struct DataTypeOf<double> { static constexpr DataType value = DataType::float64; };
+struct DataTypeOf<double> {
+  static constexpr DataType value = DataType::float64;
+};
 template <>
-struct DataTypeOf<float> { static constexpr DataType value = DataType::float32; };
+struct DataTypeOf<float> {
+  static constexpr DataType value = DataType::float32;
+};
 template <>
-struct DataTypeOf<std::int64_t> { static constexpr DataType value = DataType::int64; };
+struct DataTypeOf<std::int64_t> {
+  static constexpr DataType value = DataType::int64;
+};
 template <>
-struct DataTypeOf<std::int32_t> { static constexpr DataType value = DataType::int32; };
+struct DataTypeOf<std::int32_t> {
+  static constexpr DataType value = DataType::int32;
+};
 template <>
-struct DataTypeOf<std::int8_t> { static constexpr DataType value = DataType::int8; };
+struct DataTypeOf<std::int8_t> {
+  static constexpr DataType value = DataType::int8;
+};
 template <>
-struct DataTypeOf<std::uint8_t> { static constexpr DataType value = DataType::uint8; };
+struct DataTypeOf<std::uint8_t> {
+  static constexpr DataType value = DataType::uint8;
+};
 
 /// Where memory lies. On the cpu backend device memory is host memory too.
 enum class Place { host, device };
@@ -54,8 +66,8 @@ struct BasicView {
   BasicView(Byte* data, std::size_t count, DataType type, Place place)
       : data(data), count(count), type(type), place(place) {}
   template <class Other>
-    requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
-  BasicView(const BasicView<Other>& other)  // NOLINT: a view of constants is made implicitly
+  requires(std::is_const_v<Byte> && !std::is_const_v<Other>)
+      BasicView(const BasicView<Other>& other)  // NOLINT: a view of constants is made implicitly
       : data(other.data), count(other.count), type(other.type), place(other.place) {}
   template <class T>
   BasicView(std::span<T> elements)  // NOLINT: host memory converts implicitly

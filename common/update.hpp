@@ -13,8 +13,9 @@
 
 namespace shakedown {
 
-SHAKEDOWN_HOST_DEVICE inline void sgd_update(float& w, float& momentum, float gradient, bool decayed,
-                                             const SgdSettings& s, float learning_rate) {
+SHAKEDOWN_HOST_DEVICE inline void sgd_update(float& w, float& momentum, float gradient,
+                                             bool decayed, const SgdSettings& s,
+                                             float learning_rate) {
   const float g = decayed ? gradient + s.weight_decay * w : gradient;
   momentum = s.momentum * momentum + g;
   w -= learning_rate * (s.nesterov ? g + s.momentum * momentum : momentum);

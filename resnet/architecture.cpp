@@ -43,7 +43,8 @@ Layers layers_of(const Architecture& architecture) {
       const int stride = stage > 0 && b == 0 ? 2 : 1;
       auto conv = [&](int index, int c, int k, int kernel, int conv_stride) {
         block.path.push_back({fmt::format("{}.conv{}", block.name, index),
-                              fmt::format("{}.bn{}", block.name, index), c, k, kernel, conv_stride});
+                              fmt::format("{}.bn{}", block.name, index), c, k, kernel,
+                              conv_stride});
       };
       if (architecture.bottleneck) {
         conv(1, channels, width, 1, 1);
@@ -54,8 +55,12 @@ Layers layers_of(const Architecture& architecture) {
         conv(2, width, width, 3, 1);
       }
       if (stride != 1 || channels != width * expansion)
-        block.shortcut = {block.name + ".downsample.0", block.name + ".downsample.1", channels,
-                          width * expansion, 1, stride};
+        block.shortcut = {block.name + ".downsample.0",
+                          block.name + ".downsample.1",
+                          channels,
+                          width * expansion,
+                          1,
+                          stride};
       channels = width * expansion;
       layers.blocks.push_back(std::move(block));
     }

@@ -52,10 +52,10 @@ struct Parameter {
   std::string name;                 // "layer1.0.conv1.weight"
   std::vector<std::int64_t> shape;  // torchvision's: K C R S, classes x features, or one dimension
   ParameterKind kind = ParameterKind::conv_weight;
-  int block = 0;            // 0 the stem, 1.. the residual blocks, last the head
-  std::size_t count = 0;    // elements
-  std::size_t offset = 0;   // where it starts in the flat buffers, in elements
-  std::size_t stored = 0;   // elements it takes there: more than count where padded with zeros
+  int block = 0;           // 0 the stem, 1.. the residual blocks, last the head
+  std::size_t count = 0;   // elements
+  std::size_t offset = 0;  // where it starts in the flat buffers, in elements
+  std::size_t stored = 0;  // elements it takes there: more than count where padded with zeros
 };
 
 /// A batch normalisation's running mean and variance, `channels` elements each.
@@ -91,8 +91,8 @@ class ParameterTable {
   int blocks() const { return static_cast<int>(block_ranges_.size()); }
   Range block_range(int block) const { return block_ranges_.at(static_cast<std::size_t>(block)); }
 
-  std::size_t payload_count() const { return payload_; }    // elements without padding
-  std::size_t stored_count() const { return stored_; }      // elements of a flat buffer
+  std::size_t payload_count() const { return payload_; }  // elements without padding
+  std::size_t stored_count() const { return stored_; }    // elements of a flat buffer
   std::size_t statistics_count() const { return statistics_stored_; }
   /// Payload elements within a range that starts and ends at parameters.
   std::size_t payload_in(Range range) const;

@@ -40,8 +40,9 @@ void MemoryPlan::place() {
     }
     slot->offset_ = offset;
     bytes_ = std::max(bytes_, aligned(offset + slot->bytes_));
-    const auto at = std::upper_bound(placed.begin(), placed.end(), slot,
-                                     [](const Slot* a, const Slot* b) { return a->offset_ < b->offset_; });
+    const auto at =
+        std::upper_bound(placed.begin(), placed.end(), slot,
+                         [](const Slot* a, const Slot* b) { return a->offset_ < b->offset_; });
     placed.insert(at, slot);
   }
 }

@@ -32,7 +32,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
   options.heading("Network");
   options.add("--model", values.model, "depth of the ResNet").one_of(names);
-  options.add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
+  options
+      .add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
       .existing_file()
       .default_text("seeded");
   options.add("--image-size", values.image_size, "pixels a side, from 32").at_least(32);
@@ -43,10 +44,13 @@ void declare_options(OptionSet& options, ModelOptions& values) {
       .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
       .default_text("tf32 on gpu, fp32 on cpu");
   options.add_alias("--amp,--use-amp", values.precision, "fp16", "--precision fp16");
-  options.add("--label-smoothing", values.label_smoothing, "share of the target spread over classes")
+  options
+      .add("--label-smoothing", values.label_smoothing, "share of the target spread over classes")
       .at_least(0);
   options.add("--autotune", values.autotune,
               "on: time each convolution's candidate algorithms; off: take the first");
+  options.add("--deterministic", values.deterministic,
+              "leave out algorithms whose results do not repeat bitwise");
 }
 
 Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,
@@ -59,8 +63,8 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
       table_(layers_, settings.classes, stem_channels(device)),
       weights_(device, stream, table_, compute_type(settings.precision)),
       metrics_(device, sizeof(HeadMetrics)) {
-  const UnitContext context{device_, stream_,  settings_.precision, table_,
-                            weights_, plan_,   settings_.autotune};
+  const UnitContext context{device_,  stream_, settings_.precision, table_,
+                            weights_, plan_,   settings_.autotune,  settings_.deterministic};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
   device_.zero(metrics_.data(), metrics_.bytes(), stream_);
   build_units();
@@ -114,10 +118,10 @@ void Network::build_units() {
                               settings_.image_size};
   input_ = plan_.reserve("image", units_->activation_bytes(image), 0, end);
   labels_ = plan_.reserve("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), 0, end);
-  logits_ = plan_.reserve("logits",
-                          static_cast<std::size_t>(n) *
-                              static_cast<std::size_t>(settings_.classes) * sizeof(float),
-                          0, end);
+  logits_ = plan_.reserve(
+      "logits",
+      static_cast<std::size_t>(n) * static_cast<std::size_t>(settings_.classes) * sizeof(float), 0,
+      end);
 
   // A block's input and the gradients that come back for it: from its path and its shortcut.
   ActivationShape x_shape = output_of(layers_, settings_);
@@ -128,11 +132,14 @@ void Network::build_units() {
     dx.first = build.gradient(block.name + " dx", x_shape, first, unit);
     dx.second = build.gradient(block.name + " dshortcut", x_shape, last, unit);
   };
-  const auto units_in = [](const ResidualBlock& block) { return static_cast<int>(block.path.size()); };
+  const auto units_in = [](const ResidualBlock& block) {
+    return static_cast<int>(block.path.size());
+  };
 
   gradients_of_input(layers_.blocks.front(), 1, units_in(layers_.blocks.front()));
   blocks_.emplace_back();
-  blocks_.back().push_back(units_->stem({build.moments(unit), normed(layers_.stem, image), input_, x, dx}));
+  blocks_.back().push_back(
+      units_->stem({build.moments(unit), normed(layers_.stem, image), input_, x, dx}));
 
   for (std::size_t b = 0; b < layers_.blocks.size(); ++b) {
     const ResidualBlock& block = layers_.blocks[b];
@@ -161,8 +168,9 @@ void Network::build_units() {
       } else {
         dx = {build.gradient("head dx", x_shape, unit + 1, unit), nullptr};
       }
-      ConvNormAddSpec spec{build.moments(unit), layer, path_input, block_input, std::nullopt, x,
-                           dx, dinput, block_dx.second};
+      ConvNormAddSpec spec{build.moments(unit), layer, path_input, block_input,
+                           std::nullopt,        x,     dx,         dinput,
+                           block_dx.second};
       if (block.shortcut) spec.shortcut_layer = normed(*block.shortcut, block_shape);
       blocks_.back().push_back(units_->conv_norm_add(spec));
     }
@@ -171,10 +179,10 @@ void Network::build_units() {
   ++unit;
   ENSURE(unit + 1 == build.count, "units and moments");
   blocks_.emplace_back();
-  blocks_.back().push_back(units_->head({build.moments(unit), x_shape, settings_.classes,
-                                         settings_.label_smoothing, table_.parameter("fc.weight"),
-                                         table_.parameter("fc.bias"), x, logits_, labels_, dx.first,
-                                         static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
+  blocks_.back().push_back(
+      units_->head({build.moments(unit), x_shape, settings_.classes, settings_.label_smoothing,
+                    table_.parameter("fc.weight"), table_.parameter("fc.bias"), x, logits_, labels_,
+                    dx.first, static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
   ENSURE(blocks() == table_.blocks(), "blocks of the network and of the table");
 }
 

@@ -25,6 +25,7 @@ struct ModelOptions {
   std::string precision = "auto";
   double label_smoothing = 0;
   bool autotune = true;
+  bool deterministic = false;
 };
 void declare_options(OptionSet& options, ModelOptions& values);
 
@@ -35,7 +36,8 @@ struct NetworkSettings {
   int classes = 1000;
   Precision precision = Precision::fp32;
   float label_smoothing = 0;
-  bool autotune = true;
+  bool autotune = true;        // time each convolution's algorithms, else take the first
+  bool deterministic = false;  // leave out algorithms whose results do not repeat bitwise
 };
 
 class Network {

@@ -53,12 +53,14 @@ void Network::upload_master(const std::vector<float>& master) {
 }
 
 void Network::initialise(std::uint64_t seed) {
+  const auto& parameters = table_.parameters();
+  std::vector<std::vector<float>> values(parameters.size());
+#pragma omp parallel for schedule(dynamic)
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    values[i] = initial_values(parameters[i], layers_.features, Random(derive_seed(seed, i)));
   std::vector<float> master(table_.stored_count(), 0.0F);
-  std::uint64_t index = 0;
-  for (const Parameter& p : table_.parameters())
-    units_->pack_parameter(
-        p, initial_values(p, layers_.features, Random(derive_seed(seed, index++))),
-        stored_part(master, p));
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    units_->pack_parameter(parameters[i], values[i], stored_part(master, parameters[i]));
   upload_master(master);
 
   std::vector<float> statistics(table_.statistics_count(), 0.0F);
@@ -75,8 +77,8 @@ std::string Network::load(const std::vector<Tensor>& tensors, const std::string&
   auto find = [&](const std::string& name) -> const Tensor& {
     const auto found = by_name.find(name);
     if (found == by_name.end())
-      throw UsageError(fmt::format("{}: no tensor {}, which {} has", file, name,
-                                   settings_.architecture.name));
+      throw UsageError(
+          fmt::format("{}: no tensor {}, which {} has", file, name, settings_.architecture.name));
     return *found->second;
   };
 
@@ -140,10 +142,8 @@ std::vector<Tensor> Network::state() const {
     const std::vector<std::int64_t> shape{channels};
     tensors.push_back({s.name + ".running_mean", shape, {from, from + channels}});
     tensors.push_back({s.name + ".running_var", shape, {from + channels, from + 2 * channels}});
-    tensors.push_back({s.name + ".num_batches_tracked",
-                       {},
-                       {static_cast<float>(batches_tracked_)},
-                       true});
+    tensors.push_back(
+        {s.name + ".num_batches_tracked", {}, {static_cast<float>(batches_tracked_)}, true});
   }
   return tensors;
 }

@@ -1,4 +1,5 @@
-// Shapes of activations and convolutions. Counts are elements, whatever layout a backend gives them.
+// Shapes of activations and convolutions. Counts are elements, whatever layout a backend gives
+// them.
 #pragma once
 
 #include <cstddef>
@@ -35,9 +36,7 @@ struct ConvShape {
   }
   /// Of the forward pass, a multiply and an add counted as two. Each of the backward pass's two
   /// convolutions (data gradient, weight gradient) takes as many.
-  double flop() const {
-    return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel;
-  }
+  double flop() const { return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel; }
   bool operator==(const ConvShape&) const = default;
 };
 

@@ -75,7 +75,8 @@ Tensor read_tensor(const std::string& path, const std::string& name, const Json&
 
   tensor.values.resize(count);
   const char* from = file.data() + data_start + offsets[0];
-  for (std::uint64_t i = 0; i < count; ++i) tensor.values[i] = format->read(from + i * format->size);
+  for (std::uint64_t i = 0; i < count; ++i)
+    tensor.values[i] = format->read(from + i * format->size);
   tensor.is_integer = dtype[0] == 'I';
   return tensor;
 }
@@ -96,8 +97,8 @@ std::vector<Tensor> read_safetensors(const std::string& path) {
     throw UsageError(path + ": not a safetensors file, or truncated");
   std::vector<Tensor> tensors;
   try {
-    const Json header = Json::parse(file.begin() + 8,
-                                    file.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes));
+    const Json header =
+        Json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes));
     if (!header.is_object()) throw UsageError(path + ": its header is not a JSON object");
     for (const auto& [name, entry] : header.items())
       if (name != "__metadata__")

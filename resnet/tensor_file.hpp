@@ -12,12 +12,12 @@ namespace shakedown {
 struct Tensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  std::vector<float> values;    // row-major
-  bool is_integer = false;      // written as int64 (num_batches_tracked)
+  std::vector<float> values;  // row-major
+  bool is_integer = false;    // written as int64 (num_batches_tracked)
 };
 
-/// Reads F64, F32, F16, BF16, I64 and I32 tensors, as float32. Throws UsageError naming the file and what
-/// is wrong with it; a PyTorch pickle is recognised and the way to convert it told.
+/// Reads F64, F32, F16, BF16, I64 and I32 tensors, as float32. Throws UsageError naming the file
+/// and what is wrong with it; a PyTorch pickle is recognised and the way to convert it told.
 std::vector<Tensor> read_safetensors(const std::string& path);
 
 /// Writes to a temporary file beside `path` and renames it. Throws InconclusiveError naming the

@@ -80,8 +80,8 @@ struct ConvNormAddSpec {
   Moments when;
   NormedConv layer;
   const Slot* x = nullptr;
-  const Slot* shortcut = nullptr;             // the block's input
-  std::optional<NormedConv> shortcut_layer;   // absent: the identity
+  const Slot* shortcut = nullptr;            // the block's input
+  std::optional<NormedConv> shortcut_layer;  // absent: the identity
   const Slot* y = nullptr;
   Addends dy;
   const Slot* dx = nullptr;
@@ -127,6 +127,7 @@ struct UnitContext {
   const Weights& weights;
   MemoryPlan& plan;
   bool autotune = true;
+  bool deterministic = false;
 };
 
 /// Makes units and knows the backend's layouts. Conversions are on the host, for files and tests.
@@ -158,7 +159,8 @@ class UnitFactory {
                                 std::span<float> canonical) const = 0;
 };
 
-/// Mean and deviation of ImageNet's channels (R, G, B), of pixels in 0..1, as torchvision's recipes.
+/// Mean and deviation of ImageNet's channels (R, G, B), of pixels in 0..1, as torchvision's
+/// recipes.
 inline constexpr float kImageMean[3] = {0.485F, 0.456F, 0.406F};
 inline constexpr float kImageDeviation[3] = {0.229F, 0.224F, 0.225F};
 

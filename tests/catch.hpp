@@ -12,3 +12,10 @@ inline auto ContainsSubstring(const std::string& text) { return Contains(text); 
 #endif
 
 using Catch::Matchers::ContainsSubstring;
+
+// mpirun gives its ranks a pseudo-terminal; the reports are read in files.
+#if CATCH_VERSION_MAJOR >= 3
+inline constexpr const char* kPlainText[] = {"--colour-mode", "none"};
+#else
+inline constexpr const char* kPlainText[] = {"--use-colour", "no"};
+#endif

@@ -1,5 +1,5 @@
-// Runs the tests of one program on every rank. Rank 0 reports to the terminal; another rank's report
-// is shown when it failed.
+// Runs the tests of one program on every rank. Rank 0 reports to the terminal; another rank's
+// report is shown when it failed.
 #define CATCH_CONFIG_RUNNER
 #include <unistd.h>
 
@@ -61,6 +61,7 @@ int main(int argc, char** argv) {
   std::vector<const char*> arguments(argv, argv + argc);
   const std::string report =
       std::string(argv[0]) + ".rank" + std::to_string(session.rank()) + ".txt";
+  arguments.insert(arguments.end(), std::begin(kPlainText), std::end(kPlainText));
   if (session.rank() > 0) arguments.insert(arguments.end(), {"-o", report.c_str()});
 
   int failed = 0;

@@ -9,8 +9,8 @@
 
 #include "common/backend.hpp"
 #include "common/device.hpp"
-#include "common/kernels.hpp"
 #include "common/error.hpp"
+#include "common/kernels.hpp"
 #include "common/random.hpp"
 
 namespace shakedown {

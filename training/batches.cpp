@@ -18,8 +18,7 @@ std::size_t label_bytes(const NetworkSettings& shape) {
 
 class SyntheticBatches final : public BatchSource {
  public:
-  SyntheticBatches(Device& device, Stream& stream, const NetworkSettings& shape,
-                   std::uint64_t seed)
+  SyntheticBatches(Device& device, Stream& stream, const NetworkSettings& shape, std::uint64_t seed)
       : images_(device, image_bytes(shape)), labels_(device, label_bytes(shape)) {
     Random random(seed);
     std::vector<std::uint8_t> pixels(images_.bytes());

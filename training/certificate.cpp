@@ -9,8 +9,7 @@ namespace shakedown {
 namespace {
 
 std::vector<float> master_weights(Engine& engine) {
-  return download<float>(engine.device(), engine.stream(),
-                         engine.network().weights().master().data,
+  return download<float>(engine.device(), engine.stream(), engine.network().weights().master().data,
                          engine.network().table().stored_count());
 }
 
@@ -32,8 +31,8 @@ std::vector<float> weights_after_three_steps(Engine& engine, BatchSource& batche
 }
 
 /// The share of its own movement by which a tensor may differ. Sums taken in another order differ
-/// by roundings; in three steps a rounding can turn a ReLU round, which moves gradients by a step of
-/// their own (a few percent, measured). An exchange that goes wrong moves a tensor by all of it.
+/// by roundings; in three steps a rounding can turn a ReLU round, which moves gradients by a step
+/// of their own (a few percent, measured). An exchange that goes wrong moves a tensor by all of it.
 double allowed_share(DataType type) { return type == DataType::float32 ? 0.1 : 0.25; }
 
 /// How far apart two sets of weights are, tensor by tensor.
@@ -117,12 +116,10 @@ std::string summary_of_certificate(const Json& certificate) {
     return fmt::format("certificate  waived: {}\n", certificate.at("waived").get<std::string>());
   return fmt::format(
       "certificate  {}: weights after 3 steps as by {}, {} differs most, by {:.2g} "
-                     "(tolerance {:.2g})\n",
-                     certificate.at("pass").get<bool>() ? "PASS" : "FAIL",
-                     certificate.at("reference").get<std::string>(),
-                     certificate.at("tensor").get<std::string>(),
-                     certificate.at("max_abs_diff").get<double>(),
-                     certificate.at("tolerance").get<double>());
+      "(tolerance {:.2g})\n",
+      certificate.at("pass").get<bool>() ? "PASS" : "FAIL",
+      certificate.at("reference").get<std::string>(), certificate.at("tensor").get<std::string>(),
+      certificate.at("max_abs_diff").get<double>(), certificate.at("tolerance").get<double>());
 }
 
 }  // namespace shakedown

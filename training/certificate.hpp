@@ -25,8 +25,7 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
 /// the engine is restarted afterwards. The "certificate" record's fields, the same on every rank:
 /// reference, tensor, max_abs_diff, tolerance, pass; pass is null, with `waived`, where there is
 /// nothing to compare with.
-Json certify(Engine& engine, BatchSource& batches, double learning_rate,
-             const MpiSession& session);
+Json certify(Engine& engine, BatchSource& batches, double learning_rate, const MpiSession& session);
 
 /// Throws FailError naming the first rank whose weights differ from rank 0's in any bit.
 void check_ranks_agree(Engine& engine, const MpiSession& session);

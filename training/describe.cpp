@@ -5,8 +5,8 @@
 namespace shakedown {
 namespace {
 
-std::string row(const std::string& name, const std::string& output, double parameters,
-                double mflop, double activation_bytes) {
+std::string row(const std::string& name, const std::string& output, double parameters, double mflop,
+                double activation_bytes) {
   return fmt::format("{:<24} {:>16} {:>12.0f} {:>10.1f} {:>11}\n", name, output, parameters, mflop,
                      activation_bytes > 0 ? readable_bytes(activation_bytes) : "");
 }
@@ -69,7 +69,8 @@ std::string describe(const Network& network, const Strategy& strategy) {
   text += fmt::format(
       "\nmemory of a rank, batch {}, {}:\n"
       "  weights, gradients, statistics  {}\n"
-      "  activations and their gradients {} (tensors sharing bytes by lifetime; {} if each had its\n"
+      "  activations and their gradients {} (tensors sharing bytes by lifetime; {} if each had "
+      "its\n"
       "                                  own, {} at least)\n",
       s.batch_size, name_of(s.precision), bytes(network.weights().bytes()),
       bytes(network.plan().bytes()), bytes([&] {

@@ -40,8 +40,7 @@ void Engine::check_memory(int ranks_on_device) const {
 
   // activations and batches grow in proportion to the batch; weights are allocated already
   const int batch = settings_.network.batch_size;
-  const double bytes_per_image =
-      static_cast<double>(needed - aside) / static_cast<double>(batch);
+  const double bytes_per_image = static_cast<double>(needed - aside) / static_cast<double>(batch);
   const double room = static_cast<double>(free_bytes) - static_cast<double>(aside);
   const int largest = std::clamp(static_cast<int>(room / bytes_per_image), 0, batch - 1);
   std::string help;
@@ -52,13 +51,13 @@ void Engine::check_memory(int ranks_on_device) const {
                         (batch + largest - 1) / largest);
   for (const StrategyEntry& entry : strategies())
     if (entry.name == std::string("fsdp")) help += "; --strategy fsdp shares the weights' memory";
-  throw UsageError(fmt::format(
-      "--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
-      readable_bytes(static_cast<double>(needed)), name_of(device().kind()),
-      readable_bytes(static_cast<double>(free_bytes)),
-      largest > 0 ? fmt::format("The largest batch that fits is {}", largest)
-                  : std::string("Not even one image fits"),
-      help));
+  throw UsageError(
+      fmt::format("--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
+                  readable_bytes(static_cast<double>(needed)), name_of(device().kind()),
+                  readable_bytes(static_cast<double>(free_bytes)),
+                  largest > 0 ? fmt::format("The largest batch that fits is {}", largest)
+                              : std::string("Not even one image fits"),
+                  help));
 }
 
 void Engine::use_strategy(const StrategyOptions& options) {
@@ -70,8 +69,7 @@ void Engine::use_strategy(const StrategyOptions& options) {
 void Engine::restart() {
   network_.initialise(settings_.seed);
   if (!settings_.weights_file.empty())
-    load_remark_ =
-        network_.load(read_safetensors(settings_.weights_file), settings_.weights_file);
+    load_remark_ = network_.load(read_safetensors(settings_.weights_file), settings_.weights_file);
   optimizer_.reset();
   StepScalars scalars;
   if (scales_loss(settings_.network.precision)) scalars.loss_scale = kInitialLossScale;
@@ -103,8 +101,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
 
   for (int micro_batch = 0; micro_batch < settings_.accumulate; ++micro_batch) {
     load_batch(micro_batch);
-    for (int block = 0; block < network_.blocks(); ++block)
-      network_.forward(block, Pass::training);
+    for (int block = 0; block < network_.blocks(); ++block) network_.forward(block, Pass::training);
     for (int block = network_.blocks() - 1; block >= 0; --block) {
       network_.backward(block);
       accumulate(network_.block_range(block), micro_batch);
@@ -126,8 +123,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
 }
 
 void Engine::evaluate() {
-  for (int block = 0; block < network_.blocks(); ++block)
-    network_.forward(block, Pass::evaluation);
+  for (int block = 0; block < network_.blocks(); ++block) network_.forward(block, Pass::evaluation);
 }
 
 void Engine::finish() {

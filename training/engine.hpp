@@ -20,8 +20,8 @@ struct EngineSettings {
   StrategyOptions strategy;
   int accumulate = 1;  // micro-batches an update
   std::uint64_t seed = 0;
-  std::string weights_file;          // or empty: seeded
-  std::size_t batch_bytes = 0;       // that the caller will allocate for a batch on the device
+  std::string weights_file;     // or empty: seeded
+  std::size_t batch_bytes = 0;  // that the caller will allocate for a batch on the device
 };
 
 class Engine {
@@ -34,7 +34,8 @@ class Engine {
   void allocate(int ranks_on_device);
 
   /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
-  /// backward, exchange and update. Waits only for a step some way back, so that the host does not run away.
+  /// backward, exchange and update. Waits only for a step some way back, so that the host does not
+  /// run away.
   using LoadBatch = std::function<void(int micro_batch)>;
   void step(const LoadBatch& load_batch, double learning_rate);
 

@@ -115,9 +115,10 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
     std::fflush(stdout);
     record.write("epoch", line);
     if (epoch > 0 && !std::isfinite(line["train_loss"].get<double>()))
-      throw FailError(fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
-                                  "another --precision",
-                                  epoch));
+      throw FailError(
+          fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
+                      "another --precision",
+                      epoch));
   }
 }
 

@@ -49,8 +49,7 @@ UpdateRange Optimizer::part(Range range) const {
     return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) + range.begin : nullptr;
   };
   part.master = static_cast<float*>(weights_.master().slice(range.begin, range.count()).data);
-  if (weights_.has_copy())
-    part.compute = weights_.compute().slice(range.begin, range.count()).data;
+  if (weights_.has_copy()) part.compute = weights_.compute().slice(range.begin, range.count()).data;
   part.gradient = weights_.gradients().slice(range.begin, range.count()).data;
   part.gradient_type = weights_.type();
   part.state_a = in(state_a_);
@@ -65,9 +64,9 @@ void Optimizer::update(const std::vector<Range>& ranges, const StepScalars* scal
   const auto decay = static_cast<float>(options_.weight_decay);
   for (const Range& range : ranges) {
     if (options_.optimizer == "sgd") {
-      device_.kernels().sgd(
-          part(range), {static_cast<float>(options_.momentum), decay, options_.nesterov}, scalars,
-          stream_);
+      device_.kernels().sgd(part(range),
+                            {static_cast<float>(options_.momentum), decay, options_.nesterov},
+                            scalars, stream_);
     } else {
       AdamSettings settings;
       settings.weight_decay = decay;

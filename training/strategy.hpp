@@ -16,9 +16,9 @@ class OptionSet;
 
 struct StrategyOptions {
   std::string strategy = "ddp";
-  double bucket_cap_mb = 25;    // MiB
-  double first_bucket_mb = 1;   // MiB
-  bool per_tensor = false;      // all-reduce: one operation a parameter
+  double bucket_cap_mb = 25;   // MiB
+  double first_bucket_mb = 1;  // MiB
+  bool per_tensor = false;     // all-reduce: one operation a parameter
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 

@@ -36,8 +36,8 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["temperature_c"] = session.all_gather(mine.temperature_c);
   record["joules_per_image"] = sum(session.all_gather(mine.energy_j)) / images;
   std::vector<std::string> reasons;
-  for (const std::string& name :
-       session.all_gather(fmt::format("{}", fmt::join(throttle_reason_names(mine.throttle_reasons), " "))))
+  for (const std::string& name : session.all_gather(
+           fmt::format("{}", fmt::join(throttle_reason_names(mine.throttle_reasons), " "))))
     reasons.push_back(name);
   record["throttle_reasons"] = reasons;
 }
@@ -100,7 +100,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
     step_ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
   const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
   const EngineSettings& s = engine.settings();
-  const double images = static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
+  const double images =
+      static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
   const double rate = sum(session.all_gather(images / elapsed_s));
   const Summary spread = summarize(step_ms);
   const Interval interval = bootstrap_median(step_ms);
@@ -123,9 +124,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["input_stall_ms"] = batches.stall_seconds() * 1e3;
   record["peak_memory_bytes"] =
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
-  record["process_memory_bytes"] =
-      session.all_gather(gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown)
-                             : peak_resident_bytes());
+  record["process_memory_bytes"] = session.all_gather(
+      gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
   record["graph"] = false;
   record["grad_dtype"] = name_of(compute_type(s.network.precision));
   record["loss_first"] = loss_first;
@@ -133,9 +133,10 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["skipped_steps"] = engine.read_scalars().skipped;
   if (gpu) add_health(record, window, images * ranks, session);
   if (!std::isfinite(record["loss_last"].get<double>()))
-    throw FailError(fmt::format("the loss is not finite after {} steps (it began at {:.4g}): a "
-                                "lower --learning-rate, or another --precision",
-                                steps, loss_first));
+    throw FailError(
+        fmt::format("the loss is not finite after {} steps (it began at {:.4g}): a "
+                    "lower --learning-rate, or another --precision",
+                    steps, loss_first));
   return record;
 }
 

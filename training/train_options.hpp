@@ -5,8 +5,8 @@
 
 #include "common/backend.hpp"
 #include "resnet/network.hpp"
-#include "training/engine.hpp"
 #include "training/data/transform.hpp"
+#include "training/engine.hpp"
 #include "training/schedule.hpp"
 
 namespace shakedown {

@@ -58,10 +58,10 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
 }
 
 std::string TrainingData::summary() const {
-  std::string text = synthetic() ? fmt::format("synthetic, {} classes", classes_)
-                                 : fmt::format("{} images of {} classes in {}",
-                                               training_folder_.samples.size(), classes_,
-                                               training_folder_.root);
+  std::string text =
+      synthetic() ? fmt::format("synthetic, {} classes", classes_)
+                  : fmt::format("{} images of {} classes in {}", training_folder_.samples.size(),
+                                classes_, training_folder_.root);
   if (!validation_folder_.samples.empty())
     text += fmt::format(", {} to validate", validation_folder_.samples.size());
   return text;

@@ -22,7 +22,9 @@ class TrainingData {
   void open(const NetworkSettings& shape, const Backend& backend, Stream& stream);
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
-  long batches_per_epoch() const { return training_loader_ ? training_loader_->batches_per_epoch() : 0; }
+  long batches_per_epoch() const {
+    return training_loader_ ? training_loader_->batches_per_epoch() : 0;
+  }
 
   /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
   std::string summary() const;

@@ -44,7 +44,8 @@ class CpuEvent final : public Event {
 std::size_t proc_value(const char* file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)
-    if (line.rfind(key + ":", 0) == 0) return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) << 10;
+    if (line.rfind(key + ":", 0) == 0)
+      return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) << 10;
   return 0;
 }
 

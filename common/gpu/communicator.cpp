@@ -166,7 +166,8 @@ class NcclCommunicator final : public Communicator {
         CHECK_NCCL(asynchronous, comm_);
       });
     } catch (...) {
-      ncclCommAbort(comm_);  // lets the kernels that wait for a peer end, so that memory can be freed
+      ncclCommAbort(
+          comm_);  // lets the kernels that wait for a peer end, so that memory can be freed
       comm_ = nullptr;
       throw;
     }

@@ -45,8 +45,8 @@ class CudaStream final : public Stream {
     int lowest = 0;
     int highest = 0;
     CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
-    CHECK_CUDA(cudaStreamCreateWithPriority(
-        &stream_, cudaStreamNonBlocking, priority == StreamPriority::high ? highest : lowest));
+    CHECK_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking,
+                                            priority == StreamPriority::high ? highest : lowest));
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;

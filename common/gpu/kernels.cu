@@ -38,7 +38,8 @@ void dispatch(BasicView<Byte> x, Body&& body) {
 
 /// Loads kGroup floats from `from`, fewer at the end of the array.
 template <class T>
-__device__ void load_group(const T* from, std::size_t first, std::size_t count, float (&x)[kGroup]) {
+__device__ void load_group(const T* from, std::size_t first, std::size_t count,
+                           float (&x)[kGroup]) {
   if (first + kGroup <= count) {
     constexpr int width = vector_width<T> < kGroup ? vector_width<T> : kGroup;
 #pragma unroll

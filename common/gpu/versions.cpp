@@ -10,7 +10,9 @@ namespace shakedown::gpu {
 
 std::vector<LibraryVersion> library_versions() {
   const auto cuda = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
-  const auto cudnn = [](auto v) { return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100); };
+  const auto cudnn = [](auto v) {
+    return fmt::format("{}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  };
   const auto nccl = cudnn;  // the same digits
   int runtime = 0;
   cudaRuntimeGetVersion(&runtime);

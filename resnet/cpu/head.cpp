@@ -8,8 +8,8 @@ namespace shakedown::cpu {
 namespace {
 
 /// C = alpha A B + beta C, row-major; `ta` and `tb` are 'N' or 'T', C is m x n.
-void gemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, const float* a, dnnl_dim_t lda,
-          const float* b, dnnl_dim_t ldb, float beta, float* c) {
+void gemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, const float* a,
+          dnnl_dim_t lda, const float* b, dnnl_dim_t ldb, float beta, float* c) {
   const dnnl_status_t status = dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, lda, b, ldb, beta, c, n);
   if (status != dnnl_success)
     throw_library_error("oneDNN", "dnnl_sgemm", __FILE__, __LINE__,
@@ -31,10 +31,8 @@ class CpuHead final : public Unit {
     ENSURE(spec.x_shape.h == spec.x_shape.w, "images are square");
     MemoryPlan& plan = shared.context.plan;
     const Moments when = spec.when;
-    features_ =
-        plan.reserve("features", features_desc_.get_size(), when.forward, when.backward);
-    dfeatures_ =
-        plan.reserve("dfeatures", features_desc_.get_size(), when.backward, when.backward);
+    features_ = plan.reserve("features", features_desc_.get_size(), when.forward, when.backward);
+    dfeatures_ = plan.reserve("dfeatures", features_desc_.get_size(), when.backward, when.backward);
     dlogits_ = plan.reserve("dlogits", spec.logits->bytes(), when.forward, when.backward);
     scratch_ = plan.reserve("pool scratch", pool_forward_.scratchpad_desc().get_size(),
                             when.forward, when.forward);
@@ -118,8 +116,8 @@ class CpuHead final : public Unit {
     }
     const double log_sum = std::log(sum);
     const float smooth = spec_.label_smoothing / static_cast<float>(classes);
-    step.loss_sum += log_sum - (1 - spec_.label_smoothing) * (logits[label] - highest) -
-                     smooth * shifted_sum;
+    step.loss_sum +=
+        log_sum - (1 - spec_.label_smoothing) * (logits[label] - highest) - smooth * shifted_sum;
     step.top1 += better < 1 ? 1 : 0;
     step.top5 += better < 5 ? 1 : 0;
     ++step.samples;

@@ -87,12 +87,12 @@ void NormedConvolution::bind_forward() {
     weights_to_forward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
     w = liked;
   }
-  convolve_ = {dnnl::convolution_forward(conv_forward_),
-               {{DNNL_ARG_SRC, x},
-                {DNNL_ARG_WEIGHTS, w},
-                {DNNL_ARG_DST, z},
-                {DNNL_ARG_SCRATCHPAD,
-                 shared_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
+  convolve_ = {
+      dnnl::convolution_forward(conv_forward_),
+      {{DNNL_ARG_SRC, x},
+       {DNNL_ARG_WEIGHTS, w},
+       {DNNL_ARG_DST, z},
+       {DNNL_ARG_SCRATCHPAD, shared_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
   std::unordered_map<int, dnnl::memory> training{
       {DNNL_ARG_SRC, z},
       {DNNL_ARG_DST, out},
@@ -158,8 +158,7 @@ void NormedConvolution::bind_backward() {
   dnnl::memory dw = stored;
   if (stored_ != conv_backward_weights_.diff_weights_desc()) {
     dw = shared_.memory(conv_backward_weights_.diff_weights_desc(), gradient_scratch_);
-    gradient_to_stored_ = {dnnl::reorder(dw, stored),
-                           {{DNNL_ARG_FROM, dw}, {DNNL_ARG_TO, stored}}};
+    gradient_to_stored_ = {dnnl::reorder(dw, stored), {{DNNL_ARG_FROM, dw}, {DNNL_ARG_TO, stored}}};
   }
   convolve_backward_weights_ = {
       dnnl::convolution_backward_weights(conv_backward_weights_),

@@ -27,8 +27,8 @@ typename Primitive::primitive_desc describe(const dnnl::engine& engine,
 #if DNNL_VERSION_MAJOR >= 3
         return typename Primitive::primitive_desc(engine, a..., hint..., user_scratchpad());
 #else
-        return typename Primitive::primitive_desc(typename Primitive::desc(a...),
-                                                  user_scratchpad(), engine, hint...);
+        return typename Primitive::primitive_desc(typename Primitive::desc(a...), user_scratchpad(),
+                                                  engine, hint...);
 #endif
       },
       arguments);
@@ -101,8 +101,8 @@ ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const Conv
 
 NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode, bool relu) {
   const bool training = mode == NormMode::training;
-  const auto kind = training ? dnnl::prop_kind::forward_training
-                             : dnnl::prop_kind::forward_inference;
+  const auto kind =
+      training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
   const auto flags =
       training ? norm_flags(relu) : norm_flags(relu) | dnnl::normalization_flags::use_global_stats;
 #if DNNL_VERSION_MAJOR >= 3

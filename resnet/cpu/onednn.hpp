@@ -17,7 +17,8 @@ Desc weight_desc(const ConvShape& conv, Tag tag);
 /// One float per channel.
 Desc channel_desc(int channels);
 
-/// The layout in which this processor's convolutions are fastest, of those a whole network can keep.
+/// The layout in which this processor's convolutions are fastest, of those a whole network can
+/// keep.
 Tag preferred_activation_tag(const dnnl::engine& engine);
 
 using ConvForward = dnnl::convolution_forward::primitive_desc;

@@ -60,11 +60,11 @@ class NormedConvolution {
   NormForward norm_evaluation_;
   NormBackward norm_backward_;
 
-  const Slot* z_;          // the convolution's output
+  const Slot* z_;  // the convolution's output
   const Slot* mean_;
   const Slot* variance_;
-  const Slot* mask_;       // where ReLU passes, oneDNN's format
-  const Slot* dz_;         // gradient of z
+  const Slot* mask_;             // where ReLU passes, oneDNN's format
+  const Slot* dz_;               // gradient of z
   const Slot* weights_scratch_;  // weights in another layout, forward and backward
   const Slot* gradient_scratch_;
   const Slot* forward_scratch_;

@@ -49,11 +49,10 @@ class GpuConvNormAdd final : public Unit {
     const AddedNorm main = added(*main_);
     AddedNorm projection{};
     if (projection_) projection = added(*projection_);
-    add_relu_backward(spec_.dy.first->data(),
-                      spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr,
-                      mask_->as<std::uint8_t>(), dsum_->data(), main,
-                      projection_ ? &projection : nullptr, main_->shape(), shared_.type,
-                      sums_->as<float>(), shared_.stream);
+    add_relu_backward(
+        spec_.dy.first->data(), spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr,
+        mask_->as<std::uint8_t>(), dsum_->data(), main, projection_ ? &projection : nullptr,
+        main_->shape(), shared_.type, sums_->as<float>(), shared_.stream);
     for (NormedConvolution* branch : {main_.get(), projection_.get()}) {
       if (branch == nullptr) continue;
       normalise_apply(dsum_->data(), branch->z(), branch->vectors(), dz_->data(), branch->shape(),

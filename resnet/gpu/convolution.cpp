@@ -10,23 +10,25 @@ namespace shakedown::gpu {
 namespace {
 
 constexpr int kCandidates = 8;  // timing more gains 0.3 % at most (measured over all shapes)
-constexpr std::size_t kWorkspaceLimit = std::size_t{256} << 20;
+constexpr std::size_t kWorkspaceShare = 32;  // of the device's memory: a workspace takes no more
 
 }  // namespace
 
 ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
-  const auto [entry, fresh] = choices_.try_emplace(
-      Key{kind, c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride, c.pad});
+  const auto [entry, fresh] =
+      choices_.try_emplace(Key{kind, c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride, c.pad});
   ConvChoice& choice = entry->second;
   if (!fresh) return choice;
-  choice.candidates = plan_convolution(dnn.get, kind, c, context.precision, kCandidates);
+  choice.candidates =
+      plan_convolution(dnn.get, kind, c, context.precision, context.deterministic, kCandidates);
   const auto by_workspace = [](const auto& a, const auto& b) {
     return a->workspace_bytes() < b->workspace_bytes();
   };
   const auto leanest =
       *std::min_element(choice.candidates.begin(), choice.candidates.end(), by_workspace);
+  const std::size_t limit = context.device.memory().total_bytes / kWorkspaceShare;
   std::erase_if(choice.candidates, [&](const auto& plan) {
-    return plan->workspace_bytes() > kWorkspaceLimit && plan != leanest;
+    return plan->workspace_bytes() > limit && plan != leanest;
   });
   if (!context.autotune) choice.candidates.resize(1);
   if (choice.candidates.size() == 1) choice.chosen = 0;

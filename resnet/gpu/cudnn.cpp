@@ -127,20 +127,19 @@ std::vector<Descriptor> engine_configs(const Descriptor& graph, cudnnBackendHeur
   return configs;
 }
 
-/// Whether the engine behind a configuration is bitwise repeatable and keeps the precision.
-bool acceptable(const Descriptor& config, Precision precision) {
+/// Whether the engine behind a configuration keeps the precision and, where asked, repeats bitwise.
+bool acceptable(const Descriptor& config, Precision precision, bool deterministic) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
   CHECK_CUDNN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
   std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
-  CHECK_CUDNN(cudnnBackendGetAttribute(engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                       CUDNN_TYPE_NUMERICAL_NOTE,
-                                       static_cast<std::int64_t>(notes.size()), &count,
-                                       notes.data()));
+  CHECK_CUDNN(cudnnBackendGetAttribute(
+      engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+      static_cast<std::int64_t>(notes.size()), &count, notes.data()));
   return std::none_of(notes.begin(), notes.begin() + count, [&](cudnnBackendNumericalNote_t note) {
-    return note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+    return (deterministic && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
            note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
            (precision == Precision::fp32 && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
                                              note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
@@ -200,12 +199,13 @@ void BoundPlan::execute(cudnnHandle_t handle) const {
 
 std::vector<std::shared_ptr<const ConvPlan>> plan_convolution(cudnnHandle_t handle, ConvKind kind,
                                                               const ConvShape& conv,
-                                                              Precision precision, int most) {
+                                                              Precision precision,
+                                                              bool deterministic, int most) {
   const Descriptor graph = operation_graph(handle, kind, conv, precision);
   std::vector<std::shared_ptr<const ConvPlan>> plans;
   for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : engine_configs(graph, mode)) {
-      if (!acceptable(config, precision)) continue;
+      if (!acceptable(config, precision, deterministic)) continue;
       if (auto plan = build_plan(handle, config)) plans.push_back(std::move(plan));
       if (static_cast<int>(plans.size()) == most) return plans;
     }

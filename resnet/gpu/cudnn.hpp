@@ -89,10 +89,12 @@ class BoundPlan {
 };
 
 /// Plans that support this convolution here, best guess of cuDNN's heuristics first, at most
-/// `most`. Algorithms that are not bitwise repeatable are left out; with fp32 also those that round
-/// their inputs (TF32). Throws UsageError naming the convolution when there is none.
+/// `most`. With fp32, algorithms that round their inputs (TF32) are left out; with `deterministic`
+/// those that are not bitwise repeatable. Throws UsageError naming the convolution when there is
+/// none.
 std::vector<std::shared_ptr<const ConvPlan>> plan_convolution(cudnnHandle_t handle, ConvKind kind,
                                                               const ConvShape& conv,
-                                                              Precision precision, int most);
+                                                              Precision precision,
+                                                              bool deterministic, int most);
 
 }  // namespace shakedown::gpu

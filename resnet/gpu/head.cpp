@@ -28,11 +28,10 @@ class GpuHead final : public Unit {
     const Moments when = spec.when;
     features_ = plan.reserve("features", feature_bytes, when.forward, when.backward);
     dfeatures_ = plan.reserve("dfeatures", feature_bytes, when.backward, when.backward);
-    dlogits_ = plan.reserve("dlogits",
-                            n * static_cast<std::size_t>(spec.classes) * size_of(shared.type),
-                            when.forward, when.backward);
-    samples_ =
-        plan.reserve("sample results", n * sizeof(SampleResult), when.forward, when.forward);
+    dlogits_ =
+        plan.reserve("dlogits", n * static_cast<std::size_t>(spec.classes) * size_of(shared.type),
+                     when.forward, when.backward);
+    samples_ = plan.reserve("sample results", n * sizeof(SampleResult), when.forward, when.forward);
   }
 
   void bind() override {}
@@ -45,8 +44,8 @@ class GpuHead final : public Unit {
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
     softmax_cross_entropy(spec_.logits->as<float>(), weights.master(spec_.bias),
-                          spec_.labels->as<std::int32_t>(), n, spec_.classes,
-                          spec_.label_smoothing, spec_.scalars, dlogits_->data(), shared_.type,
+                          spec_.labels->as<std::int32_t>(), n, spec_.classes, spec_.label_smoothing,
+                          spec_.scalars, dlogits_->data(), shared_.type,
                           samples_->as<SampleResult>(), spec_.metrics, shared_.stream);
   }
 
@@ -75,11 +74,11 @@ class GpuHead final : public Unit {
     const cublasComputeType_t compute = shared_.context.precision == Precision::tf32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    CHECK_CUBLAS(cublasGemmEx(
-        shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-        a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner, &one, b.data,
-        blas_type(shared_.type), b.columns, a.data, blas_type(shared_.type), a.columns, &zero, out,
-        blas_type(out_type), columns, compute, CUBLAS_GEMM_DEFAULT));
+    CHECK_CUBLAS(cublasGemmEx(shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                              a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner, &one,
+                              b.data, blas_type(shared_.type), b.columns, a.data,
+                              blas_type(shared_.type), a.columns, &zero, out, blas_type(out_type),
+                              columns, compute, CUBLAS_GEMM_DEFAULT));
   }
 
   Shared& shared_;

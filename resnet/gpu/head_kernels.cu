@@ -14,8 +14,11 @@ __global__ void average_pool_kernel(const T* x, T* features, int groups, int pix
   float sum[V] = {};
 #pragma unroll 4
   for (int p = 0; p < pixels; ++p) {
-    const auto loaded = Pack<T>::load(
-        x + ((n * static_cast<unsigned>(pixels) + static_cast<unsigned>(p)) * static_cast<unsigned>(groups) + group) * V);
+    const auto loaded =
+        Pack<T>::load(x + ((n * static_cast<unsigned>(pixels) + static_cast<unsigned>(p)) *
+                               static_cast<unsigned>(groups) +
+                           group) *
+                              V);
 #pragma unroll
     for (int v = 0; v < V; ++v) sum[v] += to_float(loaded.x[v]);
   }
@@ -35,9 +38,11 @@ struct AveragePoolBackward {
 
   __device__ void operator()(std::size_t i, int group) const {
     const std::size_t n = i / static_cast<unsigned>(groups) / static_cast<unsigned>(pixels);
-    auto d = Pack<T>::load(dfeatures + (n * static_cast<unsigned>(groups) + static_cast<unsigned>(group)) * V);
+    auto d = Pack<T>::load(dfeatures +
+                           (n * static_cast<unsigned>(groups) + static_cast<unsigned>(group)) * V);
 #pragma unroll
-    for (int v = 0; v < V; ++v) d.x[v] = from_float<T>(to_float(d.x[v]) / static_cast<float>(pixels));
+    for (int v = 0; v < V; ++v)
+      d.x[v] = from_float<T>(to_float(d.x[v]) / static_cast<float>(pixels));
     d.store(dx + i * V);
   }
 };
@@ -111,8 +116,8 @@ __global__ void __launch_bounds__(kThreads)
     dlogits[k] = from_float<T>((expf(logits[k] - highest) / sum - target) * scale);
   }
   if (threadIdx.x == 0)
-    samples[blockIdx.x] = {
-        logf(sum) - (1.0F - smoothing) * (own - highest) - smooth * shifted_sum, better};
+    samples[blockIdx.x] = {logf(sum) - (1.0F - smoothing) * (own - highest) - smooth * shifted_sum,
+                           better};
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -151,7 +156,8 @@ __global__ void bias_gradient_kernel(const T* dlogits, int n, int classes, T* db
   if (k >= classes) return;
   float sum = 0;
   for (int i = 0; i < n; ++i)
-    sum += to_float(dlogits[static_cast<std::size_t>(i) * static_cast<unsigned>(classes) + static_cast<unsigned>(k)]);
+    sum += to_float(dlogits[static_cast<std::size_t>(i) * static_cast<unsigned>(classes) +
+                            static_cast<unsigned>(k)]);
   dbias[k] = from_float<T>(sum);
 }
 
@@ -161,7 +167,8 @@ void average_pool(const void* x, void* features, const ActivationShape& shape, D
                   cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     const int groups = shape.c / vector_width<T>;
-    const std::size_t vectors = static_cast<std::size_t>(shape.n) * static_cast<std::size_t>(groups);
+    const std::size_t vectors =
+        static_cast<std::size_t>(shape.n) * static_cast<std::size_t>(groups);
     average_pool_kernel<<<static_cast<unsigned>((vectors + kThreads - 1) / kThreads), kThreads, 0,
                           stream>>>(static_cast<const T*>(x), static_cast<T*>(features), groups,
                                     shape.h * shape.w, vectors);

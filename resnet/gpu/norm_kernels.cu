@@ -57,8 +57,8 @@ struct FinishStatistics {
     float& running_mean = parameters.running_mean[c];
     float& running_variance = parameters.running_variance[c];
     running_mean += kNormMomentum * (static_cast<float>(mean) - running_mean);
-    running_variance += kNormMomentum * (static_cast<float>(variance * count / (count - 1)) -
-                                         running_variance);
+    running_variance +=
+        kNormMomentum * (static_cast<float>(variance * count / (count - 1)) - running_variance);
   }
 };
 
@@ -222,8 +222,7 @@ struct AddReluSums {
     if constexpr (kTwo) {
       const auto e = Pack<T>::load(dy_b + i * V);
 #pragma unroll
-      for (int v = 0; v < V; ++v)
-        d.x[v] = from_float<T>(to_float(d.x[v]) + to_float(e.x[v]));
+      for (int v = 0; v < V; ++v) d.x[v] = from_float<T>(to_float(d.x[v]) + to_float(e.x[v]));
     }
     float gradient[V];
 #pragma unroll
@@ -236,8 +235,7 @@ struct AddReluSums {
     if constexpr (kNormShortcut) {
       const auto y = Pack<T>::load(s + i * V);
 #pragma unroll
-      for (int v = 0; v < V; ++v)
-        sums[2][v] += gradient[v] * (to_float(y.x[v]) - shortcut_mean[v]);
+      for (int v = 0; v < V; ++v) sums[2][v] += gradient[v] * (to_float(y.x[v]) - shortcut_mean[v]);
     }
     d.store(dsum + i * V);
   }
@@ -263,15 +261,23 @@ void launch_add_relu_backward(const T* dy_a, const T* dy_b, const std::uint8_t* 
                               const ActivationShape& shape, float* scratch, cudaStream_t stream) {
   const auto* z = static_cast<const T*>(main.z);
   if (shortcut == nullptr) {
-    reduce<T>(AddReluSums<T, kTwo, false>{dy_a, dy_b, mask, dsum, z, main.vectors.mean, nullptr,
-                                          nullptr, {}, {}},
-              FinishNormGradient<T>{main.parameters, main.vectors, count_of(shape)}, shape, scratch,
-              stream);
+    reduce<T>(
+        AddReluSums<T, kTwo, false>{
+            dy_a, dy_b, mask, dsum, z, main.vectors.mean, nullptr, nullptr, {}, {}},
+        FinishNormGradient<T>{main.parameters, main.vectors, count_of(shape)}, shape, scratch,
+        stream);
     return;
   }
-  reduce<T>(AddReluSums<T, kTwo, true>{dy_a, dy_b, mask, dsum, z, main.vectors.mean,
-                                       static_cast<const T*>(shortcut->z), shortcut->vectors.mean,
-                                       {}, {}},
+  reduce<T>(AddReluSums<T, kTwo, true>{dy_a,
+                                       dy_b,
+                                       mask,
+                                       dsum,
+                                       z,
+                                       main.vectors.mean,
+                                       static_cast<const T*>(shortcut->z),
+                                       shortcut->vectors.mean,
+                                       {},
+                                       {}},
             FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
                                       shortcut->vectors, count_of(shape)},
             shape, scratch, stream);
@@ -310,9 +316,9 @@ void running_statistics(int channels, const NormParameters& norm, const NormVect
 void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
                     DataType type, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    elementwise<T>(NormaliseRelu<T>{static_cast<const T*>(z), static_cast<T*>(y), norm.scale,
-                                    norm.shift},
-                   shape, stream);
+    elementwise<T>(
+        NormaliseRelu<T>{static_cast<const T*>(z), static_cast<T*>(y), norm.scale, norm.shift},
+        shape, stream);
   });
 }
 
@@ -335,9 +341,8 @@ void normalise_relu_backward(const void* dy, const void* z, const ActivationShap
                              DataType type, const NormParameters& parameters,
                              const NormVectors& norm, float* scratch, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    reduce<T>(
-        ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}},
-        FinishNormGradient<T>{parameters, norm, count_of(shape)}, shape, scratch, stream);
+    reduce<T>(ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}},
+              FinishNormGradient<T>{parameters, norm, count_of(shape)}, shape, scratch, stream);
   });
 }
 

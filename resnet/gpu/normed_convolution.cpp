@@ -18,18 +18,17 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
       shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name;
   MemoryPlan& plan = shared.context.plan;
   const ActivationShape y = layer.conv.y();
-  z_ = plan.reserve(name + " output", y.count() * size_of(shared.type), when.forward,
-                    when.backward);
-  vectors_ = plan.reserve(
-      name + " norm", NormVectors::kCount * static_cast<std::size_t>(y.c) * sizeof(float),
-      when.forward, when.backward);
+  z_ =
+      plan.reserve(name + " output", y.count() * size_of(shared.type), when.forward, when.backward);
+  vectors_ = plan.reserve(name + " norm",
+                          NormVectors::kCount * static_cast<std::size_t>(y.c) * sizeof(float),
+                          when.forward, when.backward);
   sums_ = plan.reserve(name + " sums", reduction_scratch(y, shared.type, 2) * sizeof(float),
                        when.forward, when.forward);
-  workspace_ = plan.reserve(name + " workspace", forward_.workspace_bytes(), when.forward,
-                            when.forward);
+  workspace_ =
+      plan.reserve(name + " workspace", forward_.workspace_bytes(), when.forward, when.forward);
   std::size_t backward_bytes = backward_weights_.workspace_bytes();
-  if (backward_data_)
-    backward_bytes = std::max(backward_bytes, backward_data_->workspace_bytes());
+  if (backward_data_) backward_bytes = std::max(backward_bytes, backward_data_->workspace_bytes());
   backward_workspace_ =
       plan.reserve(name + " workspace", backward_bytes, when.backward, when.backward);
 }

@@ -45,7 +45,8 @@ inline constexpr int kVectorsPerThread = 4;
 template <class Body>
 __global__ void __launch_bounds__(kThreads)
     elementwise_kernel(Body body, std::size_t vectors, int groups) {
-  std::size_t i = static_cast<std::size_t>(blockIdx.x) * (kThreads * kVectorsPerThread) + threadIdx.x;
+  std::size_t i =
+      static_cast<std::size_t>(blockIdx.x) * (kThreads * kVectorsPerThread) + threadIdx.x;
 #pragma unroll
   for (int k = 0; k < kVectorsPerThread; ++k, i += kThreads)
     if (i < vectors) body(i, static_cast<int>(i % static_cast<unsigned>(groups)));
@@ -62,8 +63,8 @@ void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t st
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-/// How a reduction over `rows` rows of `groups` vectors is cut: a block takes `lanes` vectors side by
-/// side and every so many rows.
+/// How a reduction over `rows` rows of `groups` vectors is cut: a block takes `lanes` vectors side
+/// by side and every so many rows.
 struct ReductionShape {
   int lanes;
   unsigned tiles;   // blocks side by side
@@ -90,7 +91,8 @@ __global__ void __launch_bounds__(kThreads)
   const int row_in_block = static_cast<int>(threadIdx.x) / lanes;
   const int rows_at_once = kThreads / lanes;
   const int group = static_cast<int>(blockIdx.x) * lanes + lane;
-  const std::size_t stride = static_cast<std::size_t>(gridDim.y) * static_cast<unsigned>(rows_at_once);
+  const std::size_t stride =
+      static_cast<std::size_t>(gridDim.y) * static_cast<unsigned>(rows_at_once);
 
   float sums[Body::kSums][V] = {};
   body.begin(group);
@@ -127,7 +129,8 @@ template <int kSums, class Finish>
 __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
     finish_kernel(Finish finish, const float* partial, int chunks, int channels) {
   __shared__ double shared[kSums][kFinishLanes][kFinishChannels];
-  const int channel = static_cast<int>(blockIdx.x) * kFinishChannels + static_cast<int>(threadIdx.x);
+  const int channel =
+      static_cast<int>(blockIdx.x) * kFinishChannels + static_cast<int>(threadIdx.x);
   double sums[kSums] = {};
   if (channel < channels)
     for (int chunk = static_cast<int>(threadIdx.y); chunk < chunks; chunk += kFinishLanes)
@@ -140,7 +143,8 @@ __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
     if (static_cast<int>(threadIdx.y) < half)
 #pragma unroll
       for (int s = 0; s < kSums; ++s)
-        shared[s][threadIdx.y][threadIdx.x] += shared[s][static_cast<int>(threadIdx.y) + half][threadIdx.x];
+        shared[s][threadIdx.y][threadIdx.x] +=
+            shared[s][static_cast<int>(threadIdx.y) + half][threadIdx.x];
   }
   if (threadIdx.y != 0 || channel >= channels) return;
 #pragma unroll
@@ -156,7 +160,7 @@ void reduce(const Body& body, const Finish& finish, const ActivationShape& shape
   const int groups = shape.c / vector_width<T>;
   const ReductionShape cut(rows, groups);
   reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, groups,
-                                                                        cut.lanes, scratch);
+                                                                         cut.lanes, scratch);
   CHECK_LAUNCH();
   finish_kernel<Body::kSums>
       <<<static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels),

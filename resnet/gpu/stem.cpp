@@ -11,8 +11,7 @@ class GpuStem final : public Unit {
     const Moments when = spec.when;
     argmax_ = plan.reserve("stem argmax", pooled(z).count(), when.forward, when.backward);
     dz_ = plan.reserve("stem dz", z.count() * size_of(shared.type), when.backward, when.backward);
-    sums_ = plan.reserve("stem sums",
-                         reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
+    sums_ = plan.reserve("stem sums", reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
                          when.backward, when.backward);
     convolution_ =
         std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, dz_, nullptr);
@@ -33,8 +32,8 @@ class GpuStem final : public Unit {
     const NormVectors norm = convolution_->vectors();
     stem_pool_backward(dy_a, dy_b, argmax, convolution_->z(), convolution_->shape(), shared_.type,
                        convolution_->parameters(), norm, sums_->as<float>(), shared_.stream);
-    stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(),
-                    convolution_->shape(), shared_.type, shared_.stream);
+    stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(), convolution_->shape(),
+                    shared_.type, shared_.stream);
     convolution_->backward();
   }
 

@@ -18,7 +18,8 @@ struct Place4 {
   }
 };
 
-__device__ std::size_t vector_at(int n, int h, int w, int group, int groups, int height, int width) {
+__device__ std::size_t vector_at(int n, int h, int w, int group, int groups, int height,
+                                 int width) {
   return ((static_cast<std::size_t>(n) * static_cast<unsigned>(height) + static_cast<unsigned>(h)) *
               static_cast<unsigned>(width) +
           static_cast<unsigned>(w)) *
@@ -33,7 +34,7 @@ template <class T>
 using Bytes = Vector<std::uint8_t, vector_width<T>>;
 
 struct Window {
-  int groups, height, width;    // of z
+  int groups, height, width;  // of z
   int pooled_height, pooled_width;
 };
 
@@ -91,8 +92,7 @@ struct StemPool {
 
 /// dy_a + dy_b of one pooled vector.
 template <class T>
-__device__ void load_gradient(const T* a, const T* b, std::size_t i,
-                              float (&d)[vector_width<T>]) {
+__device__ void load_gradient(const T* a, const T* b, std::size_t i, float (&d)[vector_width<T>]) {
   constexpr int V = vector_width<T>;
   const auto first = Pack<T>::load(a + i * V);
 #pragma unroll
@@ -127,8 +127,9 @@ struct StemSums {
       if (where.x[v] == kNothing) continue;
       const int h = 2 * at.h - 1 + where.x[v] / 3;
       const int w = 2 * at.w - 1 + where.x[v] % 3;
-      const float value = to_float(
-          z[vector_at(at.n, h, w, at.group, s.groups, s.height, s.width) * V + static_cast<unsigned>(v)]);
+      const float value =
+          to_float(z[vector_at(at.n, h, w, at.group, s.groups, s.height, s.width) * V +
+                     static_cast<unsigned>(v)]);
       sums[0][v] += d[v];
       sums[1][v] += d[v] * (value - mean[v]);
     }
@@ -189,8 +190,9 @@ __global__ void normalise_images_kernel(const std::uint8_t* images, T* x, std::s
   constexpr float deviation[3] = {kImageDeviation[0], kImageDeviation[1], kImageDeviation[2]};
 #pragma unroll
   for (int c = 0; c < 3; ++c)
-    out.x[c] = from_float<T>((static_cast<float>(images[3 * i + static_cast<unsigned>(c)]) / 255.0F - mean[c]) /
-                             deviation[c]);
+    out.x[c] = from_float<T>(
+        (static_cast<float>(images[3 * i + static_cast<unsigned>(c)]) / 255.0F - mean[c]) /
+        deviation[c]);
   out.store(x + 4 * i);
 }
 
@@ -222,8 +224,13 @@ void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* 
                         cudaStream_t stream) {
   const double count = static_cast<double>(shape.count()) / shape.c;  // of z, not of what is pooled
   with_type(type, [&]<class T>(T) {
-    reduce<T>(StemSums<T>{static_cast<const T*>(dy_a), static_cast<const T*>(dy_b), argmax,
-                          static_cast<const T*>(z), norm.mean, window_of<T>(shape), {}},
+    reduce<T>(StemSums<T>{static_cast<const T*>(dy_a),
+                          static_cast<const T*>(dy_b),
+                          argmax,
+                          static_cast<const T*>(z),
+                          norm.mean,
+                          window_of<T>(shape),
+                          {}},
               FinishNormGradient<T>{parameters, norm, count}, pooled(shape), scratch, stream);
   });
 }
@@ -232,18 +239,18 @@ void stem_pool_apply(const void* dy_a, const void* dy_b, const std::uint8_t* arg
                      const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
                      cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    elementwise<T>(StemApply<T>{static_cast<const T*>(dy_a), static_cast<const T*>(dy_b), argmax,
-                                static_cast<const T*>(z), static_cast<T*>(dz), norm,
-                                window_of<T>(shape)},
-                   shape, stream);
+    elementwise<T>(
+        StemApply<T>{static_cast<const T*>(dy_a), static_cast<const T*>(dy_b), argmax,
+                     static_cast<const T*>(z), static_cast<T*>(dz), norm, window_of<T>(shape)},
+        shape, stream);
   });
 }
 
 void normalise_images(const std::uint8_t* images, void* x, std::size_t pixels, DataType type,
                       cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    normalise_images_kernel<<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads, 0,
-                              stream>>>(images, static_cast<T*>(x), pixels);
+    normalise_images_kernel<<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads,
+                              0, stream>>>(images, static_cast<T*>(x), pixels);
   });
   CHECK_LAUNCH();
 }

@@ -87,15 +87,13 @@ class GpuUnits final : public UnitFactory {
   void pack_parameter(const Parameter& p, std::span<const float> canonical,
                       std::span<float> stored) const override {
     std::fill(stored.begin(), stored.end(), 0.0F);
-    for_each_weight(p, [&](std::size_t plain, std::size_t packed) {
-      stored[packed] = canonical[plain];
-    });
+    for_each_weight(
+        p, [&](std::size_t plain, std::size_t packed) { stored[packed] = canonical[plain]; });
   }
   void unpack_parameter(const Parameter& p, std::span<const float> stored,
                         std::span<float> canonical) const override {
-    for_each_weight(p, [&](std::size_t plain, std::size_t packed) {
-      canonical[plain] = stored[packed];
-    });
+    for_each_weight(
+        p, [&](std::size_t plain, std::size_t packed) { canonical[plain] = stored[packed]; });
   }
 
  private:

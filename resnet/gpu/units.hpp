@@ -87,8 +87,8 @@ class Convolution {
   std::optional<BoundPlan> bound_;
 };
 
-/// z = conv(x) and the vectors that normalise z; backward from dz. What is done with z in between is
-/// the unit's.
+/// z = conv(x) and the vectors that normalise z; backward from dz. What is done with z in between
+/// is the unit's.
 class NormedConvolution {
  public:
   /// `dx` may be null: the gradient of x is not needed. `dz` is where backward finds z's gradient.

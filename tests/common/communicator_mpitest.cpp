@@ -30,7 +30,9 @@ std::vector<Transport> transports() {
 }
 
 void store(std::vector<std::byte>& bytes, std::size_t i, DataType type, double value) {
-  auto put = [&](auto typed) { std::memcpy(bytes.data() + i * sizeof(typed), &typed, sizeof(typed)); };
+  auto put = [&](auto typed) {
+    std::memcpy(bytes.data() + i * sizeof(typed), &typed, sizeof(typed));
+  };
   switch (type) {
     case DataType::float64: return put(value);
     case DataType::float32: return put(static_cast<float>(value));
@@ -162,7 +164,8 @@ TEST_CASE("reductions give the exact result in every type", "[communicator]") {
       const Buffer pieces = rig.filled(count * rig.n, type, mine);
       const Buffer piece = rig.blank(count, type);
       rig.comm.reduce_scatter(pieces.view(type), piece.view(type), op, *rig.stream);
-      CHECK(rig.wrong(piece, count, type, [&](std::size_t i) { return all(rig.rank * count + i); }) == 0);
+      CHECK(rig.wrong(piece, count, type,
+                      [&](std::size_t i) { return all(rig.rank * count + i); }) == 0);
     }
   }
 }
@@ -198,8 +201,8 @@ TEST_CASE("moves bring every element to its place", "[communicator]") {
   const Buffer exchanged = rig.blank(count * rig.n, type);
   rig.comm.all_to_all(given.view(type), exchanged.view(type), *rig.stream);
   CHECK(rig.wrong(exchanged, count * rig.n, type, [&](std::size_t i) {
-          return from(i / count, rig.rank * count + i % count);
-        }) == 0);
+    return from(i / count, rig.rank * count + i % count);
+  }) == 0);
 
   const Buffer copy = rig.blank(count, type);
   rig.comm.broadcast(one.view(type), copy.view(type), root, *rig.stream);
@@ -229,9 +232,8 @@ TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
     rig.comm.recv(recv.view(DataType::int32), (rig.comm.rank() + n - 1) % n, *rig.stream);
   });
   const std::size_t before = (rig.rank + rig.n - 1) % rig.n;
-  CHECK(rig.wrong(recv, count, DataType::int32, [&](std::size_t i) {
-          return static_cast<double>(before * 1000000 + i);
-        }) == 0);
+  CHECK(rig.wrong(recv, count, DataType::int32,
+                  [&](std::size_t i) { return static_cast<double>(before * 1000000 + i); }) == 0);
   CHECK(rig.comm.traffic().operations == 2);
   CHECK(rig.comm.traffic().bytes == 2 * count * 4);
 }
@@ -263,8 +265,7 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
   CHECK(session.local_rank() < session.local_size());
 }
 
-TEST_CASE("an operation that a rank never joins times out and says what it was",
-          "[communicator]") {
+TEST_CASE("an operation that a rank never joins times out and says what it was", "[communicator]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
   Backend backend = test::open_backend_of(test::backends().front());

@@ -60,10 +60,10 @@ TEST_CASE("fill, convert, scale and accumulate", "[kernels]") {
     const auto bits = download<std::uint16_t>(*rig.device, *rig.stream, narrow.data(), count);
     int wrong = 0;
     for (std::size_t i = 0; i < count; ++i)
-      wrong += bits[i] != (type == DataType::float16 ? float_to_float16(x[i])
-                                                     : float_to_bfloat16(x[i]))
-                   ? 1
-                   : 0;
+      wrong +=
+          bits[i] != (type == DataType::float16 ? float_to_float16(x[i]) : float_to_bfloat16(x[i]))
+              ? 1
+              : 0;
     CHECK(wrong == 0);
     rig.kernels.convert(narrow.view(type), wide, *rig.stream);
     const auto back = rig.floats(to, count);
@@ -152,8 +152,8 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[kernels]") {
     } else {
       const double m = 0.9 * h.a[i] + 0.1 * gradient;
       const double v = 0.999 * h.b[i] + 0.001 * gradient * gradient;
-      weight -= 0.1 * (m / (1 - std::pow(0.9, 7))) /
-                (std::sqrt(v / (1 - std::pow(0.999, 7))) + 1e-8);
+      weight -=
+          0.1 * (m / (1 - std::pow(0.9, 7))) / (std::sqrt(v / (1 - std::pow(0.999, 7))) + 1e-8);
     }
     wanted.push_back(weight);
   }

@@ -61,7 +61,7 @@ TEST_CASE("cores are shared fairly between the ranks that may use them", "[place
   using Cores = std::vector<std::vector<int>>;
   CHECK(fair_threads(Cores{{0, 1, 2, 3}}, 0) == 4);
   CHECK(fair_threads(Cores{{0, 1, 2, 3}, {0, 1, 2, 3}}, 0) == 2);
-  CHECK(fair_threads(Cores{{0, 1}, {2, 3, 4}}, 1) == 3);      // bound apart
+  CHECK(fair_threads(Cores{{0, 1}, {2, 3, 4}}, 1) == 3);       // bound apart
   CHECK(fair_threads(Cores{{0, 1}, {0, 1}, {0, 1}}, 2) == 1);  // oversubscribed
   CHECK(fair_threads(Cores{{0, 1, 2, 3}, {0}}, 0) == 3);
 }

@@ -27,7 +27,8 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
   const std::string path = temporary_file();
   for (int run = 0; run < 2; ++run) {
     Record record(path);
-    record.write("step", {{"images_per_s", 2.5}, {"power_w", {1.0, kUnknown}}, {"strategy", "ddp"}});
+    record.write("step",
+                 {{"images_per_s", 2.5}, {"power_w", {1.0, kUnknown}}, {"strategy", "ddp"}});
     record.write("end", {{"exit_code", run}});
   }
   std::ifstream in(path);
@@ -43,7 +44,8 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
 }
 
 TEST_CASE("a record that cannot be opened or written is named", "[record]") {
-  CHECK_THROWS_WITH(Record("/no/such/folder/x.jsonl"), ContainsSubstring("/no/such/folder/x.jsonl"));
+  CHECK_THROWS_WITH(Record("/no/such/folder/x.jsonl"),
+                    ContainsSubstring("/no/such/folder/x.jsonl"));
   CHECK_FALSE(Record("").active());
   Record("").write("step", {});
   Record full("/dev/full");
@@ -100,9 +102,9 @@ TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") 
   CHECK(std::isnan(bfloat16_to_float(float_to_bfloat16(NAN))));
   CHECK(float_to_float16(65519.0F) == 0x7BFF);  // below the midpoint to infinity
   CHECK(float_to_float16(65520.0F) == 0x7C00);
-  CHECK(float_to_float16(1.0F + 0x1p-11F) == 0x3C00);           // tie to even
-  CHECK(float_to_float16(1.0F + 3 * 0x1p-11F) == 0x3C02);       // tie to even
-  CHECK(float_to_float16(0x1p-25F) == 0);                       // tie to even, subnormal
+  CHECK(float_to_float16(1.0F + 0x1p-11F) == 0x3C00);      // tie to even
+  CHECK(float_to_float16(1.0F + 3 * 0x1p-11F) == 0x3C02);  // tie to even
+  CHECK(float_to_float16(0x1p-25F) == 0);                  // tie to even, subnormal
   CHECK(float_to_float16(0x1.8p-25F) == 1);
   CHECK(float_to_bfloat16(1.0F + 0x1p-8F) == 0x3F80);
   CHECK(float_to_bfloat16(1.0F + 3 * 0x1p-8F) == 0x3F82);

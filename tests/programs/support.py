@@ -5,6 +5,7 @@ import os
 import pathlib
 import struct
 import subprocess
+import unittest
 import zlib
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
@@ -17,8 +18,17 @@ except ImportError:  # then records are only parsed; make test installs it where
     jsonschema = None
 
 
+GPUS = int(subprocess.run(["bash", "-c", "source launch/machine && visible_gpus"], cwd=TREE,
+                          capture_output=True, text=True, check=True).stdout)
+
+
 def run(*arguments, ranks=1, env=None, timeout=300):
-    """Runs a program under launch/mpi; the completed process, its output as text."""
+    """Runs a program under launch/mpi; the completed process, its output as text.
+
+    Where there are GPUs each rank needs one: with fewer the test is skipped.
+    """
+    if 0 < GPUS < ranks and not env:
+        raise unittest.SkipTest(f"{ranks} ranks on {GPUS} GPUs")
     line = [str(TREE / "launch/mpi"), "-n", str(ranks), *map(str, arguments)]
     return subprocess.run(line, cwd=TREE, capture_output=True, text=True, timeout=timeout,
                           env={**os.environ, **(env or {})})

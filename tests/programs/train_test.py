@@ -1,9 +1,13 @@
 """bin/train as its users meet it: exit codes, messages, records. Run by tests/run."""
 
 import json
+import os
 import pathlib
 import shutil
+import signal
+import subprocess
 import tempfile
+import time
 import unittest
 
 import support
@@ -118,6 +122,56 @@ class Epochs(Folder):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
 
 
+class Hangs(Folder):
+    def test_a_stopped_rank_ends_the_job(self):
+        if 0 < support.GPUS < 2:
+            self.skipTest("two ranks need two GPUs")
+        record = self.folder / "stopped.jsonl"
+        job = subprocess.Popen(
+            [support.TREE / "launch/mpi", "-n", "2", TRAIN, *map(str, SMALL), "--certificate",
+             "off", "--iterations", "1000000", "--timeout", "3", "--record", record],
+            cwd=support.TREE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        victim = self.rank_of(job, record, rank=1)
+        os.kill(victim, signal.SIGSTOP)
+        started = time.monotonic()
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 3, out + err)
+        self.assertIn("rank 0 on", err)
+        self.assertIn("within 3 s", err)
+        self.assertLess(time.monotonic() - started, 15)
+        self.assertEqual(read_record(record)[0]["kind"], "run")  # what was written is whole
+        self.assertTrue(self.gone(victim))
+
+    def gone(self, pid):
+        """Whether a process has ended, within a few seconds; one that nobody reaps has."""
+        for _ in range(50):
+            try:
+                if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+            except OSError:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def rank_of(self, job, record, rank):
+        """The pid of a rank of the job, once it trains."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and job.poll() is None:
+            time.sleep(0.5)
+            for path in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    words = (path / "cmdline").read_bytes().split(b"\0")
+                    environment = (path / "environ").read_bytes().split(b"\0")
+                except OSError:
+                    continue
+                if words[0] == bytes(TRAIN) and bytes(record) in words and \
+                        f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment and \
+                        record.exists() and record.stat().st_size > 0:
+                    time.sleep(3)  # past the set-up, into the steps
+                    return int(path.name)
+        self.fail("the job did not start: " + job.communicate()[1])
+
+
 class Usage(Folder):
     def test_help_and_tables(self):
         self.expect(run_bare(TRAIN, "--help"), 0, "--bucket-cap-mb", "--precision")
@@ -163,6 +217,31 @@ class Usage(Folder):
     def test_a_missing_gpu_is_told(self):
         self.expect(run_bare(TRAIN, *SMALL, "--backend", "gpu",
                              env={"CUDA_VISIBLE_DEVICES": ""}), 2, "--backend gpu")
+
+
+@unittest.skipIf(support.GPUS == 0, "no GPU here")
+class Placement(Folder):
+    """How ranks and GPUs may be matched, for real; the decisions are tested without (placement)."""
+
+    def rank_sees(self, devices, ranks):
+        """Runs bin/train with CUDA_VISIBLE_DEVICES set by a shell expression on every rank."""
+        script = self.folder / "rank"
+        script.write_text(f'#!/bin/sh\nexport CUDA_VISIBLE_DEVICES={devices}\nexec "$@"\n')
+        script.chmod(0o755)
+        return run(script, TRAIN, *SMALL, "--iterations", 1, "--warmup", 1, ranks=ranks,
+                   env={"SHAKEDOWN_TEST": "1"})
+
+    def test_two_ranks_on_one_gpu_are_told(self):
+        self.expect(self.rank_sees("0", 2), 2, "2 ranks and 1 visible GPU", "is held by rank 0")
+
+    def test_a_gpu_missing_on_one_rank_is_told(self):
+        result = self.rank_sees('"$([ $OMPI_COMM_WORLD_RANK = 1 ] || echo 0)"', 2)
+        self.expect(result, 2, "rank 1 on", "sees no GPU")
+
+    @unittest.skipIf(support.GPUS < 2, "needs two GPUs")
+    def test_a_gpu_of_its_own_for_each_rank(self):
+        result = self.rank_sees("$OMPI_COMM_WORLD_LOCAL_RANK", 2)
+        self.expect(result, 0, "images/s", "2 ranks", "gpu")
 
 
 class CommittedRecords(unittest.TestCase):

@@ -8,7 +8,8 @@ namespace shakedown::reference {
 namespace {
 
 std::size_t at(const ActivationShape& s, int n, int c, int h, int w) {
-  return ((static_cast<std::size_t>(n) * static_cast<std::size_t>(s.c) + static_cast<std::size_t>(c)) *
+  return ((static_cast<std::size_t>(n) * static_cast<std::size_t>(s.c) +
+           static_cast<std::size_t>(c)) *
               static_cast<std::size_t>(s.h) +
           static_cast<std::size_t>(h)) *
              static_cast<std::size_t>(s.w) +
@@ -96,8 +97,7 @@ NormGradients normalise_backward(const Values& dy, const Values& x, const Activa
   NormGradients g{Values(x.size()), Values(channels, 0.0), Values(channels, 0.0)};
   const auto standard = [&](int n, int c, int h, int w) {
     const auto i = static_cast<std::size_t>(c);
-    return (x[at(shape, n, c, h, w)] - forward.mean[i]) /
-           std::sqrt(forward.variance[i] + kEpsilon);
+    return (x[at(shape, n, c, h, w)] - forward.mean[i]) / std::sqrt(forward.variance[i] + kEpsilon);
   };
   for_each(shape, [&](int n, int c, int h, int w) {
     const double d = dy[at(shape, n, c, h, w)];
@@ -106,9 +106,9 @@ NormGradients normalise_backward(const Values& dy, const Values& x, const Activa
   });
   for_each(shape, [&](int n, int c, int h, int w) {
     const auto i = static_cast<std::size_t>(c);
-    g.dx[at(shape, n, c, h, w)] =
-        gamma[i] / std::sqrt(forward.variance[i] + kEpsilon) *
-        (dy[at(shape, n, c, h, w)] - g.dbeta[i] / count - standard(n, c, h, w) * g.dgamma[i] / count);
+    g.dx[at(shape, n, c, h, w)] = gamma[i] / std::sqrt(forward.variance[i] + kEpsilon) *
+                                  (dy[at(shape, n, c, h, w)] - g.dbeta[i] / count -
+                                   standard(n, c, h, w) * g.dgamma[i] / count);
   });
   return g;
 }

@@ -205,7 +205,8 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   CHECK(weights.worst < limits.weights);
   CHECK(engine.read_scalars().updates == 3);
   fmt::print(
-      "golden {:<13} {} {}: relative errors: logits {:.1e}, gradients {:.1e} mean, {:.1e} worst ({}), "
+      "golden {:<13} {} {}: relative errors: logits {:.1e}, gradients {:.1e} mean, {:.1e} worst "
+      "({}), "
       "running statistics {:.1e}, losses {:.1e} {:.1e} {:.1e}, weights {:.1e}\n",
       c.name, name_of(c.backend), name_of(c.precision), evaluated, gradient.mean, gradient.worst,
       gradient.worst_name, running.worst, first, second, third, weights.worst);

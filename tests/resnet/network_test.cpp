@@ -25,9 +25,12 @@ std::vector<std::size_t> bucket_bytes(const char* model, double cap_mib) {
 
 TEST_CASE("parameters are torchvision's in number, name, shape and order", "[network]") {
   // counts published with torchvision's weights
-  const auto [name, tensors, count] = GENERATE(table<const char*, std::size_t, std::size_t>(
-      {{"resnet18", 62, 11689512}, {"resnet34", 110, 21797672}, {"resnet50", 161, 25557032},
-       {"resnet101", 314, 44549160}, {"resnet152", 467, 60192808}}));
+  const auto [name, tensors, count] =
+      GENERATE(table<const char*, std::size_t, std::size_t>({{"resnet18", 62, 11689512},
+                                                             {"resnet34", 110, 21797672},
+                                                             {"resnet50", 161, 25557032},
+                                                             {"resnet101", 314, 44549160},
+                                                             {"resnet152", 467, 60192808}}));
   const ParameterTable table = table_of(name);
   CHECK(table.parameters().size() == tensors);
   CHECK(table.payload_count() == count);

@@ -49,17 +49,15 @@ std::string bytes_of(std::initializer_list<T> values) {
 
 TEST_CASE("every type of number is read", "[safetensors]") {
   const Folder folder;
-  const std::string header =
-      R"({"__metadata__":{"format":"pt"},)"
-      R"("d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
-      R"("f":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
-      R"("h":{"dtype":"F16","shape":[2],"data_offsets":[16,20]},)"
-      R"("b":{"dtype":"BF16","shape":[1],"data_offsets":[20,22]},)"
-      R"("i":{"dtype":"I64","shape":[],"data_offsets":[22,30]}})";
-  const std::string data =
-      bytes_of({2.5}) + bytes_of({1.5F, -3.0F}) +
-      bytes_of({float_to_float16(0.5F), float_to_float16(-2.0F)}) +
-      bytes_of({float_to_bfloat16(8.0F)}) + bytes_of({std::int64_t{77}});
+  const std::string header = R"({"__metadata__":{"format":"pt"},)"
+                             R"("d":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},)"
+                             R"("f":{"dtype":"F32","shape":[2,1],"data_offsets":[8,16]},)"
+                             R"("h":{"dtype":"F16","shape":[2],"data_offsets":[16,20]},)"
+                             R"("b":{"dtype":"BF16","shape":[1],"data_offsets":[20,22]},)"
+                             R"("i":{"dtype":"I64","shape":[],"data_offsets":[22,30]}})";
+  const std::string data = bytes_of({2.5}) + bytes_of({1.5F, -3.0F}) +
+                           bytes_of({float_to_float16(0.5F), float_to_float16(-2.0F)}) +
+                           bytes_of({float_to_bfloat16(8.0F)}) + bytes_of({std::int64_t{77}});
   const auto tensors = read_safetensors(folder.write("all.safetensors", with_header(header, data)));
   REQUIRE(tensors.size() == 5);
   CHECK(tensors[0].values == std::vector<float>{2.5F});
@@ -91,12 +89,12 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   CHECK_THAT(refusal(with_header("[1,2]", "")), ContainsSubstring("header"));
   CHECK_THAT(refusal(with_header("{\"w\":", "")), ContainsSubstring("header"));
   CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("header"));
-  CHECK_THAT(refusal(with_header(
-                 R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),
-             ContainsSubstring("F8"));
-  CHECK_THAT(refusal(with_header(
-                 R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678")),
-             ContainsSubstring("disagree"));
+  CHECK_THAT(
+      refusal(with_header(R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),
+      ContainsSubstring("F8"));
+  CHECK_THAT(
+      refusal(with_header(R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,8]}})", "12345678")),
+      ContainsSubstring("disagree"));
   CHECK_THAT(refusal(with_header(
                  R"({"w":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,8]}})",
                  "12345678")),

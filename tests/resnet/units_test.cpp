@@ -53,7 +53,7 @@ class Rig {
         weights(*device, *stream, table, compute_type(c.precision)),
         scalars(*device, sizeof(StepScalars)),
         metrics(*device, sizeof(HeadMetrics)) {
-    const UnitContext context{*device, *stream, c.precision, table, weights, plan, false};
+    const UnitContext context{*device, *stream, c.precision, table, weights, plan, false, false};
     units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
     const StepScalars initial{};
     upload<StepScalars>(*device, *stream, scalars.data(), std::span(&initial, 1));
@@ -105,10 +105,9 @@ class Rig {
   /// What the convolutions multiply with: rounded to the compute type.
   Values weight(int index) {
     Buffer wide(*device, table.stored_count() * sizeof(float));
-    const bool conv = table.parameters()[static_cast<std::size_t>(index)].kind ==
-                          ParameterKind::conv_weight ||
-                      table.parameters()[static_cast<std::size_t>(index)].kind ==
-                          ParameterKind::linear_weight;
+    const bool conv =
+        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::conv_weight ||
+        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::linear_weight;
     device->kernels().convert(conv ? weights.compute() : weights.master(),
                               wide.view(DataType::float32), *stream);
     return unpacked(wide, index);
@@ -156,6 +155,31 @@ class Rig {
     return widen(values);
   }
 };
+
+/// The unit's own forward pass against its own backward pass: how fast sum(y * dy) changes when x
+/// moves along its gradient, by central differences, over what the gradient says.
+double derivative_ratio(Rig& rig, Unit& unit, const Slot* x_slot, const ActivationShape& x_shape,
+                        const Values& x, const Slot* y_slot, const ActivationShape& y_shape,
+                        const Values& dy, const Values& dx) {
+  constexpr double kStep =
+      2e-3;  // float32: small enough for few ReLUs to turn, large enough to see
+  double squares = 0;
+  for (double d : dx) squares += d * d;
+  const double unit_step =
+      std::sqrt(static_cast<double>(dx.size()) / squares);  // moves x by 1 (rms)
+  const auto loss_at = [&](double step) {
+    std::vector<float> moved(x.begin(), x.end());
+    for (std::size_t i = 0; i < moved.size(); ++i)
+      moved[i] += static_cast<float>(step * unit_step * dx[i]);
+    rig.set(x_slot, x_shape, moved);
+    unit.forward(Pass::training);
+    const Values y = rig.get(y_slot, y_shape);
+    double loss = 0;
+    for (std::size_t i = 0; i < y.size(); ++i) loss += y[i] * dy[i];
+    return loss;
+  };
+  return (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep) / (unit_step * squares);
+}
 
 Layers layers_with(ResidualBlock block, int features = 64) {
   Layers layers;
@@ -217,8 +241,12 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
 
-  ConvNormSpec spec{{0, 1}, normed, rig.activation("x", x_shape), rig.activation("y", y_shape),
-                    rig.activation("dy", y_shape), rig.activation("dx", x_shape)};
+  ConvNormSpec spec{{0, 1},
+                    normed,
+                    rig.activation("x", x_shape),
+                    rig.activation("y", y_shape),
+                    rig.activation("dy", y_shape),
+                    rig.activation("dx", x_shape)};
   const auto unit = rig.units->conv_norm(spec);
   rig.bind(*unit);
   rig.set_weights();
@@ -230,8 +258,8 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
   const double limit = tolerance(c.precision);
 
   unit->forward(Pass::evaluation);
-  CHECK(relative_error(rig.get(spec.y, y_shape),
-                       reference::relu(expected.evaluated(rig, normed))) < limit);
+  CHECK(relative_error(rig.get(spec.y, y_shape), reference::relu(expected.evaluated(rig, normed))) <
+        limit);
 
   unit->forward(Pass::training);
   const Values y = reference::relu(expected.normed.y);
@@ -243,15 +271,20 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
     mean[k] = 0.9 * mean[k] + 0.1 * expected.normed.mean[k];
     variance[k] = 0.9 * variance[k] + 0.1 * expected.normed.variance[k] * n / (n - 1);
   }
-  CHECK(relative_error(rig.running(rig.weights.running_mean(normed.statistics), 128), mean) < limit);
+  CHECK(relative_error(rig.running(rig.weights.running_mean(normed.statistics), 128), mean) <
+        limit);
   CHECK(relative_error(rig.running(rig.weights.running_variance(normed.statistics), 128),
                        variance) < limit);
 
   // the mask is the unit's own: in 16 bits a value near 0 may round to the other side
   unit->backward();
   const auto g = expected.backward(reference::relu_backward(dy, rig.get(spec.y, y_shape)));
-  CHECK(relative_error(rig.get(spec.dx, x_shape), g.dx) < 2 * limit);
+  const Values dx = rig.get(spec.dx, x_shape);
+  CHECK(relative_error(dx, g.dx) < 2 * limit);
   check_parameters(rig, normed, g, 2 * limit);
+  if (c.precision == Precision::fp32)
+    CHECK(derivative_ratio(rig, *unit, spec.x, x_shape, x, spec.y, y_shape, dy, dx) ==
+          Approx(1).epsilon(0.03));
 }
 
 TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
@@ -310,15 +343,23 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   unit->backward();
   const Values dsum = reference::relu_backward(dy, rig.get(spec.y, y_shape));
   const auto g = main.backward(dsum);
-  CHECK(relative_error(rig.get(spec.dx, x_shape), g.dx) < 2 * limit);
+  const Values dx = rig.get(spec.dx, x_shape);
+  CHECK(relative_error(dx, g.dx) < 2 * limit);
   check_parameters(rig, normed, g, 2 * limit);
+  const Values dinput = rig.get(spec.dshortcut, input_shape);
   if (projected) {
     const auto p = projection->backward(dsum);
-    CHECK(relative_error(rig.get(spec.dshortcut, input_shape), p.dx) < 2 * limit);
+    CHECK(relative_error(dinput, p.dx) < 2 * limit);
     check_parameters(rig, *spec.shortcut_layer, p, 2 * limit);
   } else {
-    CHECK(relative_error(rig.get(spec.dshortcut, input_shape), dsum) < 2 * limit);
+    CHECK(relative_error(dinput, dsum) < 2 * limit);
   }
+  if (c.precision != Precision::fp32) return;
+  CHECK(derivative_ratio(rig, *unit, spec.x, x_shape, x, spec.y, y_shape, dy, dx) ==
+        Approx(1).epsilon(0.03));
+  rig.set(spec.x, x_shape, {x.begin(), x.end()});
+  CHECK(derivative_ratio(rig, *unit, spec.shortcut, input_shape, input, spec.y, y_shape, dy,
+                         dinput) == Approx(1).epsilon(0.03));
 }
 
 TEST_CASE("Stem matches the naive loops", "[units]") {
@@ -355,7 +396,8 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
   for (std::size_t n = 0; n < 2; ++n)
     for (std::size_t ch = 0; ch < static_cast<std::size_t>(rig.stem_channels); ++ch)
       for (std::size_t i = 0; i < plane; ++i) {
-        const double value = stored[(n * static_cast<std::size_t>(rig.stem_channels) + ch) * plane + i];
+        const double value =
+            stored[(n * static_cast<std::size_t>(rig.stem_channels) + ch) * plane + i];
         if (ch == 3) {
           REQUIRE(value == 0);
           continue;
@@ -420,13 +462,12 @@ TEST_CASE("Head matches the naive loops", "[units]") {
   unit->forward(Pass::training);  // totals add up, the step's counts do not
   const Values w = rig.weight(spec.weight);
   const Values features = reference::average_pool(x, shape);
-  const Values logits =
-      reference::linear(features, w, rig.weight(spec.bias), 5, 64, classes);
+  const Values logits = reference::linear(features, w, rig.weight(spec.bias), 5, 64, classes);
   const auto loss = reference::softmax_cross_entropy(logits, labels, classes, smoothing);
   const double limit = tolerance(c.precision);
-  CHECK(relative_error(download<float>(*rig.device, *rig.stream, spec.logits->data(),
-                                       logits.size()),
-                       logits) < limit);
+  CHECK(relative_error(
+            download<float>(*rig.device, *rig.stream, spec.logits->data(), logits.size()), logits) <
+        limit);
   const auto metrics =
       download<HeadMetrics>(*rig.device, *rig.stream, rig.metrics.data(), 1).front();
   CHECK(metrics.step.samples == 4);
@@ -451,8 +492,8 @@ TEST_CASE("Head matches the naive loops", "[units]") {
     }
   CHECK(relative_error(rig.gradient(spec.weight), dw) < 2 * limit);
   CHECK(relative_error(rig.gradient(spec.bias), db) < 2 * limit);
-  CHECK(relative_error(rig.get(spec.dx, shape), reference::average_pool_backward(dfeatures, shape)) <
-        2 * limit);
+  CHECK(relative_error(rig.get(spec.dx, shape),
+                       reference::average_pool_backward(dfeatures, shape)) < 2 * limit);
 }
 
 }  // namespace shakedown

@@ -36,9 +36,7 @@ struct TempFile {
   std::string path = "/tmp/shakedown_image_XXXXXX";
 };
 
-Image decode(const Bytes& file) {
-  return decode_image(TempFile(file).path);
-}
+Image decode(const Bytes& file) { return decode_image(TempFile(file).path); }
 
 std::string error_of(const Bytes& file) {
   try {

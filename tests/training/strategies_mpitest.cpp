@@ -10,7 +10,8 @@
 namespace shakedown {
 namespace {
 
-constexpr int kSize = 64;  // smaller ones leave the last norms a handful of samples: ill-conditioned
+constexpr int kSize =
+    64;  // smaller ones leave the last norms a handful of samples: ill-conditioned
 constexpr int kBatch = 8;
 constexpr int kClasses = 10;
 
@@ -47,7 +48,8 @@ void load(Network& network, int shard, int step) {
   const auto seed = static_cast<std::uint64_t>(1000 * (step + 1) + shard);
   std::vector<std::int32_t> labels;
   Random random(seed);
-  for (int i = 0; i < kBatch; ++i) labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
+  for (int i = 0; i < kBatch; ++i)
+    labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
   network.set_batch(test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
 }
 
@@ -155,6 +157,39 @@ TEST_CASE("all-reduce by parameter equals one flat all-reduce", "[strategies]") 
   const Trained flat = train(settings, c.backend, shard);
   settings.strategy.per_tensor = true;
   check_same(train(settings, c.backend, shard), flat, c.precision);
+}
+
+TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
+  const MpiSession& session = test::session();
+  for (BackendKind kind : test::backends()) {
+    if (kind != BackendKind::gpu) continue;  // float16 is the gpu's
+    Backend backend = test::open_backend_of(kind);
+    Engine engine(settings_of(Precision::fp16, "ddp"), backend);
+    engine.allocate(1);
+    const auto start = weights_of(engine);
+    engine.step(
+        [&](int) {
+          auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
+          if (session.is_root()) images[17] = INFINITY;
+          engine.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+        },
+        0.1);
+    const StepScalars scalars = engine.read_scalars();
+    CHECK(scalars.skipped == 1);
+    CHECK(scalars.updates == 0);
+    CHECK(scalars.loss_scale == kInitialLossScale / 2);
+    CHECK(weights_of(engine) == start);
+  }
+}
+
+TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
+  const Case c = GENERATE(from_range(cases()));
+  CAPTURE(name_of(c.backend), name_of(c.precision));
+  auto settings = settings_of(c.precision, "ddp");
+  settings.network.deterministic = true;
+  const auto shard = [](int) { return test::session().rank(); };
+  const Trained once = train(settings, c.backend, shard);
+  CHECK(train(settings, c.backend, shard).three_steps == once.three_steps);
 }
 
 TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {

@@ -15,9 +15,7 @@
 namespace shakedown {
 namespace {
 
-ErrorTrap& trap_of(j_common_ptr state) {
-  return *static_cast<ErrorTrap*>(state->client_data);
-}
+ErrorTrap& trap_of(j_common_ptr state) { return *static_cast<ErrorTrap*>(state->client_data); }
 
 void on_error(j_common_ptr state) {
   char reason[JMSG_LENGTH_MAX];

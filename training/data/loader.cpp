@@ -19,9 +19,7 @@ void require_positive(const char* option, int value) {
   if (value < 1) throw UsageError(fmt::format("{} {}: at least 1 is needed", option, value));
 }
 
-long divide_up(long a, long b) {
-  return (a + b - 1) / b;
-}
+long divide_up(long a, long b) { return (a + b - 1) / b; }
 
 long count_batches(const ImageFolder& folder, const LoaderSettings& settings) {
   const auto images = static_cast<long>(folder.samples.size());

@@ -12,9 +12,7 @@ namespace {
 constexpr int kWeightBits = 22;
 constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
 
-int rounded(double value) {
-  return static_cast<int>(std::lround(value));
-}
+int rounded(double value) { return static_cast<int>(std::lround(value)); }
 
 std::uint8_t to_byte(std::int32_t sum) {
   return static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));

@@ -10,13 +10,9 @@ namespace shakedown {
 namespace {
 
 // Where torchvision rounds it does so in Python, halves to even, as lrint does.
-int rounded(double value) {
-  return static_cast<int>(std::lrint(value));
-}
+int rounded(double value) { return static_cast<int>(std::lrint(value)); }
 
-Region whole(Size size) {
-  return {0, 0, size.width, size.height};
-}
+Region whole(Size size) { return {0, 0, size.width, size.height}; }
 
 double uniform(Random& random, double low, double high) {
   return low + (high - low) * random.uniform();
@@ -64,8 +60,7 @@ void Transform::operator()(const Image& image, Random& random, std::span<std::ui
     case Augmentation::none:
       if (settings_.center_crop) return center_crop(image, out);
       return resize_(image, whole(full), square, whole(square), out);
-    case Augmentation::shift:
-      return shift(image, random, out);
+    case Augmentation::shift: return shift(image, random, out);
     case Augmentation::resized_crop:
       resize_(image, random_resized_crop(full, random), square, whole(square), out);
       if (settings_.flip && random.uniform() < 0.5) mirror(out, size);
