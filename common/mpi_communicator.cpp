@@ -163,7 +163,7 @@ class MpiCommunicator final : public Communicator {
     CHECK_MPI(MPI_Iallreduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
                              count_of(recv.count), mpi_type(recv.type), operation(recv.type, op),
                              comm_, &x.request));
-    finish(std::move(x), op);
+    finish(x, op);
   }
 
   void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
@@ -172,7 +172,7 @@ class MpiCommunicator final : public Communicator {
     CHECK_MPI(MPI_Ireduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
                           count_of(send.count), mpi_type(send.type), operation(send.type, op), root,
                           comm_, &x.request));
-    finish(std::move(x), op);
+    finish(x, op);
   }
 
   void broadcast(ConstView send, View recv, int root, Stream& stream) override {
@@ -180,7 +180,7 @@ class MpiCommunicator final : public Communicator {
     if (rank_ == root && !x.in_place) std::memcpy(x.recv.data, x.send.data, x.recv.bytes());
     CHECK_MPI(MPI_Ibcast(x.recv.data, count_of(recv.count), mpi_type(recv.type), root, comm_,
                          &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void all_gather(ConstView send, View recv, Stream& stream) override {
@@ -188,7 +188,7 @@ class MpiCommunicator final : public Communicator {
     Exchange x(*this, "all_gather", send, recv, stream);
     CHECK_MPI(MPI_Iallgather(x.send.data, count_of(send.count), mpi_type(send.type), x.recv.data,
                              count_of(send.count), mpi_type(send.type), comm_, &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
@@ -197,21 +197,21 @@ class MpiCommunicator final : public Communicator {
     CHECK_MPI(MPI_Ireduce_scatter_block(x.send.data, x.recv.data, count_of(recv.count),
                                         mpi_type(recv.type), operation(recv.type, op), comm_,
                                         &x.request));
-    finish(std::move(x), op);
+    finish(x, op);
   }
 
   void gather(ConstView send, View recv, int root, Stream& stream) override {
     Exchange x(*this, "gather", send, rank_ == root ? recv : View(), stream);
     CHECK_MPI(MPI_Igather(x.send.data, count_of(send.count), mpi_type(send.type), x.recv.data,
                           count_of(send.count), mpi_type(send.type), root, comm_, &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
     Exchange x(*this, "scatter", rank_ == root ? send : ConstView(), recv, stream);
     CHECK_MPI(MPI_Iscatter(x.send.data, count_of(recv.count), mpi_type(recv.type), x.recv.data,
                            count_of(recv.count), mpi_type(recv.type), root, comm_, &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void all_to_all(ConstView send, View recv, Stream& stream) override {
@@ -221,21 +221,21 @@ class MpiCommunicator final : public Communicator {
     Exchange x(*this, "all_to_all", send, recv, stream);
     CHECK_MPI(MPI_Ialltoall(x.send.data, count_of(part), mpi_type(send.type), x.recv.data,
                             count_of(part), mpi_type(send.type), comm_, &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void send(ConstView view, int peer, Stream& stream) override {
     Exchange x(*this, "send", view, View(), stream);
     CHECK_MPI(MPI_Isend(x.send.data, count_of(view.count), mpi_type(view.type), peer, 0, comm_,
                         &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void recv(View view, int peer, Stream& stream) override {
     Exchange x(*this, "recv", ConstView(), view, stream);
     CHECK_MPI(MPI_Irecv(x.recv.data, count_of(view.count), mpi_type(view.type), peer, 0, comm_,
                         &x.request));
-    finish(std::move(x));
+    finish(x);
   }
 
   void barrier() override {
@@ -318,9 +318,9 @@ class MpiCommunicator final : public Communicator {
     return builtin_operation(op);
   }
 
-  void finish(Exchange exchange, Reduction op = Reduction::sum) {
-    exchange.divide = op == Reduction::avg;
-    pending_.push_back(std::move(exchange));
+  void finish(const Exchange& exchange, Reduction op = Reduction::sum) {
+    pending_.push_back(exchange);
+    pending_.back().divide = op == Reduction::avg;
     if (!grouping_) complete();
   }
 

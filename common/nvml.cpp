@@ -98,6 +98,9 @@ struct Nvml::Library {
     return found;
   }
 
+  Library() = default;
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
   ~Library() {
     if (handle != nullptr) dlclose(handle);
   }

@@ -129,7 +129,7 @@ class OptionSet::Implementation {
   bool markdown = false;
 };
 
-OptionSet::OptionSet(std::string program, std::string description)
+OptionSet::OptionSet(std::string program, const std::string& description)
     : program_(std::move(program)),
       implementation_(std::make_unique<Implementation>(program_, description)) {}
 OptionSet::~OptionSet() = default;
@@ -155,7 +155,7 @@ Option& OptionSet::add(const std::string& names, OptionTarget target, const std:
   return declared;
 }
 
-void OptionSet::add_alias(const std::string& names, std::string& target, std::string value,
+void OptionSet::add_alias(const std::string& names, std::string& target, const std::string& value,
                           const std::string& help) {
   implementation_->app
       .add_flag_callback(

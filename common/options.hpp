@@ -36,7 +36,7 @@ struct OptionValue {
 
 class OptionSet {
  public:
-  OptionSet(std::string program, std::string description);
+  OptionSet(std::string program, const std::string& description);
   ~OptionSet();
   OptionSet(const OptionSet&) = delete;
   OptionSet& operator=(const OptionSet&) = delete;
@@ -48,7 +48,7 @@ class OptionSet {
     return add(names, OptionTarget(&target), help);
   }
   /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
-  void add_alias(const std::string& names, std::string& target, std::string value,
+  void add_alias(const std::string& names, std::string& target, const std::string& value,
                  const std::string& help);
   /// Options declared from here on stand under this heading in the help.
   void heading(const std::string& title);

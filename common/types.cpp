@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "common/error.hpp"
@@ -67,21 +68,17 @@ Reduction parse_reduction(const std::string& name) {
   return find(kReductions, name, "reduction").reduction;
 }
 
-const std::vector<DataType>& all_data_types() {
-  static const std::vector<DataType> types = [] {
-    std::vector<DataType> list;
-    for (const TypeEntry& e : kTypes) list.push_back(e.type);
-    return list;
-  }();
+std::vector<DataType> all_data_types() {
+  std::vector<DataType> types(kTypes.size());
+  std::transform(kTypes.begin(), kTypes.end(), types.begin(),
+                 [](const TypeEntry& e) { return e.type; });
   return types;
 }
 
-const std::vector<Reduction>& all_reductions() {
-  static const std::vector<Reduction> reductions = [] {
-    std::vector<Reduction> list;
-    for (const ReductionEntry& e : kReductions) list.push_back(e.reduction);
-    return list;
-  }();
+std::vector<Reduction> all_reductions() {
+  std::vector<Reduction> reductions(kReductions.size());
+  std::transform(kReductions.begin(), kReductions.end(), reductions.begin(),
+                 [](const ReductionEntry& e) { return e.reduction; });
   return reductions;
 }
 

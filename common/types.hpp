@@ -21,8 +21,8 @@ const char* name_of(Reduction reduction);
 DataType parse_data_type(const std::string& name);
 Reduction parse_reduction(const std::string& name);
 
-const std::vector<DataType>& all_data_types();
-const std::vector<Reduction>& all_reductions();
+std::vector<DataType> all_data_types();
+std::vector<Reduction> all_reductions();
 
 template <class T>
 struct DataTypeOf;
