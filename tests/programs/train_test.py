@@ -105,7 +105,7 @@ class Epochs(Folder):
         for workers in (1, 3):
             record = self.folder / f"{workers}.jsonl"
             self.expect(self.train("--epochs", 1, "--workers", workers, "--seed", 5,
-                                   "--record", record), 0)
+                                   "--deterministic", "--record", record), 0)
             losses += [line["train_loss"] for line in read_record(record)
                        if line["kind"] == "epoch"]
         self.assertEqual(losses[0], losses[1])

@@ -68,8 +68,7 @@ struct Trained {
 
 /// Trains three steps; `shard(micro_batch)` names what is loaded.
 template <class Shard>
-Trained train(const EngineSettings& settings, BackendKind kind, Shard&& shard,
-              bool check_agreement = true) {
+Trained train(const EngineSettings& settings, BackendKind kind, Shard&& shard) {
   Backend backend = test::open_backend_of(kind);
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
@@ -81,7 +80,7 @@ Trained train(const EngineSettings& settings, BackendKind kind, Shard&& shard,
     if (step == 0) trained.one_step = weights_of(engine);
   }
   trained.three_steps = weights_of(engine);
-  if (check_agreement) check_ranks_agree(engine, test::session());
+  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, test::session());
   return trained;
 }
 
@@ -98,13 +97,15 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
   return test::relative_error(difference, movement);
 }
 
-/// After one step only roundings differ. Later a rounding can turn a ReLU or a maximum round, which
-/// moves gradients by a step of their own; an exchange gone wrong is near 1.
-void check_same(const Trained& a, const Trained& b, Precision precision) {
+/// After one step only roundings differ; Adam's first step is the gradient's sign, which a rounding
+/// can turn round where the gradient is nearly zero. Later it can turn a ReLU or a maximum round,
+/// which moves gradients by a step of their own. An exchange gone wrong is near 1.
+void check_same(const Trained& a, const Trained& b, const EngineSettings& settings) {
+  const bool fp32 = settings.network.precision == Precision::fp32;
+  const bool sgd = settings.optimizer.optimizer == "sgd";
   CHECK(relative_difference(a.one_step, b.one_step, b.start) <
-        (precision == Precision::fp32 ? 2e-5 : 2e-2));
-  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) <
-        (precision == Precision::fp32 ? 0.05 : 0.15));
+        (!fp32 ? (sgd ? 2e-2 : 0.1) : (sgd ? 2e-5 : 5e-3)));
+  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < (fp32 ? 0.05 : 0.15));
 }
 
 std::vector<std::string> exchanging_strategies() {
@@ -135,7 +136,7 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
     settings.strategy.strategy = strategy;
     const int first = session.rank() * accumulate;
     check_same(train(settings, c.backend, [&](int micro) { return first + micro; }), alone,
-               c.precision);
+               settings);
   }
 }
 
@@ -145,7 +146,8 @@ TEST_CASE("ranks with the same shard equal one rank", "[strategies]") {
   const Trained alone = train(settings_of(c.precision, "none"), c.backend, shard);
   for (const std::string& strategy : exchanging_strategies()) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy);
-    check_same(train(settings_of(c.precision, strategy), c.backend, shard), alone, c.precision);
+    const auto settings = settings_of(c.precision, strategy);
+    check_same(train(settings, c.backend, shard), alone, settings);
   }
 }
 
@@ -156,7 +158,7 @@ TEST_CASE("all-reduce by parameter equals one flat all-reduce", "[strategies]") 
   const auto shard = [](int) { return test::session().rank(); };
   const Trained flat = train(settings, c.backend, shard);
   settings.strategy.per_tensor = true;
-  check_same(train(settings, c.backend, shard), flat, c.precision);
+  check_same(train(settings, c.backend, shard), flat, settings);
 }
 
 TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
@@ -195,9 +197,13 @@ TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
 TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
   if (test::session().world_size() == 1) return;
   const BackendKind kind = test::backends().front();
-  const auto settings = settings_of(Precision::fp32, "none");
-  const auto shard = [](int) { return test::session().rank(); };
-  CHECK_THROWS_WITH(train(settings, kind, shard), ContainsSubstring("rank 1 differs"));
+  Backend backend = test::open_backend_of(kind);
+  Engine engine(settings_of(Precision::fp32, "none"), backend);
+  engine.allocate(test::session().local_size());
+  check_ranks_agree(engine, test::session());
+  engine.step([&](int) { load(engine.network(), test::session().rank(), 0); }, 0.01);
+  CHECK_THROWS_WITH(check_ranks_agree(engine, test::session()),
+                    ContainsSubstring("rank 1 differs"));
 }
 
 TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategies]") {
