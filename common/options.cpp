@@ -94,7 +94,7 @@ CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
   const std::string shown = fmt::format("[on|off]={}", show(&value));
   auto* option = app.add_option_function<std::string>(
       names, [&value](const std::string& text) { value = text == "on"; }, help);
-  option->check(CLI::IsMember({"on", "off"}))->expected(0, 1)->option_text(shown);
+  option->check(CLI::IsMember({"on", "off"}))->expected(0, 1)->take_last()->option_text(shown);
   return option->default_str("on");  // what it takes when it stands alone
 }
 
@@ -143,9 +143,10 @@ Option& OptionSet::add(const std::string& names, OptionTarget target, const std:
           return add_switch(app, names, *value, help);
         } else {
           CLI::Option* made = app.add_option(names, *value, help);
-          if constexpr (!std::is_arithmetic_v<T> && !std::is_same_v<T, std::string>)
-            made->delimiter(',');
-          return made;
+          if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>)
+            return made->take_last();
+          else
+            return made->delimiter(',');
         }
       },
       target);

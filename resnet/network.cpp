@@ -40,7 +40,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add("--classes", values.classes, "with a data folder: the number of its folders")
       .at_least(1);
   options
-      .add("--precision", values.precision, "of activations, weights and gradients in the network")
+      .add("--precision", values.precision,
+           "of activations, weights and gradients in the network; --amp, --use-amp: fp16")
       .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
       .default_text("tf32 on gpu, fp32 on cpu");
   options.add_alias("--amp,--use-amp", values.precision, "fp16", "--precision fp16");
@@ -50,7 +51,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add("--autotune", values.autotune,
               "on: time each convolution's candidate algorithms; off: take the first");
   options.add("--deterministic", values.deterministic,
-              "leave out algorithms whose results do not repeat bitwise");
+              "steps repeat to the last bit, from run to run; no autotuning");
 }
 
 Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,

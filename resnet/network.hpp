@@ -37,7 +37,7 @@ struct NetworkSettings {
   Precision precision = Precision::fp32;
   float label_smoothing = 0;
   bool autotune = true;        // time each convolution's algorithms, else take the first
-  bool deterministic = false;  // leave out algorithms whose results do not repeat bitwise
+  bool deterministic = false;  // the first algorithm that repeats bitwise: a rerun gives the same
 };
 
 class Network {

@@ -44,7 +44,7 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
 
 }  // namespace
 
-Json identity_of(const Engine& engine, const Backend& backend, bool synthetic) {
+Json identity_of(const Engine& engine, const Backend& backend, const std::string& data) {
   const EngineSettings& s = engine.settings();
   return {{"backend", name_of(backend.kind)},
           {"model", s.network.architecture.name},
@@ -56,7 +56,7 @@ Json identity_of(const Engine& engine, const Backend& backend, bool synthetic) {
           {"world_size", backend.world->size()},
           {"strategy", s.strategy.strategy},
           {"optimizer", s.optimizer.optimizer},
-          {"data", synthetic ? "synthetic" : "folder"}};
+          {"data", data}};
 }
 
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,

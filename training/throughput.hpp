@@ -23,7 +23,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
                         const MpiSession& session);
 
 /// The fields that name a configuration, repeated in every record of it.
-Json identity_of(const Engine& engine_settings, const Backend& backend, bool synthetic);
+Json identity_of(const Engine& engine, const Backend& backend, const std::string& data);
 
 /// The lines for people.
 std::string summary_of_step(const Json& step);

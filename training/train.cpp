@@ -36,7 +36,7 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   say(session, engine.load_remark());
   data.open(engine.settings().network, backend, engine.stream());
 
-  const Json identity = identity_of(engine, backend, data.synthetic());
+  const Json identity = identity_of(engine, backend, data.name());
   const double learning_rate = options.optimizer.learning_rate;
   ExitCode result = ExitCode::pass;
   if (options.epochs >= 0) {

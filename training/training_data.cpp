@@ -57,6 +57,11 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
   }
 }
 
+std::string TrainingData::name() const {
+  if (!synthetic()) return training_folder_.root;
+  return options_.epochs == 0 ? validation_folder_.root : "synthetic";
+}
+
 std::string TrainingData::summary() const {
   std::string text =
       synthetic() ? fmt::format("synthetic, {} classes", classes_)

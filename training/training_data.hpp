@@ -15,6 +15,8 @@ class TrainingData {
   explicit TrainingData(const TrainOptions& options);
 
   bool synthetic() const { return options_.data.synthetic(); }
+  /// "synthetic", or the folder, for the record.
+  std::string name() const;
   /// Of the folder, or --classes.
   int classes() const { return classes_; }
 

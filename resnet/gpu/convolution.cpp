@@ -30,7 +30,8 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   std::erase_if(choice.candidates, [&](const auto& plan) {
     return plan->workspace_bytes() > limit && plan != leanest;
   });
-  if (!context.autotune) choice.candidates.resize(1);
+  // timings differ from run to run, and another algorithm rounds otherwise
+  if (!context.autotune || context.deterministic) choice.candidates.resize(1);
   if (choice.candidates.size() == 1) choice.chosen = 0;
   return choice;
 }

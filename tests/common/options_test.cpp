@@ -65,6 +65,15 @@ TEST_CASE("switches stand alone, or take on and off", "[options]") {
   CHECK(Parsed({"--autotune"}).values.model.autotune);
 }
 
+TEST_CASE("what comes last counts, so that a script's options can be overridden", "[options]") {
+  const Parsed p({"--epochs", "15", "--autotune", "--precision", "fp16", "--epochs", "2",
+                  "--autotune", "off", "--precision", "bf16"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.values.epochs == 2);
+  CHECK_FALSE(p.values.model.autotune);
+  CHECK(p.values.model.precision == "bf16");
+}
+
 TEST_CASE("a usage error names the option", "[options]") {
   const auto message = [](std::vector<const char*> arguments) {
     const Parsed p(std::move(arguments));

@@ -105,7 +105,7 @@ void check_same(const Trained& a, const Trained& b, const EngineSettings& settin
   const bool sgd = settings.optimizer.optimizer == "sgd";
   CHECK(relative_difference(a.one_step, b.one_step, b.start) <
         (!fp32 ? (sgd ? 2e-2 : 0.1) : (sgd ? 2e-5 : 5e-3)));
-  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < (fp32 ? 0.05 : 0.15));
+  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < 0.15);
 }
 
 std::vector<std::string> exchanging_strategies() {
