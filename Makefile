@@ -1,6 +1,7 @@
 # Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
 # Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
-# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS; V=1 shows the commands.
+# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS, REVISION (where git does not know it); V=1 shows the
+# commands.
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
@@ -89,8 +90,8 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 # Files rewritten only when their text changes.
 hash := \#
 rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))
-revision := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(call rewrite,$(BUILD)/git_revision.hpp,$(hash)define SHAKEDOWN_GIT_REVISION "$(revision)")
+REVISION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+$(call rewrite,$(BUILD)/git_revision.hpp,$(hash)define SHAKEDOWN_GIT_REVISION "$(REVISION)")
 $(call rewrite,$(BUILD)/flags,$(MPICXX) $(CPPFLAGS) $(CXXFLAGS) $(NVCC) $(NVCCFLAGS) $(GENCODE))
 $(BUILD)/flags: ;
 
