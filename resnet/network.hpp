@@ -77,6 +77,8 @@ class Network {
   /// of classes is left as it is, and named in the returned remark. Throws UsageError naming
   /// `file` and the tensor that is missing or has another shape.
   std::string load(const std::vector<Tensor>& tensors, const std::string& file);
+  /// Takes the flat fp32 weights, as Weights::master() holds them. Waits.
+  void set_weights(const std::vector<float>& master);
   /// Weights and running statistics in torchvision's order, names and layout. Waits.
   std::vector<Tensor> state() const;
   /// The flat gradients in the same form (parameters only), unscaled as they are. Waits.
@@ -93,7 +95,6 @@ class Network {
   struct Build;
   void build_units();
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
-  void upload_master(const std::vector<float>& master);
   std::vector<Tensor> unpack(const std::vector<float>& flat) const;
 
   NetworkSettings settings_;

@@ -45,7 +45,7 @@ std::vector<float> initial_values(const Parameter& p, int features, Random rando
 
 }  // namespace
 
-void Network::upload_master(const std::vector<float>& master) {
+void Network::set_weights(const std::vector<float>& master) {
   upload<float>(device_, stream_, weights_.master().data, master);
   if (weights_.has_copy())
     device_.kernels().convert(weights_.master(), weights_.compute(), stream_);
@@ -61,7 +61,7 @@ void Network::initialise(std::uint64_t seed) {
   std::vector<float> master(table_.stored_count(), 0.0F);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     units_->pack_parameter(parameters[i], values[i], stored_part(master, parameters[i]));
-  upload_master(master);
+  set_weights(master);
 
   std::vector<float> statistics(table_.statistics_count(), 0.0F);
   for (const RunningStatistics& s : table_.statistics())
@@ -98,7 +98,7 @@ std::string Network::load(const std::vector<Tensor>& tensors, const std::string&
                                    text_of(p.shape)));
     }
   }
-  upload_master(master);
+  set_weights(master);
 
   std::vector<float> statistics(table_.statistics_count());
   for (const RunningStatistics& s : table_.statistics()) {

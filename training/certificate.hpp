@@ -1,4 +1,5 @@
-// Proof that a strategy computes what its reference does: the same weights after three steps.
+// Proof that a strategy computes what its reference does: the same weights after each of three
+// steps.
 #pragma once
 
 #include "common/mpi_session.hpp"
@@ -8,25 +9,24 @@
 
 namespace shakedown {
 
-/// Of the tensor, over all ranks, that differs most for how far it moved.
+/// Of the tensor, over all ranks and steps, that comes closest to its tolerances or exceeds them.
 struct Comparison {
   std::string tensor;
   double max_abs_diff = 0;
-  double movement = 0;  // of the weight that moved furthest
-  /// 0: equal; near 1: an exchange gone wrong. Infinite for what is not a number.
-  double share = 0;
+  double tolerance = 0;      // of max_abs_diff; infinite where single weights may differ freely
+  double relative_diff = 0;  // Euclidean, over what the step moved the tensor by
+  double relative_tolerance = 0;
+  bool pass = false;
 };
-/// Three steps by each of two strategies from the same weights and data; the engine ends with
-/// `found`, at the start again. The same on every rank.
+/// Three steps by each of two strategies from the same weights and data; `found` starts each of its
+/// steps from the weights that `expected` held there. The engine ends with `found`, at the start
+/// again. The same on every rank.
 Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
                               const MpiSession& session, const StrategyOptions& expected,
                               const StrategyOptions& found);
 
-/// Three steps by the strategy's reference and three by itself, from the same weights and data;
-/// the engine is restarted afterwards. Where roundings grow too fast to tell anything after three
-/// steps (seen by the reference summed in another order), the learning rate is lowered first.
-/// The "certificate" record's fields, the same on every rank; pass is null, with `waived`, where
-/// there is nothing to compare with or nothing can be told.
+/// Compares the strategy with its reference. The "certificate" record's fields, the same on every
+/// rank; pass is null, with `waived`, where there is nothing to compare with.
 Json certify(Engine& engine, BatchSource& batches, double learning_rate, const MpiSession& session);
 
 /// Throws FailError naming the first rank whose weights differ from rank 0's in any bit.

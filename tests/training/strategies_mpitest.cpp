@@ -99,13 +99,14 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
 
 /// After one step only roundings differ; Adam's first step is the gradient's sign, which a rounding
 /// can turn round where the gradient is nearly zero. Later it can turn a ReLU or a maximum round,
-/// which moves gradients by a step of their own. An exchange gone wrong is near 1.
+/// which moves gradients by a step of their own (float16: by up to 0.18, measured on 3 GPUs). An
+/// exchange gone wrong is near 1.
 void check_same(const Trained& a, const Trained& b, const EngineSettings& settings) {
   const bool fp32 = settings.network.precision == Precision::fp32;
   const bool sgd = settings.optimizer.optimizer == "sgd";
   CHECK(relative_difference(a.one_step, b.one_step, b.start) <
         (!fp32 ? (sgd ? 2e-2 : 0.1) : (sgd ? 2e-5 : 5e-3)));
-  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < 0.15);
+  CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < (fp32 ? 0.15 : 0.5));
 }
 
 std::vector<std::string> exchanging_strategies() {
@@ -234,7 +235,9 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
   // held to ddp's reference, a strategy that does not exchange is far outside the tolerance
   StrategyOptions reference;
   reference.strategy = "all-reduce";
-  CHECK(compare_strategies(engine, *batches, 0.01, session, reference, none).share > 0.3);
+  const Comparison wrong = compare_strategies(engine, *batches, 0.01, session, reference, none);
+  CHECK_FALSE(wrong.pass);
+  CHECK(wrong.relative_diff > 0.3);
 }
 
 }  // namespace shakedown
