@@ -1,12 +1,11 @@
 # Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
 # Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
-# BUILD (objects), BIN (programs), CXXFLAGS, NVCCFLAGS, REVISION (where git does not know it); V=1 shows the
-# commands.
+# BUILD (objects), CXXFLAGS, NVCCFLAGS, REVISION (where git does not know it); V=1 shows the commands.
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 BUILD ?= build
-BIN ?= bin
+BIN := bin
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
 places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME
@@ -67,6 +66,7 @@ ifneq ($(V),1)
 endif
 .PHONY: all tests
 all: $(BINARIES)
+	@mkdir -p runs
 tests: all $(TESTS)
 
 $(BINARIES): $(BIN)/%: $(LIBRARY_OBJECTS) $(BUILD)/training/%.cpp.o
@@ -99,16 +99,17 @@ $(BUILD)/flags: ;
          $(PROGRAMS:%=$(BUILD)/training/%.cpp.d)
 
 # ---- everything in one command ------------------------------------------------------------------
-# The set-up may change what this machine can build: make starts anew behind it.
+# The set-up may change what this machine can build: make starts anew behind it, on all cores.
+anew = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: setup bench test run-bench run-tests
 setup:
 	launch/setup
 bench: setup
-	+$(MAKE) run-bench
+	+$(anew) run-bench
 run-bench: all
 	launch/bench
 test: setup
-	+$(MAKE) run-tests
+	+$(anew) run-tests
 run-tests: tests
 	tests/run $(BUILD)
 

@@ -91,6 +91,14 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
   backend.kind = choose_backend(options.backend, views);
   backend.remark = fmt::format("{}{}", name_of(backend.kind),
                                options.backend == "auto" ? " (chosen by auto)" : "");
+  if (backend.kind == BackendKind::cpu) {
+    const std::string why = first_problem(views);
+    if (!cpu::built())
+      throw UsageError(fmt::format("--backend {}: built without cpu, and no GPU is visible{}",
+                                   options.backend, why));
+    if (options.backend == "auto" && gpu::built())
+      backend.remark += fmt::format(", as no GPU is visible{}", why);
+  }
   if (backend.kind == BackendKind::gpu) {
     const std::vector<int> devices = place_on_gpus(views);
     const auto me = static_cast<std::size_t>(session.rank());

@@ -82,9 +82,4 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   return run;
 }
 
-Json end_of_run(ExitCode result, std::chrono::steady_clock::time_point start) {
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  return {{"exit_code", static_cast<int>(result)}, {"elapsed_s", elapsed.count()}};
-}
-
 }  // namespace shakedown

@@ -1,7 +1,6 @@
 // Which machine and which software a record was made with.
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include "common/backend.hpp"
@@ -16,9 +15,6 @@ class OptionSet;
 /// The fields of the "run" record: hosts, devices, versions at build and run, options, allow-listed
 /// environment. Collective: every rank contributes; the result is complete on each.
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend);
-
-/// The fields of the "end" record of a run that began at `start`.
-Json end_of_run(ExitCode result, std::chrono::steady_clock::time_point start);
 
 /// The commit this was built from, "-dirty" behind it when the tree had changes.
 std::string git_revision();

@@ -13,7 +13,6 @@ struct MpiHandle;
 
 class MpiSession {
  public:
-  /// Throws UsageError when the launcher started several tasks but MPI sees this one alone.
   MpiSession(int* argc, char*** argv);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;

@@ -12,7 +12,6 @@
 #include <mutex>
 #include <thread>
 
-#include "common/error.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown {
@@ -23,11 +22,6 @@ using NvmlDevice = void*;
 constexpr int kSuccess = 0;
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1;
-constexpr unsigned kClockMemory = 2;
-struct NvmlUtilisation {
-  unsigned gpu;
-  unsigned memory;
-};
 struct NvmlMemory {
   unsigned long long total;
   unsigned long long free;
@@ -58,13 +52,11 @@ struct Nvml::Library {
   void* handle = nullptr;
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
-  const char* (*error_string)(int) = nullptr;
   int (*driver_version)(char*, unsigned) = nullptr;
   int (*handle_by_uuid)(const char*, NvmlDevice*) = nullptr;
   int (*clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
   int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
-  int (*utilisation)(NvmlDevice, NvmlUtilisation*) = nullptr;
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*energy_mj)(NvmlDevice, unsigned long long*) = nullptr;
   int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
@@ -78,24 +70,20 @@ struct Nvml::Library {
 
   bool load_all() {
     return load(init, "nvmlInit_v2") && load(shutdown, "nvmlShutdown") &&
-           load(error_string, "nvmlErrorString") &&
            load(driver_version, "nvmlSystemGetDriverVersion") &&
            load(handle_by_uuid, "nvmlDeviceGetHandleByUUID") &&
            load(clock, "nvmlDeviceGetClockInfo") && load(power_mw, "nvmlDeviceGetPowerUsage") &&
            load(temperature, "nvmlDeviceGetTemperature") &&
-           load(utilisation, "nvmlDeviceGetUtilizationRates") &&
            load(memory, "nvmlDeviceGetMemoryInfo") &&
            load(energy_mj, "nvmlDeviceGetTotalEnergyConsumption") &&
            load(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons") &&
            load(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
   }
 
+  /// Null when NVML knows no GPU of this UUID, or has lost it.
   NvmlDevice device(const std::string& uuid) const {
     NvmlDevice found = nullptr;
-    const int status = handle_by_uuid(uuid.c_str(), &found);
-    if (status != kSuccess)
-      throw InternalError(fmt::format("NVML knows no GPU {}: {}", uuid, error_string(status)));
-    return found;
+    return handle_by_uuid(uuid.c_str(), &found) == kSuccess ? found : nullptr;
   }
 
   Library() = default;
@@ -126,14 +114,11 @@ std::string Nvml::driver_version() const {
 GpuSample Nvml::sample(const std::string& uuid) const {
   const NvmlDevice device = library_->device(uuid);
   GpuSample s;
+  if (device == nullptr) return s;
   unsigned value = 0;
   if (library_->clock(device, kClockSm, &value) == kSuccess) s.sm_clock_mhz = value;
-  if (library_->clock(device, kClockMemory, &value) == kSuccess) s.memory_clock_mhz = value;
   if (library_->power_mw(device, &value) == kSuccess) s.power_w = value / 1e3;
   if (library_->temperature(device, kTemperatureGpu, &value) == kSuccess) s.temperature_c = value;
-  NvmlUtilisation utilisation{};
-  if (library_->utilisation(device, &utilisation) == kSuccess)
-    s.utilisation_percent = utilisation.gpu;
   NvmlMemory memory{};
   if (library_->memory(device, &memory) == kSuccess)
     s.memory_used_bytes = static_cast<double>(memory.used);
@@ -147,7 +132,8 @@ GpuSample Nvml::sample(const std::string& uuid) const {
 double Nvml::process_memory_bytes(const std::string& uuid) const {
   std::array<NvmlProcess, 64> processes{};
   unsigned count = processes.size();
-  if (library_->processes(library_->device(uuid), &count, processes.data()) != kSuccess)
+  const NvmlDevice device = library_->device(uuid);
+  if (device == nullptr || library_->processes(device, &count, processes.data()) != kSuccess)
     return kUnknown;
   for (unsigned i = 0; i < count; ++i)
     if (processes[i].pid == static_cast<unsigned>(getpid()) && processes[i].used_memory != ~0ULL)
@@ -175,11 +161,7 @@ struct GpuSampler::State {
   void run() {
     std::unique_lock lock(mutex);
     do {
-      try {
-        samples.push_back(nvml->sample(uuid));
-      } catch (const Error&) {
-        return;  // health is read beside the work and must not end it
-      }
+      samples.push_back(nvml->sample(uuid));
     } while (!stopped.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; }));
   }
 

@@ -14,10 +14,8 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 /// One reading of one GPU; kUnknown where the driver does not say.
 struct GpuSample {
   double sm_clock_mhz = kUnknown;
-  double memory_clock_mhz = kUnknown;
   double power_w = kUnknown;
   double temperature_c = kUnknown;
-  double utilisation_percent = kUnknown;
   double memory_used_bytes = kUnknown;
   double energy_j = kUnknown;  // since the driver was loaded
   std::uint64_t throttle_reasons = 0;
@@ -32,7 +30,8 @@ class Nvml {
   Nvml& operator=(const Nvml&) = delete;
 
   std::string driver_version() const;
-  /// Throws InternalError when NVML knows no GPU of this UUID.
+  /// All unknown when NVML knows no GPU of this UUID: health is read beside the work and must not
+  /// end it.
   GpuSample sample(const std::string& uuid) const;
   /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
   double process_memory_bytes(const std::string& uuid) const;

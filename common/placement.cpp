@@ -19,13 +19,13 @@ std::string name_ranks(const std::vector<RankView>& ranks, bool with_gpu) {
   return text;
 }
 
+}  // namespace
+
 std::string first_problem(const std::vector<RankView>& ranks) {
   for (const RankView& rank : ranks)
     if (!rank.gpu_problem.empty()) return " (" + rank.gpu_problem + ")";
   return "";
 }
-
-}  // namespace
 
 BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks) {
   if (option == "cpu") return BackendKind::cpu;

@@ -16,6 +16,9 @@ struct RankView {
   std::string gpu_problem;        // why there are none, where that is known
 };
 
+/// Why the first rank that knows a reason sees no GPU, as " (reason)"; else empty.
+std::string first_problem(const std::vector<RankView>& ranks);
+
 /// Resolves `--backend`: auto is gpu when every rank sees a GPU, cpu when none does. Throws
 /// UsageError naming the ranks when only some do, or when gpu is asked for and there is none.
 BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks);

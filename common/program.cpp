@@ -1,6 +1,7 @@
 #include "common/program.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 
 namespace shakedown {
@@ -20,6 +21,21 @@ int run_program(int argc, char** argv, ProgramBody body) {
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(ExitCode::internal);
+  }
+}
+
+ExitCode recorded(Record& record, const std::function<ExitCode()>& body) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto end = [&](ExitCode code) {
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    record.write("end", {{"exit_code", static_cast<int>(code)}, {"elapsed_s", elapsed.count()}});
+    return code;
+  };
+  try {
+    return end(body());
+  } catch (const Error& error) {
+    if (error.code() == ExitCode::fail || error.code() == ExitCode::usage) end(error.code());
+    throw;
   }
 }
 

@@ -42,16 +42,6 @@ const TypeEntry& entry(DataType type) {
   throw InternalError("unknown data type");
 }
 
-template <class Entries>
-const auto& find(const Entries& entries, const std::string& name, const char* what) {
-  std::string known;
-  for (const auto& e : entries) {
-    if (name == e.name) return e;
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", e.name);
-  }
-  throw UsageError(fmt::format("unknown {} '{}': one of {}", what, name, known));
-}
-
 }  // namespace
 
 std::size_t size_of(DataType type) { return entry(type).size; }
@@ -61,11 +51,6 @@ const char* name_of(Reduction reduction) {
   for (const ReductionEntry& e : kReductions)
     if (e.reduction == reduction) return e.name;
   throw InternalError("unknown reduction");
-}
-
-DataType parse_data_type(const std::string& name) { return find(kTypes, name, "data type").type; }
-Reduction parse_reduction(const std::string& name) {
-  return find(kReductions, name, "reduction").reduction;
 }
 
 std::vector<DataType> all_data_types() {

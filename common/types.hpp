@@ -17,10 +17,6 @@ std::size_t size_of(DataType type);
 const char* name_of(DataType type);
 const char* name_of(Reduction reduction);
 
-/// Throw UsageError listing the known names.
-DataType parse_data_type(const std::string& name);
-Reduction parse_reduction(const std::string& name);
-
 std::vector<DataType> all_data_types();
 std::vector<Reduction> all_reductions();
 

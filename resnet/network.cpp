@@ -72,6 +72,15 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
   plan_.place();
 }
 
+// one value has no variance
+void Network::check_statistics(const ActivationShape& y) const {
+  if (y.n * y.h * y.w < 2)
+    throw UsageError(
+        fmt::format("--batch-size {}, --image-size {}: batch normalisation needs more "
+                    "than the one value a channel that is left after the last block",
+                    settings_.batch_size, settings_.image_size));
+}
+
 Network::~Network() = default;
 
 NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) const {
@@ -177,6 +186,7 @@ void Network::build_units() {
     }
   }
 
+  check_statistics(x_shape);
   ++unit;
   ENSURE(unit + 1 == build.count, "units and moments");
   blocks_.emplace_back();

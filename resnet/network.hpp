@@ -94,6 +94,7 @@ class Network {
  private:
   struct Build;
   void build_units();
+  void check_statistics(const ActivationShape& y) const;
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
   std::vector<Tensor> unpack(const std::vector<float>& flat) const;
 

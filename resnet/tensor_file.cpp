@@ -81,6 +81,8 @@ Tensor read_tensor(const std::string& path, const std::string& name, const Json&
   return tensor;
 }
 
+std::string partial_of(const std::string& path) { return path + ".partial"; }
+
 }  // namespace
 
 std::vector<Tensor> read_safetensors(const std::string& path) {
@@ -109,6 +111,13 @@ std::vector<Tensor> read_safetensors(const std::string& path) {
   return tensors;
 }
 
+void check_writable(const std::string& path) {
+  const std::string partial = partial_of(path);
+  if (!std::ofstream(partial, std::ios::binary | std::ios::trunc))
+    throw UsageError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
+  std::remove(partial.c_str());
+}
+
 void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   std::uint64_t offset = 0;
@@ -122,7 +131,7 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
-  const std::string partial = path + ".partial";
+  const std::string partial = partial_of(path);
   std::ofstream out(partial, std::ios::binary | std::ios::trunc);
   const std::uint64_t length = text.size();
   out.write(reinterpret_cast<const char*>(&length), sizeof(length));

@@ -17,7 +17,14 @@ struct Comparison {
   double relative_diff = 0;  // Euclidean, over what the step moved the tensor by
   double relative_tolerance = 0;
   bool pass = false;
+  std::string untold;  // why nothing could be told: `expected` did not train
 };
+/// After one step from `start`, in flat buffers: of the tensor that fits worst. Tolerances follow
+/// from the gradients' type and the optimiser.
+Comparison compare_weights(const ParameterTable& table, DataType gradient, bool adam,
+                           const std::vector<float>& wanted, const std::vector<float>& got,
+                           const std::vector<float>& start);
+
 /// Three steps by each of two strategies from the same weights and data; `found` starts each of its
 /// steps from the weights that `expected` held there. The engine ends with `found`, at the start
 /// again. The same on every rank.
@@ -29,8 +36,9 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
 /// rank; pass is null, with `waived`, where there is nothing to compare with.
 Json certify(Engine& engine, BatchSource& batches, double learning_rate, const MpiSession& session);
 
-/// Throws FailError naming the first rank whose weights differ from rank 0's in any bit.
-void check_ranks_agree(Engine& engine, const MpiSession& session);
+/// Throws FailError naming the first rank whose weights differ from rank 0's in any bit; `when` is
+/// part of the message.
+void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when);
 
 std::string summary_of_certificate(const Json& certificate);
 

@@ -38,7 +38,8 @@ class LayerTable {
 
 }  // namespace
 
-std::string describe(const Network& network, const Strategy& strategy) {
+std::string describe(const Engine& engine) {
+  const Network& network = engine.network();
   const NetworkSettings& s = network.settings();
   const ParameterTable& table = network.table();
   const Layers& layers = network.layers();
@@ -69,10 +70,12 @@ std::string describe(const Network& network, const Strategy& strategy) {
   text += fmt::format(
       "\nmemory of a rank, batch {}, {}:\n"
       "  weights, gradients, statistics  {}\n"
+      "  optimiser's state{}  {}\n"
       "  activations and their gradients {} (tensors sharing bytes by lifetime; {} if each had "
       "its\n"
       "                                  own, {} at least)\n",
       s.batch_size, name_of(s.precision), bytes(network.weights().bytes()),
+      engine.settings().accumulate > 1 ? ", sums    " : "            ", bytes(engine.state_bytes()),
       bytes(network.plan().bytes()), bytes([&] {
         std::size_t sum = 0;
         for (const Slot& slot : network.plan().slots()) sum += slot.bytes();
@@ -80,7 +83,7 @@ std::string describe(const Network& network, const Strategy& strategy) {
       }()),
       bytes(network.plan().lower_bound()));
 
-  const std::vector<Range> buckets = strategy.buckets();
+  const std::vector<Range> buckets = engine.strategy().buckets();
   if (buckets.empty()) return text;
   text += "\nbuckets, in the order of exchange (bytes of the payload in float32):\n";
   for (std::size_t i = 0; i < buckets.size(); ++i) {

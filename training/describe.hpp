@@ -8,7 +8,7 @@
 namespace shakedown {
 
 /// Per image and for one rank. Needs nothing allocated.
-std::string describe(const Network& network, const Strategy& strategy);
+std::string describe(const Engine& engine);
 
 /// One line: what runs, on what, with which batch.
 std::string headline(const Engine& engine, const Backend& backend, const std::string& data);

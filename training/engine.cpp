@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/error.hpp"
+#include "training/batches.hpp"
 
 namespace shakedown {
 
@@ -25,24 +26,33 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
 
 void Engine::allocate(int ranks_on_device) {
   check_memory(ranks_on_device);
+  restart();  // before the convolutions are tuned: zero weights would run faster
   network_.allocate();
-  restart();
 }
 
-void Engine::check_memory(int ranks_on_device) const {
+std::size_t Engine::bytes_needed(const Network& network) const {
   // Room for what libraries take when they are first used.
   const std::size_t aside =
       device().kind() == BackendKind::gpu ? std::size_t{512} << 20 : std::size_t{64} << 20;
-  const std::size_t free_bytes =
-      device().memory().free_bytes / static_cast<std::size_t>(ranks_on_device);
-  const std::size_t needed = network_.activation_bytes() + settings_.batch_bytes + aside;
-  if (needed <= free_bytes) return;
+  const auto batches = static_cast<std::size_t>(settings_.batches_held);
+  return network.activation_bytes() + batches * batch_bytes(network.settings()) + aside;
+}
 
-  // activations and batches grow in proportion to the batch; weights are allocated already
-  const int batch = settings_.network.batch_size;
-  const double bytes_per_image = static_cast<double>(needed - aside) / static_cast<double>(batch);
-  const double room = static_cast<double>(free_bytes) - static_cast<double>(aside);
-  const int largest = std::clamp(static_cast<int>(room / bytes_per_image), 0, batch - 1);
+void Engine::check_memory(int ranks_on_device) const {
+  const auto share = device().memory().free_bytes / static_cast<std::size_t>(ranks_on_device);
+  const auto batch = settings_.network.batch_size;
+  const std::size_t needed = bytes_needed(network_);
+  if (needed <= share) return;
+
+  // Weights are allocated already. What a batch needs is planned, not guessed: workspaces do not
+  // grow with it.
+  int largest = 0;
+  for (int too_large = batch; too_large - largest > 1 + largest / 64;) {
+    NetworkSettings smaller = settings_.network;
+    smaller.batch_size = (largest + too_large) / 2;
+    const Network planned(smaller, device(), *stream_, nullptr);
+    (bytes_needed(planned) <= share ? largest : too_large) = smaller.batch_size;
+  }
   std::string help;
   if (device().kind() == BackendKind::gpu && size_of(compute_type(settings_.network.precision)) > 2)
     help += "; --amp (fp16) takes about half";
@@ -51,13 +61,13 @@ void Engine::check_memory(int ranks_on_device) const {
                         (batch + largest - 1) / largest);
   for (const StrategyEntry& entry : strategies())
     if (entry.name == std::string("fsdp")) help += "; --strategy fsdp shares the weights' memory";
-  throw UsageError(
-      fmt::format("--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
-                  readable_bytes(static_cast<double>(needed)), name_of(device().kind()),
-                  readable_bytes(static_cast<double>(free_bytes)),
-                  largest > 0 ? fmt::format("The largest batch that fits is {}", largest)
-                              : std::string("Not even one image fits"),
-                  help));
+  throw UsageError(fmt::format("--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
+                               readable_bytes(static_cast<double>(needed)),
+                               name_of(device().kind()), readable_bytes(static_cast<double>(share)),
+                               largest > 0
+                                   ? fmt::format("The largest batch that fits is about {}", largest)
+                                   : std::string("Not even one image fits"),
+                               help));
 }
 
 void Engine::use_strategy(const StrategyOptions& options) {

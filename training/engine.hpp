@@ -20,8 +20,8 @@ struct EngineSettings {
   StrategyOptions strategy;
   int accumulate = 1;  // micro-batches an update
   std::uint64_t seed = 0;
-  std::string weights_file;     // or empty: seeded
-  std::size_t batch_bytes = 0;  // that the caller will allocate for a batch on the device
+  std::string weights_file;  // or empty: seeded
+  int batches_held = 1;      // that the caller will allocate on the device
 };
 
 class Engine {
@@ -61,8 +61,11 @@ class Engine {
   /// What starting from `weights_file` had to say, for people.
   const std::string& load_remark() const { return load_remark_; }
   StepScalars read_scalars();
+  /// Of the optimiser, and of the sum over micro-batches.
+  std::size_t state_bytes() const { return optimizer_.bytes() + sum_.bytes(); }
 
  private:
+  std::size_t bytes_needed(const Network& network) const;
   void check_memory(int ranks_on_device) const;
   void accumulate(Range range, int micro_batch);
 

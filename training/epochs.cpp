@@ -31,19 +31,30 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
   return all;
 }
 
-/// Ranks normalise with statistics of their own; all validate with rank 0's, each a part of the
-/// images, and then have their own back.
+constexpr int kValidatingRank = 0;
+
+/// Ranks normalise with running statistics of their own, and some strategies give them weights of
+/// their own: all validate rank 0's model, each on a part of the images, and then have theirs back.
 Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  const View statistics = engine.network().weights().statistics();
-  Buffer own(engine.device(), statistics.bytes());
-  engine.device().copy(own.data(), statistics.data, statistics.bytes(), engine.stream());
-  engine.world().broadcast(statistics, statistics, 0, engine.stream());
+  const Weights& weights = engine.network().weights();
+  std::vector<View> shared{weights.statistics()};
+  if (!engine.strategy_entry().ranks_agree) {
+    shared.push_back(weights.master());
+    if (weights.has_copy()) shared.push_back(weights.compute());
+  }
+  std::vector<Buffer> own;
+  for (const View& view : shared) {
+    own.emplace_back(engine.device(), view.bytes());
+    engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
+    engine.world().broadcast(view, view, kValidatingRank, engine.stream());
+  }
   engine.finish();
 
   engine.network().zero_total_metrics();
   batches.start_epoch(0);
   while (batches.load_next(engine.network())) engine.evaluate();
-  engine.device().copy(statistics.data, own.data(), statistics.bytes(), engine.stream());
+  for (std::size_t i = 0; i < shared.size(); ++i)
+    engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);
 }
 
@@ -52,6 +63,8 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
 void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
                   BatchSource* validation, const EpochSettings& settings, const Json& identity,
                   const MpiSession& session, Record& record) {
+  if (settings.epochs == 0 && !engine.load_remark().empty())
+    throw UsageError("--epochs 0 evaluates: " + engine.load_remark());
   const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
   const long updates = batches_per_epoch / engine.settings().accumulate;
   if (settings.epochs > 0 && updates == 0)
@@ -102,6 +115,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["val_top1"] = static_cast<double>(total.top1) / samples;
       line["val_top5"] = static_cast<double>(total.top5) / samples;
       line["validated_images"] = total.samples;
+      line["validating_rank"] = kValidatingRank;
       shown += fmt::format(" {:>10.4f} {:>9.2f}% {:>8.2f}%", total.loss_sum / samples,
                            100.0 * static_cast<double>(total.top1) / samples,
                            100.0 * static_cast<double>(total.top5) / samples);
@@ -114,7 +128,8 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
     if (session.is_root()) fmt::print("{}\n", shown);
     std::fflush(stdout);
     record.write("epoch", line);
-    if (epoch > 0 && !std::isfinite(line["train_loss"].get<double>()))
+    if ((epoch > 0 && !std::isfinite(line["train_loss"].get<double>())) ||
+        (validation != nullptr && !std::isfinite(line["val_loss"].get<double>())))
       throw FailError(
           fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
                       "another --precision",

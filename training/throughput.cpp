@@ -26,6 +26,7 @@ double highest(const std::vector<double>& values) {
 
 /// Of the last step, averaged over the ranks.
 double mean_loss(Engine& engine, const MpiSession& session) {
+  engine.finish();
   const Metrics step = engine.network().read_metrics().step;
   return mean(session.all_gather(step.loss_sum / static_cast<double>(step.samples)));
 }
@@ -34,6 +35,7 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["sm_clock_mhz"] = session.all_gather(mine.sm_clock_mhz);
   record["power_w"] = session.all_gather(mine.power_w);
   record["temperature_c"] = session.all_gather(mine.temperature_c);
+  record["memory_used_bytes"] = session.all_gather(mine.memory_used_bytes);
   record["joules_per_image"] = sum(session.all_gather(mine.energy_j)) / images;
   std::vector<std::string> reasons;
   for (const std::string& name : session.all_gather(
@@ -62,9 +64,11 @@ Json identity_of(const Engine& engine, const Backend& backend, const std::string
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
                         const MpiSession& session) {
   int epoch = 0;
+  double stall_s = 0;  // of the epochs that have ended
   batches.start_epoch(epoch);
   const Engine::LoadBatch load = [&](int) {
     if (batches.load_next(engine.network())) return;
+    stall_s += batches.stall_seconds();
     batches.start_epoch(++epoch);
     ENSURE(batches.load_next(engine.network()), "an epoch without batches");
   };
@@ -85,6 +89,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
+  const double stall_before_s = stall_s + batches.stall_seconds();
   GpuSampler sampler(nvml, uuid);
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
@@ -121,7 +126,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["step_ms_p95"] = highest(session.all_gather(spread.p95));
   record["step_ms_cv"] = spread.cv;
   record["tflops_per_rank"] = rate / ranks * flop.training / 1e12;
-  record["input_stall_ms"] = batches.stall_seconds() * 1e3;
+  record["input_stall_ms"] = (stall_s + batches.stall_seconds() - stall_before_s) * 1e3;
   record["peak_memory_bytes"] =
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   record["process_memory_bytes"] = session.all_gather(
@@ -132,12 +137,15 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] = engine.read_scalars().skipped;
   if (gpu) add_health(record, window, images * ranks, session);
-  if (!std::isfinite(record["loss_last"].get<double>()))
-    throw FailError(
-        fmt::format("the loss is not finite after {} steps (it began at {:.4g}): a "
-                    "lower --learning-rate, or another --precision",
-                    steps, loss_first));
   return record;
+}
+
+void check_loss(const Json& step) {
+  if (!std::isfinite(step.at("loss_last").get<double>()))
+    throw FailError(
+        fmt::format("the loss is not finite any more (it began at {:.4g}): a lower "
+                    "--learning-rate, or another --precision",
+                    step.at("loss_first").get<double>()));
 }
 
 std::string summary_of_step(const Json& step) {

@@ -17,13 +17,15 @@ struct ThroughputSettings {
   double learning_rate = 0.1;
 };
 
-/// Runs on every rank; the returned "step" record is complete on each. Throws FailError when the
-/// loss is not finite.
+/// Runs on every rank; the returned "step" record is complete on each.
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
                         const MpiSession& session);
 
 /// The fields that name a configuration, repeated in every record of it.
 Json identity_of(const Engine& engine, const Backend& backend, const std::string& data);
+
+/// Throws FailError when the loss is not finite.
+void check_loss(const Json& step);
 
 /// The lines for people.
 std::string summary_of_step(const Json& step);

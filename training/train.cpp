@@ -1,6 +1,4 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
-#include <chrono>
-
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
@@ -14,25 +12,18 @@
 namespace shakedown {
 namespace {
 
-ExitCode train(MpiSession& session, int argc, char** argv) {
-  const auto start = std::chrono::steady_clock::now();
-  TrainOptions options;
-  OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
-  declare_options(set, options);
-  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
-
-  Backend backend = open_backend(options.backend, session);
-  Record record(session.is_root() ? options.record : "");
-  record.write("run", describe_run(set, session, backend));
-
+ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session, Record& record) {
   TrainingData data(options);
+  data.check_ranks_agree(session);
   Engine engine(engine_settings(options, backend, data.classes()), backend);
   say(session, headline(engine, backend, data.summary()));
   if (options.describe) {
-    say(session, describe(engine.network(), engine.strategy()));
+    say(session, describe(engine));
     return ExitCode::pass;
   }
+  if (!options.save.empty() && session.is_root()) check_writable(options.save);
   engine.allocate(backend.kind == BackendKind::cpu ? session.local_size() : 1);
+  check_ranks_agree(engine, session, "at the start");
   say(session, engine.load_remark());
   data.open(engine.settings().network, backend, engine.stream());
 
@@ -53,12 +44,24 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
         engine, data.training(), {options.iterations, options.warmup, learning_rate}, session);
     record.write("step", merged(identity, step));
     say(session, summary_of_step(step));
+    check_loss(step);
   }
-  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session);
+  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   if (!options.save.empty() && session.is_root())
     write_safetensors(options.save, engine.network().state());
-  record.write("end", end_of_run(result, start));
   return result;
+}
+
+ExitCode train(MpiSession& session, int argc, char** argv) {
+  TrainOptions options;
+  OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
+  declare_options(set, options);
+  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+
+  Backend backend = open_backend(options.backend, session);
+  Record record(session.is_root() ? options.record : "");
+  record.write("run", describe_run(set, session, backend));
+  return recorded(record, [&] { return run(options, backend, session, record); });
 }
 
 }  // namespace

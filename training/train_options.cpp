@@ -74,7 +74,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.accumulate = options.accumulate;
   settings.seed = static_cast<std::uint64_t>(options.seed);
   settings.weights_file = options.model.weights;
-  settings.batch_bytes = batch_bytes(settings.network);
+  settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;
   return settings;
 }
 

@@ -12,6 +12,8 @@ TrainingData::TrainingData(const TrainOptions& options)
   const bool evaluates_only = options.epochs == 0;
   if (evaluates_only && options.data.val_dir.empty())
     throw UsageError("--epochs 0 evaluates: --val-dir is needed");
+  if (evaluates_only && options.model.weights.empty())
+    throw UsageError("--epochs 0 evaluates: --weights is needed");
   if (options.epochs > 0 && synthetic())
     throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
   if (!synthetic()) training_folder_ = scan_image_folder(options.data.train_dir);
@@ -54,6 +56,23 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
   if (options_.epochs >= 0 && !options_.data.val_dir.empty()) {
     validation_loader_ = make_loader(validation_folder_, shape, backend, false);
     validation_ = make_loaded_batches(*validation_loader_, device, stream, shape);
+  }
+}
+
+void TrainingData::check_ranks_agree(const MpiSession& session) const {
+  for (const ImageFolder* folder : {&training_folder_, &validation_folder_}) {
+    std::string listing;
+    for (const Sample& sample : folder->samples)
+      listing += fmt::format("{} {}\n", sample.path, sample.label);
+    const auto mine = fmt::format("{} images, listing {:x}", folder->samples.size(),
+                                  std::hash<std::string>{}(listing));
+    const auto listings = session.all_gather(mine);
+    const auto hosts = session.all_gather(session.host());
+    for (std::size_t r = 1; r < listings.size(); ++r)
+      if (listings[r] != listings[0])
+        throw UsageError(
+            fmt::format("{}: rank {} on {} sees other images ({}) than rank 0 on {} ({})",
+                        folder->root, r, hosts[r], listings[r], hosts[0], listings[0]));
   }
 }
 

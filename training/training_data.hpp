@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/backend.hpp"
+#include "common/mpi_session.hpp"
 #include "training/batches.hpp"
 #include "training/train_options.hpp"
 
@@ -15,6 +16,8 @@ class TrainingData {
   explicit TrainingData(const TrainOptions& options);
 
   bool synthetic() const { return options_.data.synthetic(); }
+  /// Throws UsageError naming the first rank whose folders list other images than rank 0's.
+  void check_ranks_agree(const MpiSession& session) const;
   /// "synthetic", or the folder, for the record.
   std::string name() const;
   /// Of the folder, or --classes.

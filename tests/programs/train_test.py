@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -64,7 +65,14 @@ class Throughput(Folder):
         result = run_bare(TRAIN, *SMALL, "--iterations", 4, "--warmup", 1, "--lr", "1e30",
                           "--precision", "fp32", "--record", record)
         self.expect(result, 1, "loss is not finite")
-        self.assertEqual(read_record(record)[0]["kind"], "run")
+        lines = read_record(record)
+        self.assertEqual([line["kind"] for line in lines], ["run", "certificate", "step", "end"])
+        self.assertIsNone(lines[2]["loss_last"])
+        self.assertEqual(lines[3]["exit_code"], 1)
+
+    def test_one_value_a_channel_is_refused(self):
+        result = run_bare(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 1)
+        self.expect(result, 2, "--batch-size 1", "batch normalisation")
 
 
 class Epochs(Folder):
@@ -117,6 +125,22 @@ class Epochs(Folder):
         self.expect(self.train("--epochs", 1), 2, "dots")
         self.expect(run_bare(TRAIN, "--epochs", 1, "--train-dir", self.folder / "nowhere"), 2,
                     "nowhere")
+
+    def test_ranks_that_see_other_images_are_told(self):
+        other = self.folder / "other"
+        shutil.copytree(self.folder / "train", other / "train")
+        (other / "train/dots/007.png").unlink()
+        command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo {other}; else echo {self.folder}; fi);' \
+                  f' {TRAIN} {" ".join(map(str, SMALL))} --train-dir train --epochs 1'
+        self.expect(support.run("bash", "-c", command, ranks=2), 2, "rank 1 on", "other images")
+
+    def test_evaluation_wants_trained_weights(self):
+        self.expect(self.train("--epochs", 0), 2, "--weights")
+
+    def test_a_save_that_cannot_be_written_is_told_at_once(self):
+        result = self.train("--epochs", 1, "--save", self.folder / "none/such/w.safetensors")
+        self.expect(result, 2, "none/such")
+        self.assertNotIn("train top1", result.stdout)
 
     def test_a_shard_smaller_than_a_batch_is_told(self):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
@@ -185,6 +209,7 @@ class Usage(Folder):
     def test_a_batch_that_does_not_fit_is_told_before_the_first_step(self):
         result = run_bare(TRAIN, "--model", "resnet152", "--batch-size", 200000)
         self.expect(result, 2, "--batch-size 200000", "needs", "are free", "largest batch that fits")
+        self.assertGreater(int(re.search(r"fits is about (\d+)", result.stderr)[1]), 10)
 
     def test_describe_names_layers_memory_and_buckets(self):
         result = run_bare(TRAIN, "--model", "resnet50", "--describe", "--batch-size", 8)

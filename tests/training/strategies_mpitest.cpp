@@ -80,7 +80,7 @@ Trained train(const EngineSettings& settings, BackendKind kind, Shard&& shard) {
     if (step == 0) trained.one_step = weights_of(engine);
   }
   trained.three_steps = weights_of(engine);
-  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, test::session());
+  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, test::session(), "here");
   return trained;
 }
 
@@ -201,10 +201,10 @@ TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
   Backend backend = test::open_backend_of(kind);
   Engine engine(settings_of(Precision::fp32, "none"), backend);
   engine.allocate(test::session().local_size());
-  check_ranks_agree(engine, test::session());
+  check_ranks_agree(engine, test::session(), "here");
   engine.step([&](int) { load(engine.network(), test::session().rank(), 0); }, 0.01);
-  CHECK_THROWS_WITH(check_ranks_agree(engine, test::session()),
-                    ContainsSubstring("rank 1 differs"));
+  CHECK_THROWS_WITH(check_ranks_agree(engine, test::session(), "here"),
+                    ContainsSubstring("rank 1 from rank 0"));
 }
 
 TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategies]") {

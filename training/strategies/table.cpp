@@ -28,9 +28,13 @@ const StrategyEntry& find_strategy(const std::string& name) {
 
 void declare_options(OptionSet& options, StrategyOptions& values) {
   std::vector<std::string> names;
-  for (const StrategyEntry& entry : strategies()) names.emplace_back(entry.name);
+  std::string help;
+  for (const StrategyEntry& entry : strategies()) {
+    names.emplace_back(entry.name);
+    help += fmt::format("{}{}: {}", help.empty() ? "" : "; ", entry.name, entry.summary);
+  }
   options.heading("Gradient exchange");
-  options.add("--strategy", values.strategy, "how ranks exchange gradients").one_of(names);
+  options.add("--strategy", values.strategy, help).one_of(names);
   options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp: MiB of a bucket").at_least(0);
   options.add("--first-bucket-mb", values.first_bucket_mb, "ddp: MiB of the first bucket")
       .at_least(0);

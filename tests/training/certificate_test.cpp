@@ -1,0 +1,70 @@
+#include "training/certificate.hpp"
+
+#include <cmath>
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+namespace {
+
+/// Weights that a step has moved by about 1e-3, and what another strategy made of them.
+struct Step {
+  ParameterTable table{layers_of(find_architecture("resnet18")), 10, 3};
+  std::vector<float> start = test::random_values(table.stored_count(), 1, -1, 1);
+  std::vector<float> wanted = start;
+  std::vector<float> got;
+
+  Step() {
+    const auto moves = test::random_values(wanted.size(), 2, -1e-3, 1e-3);
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += moves[i];
+    got = wanted;
+  }
+  const Parameter& middle() const {
+    return table.parameters().at(
+        static_cast<std::size_t>(table.parameter("layer3.0.conv1.weight")));
+  }
+  Comparison compare(bool adam, DataType gradient = DataType::float32) const {
+    return compare_weights(table, gradient, adam, wanted, got, start);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("equal weights fit, and so do those that differ by roundings", "[certificate]") {
+  Step step;
+  CHECK(step.compare(false).pass);
+  CHECK(step.compare(false).max_abs_diff == 0);
+  for (std::size_t i = 0; i < step.got.size(); ++i)
+    step.got[i] += 0.005F * (step.got[i] - step.start[i]);
+  for (bool adam : {false, true}) CHECK(step.compare(adam).pass);
+}
+
+TEST_CASE("a tensor that did not move, moved twice or is not a number fails", "[certificate]") {
+  for (bool adam : {false, true}) {
+    for (double factor : {0.0, 2.0, double{NAN}, double{INFINITY}}) {
+      Step step;
+      const Parameter& p = step.middle();
+      for (std::size_t i = p.offset; i < p.offset + p.stored; ++i)
+        step.got[i] = static_cast<float>(
+            step.start[i] + factor * (static_cast<double>(step.wanted[i]) - step.start[i]));
+      CAPTURE(adam, factor);
+      const Comparison found = step.compare(adam);
+      CHECK_FALSE(found.pass);
+      CHECK(found.tensor == p.name);
+    }
+  }
+}
+
+TEST_CASE("one weight that a shard's end left out fails, but adam's signs may turn",
+          "[certificate]") {
+  Step step;
+  const Parameter& p = step.middle();
+  step.wanted[p.offset + p.stored - 1] = step.start[p.offset + p.stored - 1] + 1e-3F;
+  step.got[p.offset + p.stored - 1] = step.start[p.offset + p.stored - 1];
+  CHECK_FALSE(step.compare(false).pass);
+  CHECK(step.compare(false).tensor == p.name);
+  CHECK(step.compare(true).pass);
+}
+
+}  // namespace shakedown
