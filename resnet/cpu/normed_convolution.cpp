@@ -126,12 +126,13 @@ void NormedConvolution::bind_backward() {
       {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
       {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
       {DNNL_ARG_SCALE, shared_.memory(channels, weights.master(layer_.gamma))},
-      {DNNL_ARG_SHIFT, shared_.memory(channels, weights.master(layer_.beta))},
       {DNNL_ARG_DIFF_DST, dout_},
       {DNNL_ARG_DIFF_SRC, dz},
       {DNNL_ARG_DIFF_SCALE, shared_.memory(channels, weights.gradient(layer_.gamma))},
       {DNNL_ARG_DIFF_SHIFT, shared_.memory(channels, weights.gradient(layer_.beta))},
       {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
+  if (kNormBackwardTakesShift)
+    norm.insert({DNNL_ARG_SHIFT, shared_.memory(channels, weights.master(layer_.beta))});
   if (relu_)
     norm.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
   normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};

@@ -39,6 +39,8 @@ ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const Conv
 
 enum class NormMode { training, evaluation };
 NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode, bool relu);
+/// v2 refuses to run without the shift, v3 with it.
+inline constexpr bool kNormBackwardTakesShift = DNNL_VERSION_MAJOR < 3;
 NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward,
                            bool relu);
 
