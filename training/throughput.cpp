@@ -151,7 +151,8 @@ void check_loss(const Json& step) {
 std::string summary_of_step(const Json& step) {
   const auto number = [&](const char* key) { return step.at(key).get<double>(); };
   std::string text = fmt::format(
-      "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % interval)\n"
+      "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % "
+      "interval)\n"
       "step      {:.2f} ms median, {:.2f} ms p95, CV {:.1f} %\n"
       "loss      {:.4f} first, {:.4f} last\n"
       "memory    {} planned and allocated a rank",

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -131,7 +132,7 @@ class Epochs(Folder):
         shutil.copytree(self.folder / "train", other / "train")
         (other / "train/dots/007.png").unlink()
         command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo {other}; else echo {self.folder}; fi);' \
-                  f' {TRAIN} {" ".join(map(str, SMALL))} --train-dir train --epochs 1'
+                  f' {shlex.quote(str(TRAIN))} {" ".join(map(str, SMALL))} --train-dir train --epochs 1'
         self.expect(support.run("bash", "-c", command, ranks=2), 2, "rank 1 on", "other images")
 
     def test_evaluation_wants_trained_weights(self):

@@ -68,8 +68,7 @@ struct Trained {
 
 /// Trains three steps; `shard(micro_batch)` names what is loaded.
 template <class Shard>
-Trained train(const EngineSettings& settings, BackendKind kind, Shard&& shard) {
-  Backend backend = test::open_backend_of(kind);
+Trained train(const EngineSettings& settings, Backend& backend, Shard&& shard) {
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
   Trained trained;
@@ -123,6 +122,7 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
   const auto [optimizer, accumulate] =
       GENERATE(table<const char*, int>({{"sgd", 1}, {"sgd", 2}, {"adam", 1}, {"adamw", 1}}));
   const MpiSession& session = test::session();
+  Backend backend = test::open_backend_of(c.backend);
   EngineSettings settings = settings_of(c.precision, "none");
   settings.optimizer.optimizer = optimizer;
   settings.optimizer.learning_rate = 1e-3;
@@ -130,36 +130,37 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
 
   // one process, the shards of all ranks as micro-batches of one update
   settings.accumulate = session.world_size() * accumulate;
-  const Trained alone = train(settings, c.backend, [](int micro) { return micro; });
+  const Trained alone = train(settings, backend, [](int micro) { return micro; });
   settings.accumulate = accumulate;
   for (const std::string& strategy : exchanging_strategies()) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy, optimizer, accumulate);
     settings.strategy.strategy = strategy;
     const int first = session.rank() * accumulate;
-    check_same(train(settings, c.backend, [&](int micro) { return first + micro; }), alone,
-               settings);
+    check_same(train(settings, backend, [&](int micro) { return first + micro; }), alone, settings);
   }
 }
 
 TEST_CASE("ranks with the same shard equal one rank", "[strategies]") {
   const Case c = GENERATE(from_range(cases()));
   const auto shard = [](int) { return 5; };
-  const Trained alone = train(settings_of(c.precision, "none"), c.backend, shard);
+  Backend backend = test::open_backend_of(c.backend);
+  const Trained alone = train(settings_of(c.precision, "none"), backend, shard);
   for (const std::string& strategy : exchanging_strategies()) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy);
     const auto settings = settings_of(c.precision, strategy);
-    check_same(train(settings, c.backend, shard), alone, settings);
+    check_same(train(settings, backend, shard), alone, settings);
   }
 }
 
 TEST_CASE("all-reduce by parameter equals one flat all-reduce", "[strategies]") {
   const Case c = GENERATE(from_range(cases()));
   CAPTURE(name_of(c.backend), name_of(c.precision));
+  Backend backend = test::open_backend_of(c.backend);
   auto settings = settings_of(c.precision, "all-reduce");
   const auto shard = [](int) { return test::session().rank(); };
-  const Trained flat = train(settings, c.backend, shard);
+  const Trained flat = train(settings, backend, shard);
   settings.strategy.per_tensor = true;
-  check_same(train(settings, c.backend, shard), flat, settings);
+  check_same(train(settings, backend, shard), flat, settings);
 }
 
 TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
@@ -188,11 +189,12 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
 TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
   const Case c = GENERATE(from_range(cases()));
   CAPTURE(name_of(c.backend), name_of(c.precision));
+  Backend backend = test::open_backend_of(c.backend);
   auto settings = settings_of(c.precision, "ddp");
   settings.network.deterministic = true;
   const auto shard = [](int) { return test::session().rank(); };
-  const Trained once = train(settings, c.backend, shard);
-  CHECK(train(settings, c.backend, shard).three_steps == once.three_steps);
+  const Trained once = train(settings, backend, shard);
+  CHECK(train(settings, backend, shard).three_steps == once.three_steps);
 }
 
 TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
