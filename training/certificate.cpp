@@ -51,7 +51,8 @@ struct Tolerances {
 /// and algorithms that do not repeat bitwise by about one percent; an exchange that loses one of N
 /// ranks is off by 1/N. Adam's first step is a sign, which a rounding turns round where the
 /// gradient is nearly zero: single weights may differ by a whole step, and roundings of eps turn
-/// about eps of them.
+/// about eps of them. To these comes the rounding of the stored weights, which is no share of what
+/// they moved by: see kStored.
 Tolerances tolerances_of(DataType gradient, bool adam) {
   const double eps = gradient == DataType::float32   ? 0x1p-24
                      : gradient == DataType::float16 ? 0x1p-11
@@ -60,6 +61,11 @@ Tolerances tolerances_of(DataType gradient, bool adam) {
   return adam ? Tolerances{INFINITY, std::max(0.02, 8 * std::sqrt(eps))}
               : Tolerances{rounding, rounding};
 }
+
+/// Two weights that should be equal are stored half a unit in the last place off each: float32's
+/// unit is at most this share of a weight. (Measured at batch 256 on 4 GPUs: a normalisation's
+/// weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
+constexpr double kStored = 0x1p-23;
 
 /// What a tensor differs by, for its tolerances: above 1 it fails.
 double excess(const Comparison& c) {
@@ -79,6 +85,7 @@ Comparison worst_of(const Comparison& mine, const MpiSession& session) {
   all.max_abs_diff = session.all_gather(mine.max_abs_diff)[worst];
   all.tolerance = session.all_gather(mine.tolerance)[worst];
   all.relative_diff = session.all_gather(mine.relative_diff)[worst];
+  all.relative_tolerance = session.all_gather(mine.relative_tolerance)[worst];
   all.pass = excesses[worst] <= 1;
   return all;
 }
@@ -97,6 +104,8 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
     double furthest = 0;
     double squared = 0;
     double movement = 0;
+    double largest = 0;
+    double size = 0;
     for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
       double apart = std::abs(static_cast<double>(wanted[i]) - got[i]);
       if (std::isnan(apart)) apart = INFINITY;
@@ -105,10 +114,13 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
       furthest = std::max(furthest, std::abs(moved));
       squared += apart * apart;
       movement += moved * moved;
+      largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
+      size += static_cast<double>(wanted[i]) * wanted[i];
     }
-    c.tolerance = furthest == 0 ? 0 : allowed.max_abs * furthest;
+    c.tolerance = furthest == 0 ? 0 : allowed.max_abs * furthest + kStored * largest;
     c.relative_diff = squared == 0 ? 0 : std::sqrt(squared / movement);
-    c.relative_tolerance = allowed.relative;
+    c.relative_tolerance =
+        movement == 0 ? allowed.relative : allowed.relative + kStored * std::sqrt(size / movement);
     if (excess(c) <= worst_excess) continue;
     worst_excess = excess(c);
     worst = c;
