@@ -45,10 +45,13 @@ GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(
 backend_sources = $(if $(filter $(2),$(BACKENDS)),$(wildcard $(1)/$(2)/*.cpp $(1)/$(2)/*.cu),$(wildcard $(1)/$(2)_absent.cpp))
 room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
                $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
-PROGRAM_SOURCES := training/train.cpp
-PROGRAMS := $(notdir $(PROGRAM_SOURCES:.cpp=))
+PROGRAM_SOURCES := training/train.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp
+PROGRAM_SOURCES := $(wildcard $(PROGRAM_SOURCES))
 LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
-           $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*.cpp training/*/*.cpp))
+           $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*.cpp training/*/*.cpp)) \
+           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(wildcard collectives/operations/*.cpp)
+# collective_perf under nccl-tests' names, whose options and table it then has
+NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp)
 MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/reference/*.cpp)
@@ -57,7 +60,8 @@ object = $(patsubst %,$(BUILD)/%.o,$(1))
 LIBRARY_OBJECTS := $(call object,$(LIBRARY))
 TEST_OBJECTS := $(call object,$(TEST_SOURCES) $(TEST_SUPPORT))
 MPI_TEST_OBJECTS := $(call object,$(MPI_TEST_SOURCES) $(TEST_SUPPORT))
-BINARIES := $(PROGRAMS:%=$(BIN)/%)
+BINARIES := $(addprefix $(BIN)/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
+NCCL_TESTS := $(NCCL_TESTS:%=$(BIN)/%_perf)
 TESTS := $(BUILD)/unit_tests $(BUILD)/mpi_tests
 
 # ---- building ---------------------------------------------------------------------------------------
@@ -65,13 +69,17 @@ ifneq ($(V),1)
   quiet = @echo '$(1) $@';
 endif
 .PHONY: all tests
-all: $(BINARIES)
+all: $(BINARIES) $(NCCL_TESTS)
 	@mkdir -p runs
 tests: all $(TESTS)
 
-$(BINARIES): $(BIN)/%: $(LIBRARY_OBJECTS) $(BUILD)/training/%.cpp.o
+$(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): $(LIBRARY_OBJECTS) $(call object,$(source))))
+$(BINARIES):
 	@mkdir -p $(@D)
 	$(call quiet,link) $(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS)
+
+$(NCCL_TESTS): $(BIN)/collective_perf
+	@ln -sf collective_perf $@
 
 $(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
 $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
@@ -96,7 +104,7 @@ $(call rewrite,$(BUILD)/flags,$(MPICXX) $(CPPFLAGS) $(CXXFLAGS) $(NVCC) $(NVCCFL
 $(BUILD)/flags: ;
 
 -include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
-         $(PROGRAMS:%=$(BUILD)/training/%.cpp.d)
+         $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
 
 # ---- everything in one command ------------------------------------------------------------------
 # The set-up may change what this machine can build: make starts anew behind it, on all cores.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <sstream>
 
@@ -31,7 +32,7 @@ std::vector<T> split(const std::string& text) {
 std::vector<RankView> gather_views(const MpiSession& session) {
   std::string problem;
   const std::vector<std::string> mine = gpu::visible_devices(problem);
-  const auto hosts = session.all_gather(session.host());
+  const auto& hosts = session.hosts();
   const auto gpus = session.all_gather(join(mine));
   const auto problems = session.all_gather(problem);
   std::vector<RankView> views;
@@ -42,7 +43,7 @@ std::vector<RankView> gather_views(const MpiSession& session) {
 
 int choose_threads(const MpiSession& session, std::string& remark) {
   const std::vector<int> mine = cpu::allowed_cores();
-  const auto hosts = session.all_gather(session.host());
+  const auto& hosts = session.hosts();
   const auto cores = session.all_gather(join(mine));
   std::vector<std::vector<int>> local;
   std::size_t my_place = 0;
@@ -70,12 +71,14 @@ void declare_options(OptionSet& options, BackendOptions& values) {
   options
       .add("--backend", values.backend, "where to compute; auto takes the GPU where there is one")
       .one_of({"auto", "gpu", "cpu"});
-  options.add("--timeout", values.timeout_s, "seconds after which an operation counts as hung")
-      .at_least(0.1);
+  options
+      .add("--timeout,-T", values.timeout_s,
+           "seconds after which an operation counts as hung; 0: never")
+      .at_least(0);
 }
 
 Backend open_backend(const BackendOptions& options, MpiSession& session) {
-  session.set_timeout(options.timeout_s);
+  session.set_timeout(options.timeout_s > 0 ? options.timeout_s : INFINITY);
   if (const std::string others = launched_with_others();
       session.world_size() == 1 && !others.empty())
     throw UsageError(fmt::format(

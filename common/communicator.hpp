@@ -18,6 +18,23 @@ struct Traffic {
   std::uint64_t staged_bytes = 0;  // copied between device and host for a host transport
 };
 
+/// Memory made for a transport: host memory for MPI, device memory that peers can map for NCCL.
+class TransportMemory {
+ public:
+  virtual ~TransportMemory() = default;
+  virtual void* data() const = 0;
+  virtual Place place() const = 0;
+};
+
+/// How memory is made known to the transport before it is used. `local`: ncclCommRegister;
+/// `symmetric`: ncclCommWindowRegister, with the same offsets on every rank.
+enum class Registration { none, local, symmetric };
+
+/// How the host waits for the device: leaving the core to others after a millisecond, or, where the
+/// end is being timed, not for a tenth of a second.
+enum class HostWait { polite, timed };
+inline double spin_seconds(HostWait how) { return how == HostWait::timed ? 0.1 : 0.001; }
+
 /// All operations are enqueued on a stream, in the same order on every rank, and read and write
 /// their buffers in stream order. `send` and `recv` may be the same memory where both have the same
 /// count ("in place"). Counts are elements; n is size(). Errors of the transport throw
@@ -29,6 +46,8 @@ class Communicator {
   virtual const char* transport() const = 0;  // "mpi" or "nccl"
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  /// Whether elements of this type can be exchanged, and reduced, here.
+  virtual bool supports(DataType type) const = 0;
 
   virtual void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) = 0;
   virtual void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) = 0;
@@ -55,6 +74,12 @@ class Communicator {
     end_group();
   }
 
+  /// Collective where `registration` is not none: then every rank asks for as many bytes. The
+  /// memory must not outlive the communicator. Throws UsageError where the transport cannot
+  /// register.
+  virtual std::unique_ptr<TransportMemory> allocate(std::size_t bytes,
+                                                    Registration registration) = 0;
+
   /// Blocks the host until every rank has entered.
   virtual void barrier() = 0;
 
@@ -62,7 +87,7 @@ class Communicator {
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
   /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
-  virtual void wait(const Event& event) = 0;
+  virtual void wait(const Event& event, HostWait how) = 0;
 
   const Traffic& traffic() const { return traffic_; }
 

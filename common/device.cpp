@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/error.hpp"
+
 namespace shakedown {
 
 const char* name_of(BackendKind kind) { return kind == BackendKind::gpu ? "gpu" : "cpu"; }
+
+std::unique_ptr<Graph> Device::capture(Stream&, const std::function<void()>&) {
+  throw UsageError("CUDA graphs: the cpu backend has none");
+}
 
 Buffer::Buffer(Device& device, std::size_t bytes, Place place)
     : device_(&device), bytes_(bytes), place_(place) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -37,6 +38,13 @@ class Event {
   virtual double milliseconds_since(const Event& start) const = 0;
 };
 
+/// Work captured once, launched as often as wanted.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  virtual void launch(Stream& stream) = 0;
+};
+
 struct MemoryInfo {
   std::size_t free_bytes = 0;
   std::size_t total_bytes = 0;
@@ -63,6 +71,11 @@ class Device {
 
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
+
+  /// Captures what `body` enqueues on the stream, without running it, and brings it to the device.
+  /// Throws UsageError where there
+  /// are no graphs: on the cpu backend.
+  virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& body);
 
   /// Enqueues a copy between any two places of this rank. Ordinary (not pinned) host memory may
   /// be changed as soon as the call returns.

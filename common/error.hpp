@@ -35,6 +35,10 @@ struct UsageError : Error {
 struct InconclusiveError : Error {
   explicit InconclusiveError(const std::string& what) : Error(ExitCode::inconclusive, what) {}
 };
+/// An operation between ranks that did not end: some rank is stopped, dead or far behind.
+struct TimeoutError : InconclusiveError {
+  using InconclusiveError::InconclusiveError;
+};
 struct InternalError : Error {
   explicit InternalError(const std::string& what) : Error(ExitCode::internal, what) {}
 };

@@ -27,6 +27,14 @@ constexpr std::array kRecordedVariables{
     "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",
     "SLURM_NTASKS"};
 
+/// A value that a file such as /proc/meminfo gives in kB.
+double proc_bytes(const char* file, const std::string& key, double otherwise) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind(key, 0) == 0) return std::strtod(line.c_str() + key.size(), nullptr) * 1024;
+  return otherwise;
+}
+
 }  // namespace
 
 std::string git_revision() { return SHAKEDOWN_GIT_REVISION; }
@@ -40,12 +48,9 @@ std::string utc_now() {
   return text.data();
 }
 
-double peak_resident_bytes() {
-  std::ifstream in("/proc/self/status");
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return std::strtod(line.c_str() + 6, nullptr) * 1024;
-  return kUnknown;
-}
+double available_host_bytes() { return proc_bytes("/proc/meminfo", "MemAvailable:", 0); }
+
+double peak_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM:", kUnknown); }
 
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend) {
   const DeviceIdentity device = backend.device->identity();
@@ -53,8 +58,8 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   Json run;
   run["program"] = options.program();
   run["started"] = utc_now();
-  run["host"] = session.host();
-  run["hosts"] = session.all_gather(session.host());
+  run["host"] = session.hosts().front();
+  run["hosts"] = session.hosts();
   run["git_revision"] = git_revision();
   run["backend"] = name_of(backend.kind);
   run["world_size"] = session.world_size();

@@ -88,7 +88,12 @@ MPI_Datatype mpi_type(DataType type) {
     case DataType::int64: return MPI_INT64_T;
     case DataType::int32: return MPI_INT32_T;
     case DataType::int8: return MPI_INT8_T;
+    case DataType::uint64: return MPI_UINT64_T;
+    case DataType::uint32: return MPI_UINT32_T;
     case DataType::uint8: return MPI_UINT8_T;
+    case DataType::float8_e4m3:
+    case DataType::float8_e5m2:
+      throw UsageError(fmt::format("{}: MPI has no such type, NCCL on GPUs does", name_of(type)));
   }
   throw InternalError("unknown data type");
 }
@@ -115,6 +120,8 @@ void divide(View view, int n) {
     case DataType::float32: return divide_all<float>(view, static_cast<float>(n));
     case DataType::int64: return divide_all<std::int64_t>(view, n);
     case DataType::int32: return divide_all<std::int32_t>(view, n);
+    case DataType::uint64: return divide_all<std::uint64_t>(view, static_cast<std::uint64_t>(n));
+    case DataType::uint32: return divide_all<std::uint32_t>(view, static_cast<std::uint32_t>(n));
     case DataType::float16:
     case DataType::bfloat16: {
       auto* x = static_cast<std::uint16_t*>(view.data);
@@ -129,6 +136,8 @@ void divide(View view, int n) {
         return divide_all<std::int8_t>(view, static_cast<std::int8_t>(n));
       return divide_all<std::uint8_t>(view, static_cast<std::uint8_t>(n));
     }
+    case DataType::float8_e4m3:
+    case DataType::float8_e5m2: break;  // refused by mpi_type
   }
 }
 
@@ -142,6 +151,16 @@ int count_of(std::size_t count) {
   ENSURE(count <= INT_MAX, fmt::format("{} elements: MPI counts are 32-bit", count));
   return static_cast<int>(count);
 }
+
+class HostMemory final : public TransportMemory {
+ public:
+  HostMemory(Device& device, std::size_t bytes) : buffer_(device, bytes, Place::host) {}
+  void* data() const override { return buffer_.data(); }
+  Place place() const override { return Place::host; }
+
+ private:
+  Buffer buffer_;
+};
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -157,6 +176,7 @@ class MpiCommunicator final : public Communicator {
   const char* transport() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  bool supports(DataType type) const override { return !is_float8(type); }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
     Exchange x(*this, "all_reduce", send, recv, stream);
@@ -251,8 +271,14 @@ class MpiCommunicator final : public Communicator {
     return std::make_unique<MpiCommunicator>(part, device_, timeout_s_);
   }
 
-  void wait(const Event& event) override {
-    wait_until_done(event, timeout_s_, [] {});
+  void wait(const Event& event, HostWait how) override {
+    wait_until_done(event, timeout_s_, spin_seconds(how), [] {});
+  }
+
+  std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
+    if (registration != Registration::none)
+      throw UsageError("buffers are registered with NCCL, not with MPI");
+    return std::make_unique<HostMemory>(device_, bytes);
   }
 
  protected:

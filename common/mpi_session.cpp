@@ -17,7 +17,7 @@ namespace shakedown {
 void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::string& what) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
-  for (int round = 0;; ++round) {
+  for (long round = 0;; ++round) {
     int done = 0;
     CHECK_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
                           MPI_STATUSES_IGNORE));
@@ -25,7 +25,7 @@ void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::s
     if (round < 1000) continue;
     sched_yield();  // ranks may share a core
     if (round % 100 == 0 && Clock::now() > deadline)
-      throw InconclusiveError(fmt::format("{} did not finish within {:g} s", what, timeout_s));
+      throw TimeoutError(fmt::format("{} did not finish within {:g} s", what, timeout_s));
   }
 }
 
@@ -63,6 +63,7 @@ MpiSession::MpiSession(int* argc, char*** argv)
   CHECK_MPI(MPI_Comm_rank(local, &local_rank_));
   CHECK_MPI(MPI_Comm_size(local, &local_size_));
   CHECK_MPI(MPI_Comm_free(&local));
+  hosts_ = all_gather(host_);
 }
 
 MpiSession::~MpiSession() {
@@ -104,6 +105,34 @@ void MpiSession::barrier() const {
   std::vector<MPI_Request> request(1);
   CHECK_MPI(MPI_Ibarrier(handle_->comm, request.data()));
   wait_for(request, handle_->timeout_s, "a barrier of all ranks");
+}
+
+std::vector<int> MpiSession::silent_ranks(double patience_s) const {
+  constexpr int kTag = 31;
+  // Messages without content: those to and from a silent rank stay unfinished.
+  std::vector<MPI_Request> receives(static_cast<std::size_t>(world_size_), MPI_REQUEST_NULL);
+  for (int r = 0; r < world_size_; ++r) {
+    if (r == rank_) continue;
+    MPI_Request send = MPI_REQUEST_NULL;
+    CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, r, kTag, handle_->comm, &send));
+    CHECK_MPI(MPI_Request_free(&send));
+    CHECK_MPI(MPI_Irecv(nullptr, 0, MPI_CHAR, r, kTag, handle_->comm,
+                        &receives[static_cast<std::size_t>(r)]));
+  }
+  const auto deadline =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_s);
+  int all = 0;
+  while (!all && std::chrono::steady_clock::now() < deadline) {
+    CHECK_MPI(MPI_Testall(world_size_, receives.data(), &all, MPI_STATUSES_IGNORE));
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::vector<int> silent;
+  for (int r = 0; r < world_size_; ++r) {
+    int here = 1;
+    CHECK_MPI(MPI_Test(&receives[static_cast<std::size_t>(r)], &here, MPI_STATUS_IGNORE));
+    if (!here) silent.push_back(r);
+  }
+  return silent;
 }
 
 void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept {

@@ -24,6 +24,8 @@ class MpiSession {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
+  /// Of every rank.
+  const std::vector<std::string>& hosts() const { return hosts_; }
   bool is_root() const { return rank_ == 0; }
 
   /// The time after which an operation between ranks counts as hung.
@@ -34,6 +36,10 @@ class MpiSession {
   std::vector<double> all_gather(double value) const;
   std::vector<std::string> all_gather(const std::string& value) const;
   void barrier() const;
+
+  /// The ranks that do not call this too within the time: those that everybody waits for. Once,
+  /// when the job is about to end.
+  std::vector<int> silent_ranks(double patience_s) const;
 
   /// Names rank, host and reason on stderr and ends the whole job with `code`.
   [[noreturn]] void abort(ExitCode code, const std::string& reason) const noexcept;
@@ -51,6 +57,7 @@ class MpiSession {
   int local_rank_ = 0;
   int local_size_ = 1;
   std::string host_;
+  std::vector<std::string> hosts_;
 };
 
 /// Which variable of the environment says that a launcher started more than one task, or "".

@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
+#include <cstdlib>
 #include <deque>
 #include <numeric>
 
@@ -100,6 +102,22 @@ CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
 
 }  // namespace
 
+std::size_t parse_bytes(const std::string& option, const std::string& text) {
+  char* end = nullptr;
+  double bytes = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const auto at =
+      std::string("KMG").find(unit.empty() ? '?' : static_cast<char>(std::toupper(unit[0])));
+  const std::string rest = unit.empty() ? "" : unit.substr(1);
+  const bool known = at != std::string::npos && (rest.empty() || rest == "B" || rest == "iB");
+  if (known) bytes *= static_cast<double>(std::size_t{1} << (10 * (at + 1)));
+  constexpr double kMost = 0x1p60;
+  if (end == text.c_str() || !(bytes >= 0 && bytes <= kMost) || !(known || unit.empty()))
+    throw UsageError(
+        fmt::format("{} {}: not a number of bytes such as 8, 64K or 1.5G", option, text));
+  return static_cast<std::size_t>(bytes);
+}
+
 class OptionSet::Implementation {
  public:
   explicit Implementation(const std::string& program, const std::string& description)
@@ -115,7 +133,7 @@ class OptionSet::Implementation {
     std::size_t distance = 4;
     for (const Declared& d : declared) {
       const std::size_t here = edit_distance(name, first_name(d.names));
-      if (here < distance) {
+      if (here < distance && !d.option->get_group().empty()) {
         distance = here;
         best = &d;
       }
@@ -205,6 +223,7 @@ std::vector<OptionValue> OptionSet::values() const {
 std::string OptionSet::markdown() const {
   std::string text = "| option | default | meaning |\n|---|---|---|\n";
   for (const Declared& d : implementation_->declared) {
+    if (d.option->get_group().empty()) continue;
     std::string names = d.names;
     for (std::size_t at = 0; (at = names.find(',', at)) != std::string::npos; at += 4)
       names.replace(at, 1, "`, `");

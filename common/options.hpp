@@ -2,6 +2,7 @@
 // read off the declaration. CLI11 parses; this keeps it out of every other file.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,10 @@ struct OptionValue {
   std::variant<bool, int, double, std::string, std::vector<int>, std::vector<std::string>> value;
 };
 
+/// "64", "128K", "1.5M", "4G": bytes, in binary units as nccl-tests has them. Throws UsageError
+/// naming the option.
+std::size_t parse_bytes(const std::string& option, const std::string& text);
+
 class OptionSet {
  public:
   OptionSet(std::string program, const std::string& description);
@@ -50,7 +55,8 @@ class OptionSet {
   /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
   void add_alias(const std::string& names, std::string& target, const std::string& value,
                  const std::string& help);
-  /// Options declared from here on stand under this heading in the help.
+  /// Options declared from here on stand under this heading in the help. An empty one hides them
+  /// from the help and the README: they are for tests. The record has them.
   void heading(const std::string& title);
 
   /// Fills the targets. Returns an exit code, and what is to be printed, when the program should

@@ -1,10 +1,29 @@
 #include "common/program.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 
 namespace shakedown {
+namespace {
+
+/// Who did not come, in words; ranks time out together, those that still run say so within seconds.
+std::string who_is_silent(const MpiSession& session) {
+  constexpr double kPatience_s = 2;
+  std::string who;
+  try {
+    for (int r : session.silent_ranks(kPatience_s))
+      who += fmt::format("{}rank {} on {}", who.empty() ? "" : ", ", r,
+                         session.hosts()[static_cast<std::size_t>(r)]);
+  } catch (const Error& error) {
+    return fmt::format("; asking around failed: {}", error.what());
+  }
+  return who.empty() ? "" : "; no answer from " + who;
+}
+
+}  // namespace
 
 int run_program(int argc, char** argv, ProgramBody body) {
   try {
@@ -13,6 +32,8 @@ int run_program(int argc, char** argv, ProgramBody body) {
       const ExitCode mine = body(session, argc, argv);
       const auto codes = session.all_gather(static_cast<double>(mine));
       return static_cast<int>(*std::max_element(codes.begin(), codes.end()));
+    } catch (const TimeoutError& error) {
+      session.abort(error.code(), error.what() + who_is_silent(session));
     } catch (const Error& error) {
       session.abort(error.code(), error.what());
     } catch (const std::exception& error) {

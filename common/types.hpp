@@ -10,15 +10,36 @@
 
 namespace shakedown {
 
-enum class DataType { float64, float32, float16, bfloat16, int64, int32, int8, uint8 };
+enum class DataType {
+  float64,
+  float32,
+  float16,
+  bfloat16,
+  float8_e4m3,
+  float8_e5m2,
+  int64,
+  int32,
+  int8,
+  uint64,
+  uint32,
+  uint8
+};
 enum class Reduction { sum, prod, min, max, avg };
 
 std::size_t size_of(DataType type);
 const char* name_of(DataType type);
+/// As nccl-tests prints it: "float" for float32.
+const char* nccl_tests_name_of(DataType type);
 const char* name_of(Reduction reduction);
+
+/// Of a name, or of the one that nccl-tests has for it ("float", "f8e4m3"); throws UsageError
+/// naming the option and the known names.
+DataType parse_data_type(const std::string& option, const std::string& name);
+Reduction parse_reduction(const std::string& option, const std::string& name);
 
 std::vector<DataType> all_data_types();
 std::vector<Reduction> all_reductions();
+bool is_float8(DataType type);
 
 template <class T>
 struct DataTypeOf;
@@ -41,6 +62,14 @@ struct DataTypeOf<std::int32_t> {
 template <>
 struct DataTypeOf<std::int8_t> {
   static constexpr DataType value = DataType::int8;
+};
+template <>
+struct DataTypeOf<std::uint64_t> {
+  static constexpr DataType value = DataType::uint64;
+};
+template <>
+struct DataTypeOf<std::uint32_t> {
+  static constexpr DataType value = DataType::uint32;
 };
 template <>
 struct DataTypeOf<std::uint8_t> {

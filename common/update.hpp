@@ -3,13 +3,8 @@
 
 #include <cmath>
 
+#include "common/host_device.hpp"
 #include "common/kernels.hpp"
-
-#ifdef __CUDACC__
-#define SHAKEDOWN_HOST_DEVICE __host__ __device__
-#else
-#define SHAKEDOWN_HOST_DEVICE
-#endif
 
 namespace shakedown {
 

@@ -11,22 +11,22 @@
 
 namespace shakedown {
 
-/// Polls `event`, and `check` (which throws on an asynchronous error) now and then. Throws
-/// InconclusiveError past the timeout.
+/// Polls `event`, and `check` (which throws on an asynchronous error) now and then; sleeps between
+/// polls once it has waited `spin_s`. Throws TimeoutError past the timeout.
 template <class Check>
-void wait_until_done(const Event& event, double timeout_s, Check&& check) {
+void wait_until_done(const Event& event, double timeout_s, double spin_s, Check&& check) {
   using Clock = std::chrono::steady_clock;
   const auto start = Clock::now();
   for (long round = 0; !event.done(); ++round) {
-    if (round < 2000) continue;
+    if (round % 64 != 0) continue;
     check();
     const std::chrono::duration<double> waited = Clock::now() - start;
     if (waited.count() > timeout_s)
-      throw InconclusiveError(
+      throw TimeoutError(
           fmt::format("the device did not finish its work within {:g} s: a rank is stopped, dead "
                       "or far behind",
                       timeout_s));
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (waited.count() > spin_s) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 

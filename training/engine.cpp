@@ -101,7 +101,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
   // The host runs at most two steps ahead; one when micro-batches make a step long.
   const long ahead = settings_.accumulate > 1 ? 1 : 2;
   Event& done = *step_done_[static_cast<std::size_t>(steps_ % ahead)];
-  if (steps_ >= ahead) backend_.world->wait(done);
+  if (steps_ >= ahead) backend_.world->wait(done, HostWait::polite);
 
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
   const Kernels& kernels = device().kernels();
@@ -139,7 +139,7 @@ void Engine::evaluate() {
 void Engine::finish() {
   const auto everything = device().make_event();
   everything->record(*stream_);
-  backend_.world->wait(*everything);
+  backend_.world->wait(*everything, HostWait::polite);
 }
 
 StepScalars Engine::read_scalars() {

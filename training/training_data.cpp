@@ -67,7 +67,7 @@ void TrainingData::check_ranks_agree(const MpiSession& session) const {
     const auto mine = fmt::format("{} images, listing {:x}", folder->samples.size(),
                                   std::hash<std::string>{}(listing));
     const auto listings = session.all_gather(mine);
-    const auto hosts = session.all_gather(session.host());
+    const auto& hosts = session.hosts();
     for (std::size_t r = 1; r < listings.size(); ++r)
       if (listings[r] != listings[0])
         throw UsageError(

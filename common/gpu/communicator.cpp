@@ -8,6 +8,7 @@
 #include <exception>
 
 #include "common/backend.hpp"
+#include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
@@ -34,7 +35,18 @@ ncclDataType_t nccl_type(DataType type) {
     case DataType::int64: return ncclInt64;
     case DataType::int32: return ncclInt32;
     case DataType::int8: return ncclInt8;
+    case DataType::uint64: return ncclUint64;
+    case DataType::uint32: return ncclUint32;
     case DataType::uint8: return ncclUint8;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+    case DataType::float8_e4m3: return ncclFloat8e4m3;
+    case DataType::float8_e5m2: return ncclFloat8e5m2;
+#else
+    case DataType::float8_e4m3:
+    case DataType::float8_e5m2:
+      throw UsageError(fmt::format("{}: built with NCCL {}.{}, 2.24 or newer has it", name_of(type),
+                                   NCCL_MAJOR, NCCL_MINOR));
+#endif
   }
   throw InternalError("unknown data type");
 }
@@ -54,6 +66,49 @@ template <class Byte>
 Byte* part(BasicView<Byte> view, std::size_t index, std::size_t count) {
   return view.slice(index * count, count).data;
 }
+
+/// NCCL's own memory, which peers can map, and its registration.
+class NcclMemory final : public TransportMemory {
+ public:
+  NcclMemory(ncclComm_t comm, std::size_t bytes, Registration registration) : comm_(comm) {
+    CHECK_NCCL(ncclMemAlloc(&data_, bytes), comm);
+    if (registration == Registration::local)
+      CHECK_NCCL(ncclCommRegister(comm, data_, bytes, &handle_), comm);
+    if (registration == Registration::symmetric) {
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+      CHECK_NCCL(ncclCommWindowRegister(comm, data_, bytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
+                 comm);
+      if (window_ == nullptr)
+        throw UsageError("symmetric windows: NCCL has none between these GPUs");
+#else
+      throw UsageError(
+          fmt::format("symmetric windows: built with NCCL {}.{}, 2.27 or newer has them",
+                      NCCL_MAJOR, NCCL_MINOR));
+#endif
+    }
+  }
+  NcclMemory(const NcclMemory&) = delete;
+  NcclMemory& operator=(const NcclMemory&) = delete;
+  ~NcclMemory() override {
+    if (std::uncaught_exceptions() > exceptions_) return;  // the job ends, and peers may hang
+    if (handle_ != nullptr) ncclCommDeregister(comm_, handle_);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+    if (window_ != nullptr) ncclCommWindowDeregister(comm_, window_);
+#endif
+    ncclMemFree(data_);
+  }
+  void* data() const override { return data_; }
+  Place place() const override { return Place::device; }
+
+ private:
+  ncclComm_t comm_;
+  void* data_ = nullptr;
+  void* handle_ = nullptr;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  ncclWindow_t window_ = nullptr;
+#endif
+  int exceptions_ = std::uncaught_exceptions();
+};
 
 class NcclCommunicator final : public Communicator {
  public:
@@ -81,6 +136,15 @@ class NcclCommunicator final : public Communicator {
   const char* transport() const override { return "nccl"; }
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
+  bool supports(DataType type) const override {
+    if (!is_float8(type)) return true;
+    if (size() == 1) return false;  // NCCL's kernels for one rank lack them
+    int major = 0;
+    int device = 0;
+    CHECK_CUDA(cudaGetDevice(&device));
+    CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    return NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0) && major >= 9;
+  }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
     count(send, recv);
@@ -116,32 +180,50 @@ class NcclCommunicator final : public Communicator {
   }
   void gather(ConstView send, View recv, int root, Stream& stream) override {
     count(send, recv);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    CHECK_NCCL(ncclGather(send.data, recv.data, send.count, nccl_type(send.type), root, comm_,
+                          native(stream)),
+               comm_);
+#else
     group([&] {
       if (rank() == root)
         for (std::size_t r = 0; r < ranks(); ++r)
           recv_from(part(recv, r, send.count), send, static_cast<int>(r), stream);
       send_to(send.data, send, root, stream);
     });
+#endif
   }
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
     count(send, recv);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    CHECK_NCCL(ncclScatter(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
+                           native(stream)),
+               comm_);
+#else
     group([&] {
       if (rank() == root)
         for (std::size_t r = 0; r < ranks(); ++r)
           send_to(part(send, r, recv.count), recv, static_cast<int>(r), stream);
       recv_from(recv.data, recv, root, stream);
     });
+#endif
   }
   void all_to_all(ConstView send, View recv, Stream& stream) override {
     const std::size_t each = send.count / ranks();
     ENSURE(each * ranks() == send.count && send.count == recv.count, "all_to_all counts");
     count(send, recv);
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+    CHECK_NCCL(
+        ncclAlltoAll(send.data, recv.data, each, nccl_type(send.type), comm_, native(stream)),
+        comm_);
+#else
     group([&] {
       for (std::size_t r = 0; r < ranks(); ++r) {
         send_to(part(send, r, each), send.slice(0, each), static_cast<int>(r), stream);
         recv_from(part(recv, r, each), recv.slice(0, each), static_cast<int>(r), stream);
       }
     });
+#endif
   }
   void send(ConstView view, int peer, Stream& stream) override {
     count(view, View());
@@ -152,17 +234,25 @@ class NcclCommunicator final : public Communicator {
     recv_from(view.data, view, peer, stream);
   }
 
+  std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
+    return std::make_unique<NcclMemory>(comm_, bytes, registration);
+  }
+
   void barrier() override { host_->barrier(); }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, timeout_s_);
   }
 
-  void wait(const Event& event) override {
+  void wait(const Event& event, HostWait how) override {
     try {
-      wait_until_done(event, timeout_s_, [this] {
+      wait_until_done(event, timeout_s_, spin_seconds(how), [this] {
         ncclResult_t asynchronous = ncclSuccess;
         CHECK_NCCL(ncclCommGetAsyncError(comm_, &asynchronous), comm_);
+        if (asynchronous == ncclRemoteError || asynchronous == ncclSystemError)
+          throw InconclusiveError(fmt::format("NCCL lost a peer: {} ({})",
+                                              ncclGetErrorString(asynchronous),
+                                              ncclGetLastError(comm_)));
         CHECK_NCCL(asynchronous, comm_);
       });
     } catch (...) {

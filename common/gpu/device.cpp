@@ -62,6 +62,24 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(cudaGraph_t captured, cudaStream_t stream) {
+    const cudaError_t status = cudaGraphInstantiate(&graph_, captured, 0);
+    cudaGraphDestroy(captured);
+    CHECK_CUDA(status);
+    CHECK_CUDA(cudaGraphUpload(graph_, stream));  // else the first launch does it
+  }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+
+  void launch(Stream& stream) override { CHECK_CUDA(cudaGraphLaunch(graph_, native(stream))); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+};
+
 std::string uuid_text(const cudaUUID_t& uuid) {
   std::string text = "GPU-";
   for (int i = 0; i < 16; ++i) {
@@ -96,6 +114,21 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(priority);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+
+  std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& body) override {
+    // Thread-local: NCCL allocates while it connects peers, other threads may too.
+    CHECK_CUDA(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
+    cudaGraph_t captured = nullptr;
+    try {
+      body();
+    } catch (...) {
+      if (cudaStreamEndCapture(native(stream), &captured) == cudaSuccess)
+        cudaGraphDestroy(captured);
+      throw;
+    }
+    CHECK_CUDA(cudaStreamEndCapture(native(stream), &captured));
+    return std::make_unique<CudaGraph>(captured, native(stream));
+  }
 
   void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
     if (bytes == 0) return;

@@ -2,6 +2,7 @@
 // by rank and position, so that results are exact.
 #include "common/communicator.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -41,7 +42,10 @@ void store(std::vector<std::byte>& bytes, std::size_t i, DataType type, double v
     case DataType::int64: return put(static_cast<std::int64_t>(value));
     case DataType::int32: return put(static_cast<std::int32_t>(value));
     case DataType::int8: return put(static_cast<std::int8_t>(value));
+    case DataType::uint64: return put(static_cast<std::uint64_t>(value));
+    case DataType::uint32: return put(static_cast<std::uint32_t>(value));
     case DataType::uint8: return put(static_cast<std::uint8_t>(value));
+    default: FAIL("8-bit floating point is tested with the collectives");
   }
 }
 
@@ -58,9 +62,11 @@ double fetch(const std::vector<std::byte>& bytes, std::size_t i, DataType type) 
     case DataType::int64: return static_cast<double>(get(std::int64_t{}));
     case DataType::int32: return get(std::int32_t{});
     case DataType::int8: return get(std::int8_t{});
+    case DataType::uint64: return static_cast<double>(get(std::uint64_t{}));
+    case DataType::uint32: return get(std::uint32_t{});
     case DataType::uint8: return get(std::uint8_t{});
+    default: return NAN;
   }
-  return 0;
 }
 
 /// A communicator of all ranks and buffers on its device.
@@ -97,7 +103,7 @@ class Rig {
   void finish() {
     const auto event = backend.device->make_event();
     event->record(*stream);
-    comm.wait(*event);
+    comm.wait(*event, HostWait::polite);
   }
 
   Backend backend;
@@ -130,7 +136,7 @@ double reduced(Reduction op, std::size_t ranks, std::size_t index, bool integer)
 
 bool is_integer(DataType type) {
   return type == DataType::int64 || type == DataType::int32 || type == DataType::int8 ||
-         type == DataType::uint8;
+         type == DataType::uint64 || type == DataType::uint32 || type == DataType::uint8;
 }
 
 }  // namespace
@@ -139,6 +145,7 @@ TEST_CASE("reductions give the exact result in every type", "[communicator]") {
   Rig rig(GENERATE(from_range(transports())));
   const std::size_t count = GENERATE(1, 7, 1003);
   for (DataType type : all_data_types()) {
+    if (is_float8(type)) continue;
     for (Reduction op : all_reductions()) {
       // an average that is not a small fraction is rounded: exact only for powers of two
       if (op == Reduction::avg && (rig.n & (rig.n - 1)) != 0) continue;
