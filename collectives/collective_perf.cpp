@@ -1,0 +1,39 @@
+// bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: how fast the
+// collectives are, and whether they are right.
+#include <filesystem>
+
+#include "collectives/perf_options.hpp"
+#include "collectives/relaunch.hpp"
+#include "collectives/sweep.hpp"
+#include "common/identity.hpp"
+#include "common/options.hpp"
+#include "common/program.hpp"
+
+namespace shakedown {
+namespace {
+
+ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
+  PerfOptions options = default_options(std::filesystem::path(argv[0]).filename().string());
+  OptionSet set(options.program,
+                "Measures collectives, and checks every result.\n"
+                "Exit codes: 0 pass; 1 wrong data, or below a bar; 2 usage; 3 inconclusive (a "
+                "time-out); 4 internal error.");
+  declare_options(set, options);
+  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  const Plan plan = make_plan(options, set, session.world_size());
+
+  set_ctas(options.ctas);
+  NcclPath path(options.path);
+  Backend backend = open_backend(options.backend, session);
+  Record record(session.is_root() ? options.record : "");
+  record.write("run", describe_run(set, session, backend));
+  return recorded(record, [&] { return sweep(options, plan, backend, session, path, record); });
+}
+
+}  // namespace
+}  // namespace shakedown
+
+int main(int argc, char** argv) {
+  shakedown::relaunch_for_gpus(argc, argv);
+  return shakedown::run_program(argc, argv, shakedown::collective_perf);
+}

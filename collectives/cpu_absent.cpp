@@ -1,0 +1,9 @@
+// Stands in for collectives/cpu where it is not built.
+#include "collectives/verifier.hpp"
+#include "common/error.hpp"
+
+namespace shakedown::cpu {
+
+std::unique_ptr<Verifier> make_verifier() { throw UsageError("built without cpu"); }
+
+}  // namespace shakedown::cpu

@@ -1,0 +1,79 @@
+#include "collectives/verifier.hpp"
+
+#include <algorithm>
+
+#include "common/gpu/check.hpp"
+#include "common/gpu/native.hpp"
+
+namespace shakedown::gpu {
+namespace {
+
+constexpr int kThreads = 256;
+
+/// Blocks of a grid-stride loop: enough to fill any GPU, few where there is little to do.
+unsigned blocks_for(std::size_t count) {
+  const std::size_t wanted = (count + kThreads - 1) / kThreads;
+  return static_cast<unsigned>(std::clamp<std::size_t>(wanted, 1, 4096));
+}
+
+__device__ std::size_t global_thread() {
+  return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ std::size_t grid_threads() { return static_cast<std::size_t>(gridDim.x) * blockDim.x; }
+
+template <class Bits>
+__global__ void fill_kernel(Bits* to, std::size_t count, Pattern pattern, int rank,
+                            std::uint64_t first) {
+  for (std::size_t i = global_thread(); i < count; i += grid_threads())
+    to[i] = static_cast<Bits>(input_bits(pattern, rank, first + i));
+}
+
+template <class Bits>
+__global__ void check_kernel(const Bits* found, std::size_t count, Pattern pattern, int source,
+                             std::uint64_t first, std::uint64_t index, Mismatches* result) {
+  for (std::size_t i = global_thread(); i < count; i += grid_threads()) {
+    if (fits(pattern, expected_bits(pattern, source, first + i), found[i])) continue;
+    atomicAdd(&result->wrong, 1ULL);
+    atomicMin(&result->first, static_cast<unsigned long long>(index + i));
+  }
+}
+
+__global__ void flip_kernel(unsigned char* byte, unsigned mask) {
+  *byte = static_cast<unsigned char>(*byte ^ mask);
+}
+
+/// Host memory from Communicator::allocate is pinned, which kernels reach by the same address.
+class CudaVerifier final : public Verifier {
+ public:
+  void fill(View to, const Pattern& pattern, int rank, std::uint64_t first,
+            Stream& stream) const override {
+    if (to.count == 0) return;
+    with_width(to.type, [&]<class Bits>(Bits) {
+      fill_kernel<<<blocks_for(to.count), kThreads, 0, native(stream)>>>(
+          static_cast<Bits*>(to.data), to.count, pattern, rank, first);
+    });
+    CHECK_LAUNCH();
+  }
+
+  void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
+             std::uint64_t index, Mismatches* result, Stream& stream) const override {
+    if (found.count == 0) return;
+    with_width(found.type, [&]<class Bits>(Bits) {
+      check_kernel<<<blocks_for(found.count), kThreads, 0, native(stream)>>>(
+          static_cast<const Bits*>(found.data), found.count, pattern, source, first, index, result);
+    });
+    CHECK_LAUNCH();
+  }
+
+  void flip_bit(View in, std::size_t index, int bit, Stream& stream) const override {
+    auto* byte = static_cast<unsigned char*>(in.slice(index, 1).data) + bit / 8;
+    flip_kernel<<<1, 1, 0, native(stream)>>>(byte, 1U << (bit % 8));
+    CHECK_LAUNCH();
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Verifier> make_verifier() { return std::make_unique<CudaVerifier>(); }
+
+}  // namespace shakedown::gpu

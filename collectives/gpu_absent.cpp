@@ -1,0 +1,9 @@
+// Stands in for collectives/gpu where it is not built.
+#include "collectives/verifier.hpp"
+#include "common/error.hpp"
+
+namespace shakedown::gpu {
+
+std::unique_ptr<Verifier> make_verifier() { throw UsageError("built without gpu"); }
+
+}  // namespace shakedown::gpu

@@ -1,0 +1,59 @@
+// bin/link_matrix: bandwidth and latency between every pair of ranks, and which of them are slow.
+#include "collectives/link_report.hpp"
+#include "common/identity.hpp"
+#include "common/options.hpp"
+#include "common/program.hpp"
+#include "common/progress.hpp"
+
+namespace shakedown {
+namespace {
+
+void measure_links(LinkMeter& meter, bool alone, MpiSession& session, LinkReport& report) {
+  const auto rounds = round_robin(session.world_size());
+  Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
+                    "rounds", session.is_root());
+  for (std::size_t round = 0; round < rounds.size(); ++round) {
+    report.add(meter.measure(rounds[round], alone));
+    progress.update(static_cast<long>(round) + 1);
+  }
+}
+
+ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, Record& record) {
+  LinkMessages messages(backend, message_settings(options, backend));
+  const NodeMap nodes = find_nodes(session, options.pretend_nodes);
+  LinkReport report(options, nodes, backend, messages.settings(), record);
+  say(session, report.headline());
+
+  LinkMeter meter(backend, session, messages);
+  measure_links(meter, false, session, report);
+  if (options.alone) measure_links(meter, true, session, report);
+  report.add(meter.corruptions());
+  if (nodes.names.size() > 1) {
+    const Splits splits = measure_splits(nodes, backend, session, messages);
+    report.add(splits.measured);
+    report.add(splits.corruptions);
+  }
+  say(session, report.tables());
+  say(session, report.judge());
+  return report.code();
+}
+
+ExitCode link_matrix(MpiSession& session, int argc, char** argv) {
+  LinkOptions options;
+  OptionSet set("link_matrix",
+                "Measures the links between every pair of ranks and names those that are slow.");
+  declare_options(set, options);
+  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+
+  Backend backend = open_backend(options.backend, session);
+  Record record(session.is_root() ? options.record : "");
+  record.write("run", describe_run(set, session, backend));
+  return recorded(record, [&] { return run(options, backend, session, record); });
+}
+
+}  // namespace
+}  // namespace shakedown
+
+int main(int argc, char** argv) {
+  return shakedown::run_program(argc, argv, shakedown::link_matrix);
+}

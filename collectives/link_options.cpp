@@ -1,0 +1,98 @@
+#include "collectives/link_options.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr int kGpuMiB = 64;
+constexpr int kCpuMiB = 4;
+
+/// "RANK:US"; the delay of `rank`.
+int delay_of(const std::string& text, int rank, int ranks) {
+  if (text.empty()) return 0;
+  int slow = 0;
+  int delay_us = 0;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%d:%d%c", &slow, &delay_us, &rest) != 2 || slow < 0 ||
+      slow >= ranks || delay_us < 0)
+    throw UsageError(fmt::format("--inject-delay-us {}: RANK:US, such as 0:500", text));
+  return slow == rank ? delay_us : 0;
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, LinkOptions& values) {
+  options.heading("Measurement");
+  options
+      .add("--bytes", values.bytes,
+           "of a message whose bandwidth is measured: 64K, 4M; a multiple of 8")
+      .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
+  options.add("--iterations", values.iterations, "timed messages a link and direction").at_least(1);
+  options.add("--warmup", values.warmup, "messages before the timed ones").at_least(1);
+  options.add("--latency-iterations", values.latency_iterations, "timed round trips of 8 bytes")
+      .at_least(1);
+  options.add("--alone", values.alone,
+              "measure each pair also while no other is busy; off saves time on many ranks");
+  options
+      .add("--matrix", values.matrix,
+           "print every link (on), or a line for each rank (off); auto: off above 16 ranks")
+      .one_of({"auto", "on", "off"});
+  options.add("--record", values.record, "append what is measured to this .jsonl file");
+  declare_options(options, values.backend);
+  options.heading("Verdict");
+  options
+      .add("--outlier-mad", values.outlier.mad,
+           "an outlier is slower than the median by this many MAD * 1.4826 ...")
+      .at_least(0);
+  options.add("--outlier-percent", values.outlier.percent, "... and by this much of the median")
+      .at_least(0);
+  options.add("--fail-on-outlier", values.fail_on_outlier,
+              "exit with 1 when there is an outlier; else it is told and recorded as INCONCLUSIVE");
+  options
+      .add("--min-bandwidth", values.min_bandwidth_gbs,
+           "GB/s that every link must reach in each direction, else FAIL")
+      .at_least(0)
+      .default_text("none");
+  options
+      .add("--max-latency", values.max_latency_us,
+           "us that no link's latency may exceed, else FAIL")
+      .at_least(0)
+      .default_text("none");
+  options.heading("");
+  options.add("--inject-fault", values.inject_fault,
+              "flip a bit of every message that this rank receives");
+  options.add("--inject-delay-us", values.inject_delay,
+              "RANK:US: that rank sleeps before each of its messages");
+  options.add("--pretend-nodes", values.pretend_nodes, "treat the ranks as this many nodes")
+      .at_least(1);
+}
+
+MessageSettings message_settings(const LinkOptions& options, const Backend& backend) {
+  const int rank = backend.world->rank();
+  const int ranks = backend.world->size();
+  if (ranks < 2)
+    throw UsageError("at least 2 ranks have links to measure: launch/mpi -n 2 link_matrix");
+  if (options.inject_fault >= ranks)
+    throw UsageError(
+        fmt::format("--inject-fault {}: there are {} ranks", options.inject_fault, ranks));
+  const std::size_t mib = backend.kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
+  const std::size_t bytes =
+      options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
+  if (bytes % 8 != 0 || bytes == 0)
+    throw UsageError(fmt::format("--bytes {}: not a multiple of 8", options.bytes));
+  return {bytes / 8,
+          options.iterations,
+          options.warmup,
+          options.latency_iterations,
+          options.inject_fault == rank,
+          delay_of(options.inject_delay, rank, ranks)};
+}
+
+}  // namespace shakedown

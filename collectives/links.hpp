@@ -1,0 +1,68 @@
+// The links between pairs of ranks: bandwidth each way and both ways at once, and latency.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "collectives/link_messages.hpp"
+#include "collectives/round_robin.hpp"
+#include "common/error.hpp"
+
+namespace shakedown {
+
+class MpiSession;
+
+/// Messages from one rank to another, or, bidirectional, both ways at once.
+struct Link {
+  int from = 0;
+  int to = 0;
+  bool bidirectional = false;
+  bool alone = false;        // no other pair was busy
+  double bandwidth_gbs = 0;  // 10^9 bytes/s; bidirectional: both directions together
+  double latency_us = 0;     // half of a round trip of 8 bytes; not where bidirectional
+  double time_us_p50 = 0;    // of a message, on the clock that ran longer
+  double time_us_cv = 0;
+  double wrong_elements = 0;  // words of 8 bytes, of all messages
+};
+
+/// What a user should know of, and what it means for the exit code.
+struct Finding {
+  std::string scope;  // "link", "rank", "rail", "node"
+  std::string name;   // "2->5", "3", "rail 1", a host
+  ExitCode code = ExitCode::pass;
+  std::string cause;
+};
+
+class LinkMeter {
+ public:
+  LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages);
+
+  /// The links of the pairs of a round, all at once or one after the other; collective, the same on
+  /// every rank. Every message is checked.
+  std::vector<Link> measure(const std::vector<RankPair>& round, bool alone);
+
+  /// Where data came in wrong: the first of a rank and round.
+  const std::vector<Finding>& corruptions() const { return corruptions_; }
+
+ private:
+  enum Exchange { ping_pong, forward, backward, both, exchanges };
+  using Times = std::array<MessageTimes, exchanges>;
+
+  void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
+               Stream& stream);
+  MessageTimes time_exchange(Exchange exchange, bool first, int peer);
+  std::vector<Times> gather(const Times& mine);
+  std::vector<Link> links_of(const RankPair& pair, const std::vector<Times>& times,
+                             bool alone) const;
+
+  Communicator& world_;
+  Communicator& host_;
+  MpiSession& session_;
+  LinkMessages& messages_;
+  std::unique_ptr<Stream> host_stream_;
+  std::string complaint_;  // of this rank in this round
+  std::vector<Finding> corruptions_;
+};
+
+}  // namespace shakedown

@@ -1,0 +1,21 @@
+#include "collectives/operation.hpp"
+#include "collectives/operations/entries.hpp"
+
+namespace shakedown {
+
+Operation broadcast_operation() {
+  return {.name = "broadcast",
+          .program_name = "broadcast_perf",
+          .reduces = false,
+          .rooted = true,
+          .in_place = true,
+          .bus_factor = one,
+          .counts = undivided,
+          .run = [](Communicator& c, const Call& call,
+                    Stream& stream) { c.broadcast(call.send, call.recv, call.root, stream); },
+          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+            return {{0, counts.recv, seat.root, 0}};
+          }};
+}
+
+}  // namespace shakedown

@@ -1,0 +1,26 @@
+#include "collectives/operation.hpp"
+#include "collectives/operations/entries.hpp"
+
+namespace shakedown {
+
+Operation gather_operation() {
+  return {.name = "gather",
+          .program_name = "gather_perf",
+          .reduces = false,
+          .rooted = true,
+          .in_place = true,
+          .bus_factor = all_but_one,
+          .counts =
+              [](std::size_t elements, std::size_t ranks, std::size_t align) {
+                const std::size_t part = part_of(elements, ranks, align);
+                return Counts{part, part * ranks, part};
+              },
+          .run = [](Communicator& c, const Call& call,
+                    Stream& stream) { c.gather(call.send, call.recv, call.root, stream); },
+          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+            if (seat.rank != seat.root) return {};
+            return parts_of_all(counts.send, seat.ranks, 0);
+          }};
+}
+
+}  // namespace shakedown

@@ -1,0 +1,25 @@
+#include "collectives/operation.hpp"
+#include "collectives/operations/entries.hpp"
+#include "collectives/pattern.hpp"
+
+namespace shakedown {
+
+Operation reduce_operation() {
+  return {.name = "reduce",
+          .program_name = "reduce_perf",
+          .reduces = true,
+          .rooted = true,
+          .in_place = true,
+          .bus_factor = one,
+          .counts = undivided,
+          .run =
+              [](Communicator& c, const Call& call, Stream& stream) {
+                c.reduce(call.send, call.recv, call.reduction, call.root, stream);
+              },
+          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+            if (seat.rank != seat.root) return {};
+            return {{0, counts.recv, kAllRanks, 0}};
+          }};
+}
+
+}  // namespace shakedown

@@ -1,0 +1,27 @@
+#include "collectives/operation.hpp"
+#include "collectives/operations/entries.hpp"
+#include "collectives/pattern.hpp"
+
+namespace shakedown {
+
+Operation reduce_scatter_operation() {
+  return {
+      .name = "reduce_scatter",
+      .program_name = "reduce_scatter_perf",
+      .reduces = true,
+      .rooted = false,
+      .in_place = true,
+      .bus_factor = all_but_one,
+      .counts =
+          [](std::size_t elements, std::size_t ranks, std::size_t align) {
+            const std::size_t part = part_of(elements, ranks, align);
+            return Counts{part * ranks, part, part};
+          },
+      .run = [](Communicator& c, const Call& call,
+                Stream& stream) { c.reduce_scatter(call.send, call.recv, call.reduction, stream); },
+      .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+        return {{0, counts.recv, kAllRanks, static_cast<std::size_t>(seat.rank) * counts.recv}};
+      }};
+}
+
+}  // namespace shakedown

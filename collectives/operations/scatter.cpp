@@ -1,0 +1,25 @@
+#include "collectives/operation.hpp"
+#include "collectives/operations/entries.hpp"
+
+namespace shakedown {
+
+Operation scatter_operation() {
+  return {.name = "scatter",
+          .program_name = "scatter_perf",
+          .reduces = false,
+          .rooted = true,
+          .in_place = true,
+          .bus_factor = all_but_one,
+          .counts =
+              [](std::size_t elements, std::size_t ranks, std::size_t align) {
+                const std::size_t part = part_of(elements, ranks, align);
+                return Counts{part * ranks, part, part};
+              },
+          .run = [](Communicator& c, const Call& call,
+                    Stream& stream) { c.scatter(call.send, call.recv, call.root, stream); },
+          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+            return {{0, counts.recv, seat.root, static_cast<std::size_t>(seat.rank) * counts.recv}};
+          }};
+}
+
+}  // namespace shakedown

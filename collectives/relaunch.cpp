@@ -1,0 +1,59 @@
+#include "collectives/relaunch.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "common/mpi_session.hpp"
+
+namespace shakedown {
+namespace {
+
+/// The value of -g in one argument, or in this one and the next; empty where it is another option.
+std::string ngpus_in(const std::string& argument, const char* next, bool& takes_next) {
+  takes_next = false;
+  for (const std::string& name : {std::string("--ngpus"), std::string("-g")}) {
+    if (argument == name && next != nullptr) {
+      takes_next = true;
+      return next;
+    }
+    if (argument.rfind(name, 0) != 0 || argument == name) continue;
+    const std::string rest = argument.substr(name.size());
+    if (rest[0] == '=') return rest.substr(1);
+    if (name == "-g") return rest;
+  }
+  return "";
+}
+
+}  // namespace
+
+void relaunch_for_gpus(int argc, char** argv) {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr || !launched_with_others().empty()) return;
+  std::string ranks;
+  std::vector<std::string> rest;
+  for (int i = 1; i < argc; ++i) {
+    bool takes_next = false;
+    const std::string value = ngpus_in(argv[i], argv[i + 1], takes_next);
+    if (value.empty()) rest.emplace_back(argv[i]);
+    if (!value.empty()) ranks = value;
+    if (takes_next) ++i;
+  }
+  if (std::atoi(ranks.c_str()) <= 1) return;
+  // bin/all_reduce_perf is a link: its name says what is measured.
+  const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string program =
+      (binary.parent_path() / std::filesystem::path(argv[0]).filename()).string();
+  const std::string launcher = (binary.parent_path().parent_path() / "launch/mpi").string();
+  std::vector<const char*> line{launcher.c_str(), "-n", ranks.c_str(), program.c_str()};
+  for (const std::string& argument : rest) line.push_back(argument.c_str());
+  line.push_back(nullptr);
+  execv(launcher.c_str(), const_cast<char* const*>(line.data()));
+  std::perror(launcher.c_str());
+  std::exit(2);
+}
+
+}  // namespace shakedown

@@ -1,0 +1,23 @@
+// Runs a plan: measures every row, prints it, records it, judges it.
+#pragma once
+
+#include "collectives/nccl_path.hpp"
+#include "collectives/perf_options.hpp"
+#include "common/backend.hpp"
+#include "common/error.hpp"
+#include "common/mpi_session.hpp"
+#include "common/record.hpp"
+
+namespace shakedown {
+
+/// The communicator that --transport names. Throws UsageError where there is none.
+Communicator& choose_transport(const std::string& transport, Backend& backend);
+
+/// What NCCL reads once per process: call it before the backend is opened.
+void set_ctas(int ctas);
+
+/// Collective. Returns fail where an element was wrong or a bar was missed.
+ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
+               NcclPath& path, Record& record);
+
+}  // namespace shakedown

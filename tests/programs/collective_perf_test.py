@@ -1,0 +1,333 @@
+#!/usr/bin/env python3
+"""bin/collective_perf, and nccl-tests' names for it, as their users meet them. Run by tests/run."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import support
+from support import BIN, read_record, run, run_bare
+
+SIZES = ["-b", "1K", "-e", "64K", "-f", "8"]
+# nccl-tests' row: size count type redop root, then twice time algbw busbw #wrong
+NUMBER = r"[\d.e+-]+"
+ROW = re.compile(rf"^ *(\d+) +(\d+) +(\w+) +(\w+) +(-?\d+)((?: +(?:{NUMBER}|N/A)){{8}}) *$", re.M)
+NAMES = {"all_reduce": "all_reduce_perf", "all_gather": "all_gather_perf",
+         "reduce_scatter": "reduce_scatter_perf", "broadcast": "broadcast_perf",
+         "reduce": "reduce_perf", "all_to_all": "alltoall_perf", "gather": "gather_perf",
+         "scatter": "scatter_perf", "send_recv": "sendrecv_perf"}
+
+
+def rows(text):
+    return [(int(m[1]), int(m[2]), m[3], m[4], int(m[5]), m[6].split()) for m in ROW.finditer(text)]
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.record = self.folder / "r.jsonl"
+
+    def expect(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stdout + result.stderr)
+
+    def collectives(self):
+        return [line for line in read_record(self.record) if line["kind"] == "collective"]
+
+
+class OwnName(Folder):
+    def test_every_operation_is_measured_checked_and_recorded(self):
+        result = run("collective_perf", "--operation", "all", *SIZES, "-n", 4, "--repeats", 3,
+                     "--record", self.record, ranks=2)
+        self.expect(result, 0, "Out of bounds values : 0 OK")
+        lines = read_record(self.record)
+        self.assertEqual(lines[0]["program"], "collective_perf")
+        self.assertEqual(lines[-1]["exit_code"], 0)
+        measured = self.collectives()
+        self.assertEqual({line["operation"] for line in measured}, set(NAMES))
+        for line in measured:
+            self.assertEqual(line["wrong_elements"], 0)
+            self.assertEqual(line["iterations"], 12)
+            self.assertEqual(line["iterations_checked"], 12)
+            self.assertEqual(len(line["samples_us"]), 3)
+            self.assertAlmostEqual(line["algbw_gbs"] * line["time_us_p50"] * 1e3, line["bytes"],
+                                   delta=line["bytes"] * 1e-6)
+        in_place = {line["operation"] for line in measured if line["in_place"]}
+        self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv"})
+
+    def test_bus_bandwidth_has_nccl_tests_factors(self):
+        run("collective_perf", "--operation", "all", "-b", "64K", "-e", "64K", "-n", 2,
+            "--record", self.record, ranks=3)
+        factors = {"all_reduce": 4 / 3, "broadcast": 1, "reduce": 1, "send_recv": 1}
+        for line in self.collectives():
+            self.assertAlmostEqual(line["busbw_gbs"] / line["algbw_gbs"],
+                                   factors.get(line["operation"], 2 / 3), places=6)
+
+    def test_quick_runs_the_four_classic_operations(self):
+        result = run("collective_perf", "--quick", "-n", 1, "-w", 0, "--repeats", 1,
+                     "--record", self.record, ranks=2)
+        self.expect(result, 0)
+        self.assertEqual([(line["operation"], line["bytes"] >> 20) for line in self.collectives()
+                          if not line["in_place"]],
+                         [(operation, size) for operation in
+                          ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+                          for size in (1, 4, 16, 64)])
+
+    def test_a_turned_bit_is_found_and_fails(self):
+        result = run("collective_perf", "-b", "1K", "-e", "1K", "--inject-fault", "1:7:3:5",
+                     "--record", self.record, ranks=2)
+        self.expect(result, 1, "WRONG: rank 1 on ", "iteration 7, element 3", "FAIL",
+                    "Out of bounds values : 2 FAILED")
+        out_of_place = self.collectives()[0]
+        self.assertEqual(out_of_place["wrong_elements"], 1)
+        expected, found = (int(bits, 16) for bits in
+                           re.findall(r"0x[0-9a-f]+", out_of_place["first_wrong"]))
+        self.assertEqual(expected ^ found, 1 << 5)
+        lines = read_record(self.record)
+        self.assertIn("FAIL", [line["verdict"] for line in lines if line["kind"] == "verdict"])
+        self.assertEqual(lines[-1]["exit_code"], 1)
+
+    def test_unchecked_is_said(self):
+        result = run("collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--inject-fault", "1:7",
+                     "--record", self.record, ranks=2)
+        self.expect(result, 0, "N/A")
+        self.assertIsNone(self.collectives()[0]["wrong_elements"])
+        self.assertEqual(self.collectives()[0]["iterations_checked"], 0)
+
+    def test_the_rank_that_is_late_is_named(self):
+        result = run("collective_perf", "-b", "1K", "-e", "1K", "-I", 1, "--inject-delay", "1:5000",
+                     "--record", self.record, ranks=2)
+        self.expect(result, 0, "waited for rank 1 on ")
+        for line in self.collectives():
+            self.assertEqual(line["straggler_rank"], 1)
+            self.assertGreater(line["wait_us"][0], 3000)
+            self.assertLess(line["wait_us"][1], line["wait_us"][0] / 10)
+
+    def test_types_and_reductions_are_listed(self):
+        run("collective_perf", "-b", 96, "-e", 96, "-d", "half,int8,uint64", "-o", "all", "-n", 1,
+            "--record", self.record, ranks=2)
+        seen = {(line["dtype"], line["reduction"]) for line in self.collectives()}
+        self.assertEqual(seen, {(t, r) for t in ("float16", "int8", "uint64")
+                                for r in ("sum", "prod", "min", "max", "avg")})
+
+    def test_starts_within_five_seconds(self):
+        start = time.monotonic()
+        self.expect(run("collective_perf", "-b", 8, "-e", 8, ranks=2), 0)
+        self.assertLess(time.monotonic() - start, 5)
+
+
+class Bars(Folder):
+    def test_a_bar_that_cannot_be_reached_fails(self):
+        result = run("collective_perf", *SIZES, "--min-busbw", 1e6, "--record", self.record, ranks=2)
+        self.expect(result, 1, "FAIL all_reduce float32 sum 64 KiB", "--min-busbw 1e+06")
+        verdicts = [line for line in read_record(self.record) if line["kind"] == "verdict"]
+        self.assertEqual([v["verdict"] for v in verdicts], ["FAIL", "FAIL"])  # both placements
+        self.expect(run("collective_perf", *SIZES, "--min-busbw", 1e-6, "--max-latency", 1e7,
+                        ranks=2), 0)
+        self.expect(run("collective_perf", *SIZES, "--max-latency", 0.001, ranks=2), 1,
+                    "FAIL all_reduce float32 sum 1 KiB")
+
+    def test_rows_that_move_nothing_are_not_judged(self):
+        arguments = ["--operation", "reduce_scatter", "-b", 8, "-e", 64, "--record", self.record]
+        self.expect(run("collective_perf", *arguments, "--max-latency", 0.001, ranks=2), 1,
+                    "FAIL reduce_scatter float32 sum 32 B")
+
+    def test_an_earlier_run_is_the_bar(self):
+        run("collective_perf", *SIZES, "--record", self.record, ranks=2)
+        self.expect(run("collective_perf", *SIZES, "--reference", self.record, "--tolerance", 99.9,
+                        ranks=2), 0)
+        faster = self.folder / "faster.jsonl"
+        faster.write_text("".join(json.dumps({**line, "time_us_p50": 1e-4}) + "\n"
+                                  for line in self.collectives()))
+        self.expect(run("collective_perf", *SIZES, "--reference", faster, ranks=2), 1, "FAIL")
+        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", faster, ranks=2),
+                    3, "no row of it was measured here")
+
+
+class NcclTestsNames(Folder):
+    def test_table_is_nccl_tests(self):
+        for operation, name in NAMES.items():
+            result = run(name, *SIZES, "-n", 2, ranks=2)
+            self.expect(result, 0, f"# Collective test starting: {name}",
+                        "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : ")
+            measured = rows(result.stdout)
+            self.assertEqual([row[0] for row in measured], [1024, 8192, 65536], result.stdout)
+            for row in measured:
+                self.assertEqual(row[2], "float")
+                self.assertEqual(row[3], "sum" if "reduce" in operation else "none")
+                self.assertEqual(row[4], 0 if operation in ("broadcast", "reduce", "gather",
+                                                            "scatter") else -1)
+                wrong = [row[5][3], row[5][7]]
+                self.assertEqual(wrong, ["0", "N/A" if operation in ("all_to_all", "send_recv")
+                                         else "0"])
+
+    def test_defaults_are_nccl_tests(self):
+        result = run("all_reduce_perf", "-c", 0, ranks=2)  # filling and checking takes a CPU long
+        self.expect(result, 0, "minBytes 33554432 maxBytes 33554432", "step: 1048576(bytes)",
+                    "warmup iters: 1 iters: 20 agg iters: 1 validation: 0 graph: 0")
+        self.assertEqual([row[:2] for row in rows(result.stdout)], [(33554432, 8388608)])
+
+    def test_sizes_too_small_to_divide_are_empty_rows(self):
+        result = run("all_gather_perf", "-b", 8, "-e", 64, "-f", 2, ranks=2)
+        self.expect(result, 0)
+        self.assertEqual([row[:2] for row in rows(result.stdout)],
+                         [(0, 0), (0, 0), (32, 4), (64, 8)])
+
+    def test_steps_by_bytes(self):
+        result = run("broadcast_perf", "--minbytes", "1KB", "--maxbytes", "3KiB", "--stepbytes", "1k",
+                     "--datatype", "int8", ranks=2)
+        self.expect(result, 0, "step: 1024(bytes)")
+        self.assertEqual([row[0] for row in rows(result.stdout)], [1024, 2048, 3072])
+
+    def test_every_short_option_is_understood(self):
+        result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-f", 2, "-i", "1M", "-n", 2, "-w", 1,
+                     "-m", 2, "-c", 1, "-d", "double", "-o", "max", "-r", 0, "-z", 1, "-R", 0,
+                     "-N", 2, "-a", 3, "-C", 1, "-T", 60, "-t", 1, "-g", 1, "-S", 1, "-G", 0, "-I", 0,
+                     "-J", self.folder / "o.json", "-p", 0, ranks=2)
+        self.expect(result, 0, "cputime")
+        self.assertEqual(len(re.findall(r"^ *1024 +128 +double +max ", result.stdout, re.M)), 2)
+
+    def test_per_iteration_columns(self):
+        result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-I", 1, ranks=2)
+        self.expect(result, 0, "i_min", "i_p99", "i_cv%")
+        line = re.search(r"^ *1024 .*$", result.stdout, re.M)[0].split()
+        self.assertEqual(len(line), 5 + 16)
+
+    def test_json_file_has_nccl_tests_layout(self):
+        path = self.folder / "out.json"
+        self.expect(run("all_reduce_perf", *SIZES, "-J", path, ranks=2), 0, "Writing JSON output to")
+        file = json.loads(path.read_text())
+        self.assertEqual(file["version"], 3)
+        self.assertEqual(file["config"]["warmup_iters"], 1)
+        self.assertEqual([d["rank"] for d in file["config"]["devices"]], [0, 1])
+        self.assertEqual([r["size"] for r in file["results"]], [1024, 8192, 65536])
+        for row in file["results"]:
+            self.assertEqual(set(row["out_of_place"]), {"time", "alg_bw", "bus_bw", "nwrong"})
+            self.assertEqual(row["in_place"]["nwrong"], 0)
+        self.assertEqual(file["out_of_bounds"], {"count": 0, "okay": "true"})
+        self.assertGreater(file["average_bus_bandwidth"]["bandwidth"], 0)
+        self.assertEqual(file["env"], [])  # never the whole environment
+        run("all_reduce_perf", *SIZES, "-J", path, ranks=2)
+        self.assertTrue((self.folder / "out.json.0").exists())
+
+    def test_g_starts_ranks_itself(self):
+        if 0 < support.GPUS < 2:
+            self.skipTest("2 ranks on one GPU")
+        for arguments in (["-g", 2], ["-g2"], ["--ngpus=2"], ["--ngpus", "2"]):
+            result = run_bare(BIN / "all_reduce_perf", "-b", 64, *arguments, "-e", 64)
+            self.expect(result, 0, "#  Rank  1 ")
+            self.assertEqual(len(rows(result.stdout)), 1)
+
+    def test_what_means_nothing_is_refused_with_what_to_use(self):
+        self.expect(run("all_reduce_perf", "-g", 2, ranks=2), 2, "launch/mpi -n 4 all_reduce_perf")
+        for arguments, words in [(["-t", 2], "launch/mpi -n 2 all_reduce_perf"),
+                                 (["-D", 1], "--device-implementation"), (["-u", 3], "--align")]:
+            self.expect(run_bare(BIN / "all_reduce_perf", *arguments), 2, words)
+
+
+    def test_environment_of_nccl_tests(self):
+        for bandwidth, code, word in [("1000", 1, "FAILED"), ("0.000001", 0, "OK")]:
+            result = run("all_reduce_perf", *SIZES, ranks=2, env={"NCCL_TESTS_MIN_BW": bandwidth})
+            self.expect(result, code)
+            self.assertRegex(result.stdout, rf"# Avg bus bandwidth    : \S+ {word}")
+        result = run_bare(BIN / "all_reduce_perf", env={"NCCL_TESTS_SPLIT": "MOD 2"})
+        self.expect(result, 2, "NCCL_TESTS_SPLIT")
+
+
+class Usage(Folder):
+    def test_errors_name_the_option(self):
+        for arguments, words in [
+                (["--bytes", 3], "unknown option --bytes"),
+                (["-b", "1Q"], "--min-bytes 1Q"),
+                (["-b", "2K", "-e", "1K"], "--min-bytes 2K"),
+                (["-b", 0, "-f", 2], "--min-bytes 0"),
+                (["-i", 0, "-f", 1], "--step-bytes 0"),
+                (["-d", "float128"], "--dtype float128"),
+                (["-o", "mulsum"], "--reduction mulsum"),
+                (["--operation", "all_reduce,barrier"], "--operation barrier"),
+                (["-r", 5], "--root 5"),
+                (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
+                (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
+                (["-e", "99999999999G"], "--max-bytes 99999999999G"),
+                (["-I", 1, "-G", 1], "--cuda-graph"),
+                (["--reference", "/no/such"], "--reference"),
+                (["-J", "/no/such/o.json", "-b", 64, "-e", 64], "/no/such/o.json"),
+                (["--record", "/no/such/o.jsonl"], "/no/such/o.jsonl"),
+                (["--inject-fault", "x"], "--inject-fault x"),
+                (["--inject-fault", "7:0"], "--inject-fault 7:0"),
+                (["--inject-delay", "0:5us"], "--inject-delay 0:5us")]:
+            with self.subTest(arguments=arguments):
+                self.expect(run_bare(BIN / "collective_perf", *arguments), 2, words)
+
+    @unittest.skipIf(support.GPUS, "a GPU has them")
+    def test_what_the_cpu_backend_lacks(self):
+        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3"),
+                                 (["--transport", "nccl"], "--transport nccl")]:
+            self.expect(run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments), 2, words)
+
+
+class Hangs(Folder):
+    """A job that never ends by itself, one of whose ranks is stopped or killed."""
+
+    def start(self, *options):
+        line = [str(support.TREE / "launch/mpi"), "-n", "2", "collective_perf", "-b", "64K", "-e",
+                "64K", "-N", "0", "--record", str(self.record), *options]
+        job = subprocess.Popen(line, cwd=support.TREE, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(lambda: job.poll() is None and job.kill())
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.record.exists() and self.record.read_text().count('"collective"') > 2:
+                return job
+            time.sleep(0.05)
+        self.fail("nothing was measured")
+
+    def ranks(self, job):
+        """Process ids by rank, of this job alone."""
+        found = {}
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                environment = (folder / "environ").read_bytes()
+            except OSError:
+                continue
+            if command[0].endswith(b"bin/collective_perf") and str(self.record).encode() in command:
+                rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", environment)
+                found[int(rank[1])] = int(folder.name)
+        return found
+
+    def end(self, job, signal_number, within):
+        ranks = self.ranks(job)
+        os.kill(ranks[1], signal_number)
+        start = time.monotonic()
+        output, _ = job.communicate(timeout=60)
+        self.assertLess(time.monotonic() - start, within, output)
+        self.assertEqual(job.returncode, 3, output)
+        for pid in ranks.values():  # a zombie that nobody reaps in a container is no process left
+            status = pathlib.Path(f"/proc/{pid}/status")
+            self.assertTrue(not status.exists() or "State:\tZ" in status.read_text(), output)
+        self.assertGreater(len(self.collectives()), 2)  # every line whole
+        return output
+
+    def test_a_stopped_rank_is_named(self):
+        job = self.start("--timeout", "2")
+        output = self.end(job, signal.SIGSTOP, 2 + 5)
+        self.assertRegex(output, r"rank 0 on \S+: all_reduce of 64 KiB float32, .*no answer from "
+                                 r"rank 1 on ")
+
+    def test_a_killed_rank_is_named(self):
+        output = self.end(self.start(), signal.SIGKILL, 10)
+        self.assertRegex(output, r"rank 1 on \S+ died of signal 9")
+
+
+if __name__ == "__main__":
+    unittest.main()

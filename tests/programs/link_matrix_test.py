@@ -1,0 +1,149 @@
+"""bin/link_matrix as its users meet it: exit codes, messages, records. Run by tests/run."""
+
+import itertools
+import pathlib
+import shutil
+import tempfile
+import unittest
+
+from support import BIN, read_record, run, run_bare
+
+LINK_MATRIX = BIN / "link_matrix"
+QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
+# What a busy machine does to a rank must be far below this; each message costs as much.
+DELAY_US = 100000
+SLOW = ["--iterations", 1, "--latency-iterations", 1, "--alone", "off"]
+
+
+class LinkMatrix(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def measure(self, *arguments, ranks, code=0):
+        """Runs the program; what it printed, and its records by kind."""
+        record = self.folder / "r.jsonl"
+        record.unlink(missing_ok=True)
+        result = run(LINK_MATRIX, *QUICK, "--record", record, *arguments, ranks=ranks)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        lines = read_record(record)
+        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
+        self.assertEqual(lines[-1]["exit_code"], code)
+        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
+                               for kind in ("link", "split", "verdict")}
+
+    def verdicts(self, records, scope):
+        return {line["name"]: line["verdict"] for line in records["verdict"]
+                if line["scope"] == scope}
+
+    def test_every_pair_is_measured_both_ways_in_both_manners(self):
+        for ranks in (2, 3, 4):
+            with self.subTest(ranks=ranks):
+                out, records = self.measure(ranks=ranks)
+                ordered = set(itertools.permutations(range(ranks), 2))
+                for concurrency in ("concurrent", "alone"):
+                    links = [line for line in records["link"]
+                             if line["concurrency"] == concurrency]
+                    one_way = [line for line in links if line["direction"] == "unidirectional"]
+                    both = [line for line in links if line["direction"] == "bidirectional"]
+                    self.assertEqual(sorted((x["from"], x["to"]) for x in one_way), sorted(ordered))
+                    self.assertEqual(sorted((x["from"], x["to"]) for x in both),
+                                     sorted(pair for pair in ordered if pair[0] < pair[1]))
+                    self.assertTrue(all("latency_us" in line for line in one_way))
+                    self.assertFalse(any("latency_us" in line for line in both))
+                for line in records["link"]:
+                    self.assertEqual(line["wrong_elements"], 0)
+                    directions = 2 if line["direction"] == "bidirectional" else 1
+                    self.assertAlmostEqual(
+                        line["bandwidth_gbs"] * line["time_us_p50"] * 1e3, 65536 * directions,
+                        places=3)
+                self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "PASS"})
+                self.assertEqual(out.count("from\\to"), 6)
+                self.assertEqual(records["split"], [])
+                self.assertEqual("nothing to compare" in out, ranks == 2)
+
+    def test_alone_off_and_a_line_for_each_rank(self):
+        out, records = self.measure("--alone", "off", "--matrix", "off", "--min-bandwidth", 1e-6,
+                                    "--max-latency", 1e6, ranks=3)  # limits that all links keep
+        self.assertEqual(len(records["link"]), 9)
+        self.assertTrue(all(line["concurrency"] == "concurrent" for line in records["link"]))
+        self.assertNotIn("from\\to", out)
+        self.assertIn("median, worst", out)
+
+    def test_a_wrong_word_fails_and_is_named(self):
+        out, records = self.measure("--inject-fault", 1, "--alone", "off", "--pretend-nodes", 2,
+                                    ranks=3, code=1)
+        self.assertEqual({name for name, verdict in self.verdicts(records, "link").items()
+                          if verdict == "FAIL"}, {"0->1", "2->1"})
+        self.assertEqual(self.verdicts(records, "rank").get("1"), "FAIL")
+        self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
+        self.assertRegex(out, r"FAIL +link 0->1: .*word \d+ of \d+ .*expected [0-9a-f]{16}, found")
+        for line in records["link"]:
+            if line["direction"] == "bidirectional":  # one wrong word in each of 1 + 3 messages
+                self.assertEqual(line["wrong_elements"], 4 if 1 in (line["from"], line["to"]) else 0)
+            else:  # of the round trips too
+                self.assertEqual(line["wrong_elements"], 4 + 6 if line["to"] == 1 else 0)
+        for line in records["split"]:
+            self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
+
+    def test_a_slow_rank_is_named(self):
+        _, records = self.measure(*SLOW, "--inject-delay-us", f"2:{DELAY_US}", "--fail-on-outlier",
+                                  ranks=4, code=1)
+        self.assertEqual(self.verdicts(records, "rank"), {"2": "FAIL"})
+        self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
+        for line in records["link"]:
+            self.assertEqual(line["time_us_p50"] > DELAY_US, 2 in (line["from"], line["to"]), line)
+
+    def test_limits(self):
+        _, records = self.measure("--min-bandwidth", 1e6, "--alone", "off", ranks=2, code=1)
+        self.assertEqual(self.verdicts(records, "link"), {"0->1": "FAIL", "1->0": "FAIL"})
+        _, records = self.measure("--max-latency", 1e-3, "--alone", "off", ranks=2, code=1)
+        self.assertEqual(self.verdicts(records, "link"), {"0<->1": "FAIL"})
+
+    def test_nodes_are_measured_by_rail_by_node_and_without_each(self):
+        _, records = self.measure("--pretend-nodes", 2, "--alone", "off", ranks=4)
+        self.assertEqual([(x["scope"], x["name"], x["world_size"]) for x in records["split"]],
+                         [("all", "all", 4), ("rail", "0", 2), ("rail", "1", 2),
+                          ("node", "node0", 2), ("node", "node1", 2)])
+        for line in records["split"]:
+            n = line["world_size"]
+            self.assertAlmostEqual(line["busbw_gbs"] * line["time_us_p50"] * 1e3,
+                                   65536 * 2 * (n - 1) / n, places=3)
+        self.assertEqual({(x["from_host"], x["to_host"]) for x in records["link"]
+                          if {x["from"], x["to"]} == {1, 2}},
+                         {("node0", "node1"), ("node1", "node0")})
+
+    def test_a_slow_node_is_named_by_leaving_it_out(self):
+        out, records = self.measure(*SLOW, "--inject-delay-us", f"1:{DELAY_US}",
+                                    "--pretend-nodes", 3, ranks=3)
+        self.assertEqual([x["name"] for x in records["split"] if x["scope"] == "without_node"],
+                         ["node0", "node1", "node2"])
+        self.assertEqual(self.verdicts(records, "node"), {"node1": "INCONCLUSIVE"})
+        self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "PASS"})
+        self.assertIn("not judged (--fail-on-outlier)", out)
+
+    def test_usage(self):
+        for arguments in (["--bytes", 13], ["--inject-delay-us", "9:5"], ["--inject-fault", 2],
+                          ["--pretend-nodes", 3]):
+            with self.subTest(arguments=arguments):
+                self.refused(run(LINK_MATRIX, *arguments, ranks=2), " ".join(map(str, arguments)))
+        self.refused(run_bare(LINK_MATRIX), "at least 2 ranks")
+        self.refused(run(LINK_MATRIX, "--bytes", "4Q", ranks=2), "--bytes 4Q")
+        self.refused(run_bare(LINK_MATRIX, "--iterations", 0), "--iterations")
+        self.refused(run_bare(LINK_MATRIX, "--latency-iteration"),
+                     "did you mean --latency-iterations")
+
+    def refused(self, result, words):
+        self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+        self.assertIn(words, result.stderr)
+
+    def test_options_for_tests_are_not_in_the_help(self):
+        for option in ("--help", "--help-markdown"):
+            text = run_bare(LINK_MATRIX, option).stdout
+            self.assertIn("--min-bandwidth", text)
+            self.assertNotIn("inject", text)
+            self.assertNotIn("pretend", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
