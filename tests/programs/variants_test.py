@@ -1,0 +1,382 @@
+"""launch/variants: what it runs, what it says of shared memory, of figures and of errors. NCCL is
+played by a script: its switches and error texts need no GPU. Run by tests/run."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from support import BIN, GPUS, TREE, read_record
+
+# What the user's environment could change; each test sets its own.
+PLACES = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SLURM_NTASKS"]
+RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu"}
+
+
+def collective(size, busbw, time_us, **changes):
+    return {"kind": "collective", "operation": "all_reduce", "dtype": "float32", "bytes": size,
+            "in_place": False, "busbw_gbs": busbw, "time_us_p50": time_us, "wrong_elements": 0,
+            **changes}
+
+
+class Folder(unittest.TestCase):
+    """A scratch tree with the scripts, so that no folder is left in the runs/ of this one."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        (self.folder / "launch").mkdir()
+        for name in ["machine", "mpi", "variants", "variants_table"]:
+            shutil.copy(TREE / "launch" / name, self.folder / "launch")
+        (self.folder / "bin").symlink_to(BIN)
+        self.environment = {name: value for name, value in os.environ.items()
+                            if name not in PLACES and not name.startswith("NCCL_")}
+
+    def variants(self, *arguments, before=(), **changes):
+        line = [*before, self.folder / "launch/variants", *arguments]
+        return subprocess.run(list(map(str, line)), cwd=self.folder, text=True, timeout=120,
+                              env={**self.environment, **changes}, capture_output=True)
+
+    def program(self, text):
+        """A program that --record FILE is given to, as $record."""
+        path = self.folder / "program"
+        path.write_text(f'#!/bin/bash\nrecord=${{@: -1}}\n{text}\n')
+        path.chmod(0o755)
+        return path
+
+    def results(self):
+        folders = list((self.folder / "runs").glob("variants-*"))
+        self.assertEqual(len(folders), 1)
+        return folders[0]
+
+    def rows(self, text):
+        """The table's rows, by variant: all cells of its lines."""
+        lines = text.split("\nvariant ")[1].splitlines()
+        heads = lines[0]
+        rows, name = {}, None
+        for line in lines[1:lines.index("") if "" in lines else None]:
+            name = line.split()[0] if line[0] != " " else name
+            rows.setdefault(name, []).append(" ".join(line.split()))
+        self.assertIn("remark", heads)
+        return rows
+
+    def expect(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stdout + result.stderr)
+
+
+class Runs(Folder):
+    def test_train(self):
+        if GPUS == 1:
+            self.skipTest("2 ranks on 1 GPU")
+        backend = "gpu" if GPUS else "cpu"
+        switches = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+        result = self.variants("-n", 2, "--variants", "default,mpi-tcp", "train", "--model",
+                               "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 4,
+                               "--iterations", 2, "--warmup", 1, "--certificate", "off",
+                               "--backend", backend, **switches)
+        self.expect(result, 0, f"train: 2 ranks, {backend}, transport {'nccl' if GPUS else 'mpi'}",
+                    f"results: {self.results()}", "shared memory of ")
+        rates = {}
+        for name in ["default", "mpi-tcp"]:
+            start, step, end = read_record(self.results() / f"{name}.jsonl")
+            self.assertEqual((start["kind"], end["exit_code"]), ("run", 0))
+            rates[name] = step["images_per_s"]
+            self.assertIn("images/s", (self.results() / f"{name}.log").read_text())
+        rows = self.rows(result.stdout)
+        self.assertIn(f"default ok resnet18 ddp, batch 4 {rates['default']:.4g} images/s",
+                      rows["default"][0])
+        self.assertIn(f"{rates['mpi-tcp'] / rates['default']:.2f}", rows["mpi-tcp"][0])
+        self.assertIn((self.results() / "table.txt").read_text(), result.stdout)
+
+    def test_each_variant_has_its_environment(self):
+        program = self.program('env | grep -E "^(NCCL|OMPI_MCA_btl)" >"${record%.jsonl}.env"')
+        result = self.variants("-n", 1, "--gpus", "0,1", program, BACKENDS="cpu gpu",
+                               NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION")
+        self.expect(result, 0, "your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ri")
+        listed = dict(line.split(maxsplit=1)
+                      for line in self.variants("--list").stdout.splitlines())
+        ran = {path.stem: path.read_text().splitlines() for path in self.results().glob("*.env")}
+        self.assertEqual(sorted(ran), sorted(name for name in listed if "mpi" not in name))
+        for name, words in [("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"),
+                            ("no-ib", "NCCL_IB_DISABLE=1"), ("ring", "NCCL_ALGO=Ring"),
+                            ("tree", "NCCL_ALGO=Tree"), ("default", "NCCL_ALGO=CollNet"),
+                            ("more-channels", "NCCL_MIN_NCHANNELS=32")]:
+            lines = [line for line in ran[name] if not line.startswith("NCCL_DEBUG")]
+            kept = set() if "NCCL_ALGO" in words else {"NCCL_ALGO=CollNet"}
+            self.assertEqual(set(lines), kept | set(words.split()), name)
+            self.assertIn("NCCL_DEBUG=VERSION", ran[name])
+            self.assertIn(f"NCCL_DEBUG_FILE={self.results()}/{name}.nccl.%h.%p", ran[name])
+
+    def test_without_gpus_the_variants_are_open_mpis(self):
+        program = self.program('echo "$NCCL_DEBUG $OMPI_MCA_btl" >"${record%.jsonl}.env"')
+        result = self.variants("-n", 1, program, CUDA_VISIBLE_DEVICES="")
+        self.expect(result, 0)
+        ran = {path.stem: path.read_text() for path in self.results().glob("*.env")}
+        self.assertEqual(ran, {"default": "WARN \n", "mpi-tcp": "WARN tcp,self\n",
+                               "mpi-no-cma": "WARN \n"})
+
+    def test_usage_errors(self):
+        for words, named in [([], "no program"), (["--wat", "true"], "--wat"),
+                             (["--variants"], "--variants"), (["--variants", "x", "true"], "'x'"),
+                             (["--variants", "ring,,tree", "true"], "''"),
+                             (["--timeout", "x", "true"], "--timeout x"),
+                             (["--timeout", "0", "true"], "--timeout 0"),
+                             (["-n", "0", "true"], "-n 0"), (["--bind", "x", "true"], "--bind x"),
+                             (["no_such_program"], "no_such_program"),
+                             (["true", "--record", "x"], "--record")]:
+            result = self.variants(*words)
+            self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())),
+                             (2, "", 1), words)
+            self.assertIn(named, result.stderr)
+        self.assertFalse((self.folder / "runs").exists())
+        self.expect(self.variants("--help"), 0, "--variants a,b,c")
+
+    def test_a_refused_option_is_refused_once(self):
+        program = self.program("[[ $NCCL_ALGO == Ring ]] || exit 0; echo 'no option --wat'; exit 2")
+        for names, ran in [("ring,tree", ["ring"]), ("tree,ring,no-ib", ["tree", "ring", "no-ib"])]:
+            result = self.variants("-n", 1, "--variants", names, program)
+            self.expect(result, 2, "usage error", "said last: no option --wat")
+            self.assertEqual(list(self.rows(result.stdout)), ran)
+            shutil.rmtree(self.results())
+
+    def gone(self, pids):
+        time.sleep(0.2)
+        for pid in pids:
+            status = pathlib.Path("/proc", pid, "status")
+            text = status.read_text() if status.exists() else "State:\tZ"
+            self.assertRegex(text, r"(?m)^State:\s+[XZ]", f"process {pid} is left behind")
+
+    def test_a_variant_that_hangs_is_ended_and_the_next_one_runs(self):
+        program = self.program('echo $$ >>pids; [[ ${NCCL_ALGO:-} == Ring ]] || exec sleep 60')
+        result = self.variants("-n", 2, "--timeout", 2, "--variants", "default,ring", program)
+        self.expect(result, 3)
+        rows = self.rows(result.stdout)
+        self.assertIn("default timeout", rows["default"][0])
+        self.assertIn("ring ok", rows["ring"][0])
+        pids = (self.folder / "pids").read_text().split()
+        self.assertEqual(len(pids), 4)
+        self.gone(pids)
+
+    def test_a_signal_stops_everything(self):
+        program = self.program("echo $$ >>pids; exec sleep 60")
+        for stop in [signal.SIGTERM, signal.SIGINT]:
+            # Behind an & of a script SIGINT is ignored, and a bash that starts so cannot trap it.
+            job = subprocess.Popen(
+                [self.folder / "launch/variants", "-n", "2", "--variants", "default,ring", program],
+                cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            self.addCleanup(job.kill)
+            pids, limit = [], time.time() + 20
+            while len(pids) < 2 and time.time() < limit:
+                time.sleep(0.1)
+                pids = (self.folder / "pids").read_text().split() \
+                    if (self.folder / "pids").exists() else []
+            job.send_signal(stop)
+            output = job.communicate(timeout=20)[0]
+            self.assertEqual(job.returncode, 5, output)
+            self.assertEqual(list(self.rows(output)), ["default"])
+            self.assertIn("default stopped", self.rows(output)["default"][0])
+            self.assertEqual(len(pids), 2)
+            self.gone(pids)
+            shutil.rmtree(self.results())
+            (self.folder / "pids").unlink()
+
+
+class Table(Folder):
+    """launch/variants_table on folders written here."""
+
+    def table(self, **variants):
+        """A variant: its exit code, what it said, the lines of its record, or several of these."""
+        folder = self.folder / "runs/variants-1"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        settings = {"no-shm": "NCCL_SHM_DISABLE=1\tshared memory", "ring": "NCCL_ALGO=Ring\t",
+                    "mpi-tcp": "OMPI_MCA_btl=tcp,self\tshared memory", "default": "\t"}
+        for key, (code, said, *lines) in variants.items():
+            name = key.replace("_", "-")
+            (folder / f"{name}.log").write_text(said)
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+            with open(folder / "variants.tsv", "a") as out:
+                out.write(f"{name}\t{settings[name]}\t{code}\n")
+        return self.show()
+
+    def show(self):
+        return subprocess.run([self.folder / "launch/variants_table",
+                               self.folder / "runs/variants-1"], text=True, capture_output=True)
+
+    def test_collectives(self):
+        result = self.table(
+            default=(0, "", RUN, collective(8, 0.001, 10.0), collective(2**30, 100.0, 9000.0),
+                     collective(2**30, 400.0, 1.0, in_place=True)),
+            no_shm=(0, "", RUN, collective(8, 0.001, 14.0), collective(2**30, 60.0, 9000.0)),
+            ring=(0, "", RUN, collective(8, 0.001, 10.4), collective(2**30, 120.0, 9000.0)))
+        self.expect(result, 0, "fake: 2 ranks, gpu, transport nccl")
+        self.assertEqual(self.rows(result.stdout), {
+            "default": ["default ok all_reduce float32, 1 GiB 100 GB/s",
+                        "all_reduce float32, 8 B 10 us"],
+            "no-shm": ["no-shm ok all_reduce float32, 1 GiB 60 GB/s 0.60 "
+                       "shared memory carries this: -40 % without it",
+                       "all_reduce float32, 8 B 14 us 1.40 "
+                       "shared memory carries this: +40 % without it"],
+            "ring": ["ring ok all_reduce float32, 1 GiB 120 GB/s 1.20 better than the default: +20 %",
+                     "all_reduce float32, 8 B 10.4 us 1.04"]})
+
+    def test_wrong_data_is_a_failure_that_is_told(self):
+        bad = collective(8, 1.0, 10.0, wrong_elements=3)
+        result = self.table(default=(0, "", RUN, collective(8, 1.0, 10.0)), ring=(1, "", RUN, bad))
+        self.expect(result, 1, "wrong data: 3 elements")
+        self.assertIn("ring fail", self.rows(result.stdout)["ring"][0])
+
+    def test_links_and_repeated_figures(self):
+        def link(direction, bandwidth):
+            return {"kind": "link", "direction": direction, "bandwidth_gbs": bandwidth}
+        links = [link("unidirectional", 1), link("unidirectional", 9), link("unidirectional", 5)]
+        self.expect(self.table(default=(0, "", RUN, *links, link("bidirectional", 100))), 0,
+                    "links, one direction  5 GB/s")
+
+    def test_a_difference_within_the_intervals_is_said_to_be(self):
+        def step(rate, low, high):
+            return {"kind": "step", "model": "resnet18", "strategy": "ddp", "batch_size": 4,
+                    "images_per_s": rate, "images_per_s_low": low, "images_per_s_high": high}
+        result = self.table(default=(0, "", RUN, step(100, 85, 115)),
+                            no_shm=(0, "", RUN, step(80, 70, 90)),
+                            ring=(0, "", RUN, step(50, 45, 55)))
+        rows = self.rows(result.stdout)
+        self.assertIn("0.80 -20 %, within the 95 % intervals of both", rows["no-shm"][0])
+        self.assertIn("0.50 worse than the default: -50 %", rows["ring"][0])
+
+    def test_switches_that_the_transport_does_not_read(self):
+        mpi = {**RUN, "transport": "mpi"}
+        for run, idle, other in [(mpi, "no-shm", "mpi-tcp"), (RUN, "mpi-tcp", "no-shm")]:
+            result = self.table(default=(0, "", run, collective(8, 1.0, 10.0)),
+                                no_shm=(0, "", run, collective(8, 2.0, 10.0)),
+                                mpi_tcp=(0, "", run, collective(8, 2.0, 10.0)))
+            self.expect(result, 0, f"{idle}: the transport is {run['transport']}")
+            self.assertNotIn("better", "".join(self.rows(result.stdout)[idle]))
+            self.assertIn("better", "".join(self.rows(result.stdout)[other]))
+
+    def test_a_crashed_run_keeps_what_it_measured(self):
+        self.table(default=(3, "", RUN, collective(8, 1.0, 10.0)))
+        path = self.folder / "runs/variants-1/default.jsonl"
+        path.write_text(path.read_text() + '{"kind": "coll')
+        self.expect(self.show(), 3, "all_reduce float32, 8 B", "10 us")
+        path.unlink()
+        self.expect(self.show(), 3, "nothing")
+
+    def test_the_worst_exit_code(self):
+        for codes, worst in [((0, 0, 0), 0), ((3, 2, 0), 3), ((3, 4, 2), 4), ((4, 1, 3), 1),
+                             ((0, 124, 0), 3), ((0, 77, 0), 4), ((1, 5, 4), 5)]:
+            result = self.table(default=(codes[0], ""), no_shm=(codes[1], ""), ring=(codes[2], ""))
+            self.assertEqual(result.returncode, worst, codes)
+
+    def test_causes(self):
+        for line, cause, cure in [
+                ("NCCL WARN Error while creating shared memory segment /dev/shm/nccl-vzIpS6 (size "
+                 "9637888)", "/dev/shm", "--shm-size=1g"),
+                ("NCCL WARN Call to posix_fallocate failed : No space left on device", "/dev/shm",
+                 "NCCL_SHM_DISABLE=1"),
+                ("NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9 bytes", "/dev/shm", "--ipc"),
+                ("launch/mpi: rank 1 on h died of signal 7 (Bus error)", "/dev/shm", "--shm-size=1g"),
+                ("NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 6000",
+                 "one GPU", "--gpus"),
+                ("CUDA error: invalid device ordinal", "no GPU", "CUDA_VISIBLE_DEVICES"),
+                ("NCCL WARN Bootstrap : no socket interface found", "interface", "unset"),
+                ("NCCL WARN socketStartConnect: Connect to 10.0.0.1<4711> failed : No route to host",
+                 "firewall", "NCCL_SOCKET_IFNAME"),
+                ("NCCL WARN ncclOsSocketConnect: connect to 10.0.0.1<4711> returned Connection "
+                 "refused, exceeded error retry count", "firewall", "NCCL_SOCKET_IFNAME"),
+                ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+                 "InfiniBand", "ulimit -l"),
+                ("NCCL WARN NET/IB : Unable to open device mlx5_0", "InfiniBand", "NCCL_IB_HCA"),
+                ("NCCL WARN NET/IB: Got completion from peer 10.0.0.1<1> with status=12 opcode=0",
+                 "InfiniBand", "NCCL_IB_DISABLE=1"),
+                ("NCCL WARN Failed to bind NVLink SHARP (NVLS) Multicast memory of size 1 : CUDA "
+                 "error 1", "multicast", "NCCL_NVLS_ENABLE=0"),
+                ("NCCL WARN Cuda failure 800 'operation not permitted'", "multicast",
+                 "nvidia-fabricmanager"),
+                ("NCCL WARN Cuda failure 'peer mapping resources exhausted'", "each other's memory",
+                 "NCCL_P2P_DISABLE=1"),
+                ("NCCL WARN Cuda failure 2 'out of memory'", "memory is full", "--batch-size"),
+                ("NCCL WARN Failed to CUDA calloc async 4194304 bytes", "memory is full", "smi"),
+                ("There are not enough slots available in the system", "slots", "--ntasks"),
+                ("At least one pair of MPI processes are unable to reach each other", "does not join",
+                 "OMPI_MCA_btl"),
+                ("Read -1, expected 8192, errno = 1", "container", "SYS_PTRACE"),
+                ("NCCL: unhandled system error (run with NCCL_DEBUG=INFO)", "inside NCCL", "INFO"),
+                ("NCCL: remote process exited or there was a network error", "another rank", "first")]:
+            result = self.table(default=(4, f"hello\n{line}\nbye\n"))
+            text = result.stdout
+            self.expect(result, 4, f"said:  {line}")
+            self.assertIn(cause, text.split("cause: ")[1].splitlines()[0], line)
+            self.assertIn(cure, text.split("cure:  ")[1], line)
+            self.assertEqual(text.count("cause:"), 1, text)
+        self.expect(self.table(default=(4, "hello\nsomething new\n")), 4, "said last: something new")
+        self.assertNotIn("cause", self.table(default=(0, "Cuda failure 2 'out of memory'")).stdout)
+
+    def test_an_algorithm_that_is_not_there_is_no_failure(self):
+        said = ("h:1:1 [0] enqueue.cc:1 NCCL WARN No algorithm/protocol available for function "
+                "AllGather with datatype ncclFloat32. NCCL_ALGO was set to Ring.")
+        result = self.table(default=(0, ""), ring=(4, said))
+        self.expect(result, 0, f"said:  {said}", "cause: the NCCL_ALGO")
+        self.assertIn("ring not available", self.rows(result.stdout)["ring"][0])
+        # Where no variant chose the algorithm, it is one.
+        self.expect(self.table(default=(4, said)), 4, "default  internal error")
+
+    def test_what_follows_is_told_only_alone(self):
+        folder = self.folder / "runs/variants-1"
+        self.table(default=(4, "NCCL: unhandled system error\n"))
+        (folder / "default.nccl.host.1").write_text("NCCL WARN Bootstrap : no socket interface found\n")
+        result = self.show()
+        self.expect(result, 4, "NCCL_SOCKET_IFNAME")
+        self.assertNotIn("unhandled", result.stdout)
+
+
+class SharedMemory(Folder):
+    """In a /dev/shm of its own, where that is allowed."""
+
+    def diagnosis(self, mount, then=":"):
+        def own(commands):
+            return ["unshare", "--mount", "--map-root-user", "bash", "-c",
+                    f'mount -t tmpfs -o {mount} tmpfs /dev/shm && {commands} && exec "$@"', "bash"]
+        probe = subprocess.run([*own(":"), "true"], capture_output=True, text=True)
+        if probe.returncode != 0:
+            self.skipTest(f"no mount of its own: {probe.stderr.strip()}")
+        result = self.variants("-n", 1, "--variants", "default", "true", before=own(then))
+        self.expect(result, 0)
+        return result.stdout
+
+    def test_good(self):
+        text = self.diagnosis("size=2g")
+        for line in ["✓ size       2048 MiB, 2048 MiB free", "✓ kind       tmpfs",
+                     "✓ rights     this user", "✓ left-overs none"]:
+            self.assertIn(line, text)
+
+    def test_small(self):
+        self.assertIn("✗ size       only 64 MiB; in a container: --shm-size=1g",
+                      self.diagnosis("size=64m"))
+
+    def test_full_with_left_overs(self):
+        text = self.diagnosis("size=2g", "fallocate -l 2000M /dev/shm/nccl-AbCdEf")
+        self.assertIn("✗ size       2048 MiB, but only 48 MiB of it free", text)
+        self.assertIn("✗ left-overs 1 of NCCL or Open MPI that no process seen here has open: if no job "
+                      "runs, rm /dev/shm/{nccl-,vader_segment,sm_segment}*\n", text)
+
+    def test_a_file_in_use_is_not_left_over(self):
+        holder = ("import mmap, time; f = open('/dev/shm/nccl-a', 'wb+'); f.truncate(4096);"
+                  "m = mmap.mmap(f.fileno(), 4096); print(flush=True); time.sleep(5)")
+        hold = f'read < <(exec python3 -c "{holder}" 2>/dev/null)'
+        self.assertIn("✓ left-overs none", self.diagnosis("size=2g", hold))
+
+    def test_not_writable(self):
+        self.assertIn("✗ rights     root cannot make files in /dev/shm", self.diagnosis("size=2g,ro"))
+
+
+if __name__ == "__main__":
+    unittest.main()
