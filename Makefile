@@ -141,7 +141,7 @@ sanitize:
 	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize BIN=build/sanitize/bin \
 	  CXXFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" tests
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
-	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator]'
+	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
 
 # Renews README's option tables from the programs.
 readme: all

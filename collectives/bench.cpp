@@ -41,6 +41,18 @@ std::string describe(const Trial& trial) {
                      trial.in_place ? "in place" : "out of place");
 }
 
+/// Runs body; what could not be measured is told with what it was.
+template <class Body>
+void naming(const Trial& trial, Body&& body) {
+  try {
+    body();
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(fmt::format("{}: {}", describe(trial), error.what()));
+  } catch (const InconclusiveError& error) {
+    throw InconclusiveError(fmt::format("{}: {}", describe(trial), error.what()));
+  }
+}
+
 }  // namespace
 
 CollectiveBench::CollectiveBench(Communicator& communicator, Backend& backend,
@@ -117,6 +129,19 @@ CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t
   slot.call = {send, recv, trial.reduction, trial.root};
   slot.pattern = {trial.type, trial.operation->reduces, trial.reduction, communicator_.size(), 0};
   return slot;
+}
+
+// As nccl-tests: over all sizes first.
+void CollectiveBench::warm_up(const std::vector<Trial>& trials) {
+  const Trial* last = nullptr;
+  for (const Trial& trial : trials) {
+    const bool alike = last != nullptr && last->type == trial.type &&
+                       last->reduction == trial.reduction && last->root == trial.root;
+    if (alike && trial.bytes() < 2 * last->bytes()) continue;
+    last = &trial;
+    spare_ = make_slot(trial, 0);
+    naming(trial, [&] { run_untimed(trial, settings_.warmup); });
+  }
 }
 
 /// Where memory suffices in a slot of its own; else before that slot is filled, so that no result
@@ -283,8 +308,7 @@ Measurement CollectiveBench::measure(const Trial& trial) {
   ring_.clear();
   for (std::size_t i = 0; i < slots; ++i) ring_.push_back(make_slot(trial, i));
   spare_ = make_slot(trial, spare_is_own_ ? slots : 0);
-  try {
-    run_untimed(trial, settings_.warmup);
+  naming(trial, [&] {
     for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
       Times sample;
       for (std::size_t done = 0; done < operations; done += slots) {
@@ -303,11 +327,7 @@ Measurement CollectiveBench::measure(const Trial& trial) {
       add_sample(result, sample, static_cast<int>(operations));
     }
     if (settings_.one_by_one) gather_iterations(result);
-  } catch (const TimeoutError& error) {
-    throw TimeoutError(fmt::format("{}: {}", describe(trial), error.what()));
-  } catch (const InconclusiveError& error) {
-    throw InconclusiveError(fmt::format("{}: {}", describe(trial), error.what()));
-  }
+  });
   return result;
 }
 

@@ -34,8 +34,8 @@ struct InjectedDelay {
 };
 
 struct BenchSettings {
-  int iterations = 20;  // a sample's
-  int warmup = 5;
+  int iterations = 20;      // a sample's
+  int warmup = 5;           // operations of each size in warm_up
   int repeats = 5;          // samples
   int aggregate = 1;        // operations a group; an iteration is one group
   bool one_by_one = false;  // events around each iteration, which then is a sample
@@ -97,6 +97,10 @@ class CollectiveBench {
   /// Collective.
   static std::size_t largest_possible(const Communicator& communicator, const Backend& backend,
                                       const MpiSession& session, int aggregate);
+
+  /// Runs what is about to be measured, in steps of at least twice the size: connections are made,
+  /// kernels loaded, clocks up, before the smallest is timed. Collective; throws as `measure`.
+  void warm_up(const std::vector<Trial>& trials);
 
   /// Collective. Throws InconclusiveError naming operation and size past the timeout.
   Measurement measure(const Trial& trial);

@@ -152,7 +152,9 @@ void declare_options(OptionSet& options, PerfOptions& values) {
   options.heading("How");
   options.add("--iterations,--iters,-n", values.iterations, "of a sample, back to back")
       .at_least(1);
-  options.add("--warmup,--warmup-iters,-w", values.warmup, "iterations before each size")
+  options
+      .add("--warmup,--warmup-iters,-w", values.warmup,
+           "of each size, over all sizes before the first is timed")
       .at_least(0);
   options.add("--repeats", values.repeats, "samples").at_least(1);
   options.add("--agg-iters,-m", values.aggregate, "operations grouped to one iteration")

@@ -46,6 +46,7 @@ class Sweep {
       const auto moves = std::find_if(rows.begin(), rows.end(),
                                       [](const Trial& row) { return row.counts.call > 0; });
       smallest_ = moves == rows.end() ? 0 : moves->asked_bytes;
+      bench_.warm_up(rows);
       for (const Trial& row : rows) measure(row, json);
     }
   }
@@ -59,7 +60,7 @@ class Sweep {
     return mean_busbw() < 0.9 * std::atof(least) ? "FAILED" : "OK";
   }
   ExitCode result() const {
-    if (failed_ || judgement_of_mean() == "FAILED") return ExitCode::fail;
+    if (failed_ || wrong_rows_ > 0 || judgement_of_mean() == "FAILED") return ExitCode::fail;
     if (options_.bars.reference.empty()) return ExitCode::pass;
     if (judged_ == 0)
       throw InconclusiveError(
