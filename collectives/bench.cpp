@@ -81,8 +81,6 @@ CollectiveBench::CollectiveBench(Communicator& communicator, Backend& backend,
     for (std::size_t i = 0; i < 2 * operations; ++i) marks_.push_back(backend.device->make_event());
 }
 
-CollectiveBench::~CollectiveBench() = default;
-
 std::size_t CollectiveBench::largest_possible(const Communicator& communicator,
                                               const Backend& backend, const MpiSession& session,
                                               int aggregate) {

@@ -91,7 +91,6 @@ class CollectiveBench {
   /// allocated.
   CollectiveBench(Communicator& communicator, Backend& backend, const MpiSession& session,
                   const BenchSettings& settings, std::size_t largest_bytes);
-  ~CollectiveBench();
 
   /// The largest buffer of which every rank has room for the two of each slot of a group.
   /// Collective.

@@ -78,6 +78,7 @@ inline std::size_t part_of(std::size_t elements, std::size_t ranks, std::size_t 
 /// The parts of all ranks at once, in rank order: what arrives when everybody's lands here.
 inline std::vector<Segment> parts_of_all(std::size_t part, int ranks, std::size_t position) {
   std::vector<Segment> segments;
+  segments.reserve(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks; ++r)
     segments.push_back({static_cast<std::size_t>(r) * part, part, r, position});
   return segments;

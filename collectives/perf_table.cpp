@@ -15,7 +15,7 @@ namespace {
 /// As many decimals as the column has room for, two at most.
 std::string fitted(double value, std::size_t width) {
   for (int decimals = 2; decimals >= 0; --decimals) {
-    const std::string text = fmt::format("{:{}.{}f}", value, width, decimals);
+    std::string text = fmt::format("{:{}.{}f}", value, width, decimals);
     if (text.size() <= width) return text;
   }
   return fmt::format("{:{}.{}e}", value, width, width >= 7 ? 1 : 0);

@@ -22,7 +22,7 @@ std::string ngpus_in(const std::string& argument, const char* next, bool& takes_
       return next;
     }
     if (argument.rfind(name, 0) != 0 || argument == name) continue;
-    const std::string rest = argument.substr(name.size());
+    std::string rest = argument.substr(name.size());
     if (rest[0] == '=') return rest.substr(1);
     if (name == "-g") return rest;
   }

@@ -43,6 +43,7 @@ NodeMap find_nodes(const MpiSession& session, int pretend) {
   if (pretend > ranks)
     throw UsageError(fmt::format("--pretend-nodes {}: there are {} ranks", pretend, ranks));
   std::vector<std::string> hosts;
+  hosts.reserve(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank)
     hosts.push_back(fmt::format("node{}", rank * pretend / ranks));
   return map_nodes(hosts);

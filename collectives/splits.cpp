@@ -121,6 +121,7 @@ std::vector<Finding> slow_splits(const std::vector<Split>& splits, const Outlier
     const std::vector<Split> alike = of_scope(splits, scope);
     if (alike.size() < 3) continue;
     std::vector<double> s_per_gb;  // not the time: groups may differ in size
+    s_per_gb.reserve(alike.size());
     for (const Split& split : alike) s_per_gb.push_back(1 / split.busbw_gbs);
     const OutlierBar bar = outlier_bar(s_per_gb, rule);
     for (const Split& split : alike)
@@ -135,6 +136,7 @@ std::vector<Finding> slow_splits(const std::vector<Split>& splits, const Outlier
   const std::vector<Split> without = of_scope(splits, "without_node");
   if (all.empty() || without.empty()) return findings;
   std::vector<double> busbw;  // not times: the one that is sought is the fast one
+  busbw.reserve(without.size());
   for (const Split& split : without) busbw.push_back(split.busbw_gbs);
   const OutlierBar bar = outlier_bar(busbw, rule);
   for (const Split& split : without)

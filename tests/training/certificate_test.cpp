@@ -67,7 +67,8 @@ TEST_CASE("one weight that a shard's end left out fails, but adam's signs may tu
   CHECK(step.compare(true).pass);
 }
 
-TEST_CASE("the last place of a stored weight is no difference, a few of them are", "[certificate]") {
+TEST_CASE("the last place of a stored weight is no difference, a few of them are",
+          "[certificate]") {
   constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)
   for (const auto& [places, fits] : {std::pair{1.0F, true}, std::pair{8.0F, false}}) {
     Step step;
