@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "common/identity.hpp"
+#include "common/proc.hpp"
 
 namespace shakedown {
 namespace {
@@ -85,8 +85,9 @@ std::size_t CollectiveBench::largest_possible(const Communicator& communicator,
                                               const Backend& backend, const MpiSession& session,
                                               int aggregate) {
   const bool device = on_device(communicator, backend);
-  const double free = device ? 0.9 * static_cast<double>(backend.device->memory().free_bytes)
-                             : 0.5 * available_host_bytes() / session.local_size();
+  const double free =
+      device ? 0.9 * static_cast<double>(backend.device->memory().free_bytes)
+             : 0.5 * proc_bytes("/proc/meminfo", "MemAvailable:") / session.local_size();
   const auto all = session.all_gather(free);
   const auto bytes =
       static_cast<std::size_t>(*std::min_element(all.begin(), all.end()) / (2 * aggregate));

@@ -87,8 +87,7 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
     throw UsageError(fmt::format("--output-file {}: cannot be written", path_));
   std::printf("# Writing JSON output to %s\n", path_.c_str());
   int nccl = 0;
-  for (const LibraryVersion& v :
-       backend.kind == BackendKind::gpu ? gpu::library_versions() : cpu::library_versions())
+  for (const LibraryVersion& v : library_versions(backend.kind))
     if (v.name == "nccl") nccl = version_code(v.running);
   // The environment may hold secrets: the record has what bears on a measurement.
   file_ = {{"version", kVersion},     {"start_time", local_now()}, {"args", command_line()},

@@ -75,6 +75,15 @@ inline Counts undivided(std::size_t elements, std::size_t, std::size_t) {
 inline std::size_t part_of(std::size_t elements, std::size_t ranks, std::size_t align) {
   return elements / ranks / align * align;
 }
+/// A rank sends its part and receives everybody's, or the other way round.
+inline Counts gathering(std::size_t elements, std::size_t ranks, std::size_t align) {
+  const std::size_t part = part_of(elements, ranks, align);
+  return {part, part * ranks, part};
+}
+inline Counts scattering(std::size_t elements, std::size_t ranks, std::size_t align) {
+  const std::size_t part = part_of(elements, ranks, align);
+  return {part * ranks, part, part};
+}
 /// The parts of all ranks at once, in rank order: what arrives when everybody's lands here.
 inline std::vector<Segment> parts_of_all(std::size_t part, int ranks, std::size_t position) {
   std::vector<Segment> segments;

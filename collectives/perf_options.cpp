@@ -23,9 +23,9 @@ constexpr Refused kRefused[] = {
     {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
     {"--device-implementation,-D", "kernels of nccl-tests' own are not measured"},
     {"--device-cta-count,-V", "kernels of nccl-tests' own are not measured; --ctas sets NCCL's"},
-    {"--memory,-M", "the record has the memory that is free"},
+    {"--memory,-M", "memory is not reported"},
     {"--unalign,-u", "--align 1 divides buffers at odd places"},
-    {"--per-iter-skip,-K", "the record has every sample"},
+    {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
 };
 
 /// nccl-tests goes by the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.

@@ -25,9 +25,8 @@ bool shows_spread(const PerfOptions& options) {
   return !options.as_nccl_tests() || options.one_by_one != 0;
 }
 
-std::string library_versions(const Backend& backend) {
-  for (const LibraryVersion& v :
-       backend.kind == BackendKind::gpu ? gpu::library_versions() : cpu::library_versions())
+std::string transport_versions(const Backend& backend) {
+  for (const LibraryVersion& v : library_versions(backend.kind))
     if (v.name == "nccl") return fmt::format("nccl-headers={} nccl-library={}", v.built, v.running);
   return fmt::format("mpi-headers={} mpi-library={}", MpiSession::build_version(),
                      MpiSession::library_version());
@@ -54,9 +53,9 @@ Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, b
   f.algbw_gbs = f.time_us > 0 ? static_cast<double>(trial.bytes()) / f.time_us / 1e3 : 0;
   f.busbw_gbs = f.algbw_gbs * trial.operation->bus_factor(ranks);
   if (checked) f.wrong = measured.wrong;
-  // An iteration has taken what its slowest rank took.
-  f.spread = summarize(measured.slowest_iteration_us.empty() ? measured.samples_us
-                                                             : measured.slowest_iteration_us);
+  f.samples =
+      measured.slowest_iteration_us.empty() ? measured.samples_us : measured.slowest_iteration_us;
+  f.spread = summarize(f.samples);
   return f;
 }
 
@@ -67,7 +66,7 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
       "# Collective test starting: {}\n"
       "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg "
       "iters: {} validation: {} graph: {} unalign: 0\n",
-      git_revision(), backend.remark, communicator.transport(), library_versions(backend),
+      git_revision(), backend.remark, communicator.transport(), transport_versions(backend),
       options.program, plan.sizes.front(), plan.max_bytes, plan.step,
       plan.by_factor ? "factor" : "bytes", options.warmup, options.iterations, options.aggregate,
       options.check, options.graph);

@@ -19,6 +19,7 @@ struct Figures {
   double busbw_gbs = 0;
   std::optional<double> wrong;  // elements; nothing where they were not checked
   Summary spread;               // of the samples, us
+  std::vector<double> samples;  // batches, or one by one iterations on their slowest rank
 };
 /// Of a measurement: nccl-tests' formulas, with the median sample as the time.
 Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);

@@ -57,4 +57,8 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Devic
 std::vector<LibraryVersion> library_versions();
 }  // namespace gpu
 
+inline std::vector<LibraryVersion> library_versions(BackendKind kind) {
+  return kind == BackendKind::gpu ? gpu::library_versions() : cpu::library_versions();
+}
+
 }  // namespace shakedown

@@ -3,12 +3,12 @@
 #include <array>
 #include <cstdlib>
 #include <ctime>
-#include <fstream>
 #include <variant>
 
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
 #include "common/options.hpp"
+#include "common/proc.hpp"
 #include "git_revision.hpp"
 
 namespace shakedown {
@@ -27,14 +27,6 @@ constexpr std::array kRecordedVariables{
     "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",
     "SLURM_NTASKS"};
 
-/// A value that a file such as /proc/meminfo gives in kB.
-double proc_bytes(const char* file, const std::string& key, double otherwise) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind(key, 0) == 0) return std::strtod(line.c_str() + key.size(), nullptr) * 1024;
-  return otherwise;
-}
-
 }  // namespace
 
 std::string git_revision() { return SHAKEDOWN_GIT_REVISION; }
@@ -47,8 +39,6 @@ std::string utc_now() {
   std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &parts);
   return text.data();
 }
-
-double available_host_bytes() { return proc_bytes("/proc/meminfo", "MemAvailable:", 0); }
 
 double peak_resident_bytes() { return proc_bytes("/proc/self/status", "VmHWM:", kUnknown); }
 
@@ -76,7 +66,7 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
 
   run["versions.mpi_built"] = MpiSession::build_version();
   run["versions.mpi"] = MpiSession::library_version();
-  for (const LibraryVersion& version : gpu ? gpu::library_versions() : cpu::library_versions()) {
+  for (const LibraryVersion& version : library_versions(backend.kind)) {
     run["versions." + version.name + "_built"] = version.built;
     run["versions." + version.name] = version.running;
   }

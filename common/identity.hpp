@@ -22,9 +22,6 @@ std::string git_revision();
 /// Now, as 2026-11-21T06:23:00Z.
 std::string utc_now();
 
-/// Host memory that can be had without swapping (MemAvailable); 0 where /proc does not say.
-double available_host_bytes();
-
 /// Highest resident set of this process in bytes; kUnknown where /proc does not say.
 double peak_resident_bytes();
 

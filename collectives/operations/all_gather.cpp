@@ -10,11 +10,7 @@ Operation all_gather_operation() {
           .rooted = false,
           .in_place = true,
           .bus_factor = all_but_one,
-          .counts =
-              [](std::size_t elements, std::size_t ranks, std::size_t align) {
-                const std::size_t part = part_of(elements, ranks, align);
-                return Counts{part, part * ranks, part};
-              },
+          .counts = gathering,
           .run = [](Communicator& c, const Call& call,
                     Stream& stream) { c.all_gather(call.send, call.recv, stream); },
           .expected = [](Counts counts,

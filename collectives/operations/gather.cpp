@@ -10,11 +10,7 @@ Operation gather_operation() {
           .rooted = true,
           .in_place = true,
           .bus_factor = all_but_one,
-          .counts =
-              [](std::size_t elements, std::size_t ranks, std::size_t align) {
-                const std::size_t part = part_of(elements, ranks, align);
-                return Counts{part, part * ranks, part};
-              },
+          .counts = gathering,
           .run = [](Communicator& c, const Call& call,
                     Stream& stream) { c.gather(call.send, call.recv, call.root, stream); },
           .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {

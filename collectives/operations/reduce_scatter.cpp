@@ -12,11 +12,7 @@ Operation reduce_scatter_operation() {
       .rooted = false,
       .in_place = true,
       .bus_factor = all_but_one,
-      .counts =
-          [](std::size_t elements, std::size_t ranks, std::size_t align) {
-            const std::size_t part = part_of(elements, ranks, align);
-            return Counts{part * ranks, part, part};
-          },
+      .counts = scattering,
       .run = [](Communicator& c, const Call& call,
                 Stream& stream) { c.reduce_scatter(call.send, call.recv, call.reduction, stream); },
       .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {

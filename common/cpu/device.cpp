@@ -14,6 +14,7 @@
 #include "common/cpu/kernels.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
+#include "common/proc.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -40,15 +41,6 @@ class CpuEvent final : public Event {
   Clock::time_point time_;
 };
 
-/// A value in kB of a file like /proc/meminfo, in bytes; 0 where there is none.
-std::size_t proc_value(const char* file, const std::string& key) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);)
-    if (line.rfind(key + ":", 0) == 0)
-      return std::strtoull(line.c_str() + key.size() + 1, nullptr, 10) << 10;
-  return 0;
-}
-
 std::string processor_model() {
   std::ifstream in("/proc/cpuinfo");
   for (std::string line; std::getline(in, line);)
@@ -63,7 +55,8 @@ class CpuDevice final : public Device {
   BackendKind kind() const override { return BackendKind::cpu; }
   DeviceIdentity identity() const override { return {processor_model(), "", "", threads_}; }
   MemoryInfo memory() const override {
-    return {proc_value("/proc/meminfo", "MemAvailable"), proc_value("/proc/meminfo", "MemTotal")};
+    return {static_cast<std::size_t>(proc_bytes("/proc/meminfo", "MemAvailable:")),
+            static_cast<std::size_t>(proc_bytes("/proc/meminfo", "MemTotal:"))};
   }
   const Kernels& kernels() const override { return kernels_; }
 

@@ -108,6 +108,7 @@ class OwnName(Folder):
                      "--record", self.record, ranks=2)
         self.expect(result, 0, "waited for rank 1 on ")
         for line in self.collectives():
+            self.assertEqual(len(line["samples_us"]), 100)  # 5 times 20 iterations
             self.assertEqual(line["straggler_rank"], 1)
             self.assertGreater(line["wait_us"][0], 3000)
             self.assertLess(line["wait_us"][1], line["wait_us"][0] / 10)
