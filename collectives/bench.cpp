@@ -212,8 +212,8 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   if (spare_is_own_)
     run_untimed(trial, 1);  // the kernel is loaded and peers are awake, as before nccl-tests' clock
   session_.barrier();
-  const auto start = Clock::now();
   begin_->record(*stream_);
+  const auto start = Clock::now();
   if (graph)
     graph->launch(*stream_);
   else
