@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/injected_delay.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/verifier.hpp"
 #include "common/backend.hpp"
@@ -27,10 +28,6 @@ struct InjectedFault {
   long iteration = 0;
   std::size_t index = 0;
   int bit = 4;
-};
-struct InjectedDelay {
-  int rank = -1;
-  int microseconds = 0;
 };
 
 struct BenchSettings {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <cstdio>
 
+#include "collectives/injected_delay.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 
@@ -13,18 +13,6 @@ namespace {
 
 constexpr int kGpuMiB = 64;
 constexpr int kCpuMiB = 4;
-
-/// "RANK:US"; the delay of `rank`.
-int delay_of(const std::string& text, int rank, int ranks) {
-  if (text.empty()) return 0;
-  int slow = 0;
-  int delay_us = 0;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%d:%d%c", &slow, &delay_us, &rest) != 2 || slow < 0 ||
-      slow >= ranks || delay_us < 0)
-    throw UsageError(fmt::format("--inject-delay-us {}: RANK:US, such as 0:500", text));
-  return slow == rank ? delay_us : 0;
-}
 
 }  // namespace
 
@@ -68,8 +56,8 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options.heading("");
   options.add("--inject-fault", values.inject_fault,
               "flip a bit of every message that this rank receives");
-  options.add("--inject-delay-us", values.inject_delay,
-              "RANK:US: that rank sleeps before each of its messages");
+  options.add("--inject-delay", values.inject_delay,
+              "RANK:MICROSECONDS: that rank sleeps before each of its messages");
   options.add("--pretend-nodes", values.pretend_nodes, "treat the ranks as this many nodes")
       .at_least(1);
 }
@@ -87,12 +75,13 @@ MessageSettings message_settings(const LinkOptions& options, const Backend& back
       options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
   if (bytes % 8 != 0 || bytes == 0)
     throw UsageError(fmt::format("--bytes {}: not a multiple of 8", options.bytes));
+  const InjectedDelay delay = parse_delay(options.inject_delay, ranks);
   return {bytes / 8,
           options.iterations,
           options.warmup,
           options.latency_iterations,
           options.inject_fault == rank,
-          delay_of(options.inject_delay, rank, ranks)};
+          delay.rank == rank ? delay.microseconds : 0};
 }
 
 }  // namespace shakedown

@@ -59,16 +59,6 @@ InjectedFault parse_fault(const std::string& text, int ranks) {
   return fault;
 }
 
-InjectedDelay parse_delay(const std::string& text, int ranks) {
-  InjectedDelay delay;
-  if (text.empty()) return delay;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%d:%d%c", &delay.rank, &delay.microseconds, &rest) != 2 ||
-      delay.rank < 0 || delay.rank >= ranks)
-    throw UsageError(fmt::format("--inject-delay {}: not RANK:MICROSECONDS", text));
-  return delay;
-}
-
 /// Every name, or all of them where one is "all".
 template <class Value, class Parse>
 std::vector<Value> parse_list(const std::vector<std::string>& names, std::vector<Value> all,

@@ -5,7 +5,10 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <future>
+#include <thread>
 
 #include "common/backend.hpp"
 #include "common/gpu/check.hpp"
@@ -60,6 +63,31 @@ ncclRedOp_t nccl_operation(Reduction op) {
     case Reduction::avg: return ncclAvg;
   }
   throw InternalError("unknown reduction");
+}
+
+/// ncclCommInitRank, in a thread: it has no time-out of its own and waits for every rank for ever.
+/// Throws TimeoutError past timeout_s; the thread is left behind then, as the job is at its end.
+ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, double timeout_s) {
+  int device = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  std::packaged_task<ncclComm_t()> task([=] {
+    CHECK_CUDA(cudaSetDevice(device));
+    ncclComm_t comm = nullptr;
+    CHECK_NCCL(ncclCommInitRank(&comm, ranks, id, rank), nullptr);
+    return comm;
+  });
+  std::future<ncclComm_t> comm = task.get_future();
+  std::thread(std::move(task)).detach();
+  const auto start = std::chrono::steady_clock::now();
+  while (comm.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    if (waited.count() > timeout_s)
+      throw TimeoutError(fmt::format(
+          "NCCL did not connect {} ranks within {:g} s: a rank is stopped, dead or far behind, or "
+          "the network between them is closed (NCCL_DEBUG=INFO says which NCCL chose)",
+          ranks, timeout_s));
+  }
+  return comm.get();
 }
 
 template <class Byte>
@@ -120,7 +148,7 @@ class NcclCommunicator final : public Communicator {
     const auto stream = device_.make_stream();
     const View bytes(&id, sizeof(id), DataType::uint8, Place::host);
     host_->broadcast(bytes, bytes, 0, *stream);
-    CHECK_NCCL(ncclCommInitRank(&comm_, host_->size(), id, host_->rank()), nullptr);
+    comm_ = init_rank(id, host_->size(), host_->rank(), timeout_s_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;

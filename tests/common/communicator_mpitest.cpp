@@ -293,4 +293,20 @@ TEST_CASE("an operation that a rank never joins times out and says what it was",
   session.barrier();
 }
 
+TEST_CASE("a rank that never joins NCCL's communicator is not waited for for ever",
+          "[communicator]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Backend backend = test::open_backend_of(test::backends().front());
+  if (backend.kind != BackendKind::gpu) return;
+  test::session().set_timeout(1);
+  if (session.rank() == 0)
+    CHECK_THROWS_WITH(gpu::make_communicator(session, *backend.device),
+                      ContainsSubstring("did not connect") && ContainsSubstring("within 1 s"));
+  else
+    make_mpi_communicator(session, *backend.device);  // joins what precedes NCCL
+  test::session().set_timeout(60);
+  session.barrier();
+}
+
 }  // namespace shakedown

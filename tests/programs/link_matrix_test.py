@@ -87,7 +87,7 @@ class LinkMatrix(unittest.TestCase):
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
 
     def test_a_slow_rank_is_named(self):
-        _, records = self.measure(*SLOW, "--inject-delay-us", f"2:{DELAY_US}", "--fail-on-outlier",
+        _, records = self.measure(*SLOW, "--inject-delay", f"2:{DELAY_US}", "--fail-on-outlier",
                                   ranks=4, code=1)
         self.assertEqual(self.verdicts(records, "rank"), {"2": "FAIL"})
         self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
@@ -114,7 +114,7 @@ class LinkMatrix(unittest.TestCase):
                          {("node0", "node1"), ("node1", "node0")})
 
     def test_a_slow_node_is_named_by_leaving_it_out(self):
-        out, records = self.measure(*SLOW, "--inject-delay-us", f"1:{DELAY_US}",
+        out, records = self.measure(*SLOW, "--inject-delay", f"1:{DELAY_US}",
                                     "--pretend-nodes", 3, ranks=3)
         self.assertEqual([x["name"] for x in records["split"] if x["scope"] == "without_node"],
                          ["node0", "node1", "node2"])
@@ -123,7 +123,7 @@ class LinkMatrix(unittest.TestCase):
         self.assertIn("not judged (--fail-on-outlier)", out)
 
     def test_usage(self):
-        for arguments in (["--bytes", 13], ["--inject-delay-us", "9:5"], ["--inject-fault", 2],
+        for arguments in (["--bytes", 13], ["--inject-delay", "9:5"], ["--inject-fault", 2],
                           ["--pretend-nodes", 3]):
             with self.subTest(arguments=arguments):
                 self.refused(run(LINK_MATRIX, *arguments, ranks=2), " ".join(map(str, arguments)))
