@@ -130,6 +130,17 @@ int ParameterTable::statistic(const std::string& name) const {
   throw InternalError("no running statistics " + name);
 }
 
+std::vector<Range> ParameterTable::gaps(int block) const {
+  std::vector<Range> gaps;
+  std::size_t end = block_range(block).end;
+  for (const Parameter& p : parameters_) {  // from the end of the range to its begin
+    if (p.block != block) continue;
+    if (p.offset + p.stored < end) gaps.push_back({p.offset + p.stored, end});
+    end = p.offset;
+  }
+  return gaps;
+}
+
 std::size_t ParameterTable::payload_in(Range range) const {
   std::size_t count = 0;
   for (const Parameter& p : parameters_)

@@ -204,6 +204,14 @@ void Network::allocate() {
     for (auto& unit : block) unit->bind();
 }
 
+void Network::set_layout(const WeightsLayout& layout) {
+  if (layout == weights_.layout()) return;
+  weights_.set_layout(layout);
+  if (arena_.bytes() == 0) return;
+  for (auto& block : blocks_)
+    for (auto& unit : block) unit->bind();
+}
+
 void Network::forward(int block, Pass pass) {
   if (block == 0 && pass == Pass::training) ++batches_tracked_;
   for (auto& unit : blocks_.at(static_cast<std::size_t>(block))) unit->forward(pass);

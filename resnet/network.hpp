@@ -60,6 +60,9 @@ class Network {
   void forward(int block, Pass pass);
   void backward(int block);
 
+  /// Batches that were trained on elsewhere, for state().
+  void count_batches(int batches) { batches_tracked_ += batches; }
+
   /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1
   /// is padding that counts for nothing.
   void set_batch(const std::uint8_t* images, const std::int32_t* labels);
@@ -77,10 +80,22 @@ class Network {
   /// of classes is left as it is, and named in the returned remark. Throws UsageError naming
   /// `file` and the tensor that is missing or has another shape.
   std::string load(const std::vector<Tensor>& tensors, const std::string& file);
-  /// Takes the flat fp32 weights, as Weights::master() holds them. Waits.
-  void set_weights(const std::vector<float>& master);
   /// Weights and running statistics in torchvision's order, names and layout. Waits.
   std::vector<Tensor> state() const;
+
+  // The same where this rank holds only a part of the weights; `master` is all of them, float32 in
+  // the flat order.
+  std::vector<float> seeded(std::uint64_t seed) const;
+  void reset_statistics();
+  /// load() into `master`.
+  std::string take(const std::vector<Tensor>& tensors, const std::string& file,
+                   std::vector<float>& master);
+  /// Keeps what is held here. Waits.
+  void set_weights(const std::vector<float>& master);
+  std::vector<Tensor> state(const std::vector<float>& master) const;
+
+  /// Gives the weights another layout; their values are lost.
+  void set_layout(const WeightsLayout& layout);
   /// The flat gradients in the same form (parameters only), unscaled as they are. Waits.
   std::vector<Tensor> gradients() const;
 
@@ -96,6 +111,7 @@ class Network {
   void build_units();
   void check_statistics(const ActivationShape& y) const;
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
+  std::vector<float> whole_master() const;
   std::vector<Tensor> unpack(const std::vector<float>& flat) const;
 
   NetworkSettings settings_;

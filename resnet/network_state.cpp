@@ -46,13 +46,22 @@ std::vector<float> initial_values(const Parameter& p, int features, Random rando
 }  // namespace
 
 void Network::set_weights(const std::vector<float>& master) {
-  upload<float>(device_, stream_, weights_.master().data, master);
-  if (weights_.has_copy())
-    device_.kernels().convert(weights_.master(), weights_.compute(), stream_);
+  for (const Held& held : weights_.layout().master) {
+    const View part = weights_.master(held.range);
+    upload<float>(device_, stream_, part.data,
+                  std::span(master).subspan(held.range.begin, part.count));
+    if (const View copy = weights_.copy_of(held.range); copy.count > 0)
+      device_.kernels().convert(part, copy, stream_);
+  }
   stream_.synchronize();
 }
 
 void Network::initialise(std::uint64_t seed) {
+  set_weights(seeded(seed));
+  reset_statistics();
+}
+
+std::vector<float> Network::seeded(std::uint64_t seed) const {
   const auto& parameters = table_.parameters();
   std::vector<std::vector<float>> values(parameters.size());
 #pragma omp parallel for schedule(dynamic)
@@ -61,8 +70,10 @@ void Network::initialise(std::uint64_t seed) {
   std::vector<float> master(table_.stored_count(), 0.0F);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     units_->pack_parameter(parameters[i], values[i], stored_part(master, parameters[i]));
-  set_weights(master);
+  return master;
+}
 
+void Network::reset_statistics() {
   std::vector<float> statistics(table_.statistics_count(), 0.0F);
   for (const RunningStatistics& s : table_.statistics())
     std::fill_n(statistics.begin() + static_cast<std::ptrdiff_t>(s.offset + s.channels), s.channels,
@@ -72,6 +83,14 @@ void Network::initialise(std::uint64_t seed) {
 }
 
 std::string Network::load(const std::vector<Tensor>& tensors, const std::string& file) {
+  auto master = whole_master();
+  std::string remark = take(tensors, file, master);
+  set_weights(master);
+  return remark;
+}
+
+std::string Network::take(const std::vector<Tensor>& tensors, const std::string& file,
+                          std::vector<float>& master) {
   std::map<std::string, const Tensor*> by_name;
   for (const Tensor& tensor : tensors) by_name[tensor.name] = &tensor;
   auto find = [&](const std::string& name) -> const Tensor& {
@@ -83,7 +102,6 @@ std::string Network::load(const std::vector<Tensor>& tensors, const std::string&
   };
 
   std::string remark;
-  auto master = download<float>(device_, stream_, weights_.master().data, table_.stored_count());
   for (const Parameter& p : table_.parameters()) {
     const Tensor& tensor = find(p.name);
     if (tensor.shape == p.shape) {
@@ -98,7 +116,6 @@ std::string Network::load(const std::vector<Tensor>& tensors, const std::string&
                                    text_of(p.shape)));
     }
   }
-  set_weights(master);
 
   std::vector<float> statistics(table_.statistics_count());
   for (const RunningStatistics& s : table_.statistics()) {
@@ -131,9 +148,14 @@ std::vector<Tensor> Network::unpack(const std::vector<float>& flat) const {
   return tensors;
 }
 
-std::vector<Tensor> Network::state() const {
-  auto tensors =
-      unpack(download<float>(device_, stream_, weights_.master().data, table_.stored_count()));
+std::vector<float> Network::whole_master() const {
+  return download<float>(device_, stream_, weights_.master().data, table_.stored_count());
+}
+
+std::vector<Tensor> Network::state() const { return state(whole_master()); }
+
+std::vector<Tensor> Network::state(const std::vector<float>& master) const {
+  auto tensors = unpack(master);
   const auto statistics =
       download<float>(device_, stream_, weights_.statistics().data, table_.statistics_count());
   for (const RunningStatistics& s : table_.statistics()) {

@@ -29,7 +29,8 @@ enum class Pass { training, evaluation };
 class Unit {
  public:
   virtual ~Unit() = default;
-  /// Called once, when the plan's slots and the weights have their memory.
+  /// Called when the plan's slots and the weights have their memory, and again when they have
+  /// another.
   virtual void bind() = 0;
   virtual void forward(Pass pass) = 0;
   virtual void backward() = 0;

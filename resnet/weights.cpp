@@ -1,28 +1,79 @@
 #include "resnet/weights.hpp"
 
+#include "common/kernels.hpp"
+
 namespace shakedown {
 
+WeightsLayout whole_weights(const ParameterTable& table) {
+  const Layout all{{{0, table.stored_count()}, 0}};
+  return {all, all, all, false};
+}
+
 Weights::Weights(Device& device, Stream& stream, const ParameterTable& table, DataType compute_type)
-    : table_(table),
+    : device_(device),
+      stream_(stream),
+      table_(table),
       type_(compute_type),
-      master_(device, table.stored_count() * sizeof(float)),
-      compute_(device, has_copy() ? table.stored_count() * size_of(type_) : 0),
-      gradients_(device, table.stored_count() * size_of(type_)),
       statistics_(device, table.statistics_count() * sizeof(float)) {
-  for (const Buffer* buffer : {&master_, &compute_, &gradients_, &statistics_})
-    device.zero(buffer->data(), buffer->bytes(), stream);
+  device.zero(statistics_.data(), statistics_.bytes(), stream);
+  set_layout(whole_weights(table));
 }
 
-float* Weights::master(int index) const {
-  return static_cast<float*>(master_.data()) + parameter(index).offset;
+void Weights::set_layout(const WeightsLayout& layout) {
+  layout_ = layout;
+  for (FlatBuffer* buffer : {&master_, &compute_, &gradients_})
+    *buffer = FlatBuffer();  // freed before the new ones are allocated
+  master_ = FlatBuffer(device_, stream_, DataType::float32, layout.master);
+  if (type_ != DataType::float32 || layout.compute != layout.master)
+    compute_ = FlatBuffer(device_, stream_, type_, layout.compute);
+  gradients_ = FlatBuffer(device_, stream_, type_, layout.gradients);
+  allocate_vectors();
 }
 
-void* Weights::compute(int index) const {
-  return compute().slice(parameter(index).offset, parameter(index).stored).data;
+void Weights::allocate_vectors() {
+  vectors_ = Buffer();
+  vector_sources_ = Buffer();
+  if (type_ == DataType::float32 || !layout_.packs_vectors) return;
+  vector_at_.assign(table_.parameters().size(), 0);
+  std::vector<std::int64_t> sources;
+  for (std::size_t i = 0; i < table_.parameters().size(); ++i) {
+    const Parameter& p = table_.parameters()[i];
+    if (p.shape.size() != 1) continue;
+    vector_at_[i] = sources.size() * kDecayChunk;
+    for (std::size_t at = p.offset; at < p.offset + p.stored; at += kDecayChunk) {
+      const Range chunk{at, at + kDecayChunk};
+      sources.push_back(-1);
+      for (const Held& held : layout_.master)
+        if (held.range.begin <= chunk.begin && chunk.end <= held.range.end)
+          sources.back() =
+              static_cast<std::int64_t>((held.at + at - held.range.begin) / kDecayChunk);
+    }
+  }
+  vectors_ = Buffer(device_, sources.size() * kDecayChunk * sizeof(float));
+  device_.zero(vectors_.data(), vectors_.bytes(), stream_);
+  vector_sources_ = Buffer(device_, sources.size() * sizeof(std::int64_t));
+  upload<std::int64_t>(device_, stream_, vector_sources_.data(), sources);
 }
 
-void* Weights::gradient(int index) const {
-  return gradients().slice(parameter(index).offset, parameter(index).stored).data;
+void Weights::pack_vectors(Stream& stream) const {
+  if (vectors_.bytes() == 0) return;
+  device_.kernels().gather_chunks(vectors(), master_.memory(),
+                                  static_cast<const std::int64_t*>(vector_sources_.data()), stream);
+}
+
+View Weights::copy_of(Range range) const {
+  return has_copy() && computes_with_all() ? compute_.at(range) : View();
+}
+
+Range Weights::range_of(int index) const {
+  const Parameter& p = table_.parameters().at(static_cast<std::size_t>(index));
+  return {p.offset, p.offset + p.stored};
+}
+
+float* Weights::vector(int index) const {
+  if (type_ == DataType::float32) return static_cast<float*>(compute(index));
+  if (vectors_.bytes() == 0) return static_cast<float*>(master(range_of(index)).data);
+  return static_cast<float*>(vectors_.data()) + vector_at_.at(static_cast<std::size_t>(index));
 }
 
 float* Weights::running_mean(int index) const {
@@ -35,7 +86,8 @@ float* Weights::running_variance(int index) const {
 }
 
 std::size_t Weights::bytes() const {
-  return master_.bytes() + compute_.bytes() + gradients_.bytes() + statistics_.bytes();
+  return master_.bytes() + compute_.bytes() + gradients_.bytes() + statistics_.bytes() +
+         vectors_.bytes();
 }
 
 }  // namespace shakedown

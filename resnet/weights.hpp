@@ -1,45 +1,83 @@
-// The flat buffers of a network: master weights, compute weights, gradients, running statistics.
+// A network's weights, gradients and running statistics in flat buffers. On one rank alone it holds
+// all of each; strategies that share the memory out over ranks say which parts it holds.
 #pragma once
 
 #include "common/device.hpp"
 #include "resnet/architecture.hpp"
+#include "resnet/flat_buffer.hpp"
 
 namespace shakedown {
+
+struct WeightsLayout {
+  Layout master;     // float32: what is updated on this rank
+  Layout compute;    // what the network reads
+  Layout gradients;  // what backward writes
+  /// Compute weights of a 16-bit type: the network reads the vectors from a buffer of their own,
+  /// not from the master weights, of which this rank may hold a part.
+  bool packs_vectors = false;
+  bool operator==(const WeightsLayout&) const = default;
+};
+/// Everything, in one piece each.
+WeightsLayout whole_weights(const ParameterTable& table);
 
 class Weights {
  public:
   /// Allocated and zeroed. `compute_type` is the type of compute weights and gradients; with
-  /// float32 the compute weights are the master weights.
+  /// float32 and equal layouts the compute weights are the master weights.
   Weights(Device& device, Stream& stream, const ParameterTable& table, DataType compute_type);
+  /// Allocates anew and zeroes; whoever holds a pointer must ask again.
+  void set_layout(const WeightsLayout& layout);
+  const WeightsLayout& layout() const { return layout_; }
 
-  // The whole buffers, stored_count() elements each.
-  View master() const { return master_.view(DataType::float32); }
-  View compute() const { return has_copy() ? compute_.view(type_) : master(); }
-  View gradients() const { return gradients_.view(type_); }
+  View master(Range range) const { return master_.at(range); }
+  View compute(Range range) const { return (has_copy() ? compute_ : master_).at(range); }
+  View gradients(Range range) const { return gradients_.at(range); }
+  // The whole buffers, stored_count() elements each, where they are held whole.
+  View master() const { return master(all()); }
+  View compute() const { return compute(all()); }
+  View gradients() const { return gradients(all()); }
   View statistics() const { return statistics_.view(DataType::float32); }
-  bool has_copy() const { return type_ != DataType::float32; }
+
+  /// The compute weights lie apart from the master weights.
+  bool has_copy() const { return !compute_.empty(); }
+  /// Else blocks take turns in the memory of the compute weights.
+  bool computes_with_all() const { return (has_copy() ? compute_ : master_).holds(all()); }
+  /// Where this update of master(range) is also to be stored, rounded; empty: nowhere.
+  View copy_of(Range range) const;
   DataType type() const { return type_; }
 
+  /// Norms' weights and all biases, which the network reads in float32, one behind the other; empty
+  /// where it reads them from the other buffers.
+  View vectors() const { return vectors_.view(DataType::float32); }
+  /// Enqueues: vectors() from the master weights held here, zero for those held elsewhere.
+  void pack_vectors(Stream& stream) const;
+
   // Where parameter or running statistics number `index` of the table begins.
-  float* master(int index) const;
-  void* compute(int index) const;
-  void* gradient(int index) const;
+  void* compute(int index) const { return compute(range_of(index)).data; }
+  float* vector(int index) const;
+  void* gradient(int index) const { return gradients(range_of(index)).data; }
   float* running_mean(int index) const;
   float* running_variance(int index) const;
 
   std::size_t bytes() const;
 
  private:
-  const Parameter& parameter(int index) const {
-    return table_.parameters().at(static_cast<std::size_t>(index));
-  }
+  Range all() const { return {0, table_.stored_count()}; }
+  Range range_of(int index) const;
+  void allocate_vectors();
 
+  Device& device_;
+  Stream& stream_;
   const ParameterTable& table_;
   DataType type_;
-  Buffer master_;
-  Buffer compute_;
-  Buffer gradients_;
+  WeightsLayout layout_;
+  FlatBuffer master_;
+  FlatBuffer compute_;
+  FlatBuffer gradients_;
   Buffer statistics_;
+  Buffer vectors_;
+  Buffer vector_sources_;  // chunk of the master buffer for each chunk of vectors_, or -1
+  std::vector<std::size_t> vector_at_;  // element of vectors_, by parameter
 };
 
 }  // namespace shakedown

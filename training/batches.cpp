@@ -1,7 +1,9 @@
 #include "training/batches.hpp"
 
+#include <utility>
 #include <vector>
 
+#include "common/error.hpp"
 #include "common/random.hpp"
 
 namespace shakedown {
@@ -30,12 +32,12 @@ class SyntheticBatches final : public BatchSource {
     upload<std::int32_t>(device, stream, labels_.data(), labels);
   }
 
+  std::optional<DeviceBatch> next() override {
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
+  }
   bool load_next(Network& network) override {
-    if (!loaded_)
-      network.set_batch(static_cast<const std::uint8_t*>(images_.data()),
-                        static_cast<const std::int32_t*>(labels_.data()));
-    loaded_ = true;
-    return true;
+    return std::exchange(loaded_, true) || BatchSource::load_next(network);
   }
   void start_epoch(int) override {}
   double stall_seconds() const override { return 0; }
@@ -57,18 +59,17 @@ class LoadedBatches final : public BatchSource {
     for (Lent& lent : lent_) lent.copied = device.make_event();
   }
 
-  bool load_next(Network& network) override {
+  std::optional<DeviceBatch> next() override {
     Lent& lent = lent_[next_];
     release(lent);  // the batch before the last: copied long ago
     lent.batch = loader_.next();
-    if (lent.batch == nullptr) return false;
+    if (lent.batch == nullptr) return std::nullopt;
     next_ = (next_ + 1) % lent_.size();
     device_.copy(images_.data(), lent.batch->images.data(), images_.bytes(), stream_);
     device_.copy(labels_.data(), lent.batch->labels.data(), labels_.bytes(), stream_);
     lent.copied->record(stream_);
-    network.set_batch(static_cast<const std::uint8_t*>(images_.data()),
-                      static_cast<const std::int32_t*>(labels_.data()));
-    return true;
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
   }
 
   void start_epoch(int epoch) override {
@@ -99,7 +100,93 @@ class LoadedBatches final : public BatchSource {
   std::size_t next_ = 0;
 };
 
+class ScatteredBatches final : public BatchSource {
+ public:
+  ScatteredBatches(Communicator& ranks, Device& device, Stream& stream,
+                   const NetworkSettings& shape,
+                   std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch)
+      : ranks_(ranks),
+        stream_(stream),
+        sources_(std::move(of_every_rank)),
+        batches_per_epoch_(batches_per_epoch),
+        images_(device, image_bytes(shape)),
+        labels_(device, label_bytes(shape)) {}
+
+  std::optional<DeviceBatch> next() override {
+    if (batches_per_epoch_ > 0 && given_ == batches_per_epoch_) return std::nullopt;
+    ++given_;
+    if (ranks_.rank() == 0) return send();
+    ranks_.group([&] {
+      ranks_.recv(images_.view(DataType::uint8), 0, stream_);
+      ranks_.recv(labels_.view(DataType::int32), 0, stream_);
+    });
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
+  }
+
+  void start_epoch(int epoch) override {
+    given_ = 0;
+    for (const auto& source : sources_) source->start_epoch(epoch);
+  }
+  double stall_seconds() const override {
+    double seconds = 0;
+    for (const auto& source : sources_) seconds += source->stall_seconds();
+    return seconds;
+  }
+
+ private:
+  DeviceBatch send() {
+    std::vector<DeviceBatch> batches;
+    for (const auto& source : sources_) {
+      const std::optional<DeviceBatch> batch = source->next();
+      ENSURE(batch, "every rank has as many batches");
+      batches.push_back(*batch);
+    }
+    ranks_.group([&] {
+      for (std::size_t r = 1; r < batches.size(); ++r) {
+        const int rank = static_cast<int>(r);
+        ranks_.send({batches[r].images, images_.bytes(), DataType::uint8, Place::device}, rank,
+                    stream_);
+        ranks_.send({batches[r].labels, labels_.bytes() / sizeof(std::int32_t), DataType::int32,
+                     Place::device},
+                    rank, stream_);
+      }
+    });
+    return batches.front();
+  }
+
+  Communicator& ranks_;
+  Stream& stream_;
+  std::vector<std::unique_ptr<BatchSource>> sources_;
+  long batches_per_epoch_;
+  long given_ = 0;
+  Buffer images_;
+  Buffer labels_;
+};
+
+class NoBatches final : public BatchSource {
+ public:
+  std::optional<DeviceBatch> next() override { return std::nullopt; }
+  void start_epoch(int) override {}
+  double stall_seconds() const override { return 0; }
+};
+
 }  // namespace
+
+bool BatchSource::load_next(Network& network) {
+  const std::optional<DeviceBatch> batch = next();
+  if (batch) network.set_batch(batch->images, batch->labels);
+  return batch.has_value();
+}
+
+std::unique_ptr<BatchSource> make_scattered_batches(
+    Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch) {
+  return std::make_unique<ScatteredBatches>(ranks, device, stream, shape, std::move(of_every_rank),
+                                            batches_per_epoch);
+}
+
+std::unique_ptr<BatchSource> make_no_batches() { return std::make_unique<NoBatches>(); }
 
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
                                                     const NetworkSettings& shape,

@@ -3,19 +3,30 @@
 
 #include <array>
 #include <memory>
+#include <optional>
+#include <vector>
 
+#include "common/communicator.hpp"
 #include "common/device.hpp"
 #include "resnet/network.hpp"
 #include "training/data/loader.hpp"
 
 namespace shakedown {
 
+/// In device memory, good until the next but one is asked for; see Network::set_batch.
+struct DeviceBatch {
+  const std::uint8_t* images = nullptr;
+  const std::int32_t* labels = nullptr;
+};
+
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Enqueues the next batch into the network. False at the end of the epoch (synthetic data
-  /// never end).
-  virtual bool load_next(Network& network) = 0;
+  /// Enqueues what brings the next batch to the device. None at the end of the epoch (synthetic
+  /// data never end).
+  virtual std::optional<DeviceBatch> next() = 0;
+  /// Enqueues the next batch into the network. False at the end of the epoch.
+  virtual bool load_next(Network& network);
   virtual void start_epoch(int epoch) = 0;
   /// Seconds the host has waited for data in this epoch.
   virtual double stall_seconds() const = 0;
@@ -30,6 +41,15 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
 /// Through `loader`, which must outlive it.
 std::unique_ptr<BatchSource> make_loaded_batches(Loader& loader, Device& device, Stream& stream,
                                                  const NetworkSettings& shape);
+
+/// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; elsewhere
+/// empty. An epoch has so many batches; 0: it does not end.
+std::unique_ptr<BatchSource> make_scattered_batches(
+    Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch);
+
+/// For a rank that does not compute.
+std::unique_ptr<BatchSource> make_no_batches();
 
 /// Device memory that a source of either kind takes.
 std::size_t batch_bytes(const NetworkSettings& shape);

@@ -4,8 +4,9 @@
 
 namespace shakedown {
 
-std::vector<Range> ddp_buckets(const ParameterTable& table, std::size_t first_cap,
-                               std::size_t cap) {
+std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb) {
+  const auto first_cap = static_cast<std::size_t>(first_cap_mb * 1048576.0);
+  const auto cap = static_cast<std::size_t>(cap_mb * 1048576.0);
   std::vector<Range> buckets;
   Range open{0, 0};
   std::size_t bytes = 0;

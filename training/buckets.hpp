@@ -9,9 +9,9 @@
 namespace shakedown {
 
 /// PyTorch DDP's rule: parameters in the order in which backward finishes them are added to a
-/// bucket until it has `first_cap` bytes or more (the first), or `cap` (the others); parameters
+/// bucket until it has `first_cap_mb` MiB or more (the first), or `cap_mb` (the others); parameters
 /// are never split. Bytes are the payload's in float32, as PyTorch counts them.
-std::vector<Range> ddp_buckets(const ParameterTable& table, std::size_t first_cap, std::size_t cap);
+std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb);
 
 /// Follows backward through the flat buffer and tells which buckets have become complete.
 class BucketProgress {

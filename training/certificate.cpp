@@ -4,21 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
 
 namespace shakedown {
 namespace {
 
-std::vector<float> master_weights(Engine& engine) {
-  return download<float>(engine.device(), engine.stream(), engine.network().weights().master().data,
-                         engine.network().table().stored_count());
-}
-
 constexpr int kSteps = 3;
 
-/// One update from the next batch; the weights after it.
-std::vector<float> step_weights(Engine& engine, BatchSource& batches, double learning_rate) {
+void step(Engine& engine, BatchSource& batches, double learning_rate) {
   engine.step(
       [&](int) {
         if (batches.load_next(engine.network())) return;
@@ -26,19 +19,43 @@ std::vector<float> step_weights(Engine& engine, BatchSource& batches, double lea
         batches.load_next(engine.network());
       },
       learning_rate);
-  engine.finish();
-  return master_weights(engine);
 }
 
-/// Whether the weights that compute are the updated ones, rounded.
-bool compute_copy_is_current(Engine& engine) {
+/// Whether the weights that this rank computes with are these, rounded. Where it gathers them block
+/// by block, the next step tells.
+bool computes_with(Engine& engine, const std::vector<float>& master) {
   const Weights& weights = engine.network().weights();
-  if (!weights.has_copy()) return true;
+  if (!weights.computes_with_all()) return true;
   const View copy = weights.compute();
+  const Buffer wide(engine.device(), master.size() * sizeof(float));
+  upload<float>(engine.device(), engine.stream(), wide.data(), master);
   const Buffer rounded(engine.device(), copy.bytes());
-  engine.device().kernels().convert(weights.master(), rounded.view(copy.type), engine.stream());
+  engine.device().kernels().convert(wide.view(DataType::float32), rounded.view(copy.type),
+                                    engine.stream());
   return download<std::byte>(engine.device(), engine.stream(), rounded.data(), copy.bytes()) ==
          download<std::byte>(engine.device(), engine.stream(), copy.data, copy.bytes());
+}
+
+using Weights3 = std::array<std::vector<float>, kSteps + 1>;  // at the start and after each step
+
+/// By `options` among the ranks that compute by `found`; the same on every rank.
+Weights3 reference_weights(Engine& engine, BatchSource& batches, double learning_rate,
+                           const StrategyOptions& options, const StrategyEntry& found) {
+  Communicator& world = engine.world();
+  const bool computes = found.computes(world.rank());
+  std::unique_ptr<Communicator> group;  // where not all of them compute
+  if (found.ranks.first_serves) group = world.split(computes ? 1 : 0, world.rank());
+  engine.use_strategy(options, group ? *group : world);
+  engine.restart();
+  batches.start_epoch(0);
+  Weights3 wanted;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (i > 0 && computes) step(engine, batches, learning_rate);
+    wanted[i] = engine.master_weights();
+    const View all{std::span<float>(wanted[i])};
+    if (group) engine.host().broadcast(all, all, 1, engine.stream());
+  }
+  return wanted;
 }
 
 /// Shares of what a step moves a tensor by.
@@ -133,15 +150,10 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
 // of percent whatever the learning rate (measured on 4 GPUs): of trajectories that are not brought
 // together again before each step nothing could be told.
 Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
-                              const MpiSession& session, const StrategyOptions& expected,
-                              const StrategyOptions& found) {
-  std::array<std::vector<float>, kSteps + 1> wanted;  // at the start and after each step
-  engine.use_strategy(expected);
-  engine.restart();
-  batches.start_epoch(0);
-  wanted[0] = master_weights(engine);
-  for (std::size_t step = 1; step <= kSteps; ++step)
-    wanted[step] = step_weights(engine, batches, learning_rate);
+                              const MpiSession& session, StrategyOptions expected,
+                              StrategyOptions found) {
+  const StrategyEntry& entry = find_strategy(found.strategy);
+  const Weights3 wanted = reference_weights(engine, batches, learning_rate, expected, entry);
 
   const bool adam = engine.settings().optimizer.optimizer != "sgd";
   Comparison mine;
@@ -154,16 +166,17 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
   engine.use_strategy(found);
   engine.restart();
   batches.start_epoch(0);
-  for (std::size_t step = 1; step <= kSteps; ++step) {
-    engine.network().set_weights(wanted[step - 1]);
-    const std::vector<float> got = step_weights(engine, batches, learning_rate);
+  for (std::size_t i = 1; i <= kSteps; ++i) {
+    engine.set_weights(wanted[i - 1]);
+    step(engine, batches, learning_rate);
+    const std::vector<float> got = engine.master_weights();
     Comparison here = compare_weights(engine.network().table(), engine.network().weights().type(),
-                                      adam, wanted[step], got, wanted[step - 1]);
-    if (!compute_copy_is_current(engine)) {
+                                      adam, wanted[i], got, wanted[i - 1]);
+    if (engine.computes() && !computes_with(engine, got)) {
       here.tensor = "the copy that computes";
       here.relative_diff = INFINITY;
     }
-    if (step == 1 || excess(here) > excess(mine)) {
+    if (i == 1 || excess(here) > excess(mine)) {
       here.untold = mine.untold;
       mine = here;
     }
@@ -187,6 +200,7 @@ Json certify(Engine& engine, BatchSource& batches, double learning_rate,
   const StrategyOptions own = engine.settings().strategy;
   StrategyOptions reference = own;
   reference.strategy = entry.reference;
+  reference.lose_share = false;
   const Comparison comparison =
       compare_strategies(engine, batches, learning_rate, session, reference, own);
   if (!comparison.untold.empty())
@@ -201,9 +215,16 @@ Json certify(Engine& engine, BatchSource& batches, double learning_rate,
 }
 
 void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when) {
-  const std::vector<float> weights = master_weights(engine);
+  engine.finish();
+  const Weights& weights = engine.network().weights();
   std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a over 32-bit words
-  for (float w : weights) hash = (hash ^ std::bit_cast<std::uint32_t>(w)) * 0x100000001B3U;
+  if (weights.computes_with_all()) {
+    const View view =
+        engine.strategy_entry().each_updates_all ? weights.master() : weights.compute();
+    for (std::uint32_t word : download<std::uint32_t>(engine.device(), engine.stream(), view.data,
+                                                      view.bytes() / sizeof(std::uint32_t)))
+      hash = (hash ^ word) * 0x100000001B3U;
+  }
   const auto hashes = session.all_gather(fmt::format("{:016x}", hash));
   for (std::size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r] != hashes[0])

@@ -29,8 +29,8 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
 /// steps from the weights that `expected` held there. The engine ends with `found`, at the start
 /// again. The same on every rank.
 Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
-                              const MpiSession& session, const StrategyOptions& expected,
-                              const StrategyOptions& found);
+                              const MpiSession& session, StrategyOptions expected,
+                              StrategyOptions found);
 
 /// Compares the strategy with its reference. The "certificate" record's fields, the same on every
 /// rank; pass is null, with `waived`, where there is nothing to compare with.

@@ -107,8 +107,9 @@ std::string headline(const Engine& engine, const Backend& backend, const std::st
       "train: {}, {}, {}, {} a rank, {} globally, {}x{} pixels, {}\n"
       "on {} rank{}, {} ({}), {}",
       s.architecture.name, name_of(s.precision), engine.settings().strategy.strategy, batch,
-      update * ranks, s.image_size, s.image_size, data, ranks, ranks == 1 ? "" : "s",
-      backend.remark, backend.world->transport(), backend.device->identity().model);
+      update * engine.ranks_computing(), s.image_size, s.image_size, data, ranks,
+      ranks == 1 ? "" : "s", backend.remark, backend.world->transport(),
+      backend.device->identity().model);
 }
 
 }  // namespace shakedown

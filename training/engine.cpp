@@ -17,17 +17,15 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
       network_(settings.network, *backend.device, *stream_,
                static_cast<const StepScalars*>(scalars_.data())),
       optimizer_(settings.optimizer, *backend.device, *stream_, network_.table(),
-                 network_.weights()),
-      sum_(*backend.device,
-           settings.accumulate > 1 ? network_.table().stored_count() * sizeof(float) : 0) {
+                 network_.weights()) {
   for (auto& event : step_done_) event = device().make_event();
   use_strategy(settings.strategy);
 }
 
 void Engine::allocate(int ranks_on_device) {
-  check_memory(ranks_on_device);
+  if (computes()) check_memory(ranks_on_device);
   restart();  // before the convolutions are tuned: zero weights would run faster
-  network_.allocate();
+  if (computes()) network_.allocate();
 }
 
 std::size_t Engine::bytes_needed(const Network& network) const {
@@ -70,31 +68,100 @@ void Engine::check_memory(int ranks_on_device) const {
                                help));
 }
 
-void Engine::use_strategy(const StrategyOptions& options) {
+void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   settings_.strategy = options;
-  strategy_ = strategy_entry().make({device(), *stream_, *backend_.world, network_.table(),
-                                     network_.weights().gradients(), settings_.strategy});
+  const StrategyEntry& entry = strategy_entry();
+  if (ranks.size() < entry.ranks.least)
+    throw UsageError(fmt::format("--strategy {}: at least {} ranks, not {}", entry.name,
+                                 entry.ranks.least, ranks.size()));
+  strategy_.reset();  // its memory first
+  strategy_ = entry.make({device(), *stream_, ranks, network_.table(), network_.weights(),
+                          static_cast<StepScalars*>(scalars_.data()),
+                          scales_loss(settings_.network.precision), settings_.strategy});
+  network_.set_layout(strategy_->layout());
+  sum_ = FlatBuffer();
+  if (settings_.accumulate > 1)
+    sum_ = FlatBuffer(device(), *stream_, DataType::float32,
+                      strategy_->exchanges_each_micro_batch()
+                          ? packed(strategy_->owned())
+                          : whole_weights(network_.table()).gradients);
 }
 
 void Engine::restart() {
-  network_.initialise(settings_.seed);
+  if (seeded_.empty()) seeded_ = network_.seeded(settings_.seed);
+  std::vector<float> master = seeded_;
+  network_.reset_statistics();
   if (!settings_.weights_file.empty())
-    load_remark_ = network_.load(read_safetensors(settings_.weights_file), settings_.weights_file);
-  optimizer_.reset();
+    load_remark_ =
+        network_.take(read_safetensors(settings_.weights_file), settings_.weights_file, master);
+  optimizer_.own(strategy_->owned());
   StepScalars scalars;
   if (scales_loss(settings_.network.precision)) scalars.loss_scale = kInitialLossScale;
   upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));
   learning_rate_ = -1;
+  set_weights(master);
 }
 
-void Engine::accumulate(Range range, int micro_batch) {
+void Engine::set_weights(const std::vector<float>& master) {
+  network_.set_weights(master);
+  strategy_->distribute();
+}
+
+std::vector<float> Engine::master_weights() {
+  finish();
+  std::vector<float> all(network_.table().stored_count(), 0.0F);
+  for (const Range& range : strategy_->owned()) {
+    const auto part =
+        download<float>(device(), *stream_, network_.weights().master(range).data, range.count());
+    std::copy(part.begin(), part.end(), all.begin() + static_cast<std::ptrdiff_t>(range.begin));
+  }
+  if (!strategy_entry().each_updates_all) {
+    const View sum{std::span<float>(all)};
+    backend_.host->all_reduce(sum, sum, Reduction::sum, *stream_);
+  }
+  return all;
+}
+
+std::vector<Tensor> Engine::state() {
+  if (const int from = first_computing(); from > 0) {
+    const View statistics = network_.weights().statistics();
+    if (world().rank() == from) world().send(statistics, 0, *stream_);
+    if (world().rank() == 0) world().recv(statistics, from, *stream_);
+  }
+  return network_.state(master_weights());
+}
+
+void Engine::accumulate(Range range, View gradient, int micro_batch) {
   if (settings_.accumulate == 1) return;
-  const View gradient = network_.weights().gradients().slice(range.begin, range.count());
-  const View sum = sum_.view(DataType::float32).slice(range.begin, range.count());
+  const View sum = sum_.at(range);
   const Kernels& kernels = device().kernels();
   kernels.accumulate(sum, gradient, micro_batch == 0, *stream_);
   if (micro_batch + 1 == settings_.accumulate)
     kernels.scale(sum, gradient, 1.0F / static_cast<float>(settings_.accumulate), *stream_);
+}
+
+void Engine::update(const Share& share) {
+  optimizer_.update(share.range, share.gradient, static_cast<const StepScalars*>(scalars_.data()));
+}
+
+void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
+  const bool each = strategy_->exchanges_each_micro_batch();
+  load_batch(micro_batch);
+  for (int block = 0; block < network_.blocks(); ++block) {
+    strategy_->before_forward(block);
+    network_.forward(block, Pass::training);
+  }
+  for (int block = network_.blocks() - 1; block >= 0; --block) {
+    const Range range = network_.block_range(block);
+    strategy_->before_backward(block);
+    network_.backward(block);
+    if (!each) accumulate(range, network_.weights().gradients(range), micro_batch);
+    if (settings_.strategy.lose_share && block == 0 && world().rank() + 1 == world().size()) {
+      const View lost = network_.weights().gradients(range);
+      device().zero(lost.data, lost.bytes(), *stream_);
+    }
+    if (each || micro_batch + 1 == settings_.accumulate) strategy_->gradients_ready(block);
+  }
 }
 
 void Engine::step(const LoadBatch& load_batch, double learning_rate) {
@@ -109,31 +176,36 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
     kernels.set_learning_rate(scalars, static_cast<float>(learning_rate), *stream_);
   learning_rate_ = learning_rate;
 
-  for (int micro_batch = 0; micro_batch < settings_.accumulate; ++micro_batch) {
-    load_batch(micro_batch);
-    for (int block = 0; block < network_.blocks(); ++block) network_.forward(block, Pass::training);
-    for (int block = network_.blocks() - 1; block >= 0; --block) {
-      network_.backward(block);
-      accumulate(network_.block_range(block), micro_batch);
-      if (micro_batch + 1 == settings_.accumulate)
-        strategy_->gradients_ready(network_.block_range(block));
-    }
-  }
-  const std::vector<Range> ranges = strategy_->finish();
   const bool scaled = scales_loss(settings_.network.precision);
-  if (scaled)
-    for (const Range& range : ranges)
-      kernels.check_finite(network_.weights().gradients().slice(range.begin, range.count()),
-                           scalars, *stream_);
-  optimizer_.update(ranges, scalars);
+  if (computes()) {
+    std::vector<Share> shares;
+    for (int micro_batch = 0; micro_batch < settings_.accumulate; ++micro_batch) {
+      train_micro_batch(load_batch, micro_batch);
+      if (!strategy_->exchanges_each_micro_batch()) continue;
+      shares = strategy_->finish();
+      for (const Share& share : shares) accumulate(share.range, share.gradient, micro_batch);
+    }
+    if (!strategy_->exchanges_each_micro_batch()) shares = strategy_->finish();
+    if (scaled)
+      for (const Share& share : shares) kernels.check_finite(share.gradient, scalars, *stream_);
+    strategy_->agree_on_finite();
+    for (const Share& share : shares) update(share);
+  } else {
+    strategy_->serve([&](const Share& share) { update(share); });
+    network_.count_batches(settings_.accumulate);
+  }
   kernels.finish_update(scalars, scaled, *stream_);
+  strategy_->publish();
 
   done.record(*stream_);
   ++steps_;
 }
 
 void Engine::evaluate() {
-  for (int block = 0; block < network_.blocks(); ++block) network_.forward(block, Pass::evaluation);
+  for (int block = 0; block < network_.blocks(); ++block) {
+    strategy_->before_forward(block);
+    network_.forward(block, Pass::evaluation);
+  }
 }
 
 void Engine::finish() {

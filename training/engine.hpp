@@ -34,18 +34,29 @@ class Engine {
   void allocate(int ranks_on_device);
 
   /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
-  /// backward, exchange and update. Waits only for a step some way back, so that the host does not
-  /// run away.
+  /// backward, exchange and update, or on a rank that does not compute its part in them. Waits only
+  /// for a step some way back, so that the host does not run away.
   using LoadBatch = std::function<void(int micro_batch)>;
   void step(const LoadBatch& load_batch, double learning_rate);
 
   /// Enqueues a forward pass with the running statistics.
   void evaluate();
 
-  /// Back to the first weights, no momentum, the first loss scale.
+  /// Back to the first weights, no momentum, the first loss scale. Collective.
   void restart();
-  /// Exchanges gradients by another strategy from now on.
-  void use_strategy(const StrategyOptions& options);
+  /// Exchanges gradients by another strategy from the next restart() on. Throws UsageError when it
+  /// needs more ranks.
+  void use_strategy(const StrategyOptions& options) { use_strategy(options, *backend_.world); }
+  /// The same among these ranks only.
+  void use_strategy(const StrategyOptions& options, Communicator& ranks);
+
+  /// All weights, float32 in the flat order, wherever they are held. Collective; waits.
+  std::vector<float> master_weights();
+  /// Sets them on every rank. Collective.
+  void set_weights(const std::vector<float>& master);
+  /// Weights and running statistics (those of the first rank that computes) with torchvision's
+  /// names. Collective; waits.
+  std::vector<Tensor> state();
 
   /// Waits for everything enqueued, watching for errors and the timeout.
   void finish();
@@ -54,9 +65,14 @@ class Engine {
   const Network& network() const { return network_; }
   Device& device() const { return *backend_.device; }
   Communicator& world() const { return *backend_.world; }
+  Communicator& host() const { return *backend_.host; }
   Stream& stream() { return *stream_; }
   const Strategy& strategy() const { return *strategy_; }
   const StrategyEntry& strategy_entry() const { return find_strategy(settings_.strategy.strategy); }
+  /// Whether this rank has a part of the batch, and how many do.
+  bool computes() const { return strategy_entry().computes(backend_.world->rank()); }
+  int ranks_computing() const { return strategy_entry().computing(backend_.world->size()); }
+  int first_computing() const { return strategy_entry().computes(0) ? 0 : 1; }
   const EngineSettings& settings() const { return settings_; }
   /// What starting from `weights_file` had to say, for people.
   const std::string& load_remark() const { return load_remark_; }
@@ -67,7 +83,9 @@ class Engine {
  private:
   std::size_t bytes_needed(const Network& network) const;
   void check_memory(int ranks_on_device) const;
-  void accumulate(Range range, int micro_batch);
+  void train_micro_batch(const LoadBatch& load_batch, int micro_batch);
+  void accumulate(Range range, View gradient, int micro_batch);
+  void update(const Share& share);
 
   EngineSettings settings_;
   Backend& backend_;
@@ -76,10 +94,11 @@ class Engine {
   Network network_;
   Optimizer optimizer_;
   std::unique_ptr<Strategy> strategy_;
-  Buffer sum_;  // float32 sum of the micro-batches' gradients; empty without accumulation
+  FlatBuffer sum_;  // float32, of the micro-batches' gradients; empty without accumulation
   std::array<std::unique_ptr<Event>, 2> step_done_;
   long steps_ = 0;
   double learning_rate_ = -1;
+  std::vector<float> seeded_;  // the first weights: they take long to draw
   std::string load_remark_;
 };
 

@@ -31,10 +31,9 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
   return all;
 }
 
-constexpr int kValidatingRank = 0;
-
 /// Ranks normalise with running statistics of their own, and some strategies give them weights of
-/// their own: all validate rank 0's model, each on a part of the images, and then have theirs back.
+/// their own: all that compute validate the first one's model, each on a part of the images, and
+/// then have theirs back.
 Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
   const Weights& weights = engine.network().weights();
   std::vector<View> shared{weights.statistics()};
@@ -46,13 +45,13 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
   for (const View& view : shared) {
     own.emplace_back(engine.device(), view.bytes());
     engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
-    engine.world().broadcast(view, view, kValidatingRank, engine.stream());
+    engine.world().broadcast(view, view, engine.first_computing(), engine.stream());
   }
   engine.finish();
 
   engine.network().zero_total_metrics();
   batches.start_epoch(0);
-  while (batches.load_next(engine.network())) engine.evaluate();
+  while (engine.computes() && batches.load_next(engine.network())) engine.evaluate();
   for (std::size_t i = 0; i < shared.size(); ++i)
     engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);
@@ -115,7 +114,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["val_top1"] = static_cast<double>(total.top1) / samples;
       line["val_top5"] = static_cast<double>(total.top5) / samples;
       line["validated_images"] = total.samples;
-      line["validating_rank"] = kValidatingRank;
+      line["validating_rank"] = engine.first_computing();
       shown += fmt::format(" {:>10.4f} {:>9.2f}% {:>8.2f}%", total.loss_sum / samples,
                            100.0 * static_cast<double>(total.top1) / samples,
                            100.0 * static_cast<double>(total.top5) / samples);

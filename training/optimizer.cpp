@@ -19,13 +19,7 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
 
 Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
                      const ParameterTable& table, const Weights& weights)
-    : options_(options),
-      device_(device),
-      stream_(stream),
-      weights_(weights),
-      state_a_(device, table.stored_count() * sizeof(float)),
-      state_b_(device, options.optimizer == "sgd" ? 0 : table.stored_count() * sizeof(float)) {
-  reset();
+    : options_(options), device_(device), stream_(stream), weights_(weights) {
   if (!options.no_norm_decay) return;
   std::vector<std::uint8_t> decayed(table.stored_count() / kDecayChunk, 0);
   for (const Parameter& p : table.parameters()) {
@@ -38,41 +32,40 @@ Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& st
   upload<std::uint8_t>(device, stream, decayed_.data(), decayed);
 }
 
-void Optimizer::reset() {
-  device_.zero(state_a_.data(), state_a_.bytes(), stream_);
-  device_.zero(state_b_.data(), state_b_.bytes(), stream_);
+void Optimizer::own(const std::vector<Range>& ranges) {
+  state_a_ = FlatBuffer();
+  state_b_ = FlatBuffer();
+  state_a_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
+  if (options_.optimizer != "sgd")
+    state_b_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
 }
 
-UpdateRange Optimizer::part(Range range) const {
+UpdateRange Optimizer::part(Range range, ConstView gradient) const {
   UpdateRange part;
-  const auto in = [&](const Buffer& buffer) {
-    return buffer.bytes() > 0 ? static_cast<float*>(buffer.data()) + range.begin : nullptr;
-  };
-  part.master = static_cast<float*>(weights_.master().slice(range.begin, range.count()).data);
-  if (weights_.has_copy()) part.compute = weights_.compute().slice(range.begin, range.count()).data;
-  part.gradient = weights_.gradients().slice(range.begin, range.count()).data;
-  part.gradient_type = weights_.type();
-  part.state_a = in(state_a_);
-  part.state_b = in(state_b_);
+  part.master = static_cast<float*>(weights_.master(range).data);
+  part.compute = weights_.copy_of(range).data;
+  part.gradient = gradient.data;
+  part.gradient_type = gradient.type;
+  part.state_a = static_cast<float*>(state_a_.at(range).data);
+  if (!state_b_.empty()) part.state_b = static_cast<float*>(state_b_.at(range).data);
   if (decayed_.bytes() > 0)
     part.decayed = static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kDecayChunk;
   part.count = range.count();
   return part;
 }
 
-void Optimizer::update(const std::vector<Range>& ranges, const StepScalars* scalars) {
+void Optimizer::update(Range range, ConstView gradient, const StepScalars* scalars) {
+  if (range.count() == 0) return;
   const auto decay = static_cast<float>(options_.weight_decay);
-  for (const Range& range : ranges) {
-    if (options_.optimizer == "sgd") {
-      device_.kernels().sgd(part(range),
-                            {static_cast<float>(options_.momentum), decay, options_.nesterov},
-                            scalars, stream_);
-    } else {
-      AdamSettings settings;
-      settings.weight_decay = decay;
-      settings.decoupled = options_.optimizer == "adamw";
-      device_.kernels().adam(part(range), settings, scalars, stream_);
-    }
+  if (options_.optimizer == "sgd") {
+    device_.kernels().sgd(part(range, gradient),
+                          {static_cast<float>(options_.momentum), decay, options_.nesterov},
+                          scalars, stream_);
+  } else {
+    AdamSettings settings;
+    settings.weight_decay = decay;
+    settings.decoupled = options_.optimizer == "adamw";
+    device_.kernels().adam(part(range, gradient), settings, scalars, stream_);
   }
 }
 

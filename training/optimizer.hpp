@@ -24,27 +24,27 @@ void declare_options(OptionSet& options, OptimizerOptions& values);
 
 class Optimizer {
  public:
-  /// State is allocated and zeroed.
+  /// Of the parameters of `table`, whose weights outlive it.
   Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
             const ParameterTable& table, const Weights& weights);
 
-  /// Enqueues the update of these ranges from their gradients; see Kernels::sgd and adam.
-  void update(const std::vector<Range>& ranges, const StepScalars* scalars);
-  /// Forgets the momenta.
-  void reset();
+  /// Allocates and zeroes the state of these ranges, the only ones that are updated here.
+  void own(const std::vector<Range>& ranges);
+  /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
+  void update(Range range, ConstView gradient, const StepScalars* scalars);
 
   std::size_t bytes() const { return state_a_.bytes() + state_b_.bytes() + decayed_.bytes(); }
 
  private:
-  UpdateRange part(Range range) const;
+  UpdateRange part(Range range, ConstView gradient) const;
 
   OptimizerOptions options_;
   Device& device_;
   Stream& stream_;
   const Weights& weights_;
-  Buffer state_a_;
-  Buffer state_b_;  // empty for sgd
-  Buffer decayed_;  // a byte a chunk; empty when everything decays
+  FlatBuffer state_a_;
+  FlatBuffer state_b_;  // empty for sgd
+  Buffer decayed_;      // a byte a chunk; empty when everything decays
 };
 
 }  // namespace shakedown

@@ -17,18 +17,16 @@ namespace {
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
-double mean(const std::vector<double>& values) {
-  return sum(values) / static_cast<double>(values.size());
-}
 double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// Of the last step, averaged over the ranks.
+/// Of the last step, averaged over the ranks that compute.
 double mean_loss(Engine& engine, const MpiSession& session) {
   engine.finish();
   const Metrics step = engine.network().read_metrics().step;
-  return mean(session.all_gather(step.loss_sum / static_cast<double>(step.samples)));
+  const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
+  return sum(session.all_gather(mine)) / engine.ranks_computing();
 }
 
 void add_health(Json& record, const GpuWindow& mine, double images, const MpiSession& session) {
@@ -107,10 +105,10 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const EngineSettings& s = engine.settings();
   const double images =
       static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
-  const double rate = sum(session.all_gather(images / elapsed_s));
+  const double rate = sum(session.all_gather(engine.computes() ? images / elapsed_s : 0));
   const Summary spread = summarize(step_ms);
   const Interval interval = bootstrap_median(step_ms);
-  const int ranks = session.world_size();
+  const int ranks = engine.ranks_computing();
   const double images_a_step = static_cast<double>(s.network.batch_size) * s.accumulate * ranks;
   const FlopCount flop =
       flop_per_image(engine.network().layers(), s.network.image_size, s.network.classes);

@@ -47,8 +47,10 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     check_loss(step);
   }
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
-  if (!options.save.empty() && session.is_root())
-    write_safetensors(options.save, engine.network().state());
+  if (!options.save.empty()) {
+    const std::vector<Tensor> state = engine.state();
+    if (session.is_root()) write_safetensors(options.save, state);
+  }
   return result;
 }
 

@@ -52,7 +52,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
-  const int ranks = backend.world->size();
+  const int ranks =
+      std::max(1, find_strategy(options.strategy.strategy).computing(backend.world->size()));
   int batch_size = options.batch_size;
   if (options.global_batch > 0) {
     if (options.global_batch % ranks != 0)

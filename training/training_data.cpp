@@ -4,6 +4,7 @@
 
 #include "common/error.hpp"
 #include "common/random.hpp"
+#include "training/strategy.hpp"
 
 namespace shakedown {
 
@@ -25,8 +26,8 @@ TrainingData::TrainingData(const TrainOptions& options)
 }
 
 std::unique_ptr<Loader> TrainingData::make_loader(const ImageFolder& folder,
-                                                  const NetworkSettings& shape,
-                                                  const Backend& backend, bool training) const {
+                                                  const NetworkSettings& shape, Device& device,
+                                                  bool training, int rank, int ranks) const {
   LoaderSettings s;
   s.batch_size = shape.batch_size;
   s.workers = options_.data.workers;
@@ -34,29 +35,55 @@ std::unique_ptr<Loader> TrainingData::make_loader(const ImageFolder& folder,
   s.shuffle = training;
   s.drop_last = training;
   s.seed = derive_seed(static_cast<std::uint64_t>(options_.seed), 1);
-  s.rank = backend.world->rank();
-  s.world_size = backend.world->size();
+  s.rank = rank;
+  s.world_size = ranks;
   const Augmentation augmentation = augmentation_of(options_);
   s.transform.image_size = shape.image_size;
   s.transform.augmentation = training ? augmentation : Augmentation::none;
   s.transform.center_crop = augmentation == Augmentation::resized_crop;
-  return std::make_unique<Loader>(folder, s, *backend.device);
+  return std::make_unique<Loader>(folder, s, device);
+}
+
+/// Of the batches of rank number `rank` of those that compute.
+std::unique_ptr<BatchSource> TrainingData::training_source(const NetworkSettings& shape,
+                                                           Device& device, Stream& stream, int rank,
+                                                           int ranks) {
+  if (synthetic())
+    return make_synthetic_batches(device, stream, shape,
+                                  derive_seed(static_cast<std::uint64_t>(options_.seed),
+                                              1000 + static_cast<std::uint64_t>(rank)));
+  loaders_.push_back(make_loader(training_folder_, shape, device, true, rank, ranks));
+  batches_per_epoch_ = loaders_.back()->batches_per_epoch();
+  return make_loaded_batches(*loaders_.back(), device, stream, shape);
 }
 
 void TrainingData::open(const NetworkSettings& shape, const Backend& backend, Stream& stream) {
   Device& device = *backend.device;
-  if (synthetic()) {
-    const auto rank = static_cast<std::uint64_t>(backend.world->rank());
-    training_ = make_synthetic_batches(
-        device, stream, shape, derive_seed(static_cast<std::uint64_t>(options_.seed), 1000 + rank));
-  } else {
-    training_loader_ = make_loader(training_folder_, shape, backend, true);
-    training_ = make_loaded_batches(*training_loader_, device, stream, shape);
+  Communicator& world = *backend.world;
+  const StrategyEntry& strategy = find_strategy(options_.strategy.strategy);
+  const int ranks = strategy.computing(world.size());
+  const bool computes = strategy.computes(world.rank());
+  const int rank = computes ? world.rank() - (strategy.ranks.first_serves ? 1 : 0) : 0;
+
+  training_ = training_source(shape, device, stream, rank, ranks);
+  if (strategy.ranks.first_has_inputs) {
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank;
+    if (world.rank() == 0) {
+      of_every_rank.push_back(std::move(training_));
+      for (int r = 1; r < ranks; ++r)
+        of_every_rank.push_back(training_source(shape, device, stream, r, ranks));
+    }
+    training_ = make_scattered_batches(world, device, stream, shape, std::move(of_every_rank),
+                                       batches_per_epoch_);
   }
-  if (options_.epochs >= 0 && !options_.data.val_dir.empty()) {
-    validation_loader_ = make_loader(validation_folder_, shape, backend, false);
-    validation_ = make_loaded_batches(*validation_loader_, device, stream, shape);
+  if (!computes) training_ = make_no_batches();
+  if (options_.epochs < 0 || options_.data.val_dir.empty()) return;
+  if (!computes) {
+    validation_ = make_no_batches();
+    return;
   }
+  loaders_.push_back(make_loader(validation_folder_, shape, device, false, rank, ranks));
+  validation_ = make_loaded_batches(*loaders_.back(), device, stream, shape);
 }
 
 void TrainingData::check_ranks_agree(const MpiSession& session) const {

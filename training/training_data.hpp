@@ -27,23 +27,24 @@ class TrainingData {
   void open(const NetworkSettings& shape, const Backend& backend, Stream& stream);
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
-  long batches_per_epoch() const {
-    return training_loader_ ? training_loader_->batches_per_epoch() : 0;
-  }
+  /// Of each rank that computes; 0 where an epoch does not end.
+  long batches_per_epoch() const { return batches_per_epoch_; }
 
   /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
   std::string summary() const;
 
  private:
   std::unique_ptr<Loader> make_loader(const ImageFolder& folder, const NetworkSettings& shape,
-                                      const Backend& backend, bool training) const;
+                                      Device& device, bool training, int rank, int ranks) const;
+  std::unique_ptr<BatchSource> training_source(const NetworkSettings& shape, Device& device,
+                                               Stream& stream, int rank, int ranks);
 
   TrainOptions options_;
   int classes_;
   ImageFolder training_folder_;
   ImageFolder validation_folder_;
-  std::unique_ptr<Loader> training_loader_;
-  std::unique_ptr<Loader> validation_loader_;
+  long batches_per_epoch_ = 0;
+  std::vector<std::unique_ptr<Loader>> loaders_;
   std::unique_ptr<BatchSource> training_;
   std::unique_ptr<BatchSource> validation_;
 };

@@ -79,6 +79,17 @@ void CpuKernels::scale(ConstView from, View to, float factor, Stream&) const {
   });
 }
 
+void CpuKernels::gather_chunks(View to, ConstView from, const std::int64_t* sources,
+                               Stream&) const {
+  const auto* source = static_cast<const float*>(from.data);
+  auto* target = static_cast<float*>(to.data);
+  for (std::size_t i = 0; i < to.count; ++i) {
+    const std::int64_t chunk = sources[i / kDecayChunk];
+    target[i] =
+        chunk < 0 ? 0.0F : source[static_cast<std::size_t>(chunk) * kDecayChunk + i % kDecayChunk];
+  }
+}
+
 void CpuKernels::check_finite(ConstView x, StepScalars* scalars, Stream&) const {
   int finite = 1;
   dispatch(x, [&](const auto* from) {

@@ -10,6 +10,8 @@ class CpuKernels final : public Kernels {
   void convert(ConstView from, View to, Stream& stream) const override;
   void accumulate(View sum, ConstView x, bool first, Stream& stream) const override;
   void scale(ConstView from, View to, float factor, Stream& stream) const override;
+  void gather_chunks(View to, ConstView from, const std::int64_t* sources,
+                     Stream& stream) const override;
   void check_finite(ConstView x, StepScalars* scalars, Stream& stream) const override;
   void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
            Stream& stream) const override;

@@ -157,6 +157,12 @@ __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScal
   if (r.compute != nullptr) store_group(static_cast<T*>(r.compute), first, r.count, w);
 }
 
+__global__ void gather_chunks_kernel(float* to, const float* from, const std::int64_t* sources) {
+  const std::int64_t chunk = sources[blockIdx.x];
+  to[blockIdx.x * kDecayChunk + threadIdx.x] =
+      chunk < 0 ? 0.0F : from[chunk * static_cast<std::int64_t>(kDecayChunk) + threadIdx.x];
+}
+
 __global__ void finish_update_kernel(StepScalars* scalars, bool dynamic_scale) {
   finish_step(*scalars, dynamic_scale);
 }
@@ -201,6 +207,14 @@ void CudaKernels::scale(ConstView from, View to, float factor, Stream& stream) c
     scale_kernel<<<blocks_for(to.count / kGroup + 1), kThreads, 0, native(stream)>>>(
         static_cast<const float*>(from.data), target, factor, to.count);
   });
+  CHECK_LAUNCH();
+}
+
+void CudaKernels::gather_chunks(View to, ConstView from, const std::int64_t* sources,
+                                Stream& stream) const {
+  gather_chunks_kernel<<<static_cast<unsigned>(to.count / kDecayChunk), kDecayChunk, 0,
+                         native(stream)>>>(static_cast<float*>(to.data),
+                                           static_cast<const float*>(from.data), sources);
   CHECK_LAUNCH();
 }
 

@@ -58,10 +58,10 @@ class CpuHead final : public Unit {
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
     auto* logits = spec_.logits->as<float>();
-    const float* bias = shared_.context.weights.master(spec_.bias);
+    const float* bias = shared_.context.weights.vector(spec_.bias);
     for (int i = 0; i < n; ++i) std::copy_n(bias, classes, logits + std::ptrdiff_t{i} * classes);
     gemm('N', 'T', n, classes, c, features_->as<float>(), c,
-         shared_.context.weights.master(spec_.weight), c, 1.0F, logits);
+         static_cast<const float*>(shared_.context.weights.compute(spec_.weight)), c, 1.0F, logits);
 
     Metrics step;
     for (int i = 0; i < n; ++i) add_sample(i, step);
@@ -85,7 +85,8 @@ class CpuHead final : public Unit {
       for (int k = 0; k < classes; ++k) dbias[k] += dlogits[std::ptrdiff_t{i} * classes + k];
     gemm('T', 'N', classes, c, n, dlogits, classes, features_->as<float>(), c, 0.0F,
          static_cast<float*>(weights.gradient(spec_.weight)));
-    gemm('N', 'N', n, c, classes, dlogits, classes, weights.master(spec_.weight), c, 0.0F,
+    gemm('N', 'N', n, c, classes, dlogits, classes,
+         static_cast<const float*>(weights.compute(spec_.weight)), c, 0.0F,
          dfeatures_->as<float>());
     unpool_.run(shared_.stream);
   }

@@ -78,10 +78,10 @@ void NormedConvolution::bind_forward() {
   const dnnl::memory z = shared_.memory(y_desc_, z_);
   const dnnl::memory out = shared_.memory(y_desc_, out_);
   const Desc channels = channel_desc(layer_.conv.k);
-  const dnnl::memory gamma = shared_.memory(channels, weights.master(layer_.gamma));
-  const dnnl::memory beta = shared_.memory(channels, weights.master(layer_.beta));
+  const dnnl::memory gamma = shared_.memory(channels, weights.vector(layer_.gamma));
+  const dnnl::memory beta = shared_.memory(channels, weights.vector(layer_.beta));
 
-  dnnl::memory w = shared_.memory(stored_, weights.master(layer_.weight));
+  dnnl::memory w = shared_.memory(stored_, weights.compute(layer_.weight));
   if (stored_ != conv_forward_.weights_desc()) {
     const dnnl::memory liked = shared_.memory(conv_forward_.weights_desc(), weights_scratch_);
     weights_to_forward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
@@ -125,14 +125,14 @@ void NormedConvolution::bind_backward() {
       {DNNL_ARG_SRC, shared_.memory(y_desc_, z_)},
       {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
       {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
-      {DNNL_ARG_SCALE, shared_.memory(channels, weights.master(layer_.gamma))},
+      {DNNL_ARG_SCALE, shared_.memory(channels, weights.vector(layer_.gamma))},
       {DNNL_ARG_DIFF_DST, dout_},
       {DNNL_ARG_DIFF_SRC, dz},
       {DNNL_ARG_DIFF_SCALE, shared_.memory(channels, weights.gradient(layer_.gamma))},
       {DNNL_ARG_DIFF_SHIFT, shared_.memory(channels, weights.gradient(layer_.beta))},
       {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
   if (kNormBackwardTakesShift)
-    norm.insert({DNNL_ARG_SHIFT, shared_.memory(channels, weights.master(layer_.beta))});
+    norm.insert({DNNL_ARG_SHIFT, shared_.memory(channels, weights.vector(layer_.beta))});
   if (relu_)
     norm.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
   normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};
@@ -140,7 +140,7 @@ void NormedConvolution::bind_backward() {
   // The gradient scratch holds the weights as the data gradient likes them, then, that done, the
   // gradient as its primitive likes it.
   if (dx_ != nullptr) {
-    dnnl::memory w = shared_.memory(stored_, weights.master(layer_.weight));
+    dnnl::memory w = shared_.memory(stored_, weights.compute(layer_.weight));
     if (stored_ != conv_backward_data_.weights_desc()) {
       const dnnl::memory liked =
           shared_.memory(conv_backward_data_.weights_desc(), gradient_scratch_);

@@ -43,7 +43,7 @@ class GpuHead final : public Unit {
     average_pool(spec_.x->data(), features_->data(), spec_.x_shape, shared_.type, shared_.stream);
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
-    softmax_cross_entropy(spec_.logits->as<float>(), weights.master(spec_.bias),
+    softmax_cross_entropy(spec_.logits->as<float>(), weights.vector(spec_.bias),
                           spec_.labels->as<std::int32_t>(), n, spec_.classes, spec_.label_smoothing,
                           spec_.scalars, dlogits_->data(), shared_.type,
                           samples_->as<SampleResult>(), spec_.metrics, shared_.stream);

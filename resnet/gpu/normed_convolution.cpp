@@ -45,8 +45,8 @@ void NormedConvolution::bind() {
 
 NormParameters NormedConvolution::parameters() const {
   const Weights& weights = shared_.context.weights;
-  return {weights.master(layer_.gamma),
-          weights.master(layer_.beta),
+  return {weights.vector(layer_.gamma),
+          weights.vector(layer_.beta),
           weights.running_mean(layer_.statistics),
           weights.running_variance(layer_.statistics),
           weights.gradient(layer_.gamma),

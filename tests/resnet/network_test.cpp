@@ -15,8 +15,7 @@ ParameterTable table_of(const char* model, int classes = 1000, int stem_channels
 std::vector<std::size_t> bucket_bytes(const char* model, double cap_mib) {
   const ParameterTable table = table_of(model);
   std::vector<std::size_t> bytes;
-  for (const Range& bucket :
-       ddp_buckets(table, 1 << 20, static_cast<std::size_t>(cap_mib * (1 << 20))))
+  for (const Range& bucket : ddp_buckets(table, 1, cap_mib))
     bytes.push_back(table.payload_in(bucket) * sizeof(float));
   return bytes;
 }
@@ -83,7 +82,7 @@ TEST_CASE("buckets are PyTorch's", "[buckets]") {
 
 TEST_CASE("buckets tile the flat buffer and complete in order", "[buckets]") {
   const ParameterTable table = table_of("resnet50");
-  BucketProgress progress(ddp_buckets(table, 1 << 20, 25 << 20));
+  BucketProgress progress(ddp_buckets(table, 1, 25));
   std::size_t next = 0;
   for (const Range& bucket : progress.buckets()) {
     CHECK(bucket.begin == next);

@@ -1,15 +1,15 @@
 // All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
-#include "training/strategy.hpp"
+#include "training/strategies/entries.hpp"
 
 namespace shakedown {
 namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : context_(context) {
+  explicit AllReduce(const StrategyContext& context) : Strategy(context) {
     if (!context.options.per_tensor) {
-      pieces_.push_back({0, context.gradients.count});
+      pieces_.push_back(context.all());
       return;
     }
     const auto& parameters = context.table.parameters();
@@ -17,25 +17,29 @@ class AllReduce final : public Strategy {
       pieces_.push_back({p->offset, p->offset + p->stored});
   }
 
-  void gradients_ready(Range) override {}
-
-  std::vector<Range> finish() override {
+  std::vector<Share> finish() override {
     for (const Range& piece : pieces_) {
-      const View view = context_.gradients.slice(piece.begin, piece.count());
+      const View view = context_.weights.gradients(piece);
       context_.world.all_reduce(view, view, Reduction::avg, context_.compute);
     }
-    return {{0, context_.gradients.count}};
+    return shares_in_place();
   }
 
  private:
-  StrategyContext context_;
   std::vector<Range> pieces_;
 };
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_all_reduce(const StrategyContext& context) {
-  return std::make_unique<AllReduce>(context);
+StrategyEntry all_reduce_strategy() {
+  return {.name = "all-reduce",
+          .summary = "one all-reduce after backward",
+          .reference = "",
+          .waived = "the reference; the tests hold it against a serial emulation of the ranks",
+          .ranks_agree = true,
+          .each_updates_all = true,
+          .ranks = {},
+          .make = make<AllReduce>};
 }
 
 }  // namespace shakedown

@@ -1,24 +1,26 @@
 // No exchange: every rank trains alone. What all other strategies are held against.
-#include "training/strategy.hpp"
+#include "training/strategies/entries.hpp"
 
 namespace shakedown {
 namespace {
 
 class None final : public Strategy {
  public:
-  explicit None(const StrategyContext& context) : all_{0, context.gradients.count} {}
-
-  void gradients_ready(Range) override {}
-  std::vector<Range> finish() override { return {all_}; }
-
- private:
-  Range all_;
+  using Strategy::Strategy;
+  std::vector<Share> finish() override { return shares_in_place(); }
 };
 
 }  // namespace
 
-std::unique_ptr<Strategy> make_none(const StrategyContext& context) {
-  return std::make_unique<None>(context);
+StrategyEntry none_strategy() {
+  return {.name = "none",
+          .summary = "no exchange: the upper bound",
+          .reference = "",
+          .waived = "ranks train apart",
+          .ranks_agree = false,
+          .each_updates_all = true,
+          .ranks = {},
+          .make = make<None>};
 }
 
 }  // namespace shakedown

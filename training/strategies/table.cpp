@@ -2,18 +2,20 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
-#include "training/strategy.hpp"
+#include "training/strategies/entries.hpp"
 
 namespace shakedown {
 
 const std::vector<StrategyEntry>& strategies() {
-  static const std::vector<StrategyEntry> table{
-      {"none", "no exchange: the upper bound", "", "ranks train apart", false, make_none},
-      {"all-reduce", "one all-reduce after backward", "",
-       "the reference; the tests hold it against a serial emulation of the ranks", true,
-       make_all_reduce},
-      {"ddp", "buckets all-reduced while backward runs", "all-reduce", "", true, make_ddp},
-  };
+  static const std::vector<StrategyEntry> table{none_strategy(),
+                                                all_reduce_strategy(),
+                                                ddp_strategy(),
+                                                parameter_server_strategy(),
+                                                parameter_server_sharded_strategy(),
+                                                data_parallel_strategy(),
+                                                zero1_strategy(),
+                                                zero2_strategy(),
+                                                fsdp_strategy()};
   return table;
 }
 
@@ -35,10 +37,21 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   }
   options.heading("Gradient exchange");
   options.add("--strategy", values.strategy, help).one_of(names);
-  options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp: MiB of a bucket").at_least(0);
-  options.add("--first-bucket-mb", values.first_bucket_mb, "ddp: MiB of the first bucket")
+  options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp, zero1: MiB of a bucket").at_least(0);
+  options.add("--first-bucket-mb", values.first_bucket_mb, "ddp, zero1: MiB of the first bucket")
       .at_least(0);
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
+  options
+      .add("--ps-exchange", values.ps_exchange,
+           "parameter-server: a star of sends and receives, or collectives in its place")
+      .one_of({"send-receive", "reduce-broadcast"});
+  options
+      .add("--ps-partition-mb", values.ps_partition_mb,
+           "parameter-server: MiB of a piece, pulled while the next is pushed; 0: all at once")
+      .at_least(0);
+  options.heading("");
+  options.add("--inject-lost-share", values.lose_share,
+              "the exchange loses the last rank's gradients of the stem");
 }
 
 }  // namespace shakedown

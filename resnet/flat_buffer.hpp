@@ -1,0 +1,48 @@
+// Memory for elements of the flat order of parameters: all of them, this rank's part, or blocks
+// that take turns in the same bytes.
+#pragma once
+
+#include <vector>
+
+#include "common/device.hpp"
+#include "resnet/architecture.hpp"
+
+namespace shakedown {
+
+/// Where a range of the flat order lies in a buffer.
+struct Held {
+  Range range;
+  std::size_t at = 0;  // element of the buffer
+  bool operator==(const Held&) const = default;
+};
+using Layout = std::vector<Held>;
+
+/// The ranges one behind the other.
+Layout packed(const std::vector<Range>& ranges);
+/// Range i in place i % places; each place is as large as the largest range in it.
+Layout taking_turns(const std::vector<Range>& ranges, std::size_t places);
+
+class FlatBuffer {
+ public:
+  FlatBuffer() = default;
+  /// Allocated and zeroed.
+  FlatBuffer(Device& device, Stream& stream, DataType type, Layout layout);
+
+  /// `range` lies within one held range; InternalError else.
+  View at(Range range) const;
+  bool holds(Range range) const { return find(range) != nullptr; }
+  const Layout& layout() const { return layout_; }
+  bool empty() const { return layout_.empty(); }
+  /// All of it, in the order in which it lies.
+  View memory() const { return memory_.view(type_); }
+  std::size_t bytes() const { return memory_.bytes(); }
+
+ private:
+  const Held* find(Range range) const;
+
+  DataType type_ = DataType::float32;
+  Layout layout_;
+  Buffer memory_;
+};
+
+}  // namespace shakedown

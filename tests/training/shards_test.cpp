@@ -1,0 +1,77 @@
+// Ranges of the flat buffers in other places: shards, packed parts, blocks that take turns.
+#include "training/shards.hpp"
+
+#include "common/kernels.hpp"
+#include "resnet/flat_buffer.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+
+TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards]") {
+  for (int ranks = 1; ranks <= 9; ++ranks)
+    for (std::size_t chunks : {1, 2, 5, 8, 9, 1000}) {
+      const Range range{640, 640 + chunks * kDecayChunk};
+      std::size_t end = range.begin;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Range shard = shard_of(range, rank, ranks);
+        CAPTURE(ranks, chunks, rank);
+        CHECK(shard.begin == end);
+        CHECK(shard.count() % kDecayChunk == 0);
+        if (rank + 1 < ranks)
+          CHECK(shard.count() == chunks / static_cast<std::size_t>(ranks) * kDecayChunk);
+        end = shard.end;
+      }
+      CHECK(end == range.end);
+    }
+}
+
+TEST_CASE("packed ranges lie one behind the other", "[shards]") {
+  CHECK(packed({{10, 14}, {2, 3}, {20, 20}, {5, 9}}) ==
+        Layout{{{10, 14}, 0}, {{2, 3}, 4}, {{20, 20}, 5}, {{5, 9}, 5}});
+  CHECK(packed({}).empty());
+}
+
+TEST_CASE("ranges that take turns share places as large as the largest", "[shards]") {
+  CHECK(taking_turns({{0, 5}, {5, 7}, {7, 16}, {16, 20}}, 2) ==
+        Layout{{{0, 5}, 0}, {{5, 7}, 9}, {{7, 16}, 0}, {{16, 20}, 9}});
+}
+
+TEST_CASE("a flat buffer gives parts of what it holds and nothing else", "[shards]") {
+  for (BackendKind kind : test::backends()) {
+    const auto device = test::open_device(kind);
+    const auto stream = device->make_stream();
+    const FlatBuffer buffer(*device, *stream, DataType::float32, packed({{10, 14}, {2, 6}}));
+    CHECK(buffer.bytes() == 8 * sizeof(float));
+    CHECK(buffer.at({3, 5}).count == 2);
+    CHECK(buffer.at({3, 5}).data == static_cast<float*>(buffer.memory().data) + 5);
+    CHECK(buffer.holds({10, 14}));
+    CHECK_FALSE(buffer.holds({5, 7}));
+    CHECK_THROWS_AS(buffer.at({5, 7}), InternalError);
+    CHECK(download<float>(*device, *stream, buffer.memory().data, 8) == std::vector<float>(8, 0));
+    CHECK_FALSE(FlatBuffer().holds({0, 1}));
+  }
+}
+
+TEST_CASE("gathered chunks are the source's, or zero", "[shards][kernels]") {
+  for (BackendKind kind : test::backends()) {
+    const auto device = test::open_device(kind);
+    const auto stream = device->make_stream();
+    const std::vector<float> values = test::random_values(5 * kDecayChunk, 3);
+    const Buffer from = test::to_device(*device, *stream, values);
+    const Buffer sources =
+        test::to_device(*device, *stream, std::vector<std::int64_t>{4, -1, 0, 4});
+    const Buffer to(*device, 4 * kDecayChunk * sizeof(float));
+    device->kernels().gather_chunks(to.view(DataType::float32), from.view(DataType::float32),
+                                    static_cast<const std::int64_t*>(sources.data()), *stream);
+    const auto got = download<float>(*device, *stream, to.data(), 4 * kDecayChunk);
+    for (std::size_t i = 0; i < kDecayChunk; ++i) {
+      CHECK(got[i] == values[4 * kDecayChunk + i]);
+      CHECK(got[kDecayChunk + i] == 0);
+      CHECK(got[2 * kDecayChunk + i] == values[i]);
+      CHECK(got[3 * kDecayChunk + i] == values[4 * kDecayChunk + i]);
+    }
+  }
+}
+
+}  // namespace shakedown

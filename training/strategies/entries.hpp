@@ -1,0 +1,23 @@
+// What strategies/table.cpp lists: one entry a file.
+#pragma once
+
+#include "training/strategy.hpp"
+
+namespace shakedown {
+
+StrategyEntry none_strategy();
+StrategyEntry all_reduce_strategy();
+StrategyEntry ddp_strategy();
+StrategyEntry parameter_server_strategy();
+StrategyEntry parameter_server_sharded_strategy();
+StrategyEntry data_parallel_strategy();
+StrategyEntry zero1_strategy();
+StrategyEntry zero2_strategy();
+StrategyEntry fsdp_strategy();
+
+template <class T>
+std::unique_ptr<Strategy> make(const StrategyContext& context) {
+  return std::make_unique<T>(context);
+}
+
+}  // namespace shakedown

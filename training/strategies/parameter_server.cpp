@@ -1,0 +1,147 @@
+// Rank 0 holds the weights and updates them; the others compute, push their gradients to it and
+// pull the weights back: the synchronous parameter server (Li et al. 2014), as a true star of sends
+// and receives. Or, for comparison, as what many call so: a reduce to rank 0 and a broadcast.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/error.hpp"
+#include "training/strategies/entries.hpp"
+#include "training/strategies/star.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr int kServer = 0;
+
+/// Pieces of whole chunks, of at most `mib` MiB; 0: one piece.
+std::vector<Range> pieces_of(Range all, double mib, DataType type) {
+  auto most = static_cast<std::size_t>(mib * 1048576) / size_of(type) / kDecayChunk * kDecayChunk;
+  if (mib == 0) most = all.count();
+  most = std::max(most, kDecayChunk);
+  std::vector<Range> pieces;
+  for (std::size_t begin = all.begin; begin < all.end; begin += most)
+    pieces.push_back({begin, std::min(begin + most, all.end)});
+  return pieces;
+}
+
+class Server : public Strategy {
+ public:
+  using Strategy::Strategy;
+  WeightsLayout layout() const override { return updating(owned()); }
+  std::vector<Range> owned() const override {
+    return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
+  }
+
+ protected:
+  bool serves() const { return context_.world.rank() == kServer; }
+};
+
+class SendReceive final : public Server {
+ public:
+  explicit SendReceive(const StrategyContext& context)
+      : Server(context),
+        pieces_(pieces_of(context.all(), context.options.ps_partition_mb, context.weights.type())),
+        star_(context, kServer + 1, pieces_.front().count()) {}
+
+  std::vector<Share> finish() override {
+    context_.check_finite(context_.weights.gradients());
+    exchange([](Range) {});
+    return {};
+  }
+  void serve(const Update& update) override {
+    context_.agree_on_finite();
+    exchange([&](Range piece) { update(star_.average(piece, false)); });
+  }
+
+  void publish() override {
+    if (pieces_.size() == 1) pull_all();
+    context_.exchange_vectors();
+  }
+  void distribute() override {
+    pull_all();
+    context_.exchange_vectors();
+  }
+
+ private:
+  /// Pushes; with several pieces each is pulled while the next is pushed.
+  template <class Pushed>
+  void exchange(Pushed&& pushed) {
+    if (pieces_.size() == 1) {
+      context_.world.group([&] { star_.push(pieces_.front()); });
+      return pushed(pieces_.front());
+    }
+    for (std::size_t i = 0; i <= pieces_.size(); ++i) {
+      context_.world.group([&] {
+        if (i < pieces_.size()) star_.push(pieces_[i]);
+        if (i > 0) star_.pull(pieces_[i - 1]);
+      });
+      if (i < pieces_.size()) pushed(pieces_[i]);
+    }
+  }
+  void pull_all() {
+    context_.world.group([&] { star_.pull(context_.all()); });
+  }
+
+  std::vector<Range> pieces_;
+  Star star_;
+};
+
+class ReduceBroadcast final : public Server {
+ public:
+  explicit ReduceBroadcast(const StrategyContext& context) : Server(context) {
+    if (serves() && context.weights.type() != DataType::float32)
+      wide_ = Buffer(context.device, context.all().count() * sizeof(float));
+  }
+
+  std::vector<Share> finish() override {
+    const View gradients = context_.weights.gradients();
+    context_.check_finite(gradients);
+    context_.world.reduce(gradients, View(), Reduction::sum, kServer, context_.compute);
+    return {};
+  }
+  void serve(const Update& update) override {
+    const View gradients = context_.weights.gradients();
+    context_.agree_on_finite();
+    context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
+    context_.world.reduce(gradients, gradients, Reduction::sum, kServer, context_.compute);
+    const Kernels& kernels = context_.device.kernels();
+    const View sum = wide_.bytes() > 0 ? wide_.view(DataType::float32) : gradients;
+    if (wide_.bytes() > 0) kernels.convert(gradients, sum, context_.compute);
+    const auto workers = static_cast<float>(context_.world.size() - 1);
+    kernels.scale(sum, gradients, 1.0F / workers, context_.compute);
+    update({context_.all(), gradients});
+  }
+  void publish() override {
+    const View weights = context_.weights.compute();
+    context_.world.broadcast(weights, weights, kServer, context_.compute);
+    context_.exchange_vectors();
+  }
+
+ private:
+  Buffer wide_;  // float32, where gradients are not
+};
+
+std::unique_ptr<Strategy> make_server(const StrategyContext& context) {
+  if (context.options.ps_exchange == "reduce-broadcast") {
+    if (context.options.ps_partition_mb > 0)
+      throw UsageError("--ps-partition-mb: only with --ps-exchange send-receive");
+    return std::make_unique<ReduceBroadcast>(context);
+  }
+  return std::make_unique<SendReceive>(context);
+}
+
+}  // namespace
+
+StrategyEntry parameter_server_strategy() {
+  return {.name = "parameter-server",
+          .summary = "rank 0 updates, the others compute, push gradients and pull weights",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = false,
+          .ranks = {.least = 2, .first_serves = true},
+          .make = make_server};
+}
+
+}  // namespace shakedown
