@@ -4,20 +4,34 @@
 
 namespace shakedown {
 
+std::vector<std::size_t> capped_ends(std::span<const double> bytes, double first_cap, double cap) {
+  std::vector<std::size_t> ends;
+  double open = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    open += bytes[i];
+    if (open < (ends.empty() ? first_cap : cap) && i + 1 < bytes.size()) continue;
+    ends.push_back(i + 1);
+    open = 0;
+  }
+  return ends;
+}
+
 std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb) {
-  const auto first_cap = static_cast<std::size_t>(first_cap_mb * 1048576.0);
-  const auto cap = static_cast<std::size_t>(cap_mb * 1048576.0);
-  std::vector<Range> buckets;
-  Range open{0, 0};
-  std::size_t bytes = 0;
+  constexpr double kMiB = 1048576;
   const auto& parameters = table.parameters();
-  for (std::size_t i = parameters.size(); i-- > 0;) {  // the flat order is the reverse
-    bytes += parameters[i].count * sizeof(float);
-    open.end = i > 0 ? parameters[i - 1].offset : table.stored_count();
-    if (bytes < (buckets.empty() ? first_cap : cap) && i > 0) continue;
-    buckets.push_back(open);
-    open.begin = open.end;
-    bytes = 0;
+  std::vector<double> bytes;  // in the flat order, which is the reverse
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    bytes.push_back(static_cast<double>(parameters[i].count * sizeof(float)));
+  }
+  std::vector<Range> buckets;
+  std::size_t begin = 0;
+  const auto ends = capped_ends(bytes, first_cap_mb * kMiB, cap_mb * kMiB);
+  for (const std::size_t end : ends) {
+    const bool last = end == parameters.size();
+    const std::size_t stop =
+        last ? table.stored_count() : parameters[parameters.size() - 1 - end].offset;
+    buckets.push_back({begin, stop});
+    begin = stop;
   }
   return buckets;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "resnet/architecture.hpp"
@@ -9,8 +10,12 @@
 namespace shakedown {
 
 /// PyTorch DDP's rule: parameters in the order in which backward finishes them are added to a
-/// bucket until it has `first_cap_mb` MiB or more (the first), or `cap_mb` (the others); parameters
-/// are never split. Bytes are the payload's in float32, as PyTorch counts them.
+/// bucket until it has `first_cap` bytes or more (the first), or `cap` (the others); parameters
+/// are never split. Returns of each bucket the index one past its last parameter.
+std::vector<std::size_t> capped_ends(std::span<const double> bytes, double first_cap, double cap);
+
+/// The rule's ranges of the flat buffer, caps in MiB. Bytes are the payload's in float32, as
+/// PyTorch counts them.
 std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb);
 
 /// Follows backward through the flat buffer and tells which buckets have become complete.
