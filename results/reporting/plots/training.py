@@ -1,0 +1,72 @@
+"""Throughput, time and learning of the strategies."""
+
+from .. import words
+from ..records import number
+from . import style
+
+
+def by_rate(group):
+    return sorted((m for m in group if m.rate), key=lambda measured: -measured.rate.median)
+
+
+def throughput(summary):
+    """Medians with their intervals; none, where measured, is the bound that a line shows."""
+    figure, found = style.grouped_panels(summary, by_rate, height=2.6)
+    for axes, rated in found:
+        rates = [measured.rate for measured in rated]
+        style.bars(axes, [measured.strategy for measured in rated], [r.median for r in rates],
+                   "images/s, median", [(rate.low, rate.high) for rate in rates])
+        for measured in rated:
+            if measured.strategy == "none":
+                axes.axvline(measured.rate.median, color=style.colour("none"), linestyle="--",
+                             linewidth=1)
+    return figure
+
+
+def training_time(summary):
+    def timed(group):
+        return sorted((m for m in group if m.epoch_s), key=lambda measured: measured.epoch_s)
+
+    figure, found = style.grouped_panels(summary, timed, height=2.2)
+    for axes, measured in found:
+        style.bars(axes, [m.strategy for m in measured], [m.epoch_s for m in measured],
+                   "s an epoch, mean", text=lambda value: f"{words.seconds(value)} s")
+    return figure
+
+
+def curves(summary, keys, unit, scale=1):
+    """A line a training; keys: {record key: (line style, what it is)}."""
+    def points(history, key):
+        drawn = [(epoch["epoch"], scale * number(epoch, key)) for epoch in history
+                 if number(epoch, key) is not None]
+        return sorted(drawn)
+
+    def with_points(group):
+        return [m for m in group if any(points(h, key) for h in m.histories for key in keys)]
+
+    figure, found = style.grouped_panels(summary, with_points, height=3.6)
+    for axes, trained in found:
+        for measured in trained:
+            for i, history in enumerate(measured.histories):
+                for key, (line, what) in keys.items():
+                    drawn = points(history, key)
+                    if drawn:
+                        axes.plot(*zip(*drawn), line, color=style.colour(measured.strategy),
+                                  marker=".", linewidth=1.4,
+                                  label=f"{measured.strategy}, {what}" if i == 0 else None)
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylabel(unit)
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def loss_curves(summary):
+    return curves(summary, {"train_loss": ("-", "training"), "val_loss": ("--", "validation")},
+                  "cross-entropy, nats")
+
+
+def accuracy_curves(summary):
+    return curves(summary, {"val_top1": ("-", "validation"), "train_top1": (":", "training")},
+                  "top-1 accuracy, %", scale=100)
