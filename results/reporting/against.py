@@ -16,7 +16,8 @@ class Change(NamedTuple):
     ratio: float  # new / old images/s, of the medians
     low: Optional[float]  # of the ratio, from the ends of both intervals
     high: Optional[float]
-    points: Optional[float]  # by which the efficiency against none moved
+    efficiency: Optional[float]  # points by which the efficiency against none moved
+    accuracy: Optional[float]  # points by which the best validation accuracy moved
     verdict: str
 
 
@@ -43,10 +44,15 @@ def change(old, before, new, after, threshold):
     low = high = None
     if None not in (was.low, now.low):
         low, high = now.low / was.high, now.high / was.low
-    efficiencies = old.efficiency_vs_none(before), new.efficiency_vs_none(after)
-    points = None if None in efficiencies else 100 * (efficiencies[1] - efficiencies[0])
     return Change(f"{after.strategy}, {words.setting(after.conditions, without=('machine',))}",
-                  was, now, ratio, low, high, points, verdict(ratio, high, low, threshold))
+                  was, now, ratio, low, high,
+                  points(old.efficiency_vs_none(before), new.efficiency_vs_none(after)),
+                  points(before.best_accuracy, after.best_accuracy),
+                  verdict(ratio, high, low, threshold))
+
+
+def points(was, now):
+    return None if None in (was, now) else 100 * (now - was)
 
 
 def verdict(ratio, high, low, threshold):
@@ -67,14 +73,15 @@ def compared(old, new, threshold):
                          "step or epoch records (collectives: collective_perf --reference)")
     table = Table(f"OLD against NEW, threshold {threshold:g} %",
                   ["configuration", "OLD images/s", "low to high", "NEW images/s", "low to high",
-                   "change", "95 % interval", "efficiency", "verdict"])
+                   "change", "95 % interval", "efficiency", "best accuracy", "verdict"])
     for one in found:
         table.rows.append([
             one.name, words.rate(one.old.median), words.interval(one.old),
             words.rate(one.new.median), words.interval(one.new),
             signed(one.ratio),
             "-" if one.low is None else f"{signed(one.low)} to {signed(one.high)}",
-            "-" if one.points is None else f"{one.points:+.1f} points",
+            *("-" if moved is None else f"{moved:+.1f} points"
+              for moved in (one.efficiency, one.accuracy)),
             f"within {threshold:g} %" if one.verdict == SAME else one.verdict])
     table.notes = notes(old, new, found)
     return table, any(one.verdict == SLOWER for one in found)
@@ -85,7 +92,8 @@ def signed(ratio):
 
 
 def notes(old, new, found):
-    said = ["efficiency: images/s over those of none, in points, NEW less OLD"]
+    said = ["efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither is "
+            "part of the verdict"]
     ranges = [one for one in found if "range" in (one.old.kind, one.new.kind)]
     if ranges:
         said.append("low to high is the range where there are fewer than six repetitions, and the "

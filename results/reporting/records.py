@@ -73,7 +73,7 @@ def configuration_of(run, record):
     return Configuration(
         Conditions(
             machine=run.machine,
-            nodes=len(set(header.get("hosts", []))) or 1,
+            nodes=len(set(header.get("hosts") or [])) or 1,
             transport=header.get("transport", ""),
             backend=record.get("backend", header.get("backend", "")),
             model=record.get("model", ""),

@@ -161,7 +161,10 @@ class Summary:
         groups = {}
         for (conditions, _), measured in self.measured.items():
             groups.setdefault(conditions, []).append(measured)
-        return [(conditions, groups[conditions]) for conditions in sorted(groups)]
+        def order(conditions):  # trainings first, which have all that the first table tells
+            return not any(measured.histories for measured in groups[conditions]), conditions
+
+        return [(conditions, groups[conditions]) for conditions in sorted(groups, key=order)]
 
     @property
     def shared(self):

@@ -23,11 +23,12 @@ def methods(summary):
               for conditions, group in summary.groups()]
     tables, alone = [], []
     for conditions, rows in groups:
-        if len(rows) > 1:
+        if len(rows) > 1 or rows and len(groups) == 1:
             rows.sort(key=lambda measured: -measured.rate.median if measured.rate else 0)
             tables.append(method_table(summary, summary.name(conditions) or
                                        words.setting(conditions), rows, lambda m: m.strategy))
-        alone += rows if len(rows) == 1 else []
+        else:
+            alone += rows
     if alone:
         tables.append(method_table(
             summary, "configurations with one method", alone,
@@ -139,13 +140,28 @@ def links(summary):
     return [table] if table.rows else []
 
 
+def splits(summary):
+    """All-reduces within a part of the ranks: medians over repetitions."""
+    table = Table("all-reduce within rails and nodes", ["part", "ranks", "bytes", "busbw GB/s"])
+    found = {}
+    for run in summary.runs:
+        for record in run.of("split"):
+            if number(record, "busbw_gbs") is not None:
+                key = (f"{record.get('scope')} {record.get('name')}, {run.machine}",
+                       record.get("world_size"), number(record, "bytes") or 0)
+                found.setdefault(key, []).append(record["busbw_gbs"])
+    table.rows = [[part, str(ranks), words.size(size), f"{statistics.median(rates):.4g}"]
+                  for (part, ranks, size), rates in found.items()]
+    return [table] if table.rows else []
+
+
 def health(summary):
     """What each GPU went through: of the samples, else of the throughput runs' windows."""
     table = Table("GPUs", ["host and GPU", "samples", "highest C", "highest W", "lowest SM MHz",
                            "mean utilisation %", "clocks held back by"])
     samples_of = {}
     for record in summary.records("health"):
-        samples_of.setdefault(f"{record.get('host')} {record.get('gpu')}", []).append(record)
+        samples_of.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append(record)
     for gpu, records in samples_of.items():
         def values(key, records=records):
             return [v for v in (number(record, key) for record in records) if v is not None]
@@ -186,5 +202,5 @@ def step_conditions(summary):
 
 def others(summary):
     """The tables behind the first: in text and page after the sentences."""
-    return [table for make in (breakdowns, collectives, links, step_conditions, health)
+    return [table for make in (breakdowns, collectives, links, splits, step_conditions, health)
             for table in make(summary)]

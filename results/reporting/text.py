@@ -1,8 +1,16 @@
 """performance_report.txt."""
 
+import re
 import textwrap
 
 WIDTH = 100
+
+
+def folded(sentence, **indents):
+    """A sentence in lines, a figure and its unit on one."""
+    glued = re.sub(r"(\d) (?=(%|ms|s|GB/s|images/s|points)\W)", "\\1\u00a0", sentence)
+    return textwrap.fill(glued, WIDTH, break_long_words=False, break_on_hyphens=False,
+                         **indents).replace("\u00a0", " ")
 
 
 def table_text(table):
@@ -12,8 +20,7 @@ def table_text(table):
                        for i, (text, width) in enumerate(zip(row, widths))).rstrip()
              for row in cells]
     lines.insert(1, "-" * len(lines[0]))
-    notes = [textwrap.fill(note, WIDTH) for note in table.notes]
-    return "\n".join([table.title, *lines, *notes])
+    return "\n".join([table.title, *lines, *map(folded, table.notes)])
 
 
 def section_text(section):
@@ -21,8 +28,7 @@ def section_text(section):
     lines = [title, "=" * len(title)]
     for heading, sentences in blocks:
         lines += [f"{heading}:"] if heading else []
-        lines += [textwrap.fill(sentence, WIDTH, initial_indent="- ", subsequent_indent="  ",
-                                break_long_words=False, break_on_hyphens=False)
+        lines += [folded(sentence, initial_indent="- ", subsequent_indent="  ")
                   for sentence in sentences]
     return "\n".join(lines)
 

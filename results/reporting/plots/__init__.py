@@ -7,7 +7,7 @@ PLOTS = [
     ("throughput_comparison", "Throughput of the strategies", training.throughput),
     ("training_time_comparison", "Time of an epoch", training.training_time),
     ("loss_curves", "Loss over epochs", training.loss_curves),
-    ("accuracy_curves", "Validation accuracy over epochs", training.accuracy_curves),
+    ("accuracy_curves", "Accuracy over epochs", training.accuracy_curves),
     ("communication_overhead", "Communication of a step", communication.overhead),
     ("step_breakdown", "Where a step's time goes", communication.breakdown),
     ("scaling", "Throughput over ranks", scaling.scaling),

@@ -1,5 +1,7 @@
 """Communication of a step, the terms of its time, and its buckets."""
 
+from matplotlib.patches import Patch
+
 from .. import words
 from ..sentences.communication import overhead as overhead_of
 from ..summary import TERMS
@@ -69,7 +71,6 @@ def breakdown(summary):
                               xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
         style.label_rows(axes, [one.strategy for one in measured], "ms a step; line: measured step",
                          longest)
-        from matplotlib.patches import Patch
         axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
                     frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     return figure
@@ -110,7 +111,6 @@ def draw_buckets(axes, records):
     axes.set_xlabel("ms since the step began")
     axes.set_ylabel("bucket")
     axes.grid(axis="x", alpha=0.25)
-    from matplotlib.patches import Patch
     axes.legend([Patch(color="#DDDDDD"), Patch(color="#56B4E9"),
                  Patch(facecolor="#D55E00", hatch="//", edgecolor="white")],
                 ["ready, waiting", "exchanged, hidden", "exchanged, exposed"], fontsize=8,

@@ -31,8 +31,10 @@ def collective_bandwidth(summary):
     if not panels:
         return None
     figure, all_axes = style.panels(list(panels), height=3.8)
+    operations = sorted({str(operation) for lines in panels.values() for operation in lines})
     for axes, lines in zip(all_axes, panels.values()):
-        for i, (operation, sizes) in enumerate(sorted(lines.items(), key=str)):
+        for operation, sizes in lines.items():
+            i = operations.index(str(operation))
             medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
             axes.plot(*zip(*medians), marker=".", color=style.LINES[i % len(style.LINES)],
                       linestyle="-" if i < len(style.LINES) else "--", label=operation)
@@ -101,7 +103,7 @@ def gpu_samples(summary):
         except ValueError:
             continue
         time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-        lines.setdefault(f"{record.get('host')} {record.get('gpu')}", []).append((time, record))
+        lines.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append((time, record))
     units = {key: unit for key, unit in SAMPLED.items()
              if any(number(record, key) is not None for line in lines.values() for _, record in line)}
     if not units:
@@ -123,5 +125,6 @@ def gpu_samples(summary):
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     all_axes[-1].set_xlabel(f"s since {start:%Y-%m-%d %H:%M:%S} UTC")
-    all_axes[0].legend(fontsize=8, frameon=False, ncols=4, loc="lower left")
+    all_axes[0].legend(fontsize=8, frameon=False, ncols=4, loc="lower left",
+                       bbox_to_anchor=(0, 1))
     return figure

@@ -48,6 +48,7 @@ def draw(axes, summary, conditions, series, predicted):
         axes.yaxis.set_major_formatter(lambda value, _: words.rate(value))
     else:
         axes.set_ylim(0)
+        axes.yaxis.set_major_formatter(style.thousands)
     axes.set_xticks(ranks, [str(n) for n in ranks])
     axes.minorticks_off()
     axes.set_xlabel("ranks")

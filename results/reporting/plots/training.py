@@ -11,13 +11,14 @@ def by_rate(group):
 
 def throughput(summary):
     """Medians with their intervals; none, where measured, is the bound that a line shows."""
-    figure, found = style.grouped_panels(summary, by_rate, height=2.6)
-    for axes, rated in found:
+    figure, found = style.comparison_panels(summary, by_rate, height=2.6)
+    for axes, names, rated in found:
         rates = [measured.rate for measured in rated]
-        style.bars(axes, [measured.strategy for measured in rated], [r.median for r in rates],
-                   "images/s, median", [(rate.low, rate.high) for rate in rates])
+        style.bars(axes, names, [measured.strategy for measured in rated],
+                   [rate.median for rate in rates], "images/s, median",
+                   [(rate.low, rate.high) for rate in rates])
         for measured in rated:
-            if measured.strategy == "none":
+            if measured.strategy == "none" and "none" in names:
                 axes.axvline(measured.rate.median, color=style.colour("none"), linestyle="--",
                              linewidth=1)
     return figure
@@ -27,9 +28,9 @@ def training_time(summary):
     def timed(group):
         return sorted((m for m in group if m.epoch_s), key=lambda measured: measured.epoch_s)
 
-    figure, found = style.grouped_panels(summary, timed, height=2.2)
-    for axes, measured in found:
-        style.bars(axes, [m.strategy for m in measured], [m.epoch_s for m in measured],
+    figure, found = style.comparison_panels(summary, timed, height=2.4)
+    for axes, names, measured in found:
+        style.bars(axes, names, [m.strategy for m in measured], [m.epoch_s for m in measured],
                    "s an epoch, mean", text=lambda value: f"{words.seconds(value)} s")
     return figure
 

@@ -30,7 +30,8 @@ def fastest(fit):
     if equals:
         text += f", or {words.listed(equals, 'or')}, which these runs do not tell from it"
     if fit[0].certified is None and not fit[0].histories and fit[0].strategy != "all-reduce":
-        text += "; no certificate and no training here show that it trains as the others do"
+        text += "; no certificate and no training under these conditions show that it learns as " \
+                "the others do"
     return text + "."
 
 

@@ -7,7 +7,7 @@ from ..summary import median_of, ranked
 
 def sentences(summary):
     for conditions, group in summary.groups():
-        about = [text for measured in group for text in
+        about = [text for measured in group if measured.strategy != "none" for text in
                  (*times(measured), *beyond_none(group, measured), *bytes_sent(measured),
                   *buckets(measured))]
         about += against_all_reduce(group)
@@ -20,20 +20,20 @@ def times(measured):
     if "push" in known and "pull" in known:
         yield (f"{measured.strategy}: pushing gradients takes {words.ms(known['push'])} of a step, "
                f"pulling weights {words.ms(known['pull'])}.")
-    if None not in (total, exposed) and 0 < exposed <= total:
+    if None not in (total, exposed) and 0 <= exposed <= total and total > 0:
+        hidden = "the rest is hidden behind computing" if exposed < total else "none is hidden"
         yield (f"{measured.strategy}: communication takes {words.ms(total)} a step; the step waits "
-               f"for {words.ms(exposed)} of it ({words.percent(exposed / total)}), the rest is "
-               f"hidden behind computing.")
+               f"for {words.ms(exposed)} of it ({words.percent(exposed / total)}), {hidden}.")
     elif total is not None and "push" not in known:
         yield f"{measured.strategy}: communication takes {words.ms(total)} a step."
-    elif exposed is not None and total is None:
+    elif exposed is not None:
         yield f"{measured.strategy}: the step waits for {words.ms(exposed)} of communication."
 
 
 def beyond_none(group, measured):
     """The step's time beyond that of `none`: all that the exchange costs, waits and interference."""
     none = next((other for other in group if other.strategy == "none"), None)
-    if none is None or none is measured or None in (none.step_ms, measured.step_ms):
+    if none is None or None in (none.step_ms, measured.step_ms):
         return
     more = measured.step_ms - none.step_ms
     if more > 0:

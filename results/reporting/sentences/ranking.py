@@ -34,7 +34,11 @@ def order_sentence(order):
 
 
 def reasons(fast, slow):
-    """Why one step is longer: the term that adds most, from the breakdowns of both."""
+    """Why one is slower: ranks that do not compute; the term that adds most to its step, from the
+    breakdowns of both."""
+    if slow.ranks_computing < fast.ranks_computing:
+        yield (f"Why: {slow.ranks_computing} of {slow.strategy}'s ranks compute, "
+               f"{fast.ranks_computing} of {fast.strategy}'s.")
     steps = fast.term("step_ms"), slow.term("step_ms")
     if None in steps or steps[1] <= steps[0]:
         return
