@@ -14,7 +14,8 @@ from .summary import Summary
 TREE = pathlib.Path(__file__).resolve().parents[2]
 TITLE = "Shakedown: performance report"
 PASS, FAIL, USAGE, INTERNAL = 0, 1, 2, 4
-PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"), "jinja2": ("HTML page", "python3-jinja2")}
+PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
+            "jinja2": ("HTML page", "python3-jinja2")}
 
 
 def parse(usage, arguments):

@@ -28,7 +28,8 @@ class Run:
     @property
     def machine(self):
         header = self.header
-        return header.get("gpu") or header.get("processor") or header.get("host") or "machine unknown"
+        return next((header[key] for key in ("gpu", "processor", "host") if header.get(key)),
+                    "machine unknown")
 
     @property
     def name(self):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from . import words
 from .records import number
-from .summary import TERMS, highest
+from .summary import TERMS, highest, median_of
 
 
 @dataclass
@@ -64,14 +64,11 @@ def method_notes(rows):
     if any(len(measured.steps) == 1 for measured in rated):
         notes.append("1 run: the interval is its median step's; images/s is over its whole window")
     for measured in rows:
-        times = [number(epoch, "epoch_s") for history in measured.histories for epoch in history[:1]]
-        later = [number(epoch, "epoch_s") for history in measured.histories
-                 for epoch in history[1:]]
-        times, later = [t for t in times if t], [t for t in later if t]
-        if times and later and statistics.median(times) > 1.2 * statistics.median(later):
-            notes.append(f"{measured.strategy}: the first epoch took {words.seconds(times[0])} s, "
-                         f"the median of the others is {words.seconds(statistics.median(later))} s;"
-                         f" the means hold both")
+        first = median_of([epoch for h in measured.histories for epoch in h[:1]], "epoch_s")
+        others_ = median_of([epoch for h in measured.histories for epoch in h[1:]], "epoch_s")
+        if first and others_ and first > 1.2 * others_:
+            notes.append(f"{measured.strategy}: the first epoch took {words.seconds(first)} s, the "
+                         f"median of the others is {words.seconds(others_)} s; the means hold both")
     return notes
 
 
@@ -93,29 +90,29 @@ def collectives(summary):
     found = {}
     for run in summary.runs:
         for record in run.of("collective"):
-            key = tuple(str(record.get(key, "")) for key in (
-                "operation", "transport", "launch_mode", "registration", "in_place", "dtype"))
-            found.setdefault((*key, record.get("world_size", 0), run.machine), []).append(record)
-    for key in sorted(found, key=str):
-        operation, transport, mode, registration, in_place, dtype, ranks, machine = key
-        records = [r for r in found[key] if None not in (number(r, "bytes"), number(r, "busbw_gbs"))]
-        if not records:
-            continue
+            if None not in (number(record, "bytes"), number(record, "busbw_gbs")):
+                key = way_of_running(run, record), record.get("world_size", 0)
+                found.setdefault(key, []).append(record)
+    for (way, ranks), records in sorted(found.items(), key=lambda item: str(item[0])):
         least = min(record["bytes"] for record in records)
-        times = [number(r, "time_us_p50") for r in records if r["bytes"] == least]
+        latency = median_of([r for r in records if r["bytes"] == least], "time_us_p50")
         fastest = max(records, key=lambda record: record["busbw_gbs"])
         wrong = [number(r, "wrong_elements") for r in records]
-        words_ = [operation, dtype, "in place" if in_place == "True" else "", mode.replace("_", " "),
-                  f"registration {registration}" if registration not in ("", "0") else "",
-                  transport, machine]
+        wrong = [elements for elements in wrong if elements is not None]
         table.rows.append([
-            ", ".join(word for word in words_ if word), str(ranks),
-            f"{statistics.median(t for t in times if t is not None):.2f} at {words.size(least)}"
-            if any(t is not None for t in times) else "-",
+            way, str(ranks), "-" if latency is None else f"{latency:.2f} at {words.size(least)}",
             f"{fastest['busbw_gbs']:.4g}", words.size(fastest["bytes"]),
-            f"{sum(w for w in wrong if w is not None):.0f}" if any(w is not None for w in wrong)
-            else "not checked"])
+            f"{sum(wrong):.0f}" if wrong else "not checked"])
     return [table] if table.rows else []
+
+
+def way_of_running(run, record):
+    parts = [record.get("operation"), record.get("dtype"),
+             "in place" if record.get("in_place") else "",
+             str(record.get("launch_mode", "")).replace("_", " "),
+             f"registration {record['registration']}" if record.get("registration") else "",
+             record.get("transport"), run.machine]
+    return ", ".join(part for part in parts if part)
 
 
 def links(summary):

@@ -105,8 +105,9 @@ def draw_buckets(axes, records):
         axes.barh(row, end - start - exposed, left=start, color="#56B4E9", height=0.6)
         axes.barh(row, exposed, left=end - exposed, color="#D55E00", hatch="//", edgecolor="white",
                   height=0.6)
-    axes.set_yticks(range(len(records)), [f"{r['index']} ({words.size(r['bytes'])})" if r.get("bytes")
-                                          else str(r["index"]) for r in records])
+    names = [f"{record['index']} ({words.size(record['bytes'])})" if record.get("bytes")
+             else str(record["index"]) for record in records]
+    axes.set_yticks(range(len(records)), names)
     axes.set_ylim(len(records) - 0.4, -0.6)
     axes.set_xlabel("ms since the step began")
     axes.set_ylabel("bucket")

@@ -9,7 +9,7 @@ from . import style
 ANNOTATED = 16  # ranks up to which a heat map's fields hold their figures
 
 SAMPLED = {"utilisation": "utilisation, %", "memory": "memory, GiB",
-           "temperature_c": "temperature, C", "power_w": "power, W", "sm_clock_mhz": "SM clock, MHz"}
+           "temperature_c": "temperature, C", "power_w": "power, W", "sm_clock_mhz": "clock, MHz"}
 
 
 def collective_bandwidth(summary):
@@ -78,7 +78,7 @@ def draw_map(figure, axes, field):
     known = [value for row in field for value in row if value == value]
     low, high = min(known), max(known)
     image = axes.imshow(field, cmap="viridis", vmin=min(low, 0.9 * high), vmax=high)
-    image.get_cmap().set_bad("#EEEEEE")
+    axes.set_facecolor("#EEEEEE")  # where there is no link
     if ranks <= ANNOTATED:
         middle = (min(low, 0.9 * high) + high) / 2
         for i, row in enumerate(field):
@@ -104,8 +104,9 @@ def gpu_samples(summary):
             continue
         time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
         lines.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append((time, record))
+    samples = [record for line in lines.values() for _, record in line]
     units = {key: unit for key, unit in SAMPLED.items()
-             if any(number(record, key) is not None for line in lines.values() for _, record in line)}
+             if any(number(record, key) is not None for record in samples)}
     if not units:
         return None
     start = min(time for line in lines.values() for time, _ in line)

@@ -31,7 +31,7 @@ def times(measured):
 
 
 def beyond_none(group, measured):
-    """The step's time beyond that of `none`: all that the exchange costs, waits and interference."""
+    """The step's time beyond that of `none`: all that the exchange costs, interference too."""
     none = next((other for other in group if other.strategy == "none"), None)
     if none is None or None in (none.step_ms, measured.step_ms):
         return
@@ -56,30 +56,25 @@ def against_all_reduce(group):
                    f"{words.ms(reference)}: {ratio:.2f} times as {'long' if longer else 'short'}.")
 
 
-def highest_rank(steps, key):
-    """The rank that has most, and how much: medians over repetitions of one value a rank."""
-    lists = [step[key] for step in steps if isinstance(step.get(key), list) and step[key]]
-    if not lists or len({len(values) for values in lists}) > 1:
-        return None
-    records = [dict(enumerate(values)) for values in lists]
-    ranks = {rank: median_of(records, rank) for rank in records[0]}
-    ranks = {rank: value for rank, value in ranks.items() if value is not None}
-    return max(ranks.items(), key=lambda item: item[1]) if ranks else None
+def per_rank(steps, key):
+    """{rank: median over the repetitions} of a key with one value a rank."""
+    records = [dict(enumerate(step[key])) for step in steps if isinstance(step.get(key), list)]
+    ranks = {rank: median_of(records, rank) for record in records for rank in record}
+    return {rank: value for rank, value in ranks.items() if value is not None}
 
 
 def bytes_sent(measured):
-    found = highest_rank(measured.steps, "bytes_per_step_measured")
-    if found is None:
+    ranks = per_rank(measured.steps, "bytes_per_step_measured")
+    if not ranks:
         return
-    rank, sent = found
+    rank, sent = max(ranks.items(), key=lambda item: item[1])
     sources = sorted({step["bytes_source"] for step in measured.steps if step.get("bytes_source")})
     counted = f", counted by {words.listed(sources)}" if sources else ""
-    predicted = highest_rank([{"p": [step["bytes_per_step_predicted"][rank]]} for step in
-                              measured.steps if isinstance(step.get("bytes_per_step_predicted"), list)
-                              and len(step["bytes_per_step_predicted"]) > rank], "p")
     text = f"{measured.strategy}: rank {rank} moves most, {words.size(sent)} a step{counted}"
-    if predicted and predicted[1]:
-        text += f"; {words.size(predicted[1])} are predicted ({100 * (sent / predicted[1] - 1):+.1f} %)"
+    predicted = per_rank(measured.steps, "bytes_per_step_predicted").get(rank)
+    if predicted:
+        text += (f"; {words.size(predicted)} are predicted "
+                 f"({100 * (sent / predicted - 1):+.1f} %)")
     yield text + "."
 
 
@@ -96,14 +91,15 @@ def buckets(measured):
         index = max(exposed, key=exposed.get)
         last = "" if exposed[index] == 0 else (f"; bucket {index} is exposed longest, "
                                                f"{words.ms(exposed[index])}")
-        yield (f"{measured.strategy}: of {words.ms(busy)} in {words.count(len(records), 'bucket')}, "
+        yield (f"{measured.strategy}: of {words.ms(busy)} in "
+               f"{words.count(len(records), 'bucket')}, "
                f"{words.percent(sum(hidden) / busy)} is hidden behind backward{last}.")
     ranks = [record["straggler_rank"] for record in records
              if number(record, "straggler_rank") is not None]
     if ranks:
         late = max(set(ranks), key=ranks.count)
-        yield (f"{measured.strategy}: rank {late} is the last to be ready for {ranks.count(late)} of "
-               f"{words.count(len(ranks), 'bucket')}.")
+        yield (f"{measured.strategy}: rank {late} is the last to be ready for "
+               f"{ranks.count(late)} of {words.count(len(ranks), 'bucket')}.")
 
 
 def overhead(group):

@@ -46,8 +46,8 @@ def accuracies(trained):
         if high[0] - low[0] > margin:
             apart.append(f"{low[1].strategy} is {points(high[0] - low[0])} below "
                          f"{high[1].strategy}, more than the {points(margin)} that "
-                         f"{low[2]['validated_images']:,} validation images leave open (95 %): they "
-                         f"do not converge alike.")
+                         f"{low[2]['validated_images']:,} validation images leave open (95 %): "
+                         f"they do not converge alike.")
     return said + (apart or ["They converge alike: no two differ by more than their validation "
                              "images leave open (95 %, of the images alone)."])
 
@@ -76,14 +76,14 @@ def certificates(measured):
         worst = max(kinds[False], key=lambda c: number(c, "max_abs_diff") or 0)
         figures = ""
         if None not in (number(worst, "max_abs_diff"), number(worst, "tolerance")):
-            figures = (f", they differ by {worst['max_abs_diff']:.3g} where {worst['tolerance']:.3g} "
-                       f"is allowed")
+            figures = (f", they differ by {worst['max_abs_diff']:.3g} where "
+                       f"{worst['tolerance']:.3g} is allowed")
         return [f"Certificate FAILED: {measured.strategy} does not hold the weights of "
                 f"{worst.get('reference') or 'its reference'} after a step{figures}."]
     if True in kinds and kinds[True][0].get("reference"):
         diffs = [number(c, "max_abs_diff") for c in kinds[True]]
         diffs = [diff for diff in diffs if diff is not None]
         figures = f" (largest difference {max(diffs):.3g})" if diffs else ""
-        return [f"Certificate passed: {measured.strategy} holds the weights of {kinds[True][0]['reference']} "
-                f"after each of three steps{figures}."]
+        return [f"Certificate passed: {measured.strategy} holds the weights of "
+                f"{kinds[True][0]['reference']} after each of three steps{figures}."]
     return []

@@ -52,9 +52,10 @@ def mixed_options(summary):
         for key in sorted(set().union(*found) - IRRELEVANT - IDENTITY):
             values = sorted({str(settings[key]) for settings in found if key in settings})
             if len(values) > 1:
-                yield (f"{configuration.strategy} ({words.setting(configuration.conditions, summary.shared)}): its "
-                       f"runs differ in --{key.replace('_', '-')} ({', '.join(values)}) and are "
-                       f"taken together here.")
+                setting = words.setting(configuration.conditions, summary.shared)
+                yield (f"{configuration.strategy} ({setting}): its runs differ in "
+                       f"--{key.replace('_', '-')} ({', '.join(values)}) and are taken together "
+                       f"here.")
 
 
 def wrong_data(summary):
@@ -62,8 +63,9 @@ def wrong_data(summary):
         for run in summary.runs:
             wrong = [r for r in run.of(kind) if number(r, "wrong_elements")]
             if wrong:
-                yield (f"Wrong data: {words.count(len(wrong), f'{kind} record')} of {run.name} with "
-                       f"{sum(r['wrong_elements'] for r in wrong):.0f} wrong elements.")
+                elements = sum(record["wrong_elements"] for record in wrong)
+                yield (f"Wrong data: {words.count(len(wrong), f'{kind} record')} of {run.name} "
+                       f"with {elements:.0f} wrong elements.")
 
 
 def slow_links(summary):

@@ -31,8 +31,9 @@ def growth(summary, conditions, strategy, points):
 
     setting = summary.name(conditions, without=("world_size",))
     figures = words.listed(f"{words.rate(point.rate.median)} on {ranks(point)}" for point in points)
-    return (f"{strategy}{f' ({setting})' if setting else ''}: images/s {figures}; a computing rank's "
-            f"share goes from {words.rate(shares[0])} to {words.rate(shares[1])} "
+    where = f" ({setting})" if setting else ""
+    return (f"{strategy}{where}: images/s {figures}; a computing rank's share goes from "
+            f"{words.rate(shares[0])} to {words.rate(shares[1])} "
             f"({100 * (shares[1] / shares[0] - 1):+.1f} %).")
 
 
@@ -41,8 +42,8 @@ def against_single(summary, measured):
                           summary.single(measured.conditions))
     if efficiency is not None and single and measured.conditions.world_size > 1:
         yield (f"{measured.strategy} has {words.percent(efficiency)} of "
-               f"{measured.conditions.world_size} times the {words.rate(single.rate.median)} images/s "
-               f"of one rank ({single.strategy}).")
+               f"{measured.conditions.world_size} times the {words.rate(single.rate.median)} "
+               f"images/s of one rank ({single.strategy}).")
 
 
 def beside_all_reduce(summary, points):
@@ -50,8 +51,8 @@ def beside_all_reduce(summary, points):
         other = summary.measured.get((point.conditions, "all-reduce"))
         if other and other.rate:
             ratio = point.rate.median / other.rate.median
-            yield (f"On {words.count(point.conditions.world_size, 'rank')} {point.strategy} reaches "
-                   f"{words.percent(ratio)} of all-reduce's images/s "
+            yield (f"On {words.count(point.conditions.world_size, 'rank')} {point.strategy} "
+                   f"reaches {words.percent(ratio)} of all-reduce's images/s "
                    f"({words.rate(point.rate.median)} against {words.rate(other.rate.median)}).")
 
 
