@@ -73,7 +73,7 @@ def compared(old, new, threshold):
                          "step or epoch records (collectives: collective_perf --reference)")
     table = Table(f"OLD against NEW, threshold {threshold:g} %",
                   ["configuration", "OLD images/s", "low to high", "NEW images/s", "low to high",
-                   "change", "95 % interval", "efficiency", "best accuracy", "verdict"])
+                   "change", "its interval", "efficiency", "best accuracy", "verdict"])
     for one in found:
         table.rows.append([
             one.name, words.rate(one.old.median), words.interval(one.old),
@@ -92,7 +92,8 @@ def signed(ratio):
 
 
 def notes(old, new, found):
-    said = ["efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither is "
+    said = ["its interval: from NEW's low over OLD's high to NEW's high over OLD's low",
+            "efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither is "
             "part of the verdict"]
     ranges = [one for one in found if "range" in (one.old.kind, one.new.kind)]
     if ranges:

@@ -94,7 +94,7 @@ class Figures(Report):
         self.assertEqual(row(text, "all-reduce")[:3], ["1,000", "50", "71.00 %"])
         self.assertIn("ddp: the first epoch took 200 s, the median of the others is 50 s", text)
         self.assertNotIn("all-reduce: the first epoch", text)
-        self.assertIn("ddp waited for data 0.1 % of its training (0.3 of 300 s)", text)
+        self.assertIn("ddp waited for data 0.1 % of its training (0.30 of 300.00 s)", text)
 
     def test_one_json_a_strategy(self):
         self.text_of(*training("ddp", [0.5, 0.75]), step("ddp", 900),

@@ -36,7 +36,8 @@ def training_time(summary):
 
 
 def curves(summary, keys, unit, scale=1):
-    """A line a training; keys: {record key: (line style, what it is)}."""
+    """A line a training; keys: {record key: (line style, what it is)}. Of lines that lie on one
+    another all are seen: the first strategies' are wider, and below."""
     def points(history, key):
         drawn = [(epoch["epoch"], scale * number(epoch, key)) for epoch in history
                  if number(epoch, key) is not None]
@@ -47,13 +48,14 @@ def curves(summary, keys, unit, scale=1):
 
     figure, found = style.grouped_panels(summary, with_points, height=3.6)
     for axes, trained in found:
-        for measured in trained:
+        for over, measured in enumerate(reversed(trained)):
             for i, history in enumerate(measured.histories):
                 for key, (line, what) in keys.items():
                     drawn = points(history, key)
                     if drawn:
                         axes.plot(*zip(*drawn), line, color=style.colour(measured.strategy),
-                                  marker=".", linewidth=1.4,
+                                  marker=".", linewidth=1.2 + 1.1 * over,
+                                  zorder=3 - over / 10,
                                   label=f"{measured.strategy}, {what}" if i == 0 else None)
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -74,4 +74,4 @@ def waiting_for_data(measured):
         waited = sum(epoch["input_stall_ms"] for epoch in known) / 1e3
         total = sum(epoch["epoch_s"] for epoch in known)
         yield (f"{measured.strategy} waited for data {words.percent(waited / total)} of its "
-               f"training ({words.seconds(waited)} of {words.seconds(total)} s).")
+               f"training ({waited:.2f} of {total:.2f} s).")
