@@ -1,0 +1,12 @@
+"""What results/report is made of. It reads the programs' records and nothing else.
+
+records     files to runs; what names a configuration
+summary     runs to what was measured of each configuration
+intervals   the statistics
+words       figures as text
+tables      what is printed as a table, in text and HTML alike
+sentences/  what is said, one file a topic; each sentence is made from the figures it names
+plots/      one PNG file each, for what there are records of
+text, page, exports   performance_report.txt, comparison_report.html, results_<strategy>.json
+against     two runs compared
+"""

@@ -1,0 +1,61 @@
+"""results_<strategy>.json: one file a strategy, for scripts."""
+
+import json
+
+FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.json",
+         "parameter-server": "results_ps.json"}
+
+
+def file_name(strategy):
+    return FILES.get(strategy) or f"results_{strategy.replace('-', '_')}.json"
+
+
+def exported(summary, measured):
+    """One configuration, flat; a figure that was not measured is null, a list has one value an
+    epoch. Accuracies are from 0 to 1."""
+    rate = measured.rate
+    history = measured.histories[-1] if measured.histories else []
+    epochs = [epoch for epoch in history if epoch["epoch"] > 0]
+    known = measured.communication
+    conditions = measured.conditions._asdict()
+    return {
+        "strategy": measured.strategy,
+        **conditions,
+        "ranks_computing": measured.ranks_computing,
+        "throughput_images_per_s": rate and rate.mean,
+        "throughput_median_images_per_s": rate and rate.median,
+        "throughput_low_images_per_s": rate and rate.low,
+        "throughput_high_images_per_s": rate and rate.high,
+        "samples": rate and rate.samples,
+        "seconds_per_epoch": measured.epoch_s,
+        "best_accuracy": measured.best_accuracy,
+        "epoch": [epoch["epoch"] for epoch in epochs],
+        **{key: [epoch.get(key) for epoch in epochs]
+           for key in ("train_loss", "val_loss", "train_top1", "val_top1", "epoch_s")},
+        "step_ms": measured.step_ms,
+        "communication_ms": known.get("total"),
+        "push_ms": known.get("push"),
+        "pull_ms": known.get("pull"),
+        "exposed_communication_ms": known.get("exposed"),
+        "efficiency_vs_none": summary.efficiency_vs_none(measured),
+        "efficiency_vs_single": summary.efficiency_vs_single(measured),
+        "peak_memory_bytes": measured.peak_memory,
+        "certificate_passed": measured.certified,
+    }
+
+
+def write_exports(summary, folder):
+    """The first configuration (the trained before the only timed, then most ranks) at the top, all
+    others of the strategy in a list, in the same form. Returns the paths."""
+    strategies = {}
+    for measured in summary.measured.values():
+        if measured.rate or measured.histories:
+            strategies.setdefault(measured.strategy, []).append(measured)
+    paths = []
+    for strategy, found in strategies.items():
+        found.sort(key=lambda measured: (not measured.histories, -measured.conditions.world_size))
+        first, *others = (exported(summary, measured) for measured in found)
+        path = folder / file_name(strategy)
+        path.write_text(json.dumps({**first, "other_configurations": others}, indent=1) + "\n")
+        paths.append(path)
+    return paths

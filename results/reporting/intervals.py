@@ -1,0 +1,77 @@
+"""The statistics of the report."""
+
+import math
+import statistics
+from typing import NamedTuple, Optional
+
+from .records import number
+
+
+class Rate(NamedTuple):
+    """Throughput of a configuration, images/s."""
+    mean: float
+    median: float
+    low: Optional[float]
+    high: Optional[float]
+    samples: int
+    kind: str  # what low and high are: "95 % interval", "range", or empty
+
+
+def median_interval(samples):
+    """(low, high, kind): a distribution-free interval of the median.
+
+    The order statistics x(k) and x(n+1-k) hold the median with probability
+    1 - 2 P(B < k), B binomial (n, 1/2) (David, Nagaraja: Order Statistics, 7.1); k is the largest
+    for which that is 95 %. Below six samples not even the extremes reach it: their range.
+    """
+    ordered, n = sorted(samples), len(samples)
+    if n < 2:
+        return None, None, ""
+    if n < 6:
+        return ordered[0], ordered[-1], "range"
+    below, k = 0, 0
+    while 1 - 2 * (below + math.comb(n, k)) / 2 ** n >= 0.95:
+        below += math.comb(n, k)
+        k += 1
+    return ordered[k - 1], ordered[n - k], "95 % interval"
+
+
+def rate_of_steps(steps):
+    """Of `step` records: repetitions of one throughput run. A single one brings the interval that
+    its program took over steps."""
+    rates = [step["images_per_s"] for step in steps]
+    low, high, kind = median_interval(rates)
+    recorded = number(steps[0], "images_per_s_low"), number(steps[0], "images_per_s_high")
+    if len(steps) == 1 and None not in recorded:
+        low, high, kind = *recorded, "95 % interval"
+    return Rate(statistics.fmean(rates), statistics.median(rates), low, high, len(rates), kind)
+
+
+def rate_of_epochs(epochs):
+    """Of `epoch` records: the mean is all images over all time, so that it agrees with the mean
+    time of an epoch."""
+    rates = [epoch["images_per_s"] for epoch in epochs]
+    seconds = [number(epoch, "epoch_s") for epoch in epochs]
+    mean = statistics.fmean(rates)
+    if all(seconds):
+        mean = sum(rate * s for rate, s in zip(rates, seconds)) / sum(seconds)
+    low, high, kind = median_interval(rates)
+    return Rate(mean, statistics.median(rates), low, high, len(rates), kind)
+
+
+def told_apart(first, second):
+    """Whether two rates differ: False where their intervals overlap; None where one has none, or
+    where ranges that are apart may be so by chance: of n and m samples of one distribution they are
+    with probability 2 / C(n+m, n), which must be 5 % at most."""
+    if None in (first.low, second.low):
+        return None
+    if first.low <= second.high and second.low <= first.high:
+        return False
+    by_chance = 2 / math.comb(first.samples + second.samples, first.samples)
+    return None if "range" in (first.kind, second.kind) and by_chance > 0.05 else True
+
+
+def accuracy_margin(first, second):
+    """By how much two accuracies may differ (95 %) from the choice of validation images alone:
+    1.96 sqrt(p(1-p)/n + q(1-q)/m). Each is (accuracy, images), an accuracy from 0 to 1."""
+    return 1.96 * math.sqrt(sum(p * (1 - p) / n for p, n in (first, second)))

@@ -1,0 +1,118 @@
+"""Communication of a step, the terms of its time, and its buckets."""
+
+from matplotlib.patches import Patch
+
+from .. import words
+from ..sentences.communication import overhead as overhead_of
+from ..summary import TERMS
+from . import style
+
+TERM_COLOURS = dict(zip(TERMS, ("#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#009E73", "#BBBBBB")))
+PARTS = {  # of a bar: colour, hatch, label
+    "push": ("#D55E00", None, "push of gradients"),
+    "pull": ("#F0B48A", None, "pull of weights"),
+    "exposed": ("#D55E00", "//", "exposed: the step waits"),
+    "hidden": ("#56B4E9", None, "hidden behind computing"),
+    "total": ("#0072B2", None, "communication"),
+    "beyond_none": ("#888888", "..", "step time beyond none's"),
+}
+
+
+def parts_of(known):
+    """What a bar is made of, left to right; its parts never add up to more than is known."""
+    if "push" in known and "pull" in known:
+        return {"push": known["push"], "pull": known["pull"]}
+    if "total" in known and known.get("exposed", known["total"] + 1) <= known["total"]:
+        return {"exposed": known["exposed"], "hidden": known["total"] - known["exposed"]}
+    return {key: known[key] for key in ("total", "exposed", "beyond_none") if key in known and
+            (key != "exposed" or "total" not in known)}
+
+
+def overhead(summary):
+    figure, found = style.grouped_panels(summary, overhead_of, height=3)
+    for axes, bars in found:
+        longest, used = 0, {}
+        for row, (_, known) in enumerate(bars):
+            left = 0
+            for part, value in parts_of(known).items():
+                colour, hatch, label = PARTS[part]
+                used[label] = axes.barh(row, value, left=left, color=colour, hatch=hatch,
+                                        edgecolor="white", height=0.65)
+                left += value
+            axes.annotate(words.ms(left), (left, row), xytext=(5, 0), textcoords="offset points",
+                          va="center", fontsize=9)
+            longest = max(longest, left)
+        style.label_rows(axes, [name for name, _ in bars], "ms a step", longest)
+        axes.legend(used.values(), used.keys(), fontsize=8, frameon=False, loc="upper center",
+                    bbox_to_anchor=(0.5, -0.2), ncols=2)
+    return figure
+
+
+def breakdown(summary):
+    def broken_down(group):
+        return [measured for measured in group if measured.breakdowns]
+
+    figure, found = style.grouped_panels(summary, broken_down, height=3)
+    for axes, measured in found:
+        longest = 0
+        for row, one in enumerate(measured):
+            left = 0
+            for key, name in TERMS.items():
+                value = one.term(key)
+                if value is None or value <= 0:  # a residual may be below zero: it is in the table
+                    continue
+                axes.barh(row, value, left=left, color=TERM_COLOURS[key], height=0.65,
+                          edgecolor="white", linewidth=0.5)
+                left += value
+            longest = max(longest, left, one.term("step_ms") or 0)
+            if one.term("step_ms"):
+                axes.plot([one.term("step_ms")] * 2, [row - 0.4, row + 0.4], color="black")
+                axes.annotate(words.ms(one.term("step_ms")), (max(left, one.term("step_ms")), row),
+                              xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
+        style.label_rows(axes, [one.strategy for one in measured], "ms a step; line: measured step",
+                         longest)
+        axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
+                    frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+    return figure
+
+
+def bucket_timeline(summary):
+    """When each bucket's gradients were ready, waited, and were exchanged: the last run of each
+    configuration."""
+    found = []
+    for measured in summary.measured.values():
+        for records in measured.buckets[-1:]:
+            timed = [r for r in records if None not in (r.get("start_ms"), r.get("end_ms"),
+                                                        r.get("ready_ms"))]
+            if timed:
+                found.append((measured, sorted(timed, key=lambda record: record["index"])))
+    if not found:
+        return None
+    tallest = max(len(records) for _, records in found)
+    figure, panels = style.panels(
+        [f"{m.strategy}, {words.setting(m.conditions, without=('machine',))}" for m, _ in found],
+        height=1.6 + 0.28 * min(tallest, 24), width=6.5)
+    for axes, (_, records) in zip(panels, found):
+        draw_buckets(axes, records)
+    return figure
+
+
+def draw_buckets(axes, records):
+    for row, record in enumerate(records):
+        ready, start, end = (record[key] for key in ("ready_ms", "start_ms", "end_ms"))
+        exposed = min(max(record.get("exposed_ms") or 0, 0), end - start)
+        axes.barh(row, start - ready, left=ready, color="#DDDDDD", height=0.6)
+        axes.barh(row, end - start - exposed, left=start, color="#56B4E9", height=0.6)
+        axes.barh(row, exposed, left=end - exposed, color="#D55E00", hatch="//", edgecolor="white",
+                  height=0.6)
+    names = [f"{record['index']} ({words.size(record['bytes'])})" if record.get("bytes")
+             else str(record["index"]) for record in records]
+    axes.set_yticks(range(len(records)), names)
+    axes.set_ylim(len(records) - 0.4, -0.6)
+    axes.set_xlabel("ms since the step began")
+    axes.set_ylabel("bucket")
+    axes.grid(axis="x", alpha=0.25)
+    axes.legend([Patch(color="#DDDDDD"), Patch(color="#56B4E9"),
+                 Patch(facecolor="#D55E00", hatch="//", edgecolor="white")],
+                ["ready, waiting", "exchanged, hidden", "exchanged, exposed"], fontsize=8,
+                frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)

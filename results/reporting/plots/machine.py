@@ -1,0 +1,131 @@
+"""Collectives, links and the GPUs' own samples."""
+
+from datetime import datetime, timezone
+
+from .. import words
+from ..records import number
+from . import style
+
+ANNOTATED = 16  # ranks up to which a heat map's fields hold their figures
+
+SAMPLED = {"utilisation": "utilisation, %", "memory": "memory, GiB",
+           "temperature_c": "temperature, C", "power_w": "power, W", "sm_clock_mhz": "clock, MHz"}
+
+
+def collective_bandwidth(summary):
+    """busbw over size, a line an operation and way of running; repetitions by their median."""
+    panels = {}
+    for run in summary.runs:
+        for record in run.of("collective"):
+            if None in (number(record, "bytes"), number(record, "busbw_gbs")) or \
+                    record["bytes"] <= 0 or record["busbw_gbs"] <= 0:
+                continue
+            place = "in place" if record.get("in_place") else "out of place"
+            mode = str(record.get("launch_mode", "")).replace("_", " ")
+            if record.get("registration"):
+                mode += f", registration {record['registration']}"
+            key = (f"{words.count(record.get('world_size'), 'rank')}, {place}, {mode}, "
+                   f"{record.get('dtype')}, {record.get('transport')}, {run.machine}")
+            line = panels.setdefault(key, {}).setdefault(record.get("operation"), {})
+            line.setdefault(record["bytes"], []).append(record["busbw_gbs"])
+    if not panels:
+        return None
+    figure, all_axes = style.panels(list(panels), height=3.8)
+    operations = sorted({str(operation) for lines in panels.values() for operation in lines})
+    for axes, lines in zip(all_axes, panels.values()):
+        for operation, sizes in lines.items():
+            i = operations.index(str(operation))
+            medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
+            axes.plot(*zip(*medians), marker=".", color=style.LINES[i % len(style.LINES)],
+                      linestyle="-" if i < len(style.LINES) else "--", label=operation)
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: words.size(value))
+        axes.tick_params(axis="x", labelrotation=30)
+        axes.set_xlabel("size")
+        axes.set_ylabel("busbw, GB/s")
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def link_matrix(summary):
+    """A map a run, direction and concurrency; bidirectional links are one figure a pair."""
+    maps = {}
+    for run in summary.runs:
+        for link in run.of("link"):
+            if None not in (number(link, key) for key in ("from", "to", "bandwidth_gbs")):
+                key = (f"{link.get('direction')}, {link.get('concurrency')}, "
+                       f"{words.size(link['bytes']) + ', ' if link.get('bytes') else ''}"
+                       f"{run.header.get('started', '')}", run.path)
+                maps.setdefault(key, []).append(link)
+    if not maps:
+        return None
+    figure, all_axes = style.panels([title for title, _ in maps], height=4.2)
+    for axes, links in zip(all_axes, maps.values()):
+        ranks = max(max(link["from"], link["to"]) for link in links) + 1
+        field = [[float("nan")] * ranks for _ in range(ranks)]
+        for link in links:
+            field[link["from"]][link["to"]] = link["bandwidth_gbs"]
+            if link.get("direction") == "bidirectional":
+                field[link["to"]][link["from"]] = link["bandwidth_gbs"]
+        draw_map(figure, axes, field)
+    return figure
+
+
+def draw_map(figure, axes, field):
+    ranks = len(field)
+    known = [value for row in field for value in row if value == value]
+    low, high = min(known), max(known)
+    image = axes.imshow(field, cmap="viridis", vmin=min(low, 0.9 * high), vmax=high)
+    axes.set_facecolor("#EEEEEE")  # where there is no link
+    if ranks <= ANNOTATED:
+        middle = (min(low, 0.9 * high) + high) / 2
+        for i, row in enumerate(field):
+            for j, value in enumerate(row):
+                if value == value:
+                    axes.text(j, i, f"{value:.3g}", ha="center", va="center", fontsize=8,
+                              color="white" if value < middle else "black")
+    step = max(1, ranks // 16)
+    axes.set_xticks(range(0, ranks, step))
+    axes.set_yticks(range(0, ranks, step))
+    axes.set_xlabel("to rank")
+    axes.set_ylabel("from rank")
+    figure.colorbar(image, ax=axes, label="GB/s", shrink=0.85)
+
+
+def gpu_samples(summary):
+    """`health` records over time, a line a GPU."""
+    lines = {}
+    for record in summary.records("health"):
+        try:
+            time = datetime.fromisoformat(str(record.get("time")).replace("Z", "+00:00"))
+        except ValueError:
+            continue
+        time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        lines.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append((time, record))
+    samples = [record for line in lines.values() for _, record in line]
+    units = {key: unit for key, unit in SAMPLED.items()
+             if any(number(record, key) is not None for record in samples)}
+    if not units:
+        return None
+    start = min(time for line in lines.values() for time, _ in line)
+    figure = style.Figure(figsize=(9, 1.9 * len(units) + 1.2), layout="constrained")
+    all_axes = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (key, unit) in zip(all_axes, units.items()):
+        for i, (gpu, line) in enumerate(sorted(lines.items())):
+            scale = 2 ** -30 if key == "memory" else 1
+            drawn = [((time - start).total_seconds(), scale * number(record, key))
+                     for time, record in sorted(line, key=lambda sample: sample[0])
+                     if number(record, key) is not None]
+            if drawn:
+                axes.plot(*zip(*drawn), color=style.LINES[i % len(style.LINES)], label=gpu,
+                          linestyle="-" if i < len(style.LINES) else "--", linewidth=1.2)
+        axes.set_ylabel(unit)
+        axes.set_ylim(0)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+    all_axes[-1].set_xlabel(f"s since {start:%Y-%m-%d %H:%M:%S} UTC")
+    all_axes[0].legend(fontsize=8, frameon=False, ncols=4, loc="lower left",
+                       bbox_to_anchor=(0, 1))
+    return figure

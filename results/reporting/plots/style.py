@@ -1,0 +1,112 @@
+"""What all plots share. Figures are made without pyplot, so that no state is left behind."""
+
+import math
+import textwrap
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from .. import words
+
+# Okabe and Ito's colours, which most colour-blind readers tell apart.
+COLOURS = {"ddp": "#0072B2", "all-reduce": "#E69F00", "parameter-server": "#D55E00",
+           "parameter-server-sharded": "#CC79A7", "parameter-server-async": "#882255",
+           "data-parallel": "#56B4E9", "zero1": "#009E73", "zero2": "#44AA99", "fsdp": "#999933",
+           "none": "#888888"}
+LINES = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#999933"]
+PANELS_AT_MOST = 12
+DPI = 120
+
+
+def colour(strategy):
+    return COLOURS.get(strategy, "#444444")
+
+
+def panels(titles, height=3.4, width=5.2):
+    """A figure with a panel for each title, up to three in a row; (figure, axes). Of more than
+    twelve the first twelve are drawn, and the figure says so (finish)."""
+    shown = titles[:PANELS_AT_MOST]
+    across = 2 if len(shown) in (2, 4) else min(len(shown), 3)
+    down = math.ceil(len(shown) / across)
+    figure = Figure(figsize=(max(width * across, 7), height * down + 1.1), layout="constrained")
+    grid = list(figure.subplots(down, across, squeeze=False).flat)
+    for axes, title in zip(grid, shown):
+        axes.set_title("\n".join(textwrap.wrap(title, 52 if across > 1 else 80)), fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=9)
+    for axes in grid[len(shown):]:
+        axes.remove()
+    figure.left_out = len(titles) - len(shown)
+    return figure, grid[:len(shown)]
+
+
+def grouped_panels(summary, wanted, **sizes):
+    """Panels for the groups in which `wanted` finds something; (figure, [(axes, found)]), or
+    (None, []). What all panels share stands in the figure's heading only."""
+    found = [(conditions, wanted(group)) for conditions, group in summary.groups()]
+    found = [(conditions, things) for conditions, things in found if things]
+    if not found:
+        return None, []
+    same = words.shared([conditions for conditions, _ in found])
+    if not same:
+        same = set(words.parts(found[0][0]))
+    figure, axes = panels([words.setting(conditions, same) for conditions, _ in found], **sizes)
+    figure.shared = words.setting(found[0][0], set(words.parts(found[0][0])) - same)
+    return figure, list(zip(axes, (things for _, things in found)))
+
+
+def comparison_panels(summary, wanted, **sizes):
+    """As grouped_panels, for bars of strategies side by side: (figure, [(axes, names, found)]).
+    Groups of one strategy have nothing beside them: they are drawn where there are no others, all
+    in one panel."""
+    figure, found = grouped_panels(summary, lambda group: wanted(group)[1:] and wanted(group),
+                                   **sizes)
+    if figure:
+        return figure, [(axes, [m.strategy for m in things], things) for axes, things in found]
+    alone = [measured for _, group in summary.groups() for measured in wanted(group)]
+    if not alone:
+        return None, []
+    figure, (axes,) = panels([""], height=1 + 0.45 * len(alone), width=9)
+    return figure, [(axes, [", ".join(filter(None, (m.strategy, summary.name(m.conditions))))
+                            for m in alone], alone)]
+
+
+def bars(axes, names, strategies, values, unit, low_high=None, text=words.rate):
+    """Horizontal bars from the top, with their figures; low_high draws intervals."""
+    at = range(len(names))
+    axes.barh(at, values, color=[colour(strategy) for strategy in strategies], height=0.65)
+    ends = list(values)
+    for i, ends_of in enumerate(low_high or []):
+        if None not in ends_of:
+            axes.plot(ends_of, (i, i), color="black", linewidth=1.2, marker="|", markersize=8)
+            ends[i] = max(values[i], ends_of[1])
+    for i, value in enumerate(values):
+        axes.annotate(text(value), (ends[i], i), xytext=(5, 0), textcoords="offset points",
+                      va="center", fontsize=9, bbox={"fc": "white", "ec": "none", "pad": 0.5})
+    label_rows(axes, names, unit, max(ends))
+
+
+def label_rows(axes, names, unit, longest):
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.set_xlim(0, longest * 1.22 or 1)
+    axes.set_xlabel(unit)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(thousands)
+
+
+def thousands(value, _):
+    return f"{value:,.6g}"
+
+
+def finish(figure, caption, source, path):
+    """Heading, machine and date below, and the file."""
+    about = textwrap.wrap(getattr(figure, "shared", ""), int(figure.get_figwidth() * 11))
+    figure.suptitle("\n".join([caption, *about]), fontsize=11)
+    if getattr(figure, "left_out", 0):
+        source += f"; {figure.left_out} more panels are left out"
+    wide = int(figure.get_figwidth() * 16)
+    figure.supxlabel("\n".join(textwrap.wrap(source, wide)), fontsize=8, color="#555555", x=0.01,
+                     ha="left")
+    figure.savefig(path, dpi=DPI)
+    return path

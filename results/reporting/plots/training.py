@@ -1,0 +1,75 @@
+"""Throughput, time and learning of the strategies."""
+
+from .. import words
+from ..records import number
+from . import style
+
+
+def by_rate(group):
+    return sorted((m for m in group if m.rate), key=lambda measured: -measured.rate.median)
+
+
+def throughput(summary):
+    """Medians with their intervals; none, where measured, is the bound that a line shows."""
+    figure, found = style.comparison_panels(summary, by_rate, height=2.6)
+    for axes, names, rated in found:
+        rates = [measured.rate for measured in rated]
+        style.bars(axes, names, [measured.strategy for measured in rated],
+                   [rate.median for rate in rates], "images/s, median",
+                   [(rate.low, rate.high) for rate in rates])
+        for measured in rated:
+            if measured.strategy == "none" and "none" in names:
+                axes.axvline(measured.rate.median, color=style.colour("none"), linestyle="--",
+                             linewidth=1)
+    return figure
+
+
+def training_time(summary):
+    def timed(group):
+        return sorted((m for m in group if m.epoch_s), key=lambda measured: measured.epoch_s)
+
+    figure, found = style.comparison_panels(summary, timed, height=2.4)
+    for axes, names, measured in found:
+        style.bars(axes, names, [m.strategy for m in measured], [m.epoch_s for m in measured],
+                   "s an epoch, mean", text=lambda value: f"{words.seconds(value)} s")
+    return figure
+
+
+def curves(summary, keys, unit, scale=1):
+    """A line a training; keys: {record key: (line style, what it is)}. Of lines that lie on one
+    another all are seen: the first strategies' are wider, and below."""
+    def points(history, key):
+        drawn = [(epoch["epoch"], scale * number(epoch, key)) for epoch in history
+                 if number(epoch, key) is not None]
+        return sorted(drawn)
+
+    def with_points(group):
+        return [m for m in group if any(points(h, key) for h in m.histories for key in keys)]
+
+    figure, found = style.grouped_panels(summary, with_points, height=3.6)
+    for axes, trained in found:
+        for over, measured in enumerate(reversed(trained)):
+            for i, history in enumerate(measured.histories):
+                for key, (line, what) in keys.items():
+                    drawn = points(history, key)
+                    if drawn:
+                        axes.plot(*zip(*drawn), line, color=style.colour(measured.strategy),
+                                  marker=".", linewidth=1.2 + 1.1 * over,
+                                  zorder=3 - over / 10,
+                                  label=f"{measured.strategy}, {what}" if i == 0 else None)
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylabel(unit)
+        axes.grid(alpha=0.25)
+        axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def loss_curves(summary):
+    return curves(summary, {"train_loss": ("-", "training"), "val_loss": ("--", "validation")},
+                  "cross-entropy, nats")
+
+
+def accuracy_curves(summary):
+    return curves(summary, {"val_top1": ("-", "validation"), "train_top1": (":", "training")},
+                  "top-1 accuracy, %", scale=100)

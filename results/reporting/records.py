@@ -1,0 +1,149 @@
+"""Reads .jsonl files (results/schema.json) into runs, tolerant of keys that are absent."""
+
+import json
+import pathlib
+from typing import NamedTuple
+
+USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
+          "link", "split", "health")
+
+
+class UsageError(Exception):
+    """Something the user must change: names the option or file."""
+
+
+class Run:
+    """What one start of a program wrote: from its `run` record to its `end`."""
+
+    def __init__(self, path, header):
+        self.path = path
+        self.header = header
+        self.records = []
+        self.end = None
+        self.cut_at = None  # the line that a crash left unfinished
+
+    def of(self, kind):
+        return [record for record in self.records if record.get("kind") == kind]
+
+    @property
+    def machine(self):
+        header = self.header
+        return next((header[key] for key in ("gpu", "processor", "host") if header.get(key)),
+                    "machine unknown")
+
+    @property
+    def name(self):
+        """As sentences call it: program, start and file."""
+        words = [self.header.get("program", "a run without a run record"),
+                 self.header.get("started", ""), f"({self.path})"]
+        return " ".join(word for word in words if word)
+
+
+def number(record, key):
+    """A key's value where it is a number, else None: absent and null both mean not measured."""
+    value = record.get(key)
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+class Conditions(NamedTuple):
+    """What two configurations must share for their strategies to be compared."""
+    machine: str
+    nodes: int
+    transport: str
+    backend: str
+    model: str
+    image_size: int
+    classes: int
+    precision: str
+    batch: int  # images an update
+    batch_of: str  # "a rank", or "globally" where --global-batch divided it
+    accumulate: int
+    world_size: int
+    optimizer: str
+    data: str
+
+
+class Configuration(NamedTuple):
+    conditions: Conditions
+    strategy: str
+
+
+def configuration_of(run, record):
+    header = run.header
+    global_batch = number(header, "options.global_batch")
+    return Configuration(
+        Conditions(
+            machine=run.machine,
+            nodes=len(set(header.get("hosts") or [])) or 1,
+            transport=header.get("transport", ""),
+            backend=record.get("backend", header.get("backend", "")),
+            model=record.get("model", ""),
+            image_size=number(record, "image_size") or 0,
+            classes=number(record, "classes") or 0,
+            precision=record.get("precision", ""),
+            batch=global_batch or number(record, "batch_size") or 0,
+            batch_of="globally" if global_batch else "a rank",
+            accumulate=number(record, "accumulate") or 1,
+            world_size=number(record, "world_size") or number(header, "world_size") or 0,
+            optimizer=record.get("optimizer", ""),
+            data=record.get("data", "")),
+        record.get("strategy", ""))
+
+
+def files_of(paths):
+    """The .jsonl files that arguments name, each once, in the order given."""
+    files = {}
+    for path in map(pathlib.Path, paths):
+        found = [path]
+        if path.is_dir():
+            found = sorted(path.rglob("*.jsonl"))
+            if not found:
+                raise UsageError(f"{path}: no .jsonl files in this folder")
+        files.update({file.resolve(): file for file in found})
+    return list(files.values())
+
+
+def not_json(word):
+    raise ValueError(f"{word} is not JSON")  # Python's json would take NaN
+
+
+def read_file(path):
+    """The runs in a file. Its last line may be cut off, by a crash; no other."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not text") from None
+    runs = []
+    lines = text.split("\n")  # splitlines would also split at characters that JSON allows
+    for at, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, parse_constant=not_json)
+        except ValueError:
+            if at == len(lines) and runs and runs[-1].end is None:
+                runs[-1].cut_at = at
+                continue
+            raise UsageError(f"{path}: not JSON at line {at}") from None
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            raise UsageError(f"{path}: line {at} is not a record: it has no kind")
+        if record["kind"] == "run":
+            runs.append(Run(path, record))
+            continue
+        if not runs or runs[-1].end is not None:
+            runs.append(Run(path, {}))
+        if record["kind"] == "end":
+            runs[-1].end = record
+        else:
+            runs[-1].records.append(record)
+    return runs
+
+
+def read_runs(paths):
+    runs = [run for path in files_of(paths) for run in read_file(path)]
+    if not any(record["kind"] in USABLE for run in runs for record in run.records):
+        raise UsageError(f"no usable records in {', '.join(map(str, paths))}: "
+                         f"wanted {', '.join(USABLE)}")
+    return runs

@@ -1,0 +1,224 @@
+"""What runs measured, by configuration; and what of it belongs together."""
+
+import statistics
+
+from . import intervals, words
+from .records import configuration_of, number
+
+SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
+TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
+    "compute_ms": "compute",
+    "exposed_comm_ms": "exposed communication",
+    "interference_ms": "interference",
+    "input_stall_ms": "input stall",
+    "optimizer_ms": "optimizer",
+    "residual_ms": "residual",
+}
+
+
+def median_of(records, key):
+    """Median over the records that have the number; None where none has."""
+    values = [number(record, key) for record in records]
+    values = [value for value in values if value is not None]
+    return statistics.median(values) if values else None
+
+
+def highest(record, key):
+    """The highest of one value a rank; None where there is none."""
+    values = record.get(key)
+    values = [v for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
+    return max(values, default=None)
+
+
+class Measured:
+    """Everything recorded of one configuration. Several records of a kind are repetitions."""
+
+    def __init__(self, configuration):
+        self.conditions, self.strategy = configuration
+        self.steps = []
+        self.histories = []  # of each training its epochs
+        self.certificates = []
+        self.breakdowns = []
+        self.buckets = []  # of each run its buckets, by index
+
+    @property
+    def rate(self):
+        """Throughput: of the throughput runs, else of the training's epochs; None if neither."""
+        if self.steps:
+            return intervals.rate_of_steps(self.steps)
+        epochs = self.timed_epochs()
+        return intervals.rate_of_epochs(epochs) if epochs else None
+
+    def timed_epochs(self):
+        return [epoch for history in self.histories for epoch in history
+                if number(epoch, "images_per_s") is not None]
+
+    @property
+    def epoch_s(self):
+        """Mean time of an epoch; else what a throughput run says a data set would take."""
+        times = [number(epoch, "epoch_s") for history in self.histories for epoch in history]
+        times = [time for time in times if time is not None]
+        return statistics.fmean(times) if times else median_of(self.steps, "epoch_s")
+
+    @property
+    def best_epochs(self):
+        """Of each training its epoch with the best validation accuracy."""
+        scored = [[epoch for epoch in history if number(epoch, "val_top1") is not None]
+                  for history in self.histories]
+        return [max(epochs, key=lambda epoch: epoch["val_top1"]) for epochs in scored if epochs]
+
+    @property
+    def best_accuracy(self):
+        return median_of(self.best_epochs, "val_top1")
+
+    @property
+    def step_ms(self):
+        return median_of(self.steps, "step_ms_p50")
+
+    @property
+    def ranks_computing(self):
+        ranks = median_of(self.steps, "ranks_computing")
+        return int(ranks) if ranks else self.conditions.world_size - (self.strategy in SERVED)
+
+    @property
+    def peak_memory(self):
+        """Bytes allocated on the rank that needs most."""
+        peaks = [highest(step, "peak_memory_bytes") for step in self.steps]
+        return max((peak for peak in peaks if peak is not None), default=None)
+
+    @property
+    def certified(self):
+        """False where a certificate failed, True where one passed, else None."""
+        verdicts = {certificate.get("pass") for certificate in self.certificates}
+        return False if False in verdicts else True if True in verdicts else None
+
+    @property
+    def diverged(self):
+        """Where a loss was not finite, which records write as null: epochs, or "timed steps"."""
+        places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history
+                  if epoch["epoch"] > 0 and epoch.get("train_loss", 0) is None]
+        if any(step.get("loss_last", 0) is None for step in self.steps):
+            places.append("the timed steps")
+        return places
+
+    def term(self, key):
+        """A term of the step's time, ms."""
+        return median_of(self.breakdowns, key)
+
+    @property
+    def communication(self):
+        """What is known of the communication of a step, ms: total (busy, hidden or not), its
+        push and pull, and exposed (what the step waits for)."""
+        known = {"push": median_of(self.steps, "push_ms"), "pull": median_of(self.steps, "pull_ms"),
+                 "exposed": self.term("exposed_comm_ms")}
+        known["total"] = median_of(self.steps, "comm_ms")
+        if known["total"] is None and None not in (known["push"], known["pull"]):
+            known["total"] = known["push"] + known["pull"]
+        if known["total"] is None:
+            known["total"] = self.term("comm_alone_ms")
+        return {key: value for key, value in known.items() if value is not None}
+
+
+class Summary:
+    def __init__(self, runs):
+        self.runs = runs
+        self.measured = {}
+        self.predictions = []  # (configuration, record)
+        for run in runs:
+            self.add(run)
+
+    def of(self, configuration):
+        if configuration not in self.measured:
+            self.measured[configuration] = Measured(configuration)
+        return self.measured[configuration]
+
+    def add(self, run):
+        histories, buckets = {}, {}
+        for record in run.records:
+            kind, configuration = record["kind"], configuration_of(run, record)
+            if kind == "step" and number(record, "images_per_s"):
+                self.of(configuration).steps.append(record)
+            elif kind == "certificate":
+                self.of(configuration).certificates.append(record)
+            elif kind == "breakdown":
+                self.of(configuration).breakdowns.append(record)
+            elif kind == "prediction":
+                self.predictions.append((configuration, record))
+            elif kind == "epoch" and number(record, "epoch") is not None:
+                histories.setdefault(configuration, []).append(record)
+            elif kind == "bucket":
+                buckets.setdefault(configuration, []).append(record)
+        for configuration, epochs in histories.items():
+            self.of(configuration).histories.append(epochs)
+        for configuration, records in buckets.items():
+            self.of(configuration).buckets.append(records)
+
+    def records(self, kind):
+        return [record for run in self.runs for record in run.of(kind)]
+
+    def groups(self):
+        """[(conditions, [Measured])]: what may be compared with one another, in a fixed order."""
+        groups = {}
+        for (conditions, _), measured in self.measured.items():
+            groups.setdefault(conditions, []).append(measured)
+        def order(conditions):  # trainings first, which have all that the first table tells
+            return not any(measured.histories for measured in groups[conditions]), conditions
+
+        return [(conditions, groups[conditions]) for conditions in sorted(groups, key=order)]
+
+    @property
+    def shared(self):
+        """The parts of the conditions (words.parts) that are the same in everything measured: said
+        once, at the top."""
+        return words.shared({conditions for conditions, _ in self.measured})
+
+    def name(self, conditions, without=()):
+        """Conditions in words, without what is the same in everything measured."""
+        return words.setting(conditions, {*self.shared, *without})
+
+    def bound(self, measured):
+        """The rate of `none`, which exchanges nothing, under the same conditions."""
+        none = next((other for (conditions, strategy), other in self.measured.items()
+                     if strategy == "none" and conditions == measured.conditions), None)
+        return none.rate if none and none is not measured else None
+
+    def efficiency_vs_none(self, measured):
+        """Throughput over that of `none` on as many ranks, a server counted: as recorded, else
+        computed."""
+        recorded = median_of(measured.steps, "efficiency_vs_none")
+        bound = self.bound(measured)
+        if recorded is not None or bound is None or measured.rate is None:
+            return recorded
+        return measured.rate.median / bound.median
+
+    def single(self, conditions):
+        """`none` on one rank, else another strategy on one, which has nothing to exchange."""
+        alone = conditions._replace(world_size=1, nodes=1)
+        found = {strategy: measured for (of, strategy), measured in self.measured.items()
+                 if of == alone and measured.rate}
+        return found.get("none") or next(iter(found.values()), None)
+
+    def efficiency_vs_single(self, measured):
+        """Throughput over that of one rank times all ranks held."""
+        recorded = median_of(measured.steps, "efficiency_vs_single")
+        single = self.single(measured.conditions)
+        if recorded is not None or single is None or measured.rate is None:
+            return recorded
+        return measured.rate.median / (single.rate.median * measured.conditions.world_size)
+
+    def series(self):
+        """{(conditions without ranks, strategy): [Measured by rising world_size]}, two at least."""
+        series = {}
+        for (conditions, strategy), measured in self.measured.items():
+            if measured.rate:
+                key = conditions._replace(world_size=0, nodes=0), strategy
+                series.setdefault(key, []).append(measured)
+        return {key: sorted(points, key=lambda point: point.conditions.world_size)
+                for key, points in series.items()
+                if len({point.conditions.world_size for point in points}) > 1}
+
+
+def ranked(group):
+    """The strategies that exchange and have a rate, fastest first: `none` is their upper bound."""
+    rated = [measured for measured in group if measured.rate and measured.strategy != "none"]
+    return sorted(rated, key=lambda measured: -measured.rate.median)

@@ -1,0 +1,203 @@
+"""Tables, for text and HTML alike."""
+
+import statistics
+from dataclasses import dataclass, field
+
+from . import words
+from .records import number
+from .summary import TERMS, highest, median_of
+
+
+@dataclass
+class Table:
+    title: str
+    columns: list  # the first is text, the others are figures
+    rows: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+
+
+def methods(summary):
+    """A table for each set of conditions under which methods can be compared, the fastest first;
+    one for all that stand alone."""
+    groups = [(conditions, [m for m in group if m.rate or m.histories])
+              for conditions, group in summary.groups()]
+    tables, alone = [], []
+    for conditions, rows in groups:
+        if len(rows) > 1 or rows and len(groups) == 1:
+            rows.sort(key=lambda measured: -measured.rate.median if measured.rate else 0)
+            tables.append(method_table(summary, summary.name(conditions) or
+                                       words.setting(conditions), rows, lambda m: m.strategy))
+        else:
+            alone += rows
+    if alone:
+        tables.append(method_table(
+            summary, "configurations with one method", alone,
+            lambda m: ", ".join(filter(None, (m.strategy, summary.name(m.conditions))))))
+    return tables
+
+
+def method_table(summary, title, rows, name):
+    table = Table(title, ["method", "mean images/s", "s/epoch", "best accuracy",
+                          "median images/s", "low to high", "samples", "of none"])
+    for measured in rows:
+        rate, accuracy = measured.rate, measured.best_accuracy
+        table.rows.append([
+            name(measured), words.rate(rate and rate.mean), words.seconds(measured.epoch_s),
+            words.percent(accuracy, 2), words.rate(rate and rate.median),
+            words.interval(rate) if rate else "-",
+            samples(measured), words.percent(summary.efficiency_vs_none(measured))])
+    table.notes = method_notes(rows)
+    return table
+
+
+def samples(measured):
+    if measured.steps:
+        return words.count(len(measured.steps), "run")
+    return words.count(len(measured.timed_epochs()), "epoch")
+
+
+def method_notes(rows):
+    rated = [measured for measured in rows if measured.rate and measured.rate.kind]
+    of = {"range": "range, where samples are fewer than six",
+          "95 % interval": "95 % interval of the median"}
+    notes = [f"low to high: {of[kind]}" for kind in sorted({m.rate.kind for m in rated})]
+    if any(len(measured.steps) == 1 for measured in rated):
+        notes.append("1 run: the interval is its median step's; images/s is over its whole window")
+    for measured in rows:
+        first = median_of([epoch for h in measured.histories for epoch in h[:1]], "epoch_s")
+        others_ = median_of([epoch for h in measured.histories for epoch in h[1:]], "epoch_s")
+        if first and others_ and first > 1.2 * others_:
+            notes.append(f"{measured.strategy}: the first epoch took {words.seconds(first)} s, the "
+                         f"median of the others is {words.seconds(others_)} s; the means hold both")
+    return notes
+
+
+def breakdowns(summary):
+    """Where the time of a step goes, ms."""
+    table = Table("where a step's time goes, ms", ["configuration", *TERMS.values(), "step"])
+    for measured in summary.measured.values():
+        if measured.breakdowns:
+            terms = [measured.term(key) for key in [*TERMS, "step_ms"]]
+            table.rows.append([f"{measured.strategy}, {summary.name(measured.conditions)}",
+                               *("-" if term is None else f"{term:.2f}" for term in terms)])
+    return [table] if table.rows else []
+
+
+def collectives(summary):
+    """Latency at the smallest size and the highest busbw, of each operation and way of running."""
+    table = Table("collectives", ["operation", "ranks", "smallest, median us", "highest busbw GB/s",
+                                  "at", "wrong elements"])
+    found = {}
+    for run in summary.runs:
+        for record in run.of("collective"):
+            if None not in (number(record, "bytes"), number(record, "busbw_gbs")):
+                key = way_of_running(run, record), record.get("world_size", 0)
+                found.setdefault(key, []).append(record)
+    for (way, ranks), records in sorted(found.items(), key=lambda item: str(item[0])):
+        least = min(record["bytes"] for record in records)
+        latency = median_of([r for r in records if r["bytes"] == least], "time_us_p50")
+        fastest = max(records, key=lambda record: record["busbw_gbs"])
+        wrong = [number(r, "wrong_elements") for r in records]
+        wrong = [elements for elements in wrong if elements is not None]
+        table.rows.append([
+            way, str(ranks), "-" if latency is None else f"{latency:.2f} at {words.size(least)}",
+            f"{fastest['busbw_gbs']:.4g}", words.size(fastest["bytes"]),
+            f"{sum(wrong):.0f}" if wrong else "not checked"])
+    return [table] if table.rows else []
+
+
+def way_of_running(run, record):
+    parts = [record.get("operation"), record.get("dtype"),
+             "in place" if record.get("in_place") else "",
+             str(record.get("launch_mode", "")).replace("_", " "),
+             f"registration {record['registration']}" if record.get("registration") else "",
+             record.get("transport"), run.machine]
+    return ", ".join(part for part in parts if part)
+
+
+def links(summary):
+    table = Table("links", ["direction", "links", "median GB/s", "slowest GB/s", "slowest",
+                            "highest latency us"])
+    kinds = {}
+    for run in summary.runs:
+        for link in run.of("link"):
+            if number(link, "bandwidth_gbs") is not None:
+                key = (f"{link.get('direction')}, {link.get('concurrency')}, "
+                       f"{words.count(link.get('world_size'), 'rank')}, {run.machine}")
+                kinds.setdefault(key, []).append(link)
+    for key, records in kinds.items():
+        slowest = min(records, key=lambda link: link["bandwidth_gbs"])
+        latencies = [number(link, "latency_us") for link in records]
+        latencies = [latency for latency in latencies if latency is not None]
+        table.rows.append([
+            key, str(len(records)),
+            f"{statistics.median(link['bandwidth_gbs'] for link in records):.4g}",
+            f"{slowest['bandwidth_gbs']:.4g}", f"{slowest.get('from')} to {slowest.get('to')}",
+            f"{max(latencies):.4g}" if latencies else "-"])
+    return [table] if table.rows else []
+
+
+def splits(summary):
+    """All-reduces within a part of the ranks: medians over repetitions."""
+    table = Table("all-reduce within rails and nodes", ["part", "ranks", "bytes", "busbw GB/s"])
+    found = {}
+    for run in summary.runs:
+        for record in run.of("split"):
+            if number(record, "busbw_gbs") is not None:
+                key = (f"{record.get('scope')} {record.get('name')}, {run.machine}",
+                       record.get("world_size"), number(record, "bytes") or 0)
+                found.setdefault(key, []).append(record["busbw_gbs"])
+    table.rows = [[part, str(ranks), words.size(size), f"{statistics.median(rates):.4g}"]
+                  for (part, ranks, size), rates in found.items()]
+    return [table] if table.rows else []
+
+
+def health(summary):
+    """What each GPU went through: of the samples, else of the throughput runs' windows."""
+    table = Table("GPUs", ["host and GPU", "samples", "highest C", "highest W", "lowest SM MHz",
+                           "mean utilisation %", "clocks held back by"])
+    samples_of = {}
+    for record in summary.records("health"):
+        samples_of.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append(record)
+    for gpu, records in samples_of.items():
+        def values(key, records=records):
+            return [v for v in (number(record, key) for record in records) if v is not None]
+        reasons = {reason for record in records for reason in reasons_of(record.get("reasons"))}
+        table.rows.append([gpu, str(len(records)), *(
+            f"{of(values(key)):.0f}" if values(key) else "-" for of, key in (
+                (max, "temperature_c"), (max, "power_w"), (min, "sm_clock_mhz"),
+                (statistics.fmean, "utilisation"))), ", ".join(sorted(reasons)) or "nothing"])
+    return [table] if table.rows else []
+
+
+def reasons_of(value):
+    """Throttle reasons: a text with blanks between, or a list of such."""
+    return " ".join(value).split() if isinstance(value, list) else (value or "").split()
+
+
+def step_conditions(summary):
+    """What the GPUs did in the timed windows of the throughput runs."""
+    table = Table("GPUs in the timed windows, the worst rank",
+                  ["configuration", "peak memory", "C", "W", "J/image", "clocks held back by"])
+    for measured in summary.measured.values():
+        steps = measured.steps
+        tops = [[highest(step, key) for step in steps] for key in ("temperature_c", "power_w")]
+        if not any(top is not None for column in tops for top in column):
+            continue
+        joules = [number(step, "joules_per_image") for step in steps]
+        joules = [value for value in joules if value is not None]
+        reasons = {reason for step in steps for reason in reasons_of(step.get("throttle_reasons"))}
+        table.rows.append([
+            f"{measured.strategy}, {summary.name(measured.conditions)}",
+            words.size(measured.peak_memory) if measured.peak_memory else "-",
+            *(f"{max(t for t in top if t is not None):.0f}"
+              if any(t is not None for t in top) else "-" for top in tops),
+            f"{statistics.median(joules):.3g}" if joules else "-",
+            ", ".join(sorted(reasons)) or "nothing"])
+    return [table] if table.rows else []
+
+
+def others(summary):
+    """The tables behind the first: in text and page after the sentences."""
+    return [table for make in (breakdowns, collectives, links, splits, step_conditions, health)
+            for table in make(summary)]

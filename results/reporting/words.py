@@ -1,0 +1,70 @@
+"""Figures as text, everywhere alike."""
+
+
+def rate(value):
+    """images/s: three digits at least."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def ms(value):
+    return "-" if value is None else f"{value:.2f} ms" if abs(value) < 100 else f"{value:,.0f} ms"
+
+
+def seconds(value):
+    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+
+
+def percent(ratio, digits=1):
+    return "-" if ratio is None else f"{100 * ratio:.{digits}f} %"
+
+
+def size(value):
+    """Bytes in binary units, as the programs' options take them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024 or unit == "GiB":
+            return f"{value:.4g} {unit}"
+        value /= 1024
+
+
+def count(n, singular, plural=None):
+    return f"{n} {singular if n == 1 else plural or singular + 's'}"
+
+
+def listed(items, last="and"):
+    items = list(items)
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def interval(rate_):
+    """The interval of an intervals.Rate, or a dash."""
+    return "-" if rate_.low is None else f"{rate(rate_.low)} to {rate(rate_.high)}"
+
+
+def parts(conditions):
+    """Conditions in words, by what they name."""
+    return {
+        "model": conditions.model,
+        "precision": conditions.precision,
+        "image_size": f"{conditions.image_size}x{conditions.image_size}",
+        "batch": f"batch {conditions.batch} {conditions.batch_of}" +
+                 (f" x {conditions.accumulate}" if conditions.accumulate > 1 else ""),
+        "world_size": count(conditions.world_size, "rank") +
+                      (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),
+        "optimizer": conditions.optimizer,
+        "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
+        "machine": f"{conditions.machine} ({conditions.backend}" +
+                   (f", {conditions.transport})" if conditions.transport else ")"),
+    }
+
+
+def setting(conditions, without=()):
+    """Conditions in words; `without` names parts to leave out."""
+    return ", ".join(text for key, text in parts(conditions).items() if text and key not in without)
+
+
+def shared(several):
+    """The parts in which all these conditions are the same; none of them if there is only one."""
+    several = [parts(conditions) for conditions in several]
+    if len(several) < 2:
+        return set()
+    return {key for key in several[0] if len({of[key] for of in several}) == 1}

@@ -1,0 +1,80 @@
+"""Records made by hand, for the tests of results/report."""
+
+STARTED = "2026-11-21T16:14:04Z"
+IDENTITY = {"backend": "gpu", "model": "resnet50", "image_size": 224, "classes": 1000,
+            "precision": "fp16", "batch_size": 64, "accumulate": 1, "world_size": 4,
+            "optimizer": "sgd", "data": "synthetic"}
+
+
+def header(**changes):
+    return {"kind": "run", "program": "train", "started": STARTED, "host": "n1",
+            "hosts": ["n1"] * 4, "gpu": "NVIDIA H200", "transport": "nccl", "world_size": 4,
+            "git_revision": "abc1234", "driver": "580", **changes}
+
+
+def record(kind, strategy, **figures):
+    return {"kind": kind, **IDENTITY, "strategy": strategy, **figures}
+
+
+def step(strategy, images_per_s, spread=None, **figures):
+    if spread:
+        figures = {"images_per_s_low": images_per_s * (1 - spread),
+                   "images_per_s_high": images_per_s * (1 + spread), **figures}
+    return record("step", strategy, images_per_s=images_per_s, ranks_computing=figures.pop(
+        "ranks_computing", figures.get("world_size", 4)), **figures)
+
+
+def training(strategy, accuracies, images_per_s=1000, images=10000, data="photos", **figures):
+    return [record("epoch", strategy, data=data, epoch=i, train_loss=2 / i, val_loss=2.5 / i,
+                   val_top1=accuracy, validated_images=images, images_per_s=images_per_s,
+                   epoch_s=50000 / images_per_s, input_stall_ms=100, **figures)
+            for i, accuracy in enumerate(accuracies, 1)]
+
+
+def breakdown(strategy, **terms):
+    return record("breakdown", strategy, step_ms=sum(terms.values()), **terms)
+
+
+def everything():
+    """Records of every kind that is drawn."""
+    strategies = {"none": (1000, 30.0, 0, 0), "ddp": (970, 31.0, 0.8, 4.0),
+                  "all-reduce": (880, 34.0, 4.0, 4.0),
+                  "parameter-server": (450, 45.0, 15.0, 16.0)}
+    records = []
+    for ranks in (1, 2, 4, 8):
+        for name, (rate, step_ms, exposed, alone) in strategies.items():
+            workers = ranks - (name == "parameter-server")
+            if workers < 1 or (ranks == 1 and name != "none"):
+                continue
+            served = {"push_ms": 7.0, "pull_ms": 9.0} if name == "parameter-server" else {}
+            records.append(step(name, rate * workers * 0.98 ** ranks, 0.01, world_size=ranks,
+                                ranks_computing=workers, step_ms_p50=step_ms, **served))
+            if ranks == 8:
+                records.append(record(
+                    "breakdown", name, world_size=8, compute_ms=step_ms - exposed - 1,
+                    exposed_comm_ms=exposed, interference_ms=0.4, input_stall_ms=0,
+                    optimizer_ms=0.5, residual_ms=0.1, step_ms=step_ms, comm_alone_ms=alone))
+    records += [record("prediction", "ddp", world_size=n, images_per_s_predicted=960 * n)
+                for n in (8, 16, 32)]
+    records += [record("bucket", "ddp", world_size=8, index=i, bytes=25 << 20, ready_ms=8 + 4 * i,
+                       launch_ms=8.2 + 4 * i, start_ms=8.5 + 4 * i, end_ms=11.5 + 4 * i,
+                       hidden_ms=3 - (i == 4), exposed_ms=float(i == 4), wait_ms=0.3,
+                       straggler_rank=i % 3) for i in range(5)]
+    for i, (name, best) in enumerate((("ddp", 0.91), ("all-reduce", 0.908),
+                                      ("parameter-server", 0.905))):
+        records += training(name, [best * (1 - 0.6 ** n) for n in range(1, 11)], 3500 - 800 * i)
+    records += [{"kind": "link", "from": a, "to": b, "direction": "unidirectional",
+                 "concurrency": "alone", "bytes": 2 ** 26, "world_size": 8, "latency_us": 10 + a,
+                 "bandwidth_gbs": 120 if (a, b) == (2, 5) else 300 + a - b}
+                for a in range(8) for b in range(8) if a != b]
+    records += [{"kind": "collective", "operation": name, "bytes": 2 ** n, "in_place": False,
+                 "busbw_gbs": 330 * 2 ** n / (2 ** n + 2 ** 22), "time_us_p50": 10 + 2 ** n / 3e5,
+                 "world_size": 8, "dtype": "float32", "transport": "nccl", "wrong_elements": 0,
+                 "launch_mode": "back_to_back"}
+                for name in ("all_reduce", "all_gather") for n in range(10, 31, 2)]
+    records += [{"kind": "health", "host": "n1", "gpu": gpu, "time": f"2026-11-21T16:{t // 60:02}:"
+                 f"{t % 60:02}Z", "utilisation": min(99, 4 * t), "memory": 2 ** 34,
+                 "temperature_c": 40 + t / 4 + 5 * gpu, "power_w": 690 - gpu * t,
+                 "sm_clock_mhz": 1980 - t, "reasons": "sw_power_cap" if t > 60 else ""}
+                for gpu in range(4) for t in range(0, 120, 2)]
+    return records

@@ -1,0 +1,449 @@
+"""results/report as its users meet it: figures, sentences, files, exit codes. Run by tests/run.
+
+Most records are made by hand, so that each claim of the report can be turned round; the last class
+feeds it what the programs write.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from report_records import breakdown, everything, header, record, step, training
+from support import BIN, TREE, make_image_folder, run, run_bare
+
+REPORT = TREE / "results/report"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+class Report(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.out = self.folder / "out"
+
+    def write(self, name, *records, head=None, ended=True):
+        lines = [head or header(), *records] + [{"kind": "end", "exit_code": 0,
+                                                 "elapsed_s": 1}] * ended
+        path = self.folder / name
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return path
+
+    def report(self, *arguments, code=0, env=None):
+        result = run_bare(REPORT, *arguments, env=env)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result
+
+    def text_of(self, *records, **options):
+        """The report on these records; quick, for it is made without matplotlib."""
+        self.report(self.write("r.jsonl", *records, **options), "--output", self.out,
+                    env=self.without("matplotlib"))
+        return unfolded((self.out / "performance_report.txt").read_text())
+
+    def without(self, *modules):
+        """An environment in which importing the modules fails."""
+        stubs = self.folder / "stubs"
+        stubs.mkdir(exist_ok=True)
+        for module in modules:
+            (stubs / f"{module}.py").write_text("raise ImportError('hidden by the test')\n")
+        return {"PYTHONPATH": str(stubs)}
+
+    def with_plots(self, *paths):
+        result = self.report(*paths, "--output", self.out)
+        if "is missing" in result.stderr:
+            self.skipTest(result.stderr.strip())
+        return result
+
+
+def unfolded(text):
+    """Sentences on one line each."""
+    return re.sub(r"\n  (?=\S)", " ", text)
+
+
+def row(text, method):
+    """The cells of a method's row in the first table."""
+    line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
+    return re.split(r"  +", line[1])
+
+
+class Figures(Report):
+    def test_repetitions_are_a_mean_a_median_and_their_range(self):
+        text = self.text_of(step("ddp", 1000), step("ddp", 1100), step("ddp", 1500),
+                            step("none", 1600))
+        self.assertRegex(text, r"method +mean images/s +s/epoch +best accuracy")
+        self.assertEqual(row(text, "ddp"), ["1,200", "-", "-", "1,100", "1,000 to 1,500", "3 runs",
+                                            "68.8 %"])
+        self.assertEqual(row(text, "none")[0], "1,600")
+        self.assertLess(text.index("\nnone "), text.index("\nddp "))  # the fastest first
+
+    def test_six_repetitions_have_an_interval_and_more_leave_outliers_out(self):
+        rates = [1000, 1010, 1020, 1030, 1040, 1050, 1060, 1070, 5000]
+        text = self.text_of(*(step("ddp", rate) for rate in rates))
+        self.assertEqual(row(text, "ddp")[4], "1,010 to 1,070")  # 2nd and 8th of nine: 96 %
+
+    def test_a_training(self):
+        epochs = training("ddp", [0.5, 0.72, 0.7125])
+        epochs[0].update(images_per_s=250, epoch_s=200)
+        text = self.text_of(*epochs, *training("all-reduce", [0.5, 0.7, 0.71]))
+        # 150,000 images in 200 + 50 + 50 s
+        self.assertEqual(row(text, "ddp")[:4], ["500", "100", "72.00 %", "1,000"])
+        self.assertEqual(row(text, "all-reduce")[:3], ["1,000", "50", "71.00 %"])
+        self.assertIn("ddp: the first epoch took 200 s, the median of the others is 50 s", text)
+        self.assertNotIn("all-reduce: the first epoch", text)
+        self.assertIn("ddp waited for data 0.1 % of its training (0.30 of 300.00 s)", text)
+
+    def test_one_json_a_strategy(self):
+        self.text_of(*training("ddp", [0.5, 0.75]), step("ddp", 900),
+                     step("parameter-server", 700, push_ms=3, pull_ms=4, ranks_computing=3),
+                     step("all-reduce", 800, comm_ms=5), step("parameter-server-async", 600))
+        names = {path.name for path in self.out.glob("*.json")}
+        self.assertEqual(names, {"results_baseline_ddp.json", "results_all_reduce.json",
+                                 "results_ps.json", "results_parameter_server_async.json"})
+        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
+        self.assertEqual(ddp["throughput_images_per_s"], 1000)
+        self.assertEqual(ddp["seconds_per_epoch"], 50)
+        self.assertEqual(ddp["best_accuracy"], 0.75)
+        self.assertEqual(ddp["train_loss"], [2, 1])
+        self.assertEqual(ddp["val_top1"], [0.5, 0.75])
+        self.assertIsNone(ddp["communication_ms"])
+        others = [other["throughput_images_per_s"] for other in ddp["other_configurations"]]
+        self.assertEqual(others, [900])
+        served = json.loads((self.out / "results_ps.json").read_text())
+        self.assertEqual([served[key] for key in ("push_ms", "pull_ms", "communication_ms")],
+                         [3, 4, 7])
+        self.assertEqual(served["ranks_computing"], 3)
+
+
+class Sentences(Report):
+    def test_the_faster_is_called_faster_whichever_it_is(self):
+        for fast, slow in (("ddp", "all-reduce"), ("all-reduce", "ddp")):
+            with self.subTest(fast=fast):
+                text = self.text_of(
+                    step(slow, 900, 0.01), step(fast, 1000, 0.01),
+                    breakdown(fast, compute_ms=30.0, exposed_comm_ms=1.0, residual_ms=0.5),
+                    breakdown(slow, compute_ms=30.25, exposed_comm_ms=4.0, residual_ms=0.25))
+                self.assertIn(f"{fast} 1,000 images/s, {slow} 900 (10.0 % less, intervals apart)",
+                              text)
+                self.assertIn(f"Why: {slow}'s step takes 3.00 ms more than {fast}'s (34.50 ms "
+                              f"against 31.50 ms); exposed communication adds most, 4.00 ms "
+                              f"against 1.00 ms", text)
+                self.assertIn(f"For throughput {fast} (1,000 images/s)", text)
+                self.assertNotIn(f"or {slow}", text)
+                self.assertNotIn("ranks compute", text)  # all do
+
+    def test_what_noise_hides_is_not_claimed(self):
+        text = self.text_of(step("ddp", 1000, 0.03), step("all-reduce", 990, 0.03))
+        self.assertIn("all-reduce 990 (1.0 % less, intervals overlap: not told apart)", text)
+        self.assertIn("For throughput ddp (1,000 images/s), or all-reduce, which these runs do not "
+                      "tell from it", text)
+        few = self.text_of(*(step("ddp", rate) for rate in (1000, 1001)),
+                           *(step("all-reduce", rate) for rate in (980, 981)))
+        self.assertIn("too few runs to tell apart", few)
+        enough = self.text_of(*(step("ddp", 1000 + i) for i in range(4)),
+                              *(step("all-reduce", 980 + i) for i in range(4)))
+        self.assertIn("intervals apart", enough)
+
+    def test_why_needs_a_longer_step(self):
+        text = self.text_of(step("ddp", 1000), step("all-reduce", 900),
+                            breakdown("ddp", compute_ms=30.0, exposed_comm_ms=4.0),
+                            breakdown("all-reduce", compute_ms=30.0, exposed_comm_ms=1.0))
+        self.assertNotIn("Why:", text)
+
+    def test_nothing_is_said_of_what_was_not_measured(self):
+        text = self.text_of(step("ddp", 1000))
+        for word in ("Ranking", "Why", "Convergence", "Communication", "Scaling", "When to choose",
+                     "exchanges nothing", "faster"):
+            self.assertNotIn(word, text)
+        self.assertFalse((self.out / "plots").exists())
+
+    def test_none_is_a_bound_and_no_choice(self):
+        text = self.text_of(step("none", 1000, 0.001, step_ms_p50=10.0),
+                            step("ddp", 950, 0.001, step_ms_p50=11.0),
+                            step("all-reduce", 1100, 0.001, step_ms_p50=9.0))
+        self.assertIn("ddp reaches 95.0 % of none", text)
+        self.assertIn("all-reduce reaches 110.0 % of none, which exchanges nothing (1,100 of 1,000 "
+                      "images/s): more than without exchange, so", text)
+        self.assertIn("ddp: its median step is 1.00 ms longer than none's", text)
+        self.assertNotIn("all-reduce: its median step", text)
+        self.assertIn("For throughput all-reduce", text)
+        self.assertNotIn("For throughput none", text)
+
+    def test_convergence(self):
+        alike = self.text_of(*training("ddp", [0.5, 0.902]), *training("all-reduce", [0.6, 0.9]))
+        self.assertIn("They converge alike", alike)
+        apart = self.text_of(*training("ddp", [0.5, 0.87]), *training("all-reduce", [0.6, 0.9]))
+        self.assertIn("ddp is 3.00 points below all-reduce, more than the 0.88 points that 10,000",
+                      apart)
+        self.assertNotIn("They converge alike", apart)
+        few = self.text_of(*training("ddp", [0.5, 0.87], images=100),
+                           *training("all-reduce", [0.6, 0.9], images=100))
+        self.assertIn("They converge alike", few)
+        shorter = self.text_of(*training("ddp", [0.5]), *training("all-reduce", [0.6, 0.9]))
+        self.assertIn("their accuracies are not compared", shorter)
+
+    def test_accuracy_and_memory_are_reasons_of_their_own(self):
+        text = self.text_of(*training("ddp", [0.8], 2000), *training("all-reduce", [0.9], 1000))
+        self.assertIn("For throughput ddp", text)
+        self.assertIn("For accuracy all-reduce, 90.00 % against 80.00 %, at 50.0 % of the", text)
+        text = self.text_of(step("ddp", 1000, peak_memory_bytes=[2 ** 33, 2 ** 33]),
+                            step("zero1", 800, peak_memory_bytes=[2 ** 32, 2 ** 31]))
+        self.assertIn("Where memory is short zero1, 4 GiB on the fullest rank instead of 8 GiB, at "
+                      "80.0 % of the images/s", text)
+
+    def test_what_trains_wrongly_is_not_chosen(self):
+        failed = record("certificate", "ddp", reference="all-reduce", max_abs_diff=0.5,
+                        tolerance=0.001, **{"pass": False})
+        text = self.text_of(step("ddp", 1000), step("all-reduce", 900), failed)
+        self.assertIn("Certificate FAILED: ddp does not hold the weights of all-reduce after a "
+                      "step, they differ by 0.5 where 0.001 is allowed", text)
+        self.assertIn("Not ddp, whose certificate failed", text)
+        self.assertIn("For throughput all-reduce (900", text)
+        epochs = training("ddp", [0.1, 0.1])
+        epochs[1]["train_loss"] = None
+        text = self.text_of(*epochs, *training("all-reduce", [0.6, 0.9], 500))
+        self.assertIn("ddp diverged: its loss is not finite in epoch 2", text)
+        self.assertIn("For throughput all-reduce", text)
+
+    def test_the_parameter_server(self):
+        for last, change, share in ((1400, "-60.0 %", "35.0 %"), (4200, "+20.0 %", "105.0 %")):
+            with self.subTest(last=last):
+                text = self.text_of(
+                    step("parameter-server", 500, world_size=2, ranks_computing=1),
+                    step("parameter-server", last, world_size=8, ranks_computing=7,
+                         push_ms=6.0, pull_ms=4.0),
+                    step("all-reduce", 4000, world_size=8, comm_ms=5.0))
+                self.assertIn("parameter-server: images/s 500 on 2 ranks (1 computing) and "
+                              f"{last:,} on 8 ranks (7 computing); a computing rank's share goes "
+                              f"from 500 to {last // 7} ({change})", text)
+                self.assertIn(f"reaches {share} of all-reduce's images/s", text)
+                self.assertIn("pushing gradients takes 6.00 ms of a step, pulling weights 4.00 ms",
+                              text)
+                self.assertIn("Why: 7 of parameter-server's ranks compute, 8 of all-reduce's" if
+                              last < 4000 else "parameter-server 4,200 images/s, all-reduce 4,000",
+                              text)
+                self.assertIn("parameter-server communicates 10.00 ms a step, all-reduce 5.00 ms: "
+                              "2.00 times as long", text)
+
+    def test_bytes_buckets_and_predictions(self):
+        buckets = [record("bucket", "ddp", index=i, bytes=2 ** 20, ready_ms=i, launch_ms=i,
+                          start_ms=i, end_ms=i + 1, hidden_ms=hidden, exposed_ms=1 - hidden,
+                          wait_ms=0, straggler_rank=late)
+                   for i, (hidden, late) in enumerate([(1, 3), (1, 3), (0.25, 0)])]
+        text = self.text_of(
+            step("ddp", 1000, bytes_per_step_predicted=[100, 100, 100, 100],
+                 bytes_per_step_measured=[101, 110, 100, 100], bytes_source="nvlink"), *buckets,
+            record("prediction", "ddp", images_per_s_predicted=900, efficiency_predicted=0.9),
+            record("prediction", "ddp", world_size=64, images_per_s_predicted=8000))
+        self.assertIn("ddp: rank 1 moves most, 110 B a step, counted by nvlink; 100 B are "
+                      "predicted (+10.0 %)", text)
+        self.assertIn("of 3.00 ms in 3 buckets, 75.0 % is hidden behind backward; bucket 2 is "
+                      "exposed longest, 0.75 ms", text)
+        self.assertIn("rank 3 is the last to be ready for 2 of 3 buckets", text)
+        self.assertRegex(text, r"4 ranks.*: 900 images/s, efficiency 90.0 %; measured 1,000, the "
+                         r"prediction is off by -10.0 %")
+        self.assertRegex(text, r"64 ranks.*: 8,000 images/s\.")
+
+    def test_other_machines_and_settings_are_not_ranked_together(self):
+        a = self.write("a.jsonl", step("ddp", 1000))
+        b = self.write("b.jsonl", step("all-reduce", 900), head=header(gpu="NVIDIA A100"))
+        self.report(a, b, "--output", self.out, env=self.without("matplotlib"))
+        self.assertNotIn("% less", (self.out / "performance_report.txt").read_text())
+        text = self.text_of(step("ddp", 1000), step("all-reduce", 900, batch_size=32))
+        self.assertNotIn("% less", text)
+        a = self.write("a.jsonl", step("ddp", 1000), head=header(**{"options.bucket_cap_mb": 25}))
+        b = self.write("b.jsonl", step("ddp", 900), head=header(**{"options.bucket_cap_mb": 5}))
+        self.report(a, b, "--output", self.out, env=self.without("matplotlib"))
+        self.assertIn("its runs differ in --bucket-cap-mb (25, 5)",
+                      unfolded((self.out / "performance_report.txt").read_text()))
+
+    def test_a_crashed_run_is_said_to_be_and_used(self):
+        path = self.write("r.jsonl", step("ddp", 1000), ended=False)
+        with path.open("a") as file:
+            file.write('{"kind":"step","images_per')
+        result = self.report(path, "--output", self.out, env=self.without("matplotlib"))
+        self.assertIn("crashed", result.stderr)
+        text = unfolded((self.out / "performance_report.txt").read_text())
+        self.assertRegex(text, r"Crashed: train .* has no end record, its last line 3 is cut off")
+        self.assertEqual(row(text, "ddp")[0], "1,000")
+
+    def test_failures_and_verdicts_are_told(self):
+        path = self.write("r.jsonl", step("ddp", 1000), {
+            "kind": "verdict", "scope": "link", "name": "2->5", "verdict": "FAIL",
+            "cause": "12 GB/s"}, {
+            "kind": "split", "scope": "rail", "name": "3", "world_size": 2, "bytes": 2 ** 20,
+            "busbw_gbs": 48.5, "wrong_elements": 2}, ended=False)
+        with path.open("a") as file:
+            file.write('{"kind":"end","exit_code":1,"elapsed_s":1}\n')
+        self.report(path, "--output", self.out, env=self.without("matplotlib"))
+        text = (self.out / "performance_report.txt").read_text()
+        self.assertIn("ended with exit code 1", unfolded(text))
+        self.assertIn("FAIL: link 2->5: 12 GB/s", unfolded(text))
+        self.assertRegex(text, r"rail 3, NVIDIA H200 +2 +1 MiB +48.5")
+        self.assertRegex(unfolded(text), r"Wrong data: 1 split record of .* with 2 wrong elements")
+
+
+class Against(Report):
+    def against(self, old, new, *arguments, code):
+        files = self.write("old.jsonl", *old), self.write("new.jsonl", *new)
+        return self.report("--against", *files, *arguments, code=code).stdout
+
+    def test_a_regression_fails_and_its_reverse_passes(self):
+        fast, slow = [step("ddp", 1000, 0.005)], [step("ddp", 900, 0.005)]
+        shown = self.against(fast, slow, code=1)
+        self.assertRegex(shown, r"ddp, .* 1,000 +995 to 1,005 +900 .*-10\.0 % .*REGRESSION")
+        self.assertIn("-10.9 % to -9.1 %", shown)
+        self.assertIn("faster", self.against(slow, fast, code=0))
+        self.assertIn("within 12 %", self.against(fast, slow, "--threshold", 12, code=0))
+
+    def test_noise_is_no_regression(self):
+        shown = self.against([step("ddp", 1000, 0.1)], [step("ddp", 900, 0.1)], code=0)
+        self.assertIn("slower, intervals overlap", shown)
+        self.assertIn("REGRESSION", self.against([step("ddp", 1000)], [step("ddp", 900)], code=1))
+
+    def test_efficiency_is_in_points_and_one_regression_is_enough(self):
+        old = [step("none", 1000), step("ddp", 950), step("all-reduce", 900)]
+        new = [step("none", 1000), step("ddp", 900), step("all-reduce", 905)]
+        shown = self.against(old, new, code=1)
+        self.assertRegex(shown, r"ddp, .*-5\.0 points +- +REGRESSION")
+        self.assertRegex(shown, r"all-reduce, .*\+0\.5 points +- +within 3 %")
+        shown = self.against(training("ddp", [0.9]), training("ddp", [0.85]), code=0)
+        self.assertIn("-5.0 points", shown)
+
+    def test_what_only_one_has_is_named(self):
+        old = [step("ddp", 1000), step("zero1", 900)]
+        self.assertIn("only in OLD: zero1", self.against(old, old[:1], code=0))
+        other = self.write("other.jsonl", step("ddp", 1000, batch_size=1))
+        result = self.report("--against", other, self.write("r.jsonl", *old), code=2)
+        self.assertIn("no configuration in common", result.stderr)
+
+
+class Usage(Report):
+    def refused(self, *arguments):
+        return self.report(*arguments, "--output", self.out, code=2).stderr
+
+    def test_input_is_named(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        missing = self.folder / "nowhere.jsonl"
+        self.assertIn("nowhere.jsonl: No such file", self.refused(good, missing))
+        bad = self.folder / "bad.jsonl"
+        bad.write_text(good.read_text() + "oops\n" + good.read_text())
+        self.assertIn("bad.jsonl: not JSON at line 4", self.refused(bad))
+        bad.write_text('{"kind":"run"}\n{"kind":"step","images_per_s":NaN}\n')
+        self.assertIn("bad.jsonl: not JSON at line 2", self.refused(bad))
+        bad.write_text("[1]\n")
+        self.assertIn("line 1 is not a record", self.refused(bad))
+        bad.write_bytes(b"\xff\xfe\x00")
+        self.assertIn("bad.jsonl: not text", self.refused(bad))
+        bad.write_text(json.dumps(header()) + "\n")
+        self.assertIn("no usable records in", self.refused(bad))
+        (self.folder / "empty").mkdir()
+        self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
+        self.assertFalse(self.out.exists())
+
+    def test_options_are_named(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        self.assertIn("RUN", self.report(code=2).stderr)
+        self.assertIn("--oops", self.refused(good, "--oops"))
+        self.assertIn("--threshold", self.refused(good, "--threshold", -1))
+        self.assertIn("good.jsonl", self.report(good, "--output", good, code=2).stderr)
+
+    def test_a_folder_is_searched_and_a_file_counted_once(self):
+        (self.folder / "deep").mkdir()
+        self.write("deep/r.jsonl", step("ddp", 1000))
+        self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out,
+                    env=self.without("matplotlib"))
+        self.assertEqual(row((self.out / "performance_report.txt").read_text(), "ddp")[5], "1 run")
+
+    def test_without_libraries_the_text_is_written_and_what_to_install_is_said(self):
+        path = self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900))
+        result = self.report(path, "--output", self.out, env=self.without("matplotlib", "jinja2"))
+        self.assertIn("apt-get install python3-matplotlib", result.stderr)
+        self.assertIn("apt-get install python3-jinja2", result.stderr)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {"performance_report.txt", "results_baseline_ddp.json",
+                          "results_all_reduce.json"})
+
+
+class Pictures(Report):
+    NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
+             "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
+             "collective_bandwidth", "link_matrix", "gpu_samples"}
+
+    def test_a_plot_for_each_kind_of_record_and_no_other(self):
+        self.with_plots(self.write("r.jsonl", *everything()))
+        plots = {path.stem: path.read_bytes() for path in (self.out / "plots").glob("*.png")}
+        self.assertEqual(set(plots), self.NAMES)
+        for name, data in plots.items():
+            width, height = (int.from_bytes(data[at:at + 4], "big") for at in (16, 20))
+            self.assertGreater(min(width, height), 250, name)
+            self.assertGreater(len(data), 10_000, name)
+        shutil.rmtree(self.out)
+        self.with_plots(self.write("r.jsonl", *training("ddp", [0.5, 0.6])))
+        self.assertEqual({path.stem for path in (self.out / "plots").glob("*.png")},
+                         {"throughput_comparison", "training_time_comparison", "loss_curves",
+                          "accuracy_curves"})
+
+    def test_the_page_in_a_browser(self):
+        """The page as it is, with a script behind it that tells what the browser made of it."""
+        if CHROMIUM is None:
+            self.skipTest("no chromium: apt-get install chromium")
+        self.with_plots(self.write("r.jsonl", *everything()))
+        page = (self.out / "comparison_report.html").read_text()
+        self.assertNotRegex(page, r"(src|href)=\"(?!data:)")  # self-contained
+        probe = self.folder / "alone" / "probe.html"
+        probe.parent.mkdir()
+        probe.write_text(page + """<script>addEventListener("load", () => {
+            const images = [...document.images].filter(i => i.complete && i.naturalWidth > 250);
+            const cells = [...document.querySelector("table").rows].map(
+                row => [...row.cells].map(cell => cell.innerText).join("|"));
+            document.title = `${images.length} images; ${cells.join(";")}; wide ` +
+                (document.documentElement.scrollWidth > innerWidth); });</script>""")
+        shown = subprocess.run(
+            [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+             "--window-size=1200,900", f"--user-data-dir={self.folder}/profile", probe.as_uri()],
+            capture_output=True, text=True, timeout=120,
+            env={**os.environ, "HOME": str(self.folder)})
+        title = re.search(r"<title>(.*?)</title>", shown.stdout, re.S)
+        self.assertIsNotNone(title, shown.stderr)
+        self.assertIn(f"{len(self.NAMES)} images", title[1])
+        self.assertIn("method|mean images/s|s/epoch|best accuracy", title[1])
+        self.assertRegex(title[1], r";ddp\|[\d,]+\|")
+        self.assertIn("wide false", title[1])
+
+
+class RealRecords(Report):
+    def test_what_the_programs_write_is_understood(self):
+        make_image_folder(self.folder / "train", 16)
+        make_image_folder(self.folder / "val", 8)
+        small = ["--model", "resnet18", "--image-size", 32, "--batch-size", 4, "--record",
+                 self.folder / "r.jsonl"]
+        for strategy in ("none", "ddp"):
+            result = run(BIN / "train", *small, "--classes", 10, "--iterations", 4, "--warmup", 1,
+                         "--strategy", strategy, ranks=2)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        for command in ([BIN / "train", *small, "--epochs", 2, "--train-dir", self.folder / "train",
+                         "--val-dir", self.folder / "val"],
+                        [BIN / "collective_perf", "-b", 8, "-e", "64K", *small[-2:]],
+                        [BIN / "link_matrix", "--bytes", "64K", *small[-2:]]):
+            self.assertEqual(run(*command, ranks=2).returncode, 0)
+        result = self.report(self.folder / "r.jsonl", "--output", self.out)
+        text = unfolded((self.out / "performance_report.txt").read_text())
+        lines = [json.loads(line) for line in (self.folder / "r.jsonl").read_text().splitlines()]
+        rates = {line["strategy"]: line["images_per_s"] for line in lines if line["kind"] == "step"}
+        self.assertIn(f"ddp reaches {100 * rates['ddp'] / rates['none']:.1f} % of none", text)
+        accuracy = max(line["val_top1"] for line in lines if line["kind"] == "epoch")
+        self.assertIn(f"{100 * accuracy:.2f} %", text)
+        self.assertIn("Certificate passed: ddp holds the weights of all-reduce", text)
+        self.assertRegex(text, r"all_reduce, float32, .*64 KiB")
+        self.assertRegex(text, r"unidirectional, concurrent, 2 ranks")
+        self.assertNotIn("Crashed", text)
+        if "matplotlib is missing" not in result.stderr:
+            self.assertTrue((self.out / "plots/link_matrix.png").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()
