@@ -29,7 +29,7 @@ std::string spread(std::vector<double> values, double unit, int decimals) {
   if (values.empty()) return kNone;
   for (double& value : values) value /= unit;
   const Summary s = summarize(values);
-  const std::string middle = fmt::format("{:.{}f}", s.median, decimals);
+  std::string middle = fmt::format("{:.{}f}", s.median, decimals);
   if (s.min == s.max) return middle;
   return fmt::format("{} ({:.{}f}-{:.{}f})", middle, s.min, decimals, s.max, decimals);
 }
@@ -76,9 +76,8 @@ std::string certificate_of(const Result& result) {
   return pass.is_null() ? "waived" : pass == true ? "PASS" : "FAIL";
 }
 
-std::string title_of(const Bench& bench, const Job& job) {
-  const TrainOptions& o = bench.front().options;
-  return fmt::format("\n{}, {}, batch {}, {}x{} pixels: medians of {} repeats (lowest-highest)\n",
+std::string title_of(const TrainOptions& o, const Job& job) {
+  return fmt::format("\n{}, {}, batch {}, {}x{} pixels: {} repeats, median (lowest-highest)\n",
                      o.model.model, o.model.precision,
                      o.global_batch > 0 ? fmt::format("{} over all ranks", o.global_batch)
                                         : fmt::format("{} a rank", o.batch_size),
@@ -197,9 +196,8 @@ std::string label_of(const Configuration& c) {
 }
 
 std::string table_of(const std::vector<Result>& results, const Job& job) {
-  Bench bench;
-  for (const Result& result : results) bench.push_back(result.configuration);
-  std::string text = title_of(bench, job) + speed_table(results, job.backend.kind);
+  std::string text =
+      title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
   if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
     text += "\n" + cost_table(results, job.epoch_images);
   for (const Result& result : results) {

@@ -1,12 +1,17 @@
 """bin/compare as its users meet it: table, records, what is skipped. Run by tests/run."""
 
+import os
 import pathlib
 import re
 import shutil
+import signal
 import statistics
+import subprocess
 import tempfile
+import time
 import unittest
 
+import support
 from support import BIN, SCHEMA, make_image_folder, read_record, run, run_bare
 
 COMPARE = BIN / "compare"
@@ -175,6 +180,38 @@ class Configurations(Folder):
         self.expect(self.compare("--strategies", "none", "--epoch-images", 500, ranks=1), 0)
         for s in self.lines("step"):
             self.assertAlmostEqual(s["epoch_s"] * s["images_per_s"], 500)
+
+
+class Hangs(Folder):
+    def test_a_rank_that_only_waits_is_not_blamed(self):
+        if 0 < support.GPUS < 3:
+            self.skipTest("three ranks need three GPUs")
+        job = subprocess.Popen(
+            [support.TREE / "launch/mpi", "-n", "3", COMPARE, *map(str, SMALL), "--iterations",
+             "100", "--strategies", "ddp", "--ranks", "2", "--repeats", "1000", "--certificate",
+             "off", "--timeout", "4", "--record", self.record],
+            cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for line in job.stdout:
+            if "none on 2 ranks" in line:
+                break
+        time.sleep(1)
+        os.kill(self.pid_of_rank(1), signal.SIGSTOP)
+        said = job.communicate(timeout=60)[0]
+        self.assertEqual(job.returncode, 3, said)
+        self.assertIn("no answer from rank 1 on", said)
+        self.assertNotRegex(said, r"no answer from .*rank 2")
+
+    def pid_of_rank(self, rank):
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                environment = (path / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == bytes(COMPARE) and bytes(self.record) in words and \
+                    f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                return int(path.name)
+        self.fail(f"rank {rank} does not run")
 
 
 class Usage(Folder):
