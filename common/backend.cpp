@@ -65,6 +65,13 @@ int choose_threads(const MpiSession& session, std::string& remark) {
   return threads;
 }
 
+void connect(Backend& backend, const MpiSession& session) {
+  Device& device = *backend.device;
+  backend.world = backend.kind == BackendKind::gpu ? gpu::make_communicator(session, device)
+                                                   : cpu::make_communicator(session, device);
+  backend.host = make_mpi_communicator(session, device);
+}
+
 }  // namespace
 
 void declare_options(OptionSet& options, BackendOptions& values) {
@@ -106,15 +113,22 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     const std::vector<int> devices = place_on_gpus(views);
     const auto me = static_cast<std::size_t>(session.rank());
     backend.device = gpu::make_device(devices[me]);
-    backend.world = gpu::make_communicator(session, *backend.device);
     if (session.world_size() == 1 && views[0].gpus.size() > 1)
       backend.remark += fmt::format(", on 1 of {} GPUs: start it with launch/mpi to use them all",
                                     views[0].gpus.size());
   } else {
     backend.device = cpu::make_device(choose_threads(session, backend.remark));
-    backend.world = cpu::make_communicator(session, *backend.device);
   }
-  backend.host = make_mpi_communicator(session, *backend.device);
+  connect(backend, session);
+  return backend;
+}
+
+Backend open_backend(const Backend& whole, const MpiSession& part) {
+  Backend backend;
+  backend.kind = whole.kind;
+  backend.remark = whole.remark;
+  backend.device = whole.device;
+  connect(backend, part);
   return backend;
 }
 

@@ -23,13 +23,17 @@ void declare_options(OptionSet& options, BackendOptions& values);
 struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
-  std::unique_ptr<Device> device;
+  std::shared_ptr<Device> device;       // of this rank, in whichever part it works
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };
 
 /// Collective. Throws UsageError when the ranks and the GPUs do not fit together.
 Backend open_backend(const BackendOptions& options, MpiSession& session);
+
+/// `whole` for a part of its ranks, by a session split from the whole's: the same device, and
+/// communicators of the part. Collective in the part.
+Backend open_backend(const Backend& whole, const MpiSession& part);
 
 /// Versions of a backend's libraries, "name" -> "version", at build and at run time.
 struct LibraryVersion {

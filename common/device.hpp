@@ -85,6 +85,8 @@ class Device {
   /// Bytes held by Buffers in device memory, now and at most.
   std::size_t allocated_bytes() const { return allocated_; }
   std::size_t peak_allocated_bytes() const { return peak_; }
+  /// Forgets what was held at most before: for programs that measure one thing after another.
+  void restart_peak() { peak_ = allocated_; }
 
  protected:
   /// Throws UsageError naming the bytes needed and free when there is not enough.

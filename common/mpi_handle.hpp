@@ -13,6 +13,7 @@ namespace shakedown {
 struct MpiHandle {
   MPI_Comm comm = MPI_COMM_NULL;
   double timeout_s = 300;
+  bool ends_mpi = false;  // of the first session, which the split ones must not outlive
 };
 
 inline void check_mpi(int status, const char* expression, const char* file, int line) {

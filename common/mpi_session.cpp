@@ -31,10 +31,21 @@ void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::s
 
 namespace {
 
+constexpr int kWhoIsThere = 31;  // the tag of silent_ranks
+
 std::string host_name() {
   char name[256] = "unknown";
   gethostname(name, sizeof(name) - 1);
   return name;
+}
+
+std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv) {
+  auto handle = std::make_unique<MpiHandle>();
+  handle->ends_mpi = true;
+  int provided = 0;
+  CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle->comm));
+  return handle;
 }
 
 }  // namespace
@@ -49,11 +60,10 @@ std::string launched_with_others() {
   return "";
 }
 
-MpiSession::MpiSession(int* argc, char*** argv)
-    : handle_(std::make_unique<MpiHandle>()), host_(host_name()) {
-  int provided = 0;
-  CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
-  CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle_->comm));
+MpiSession::MpiSession(int* argc, char*** argv) : MpiSession(start_mpi(argc, argv)) {}
+
+MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
+    : handle_(std::move(handle)), host_(host_name()) {
   CHECK_MPI(MPI_Comm_set_errhandler(handle_->comm, MPI_ERRORS_RETURN));
   CHECK_MPI(MPI_Comm_rank(handle_->comm, &rank_));
   CHECK_MPI(MPI_Comm_size(handle_->comm, &world_size_));
@@ -68,7 +78,7 @@ MpiSession::MpiSession(int* argc, char*** argv)
 
 MpiSession::~MpiSession() {
   MPI_Comm_free(&handle_->comm);
-  MPI_Finalize();
+  if (handle_->ends_mpi) MPI_Finalize();
 }
 
 void MpiSession::set_timeout(double seconds) { handle_->timeout_s = seconds; }
@@ -107,16 +117,34 @@ void MpiSession::barrier() const {
   wait_for(request, handle_->timeout_s, "a barrier of all ranks");
 }
 
+void MpiSession::wait_idle() const {
+  MPI_Request all = MPI_REQUEST_NULL;
+  CHECK_MPI(MPI_Ibarrier(handle_->comm, &all));
+  for (int done = 0; !done;) {
+    int asked = 0;
+    CHECK_MPI(MPI_Test(&all, &done, MPI_STATUS_IGNORE));
+    CHECK_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kWhoIsThere, handle_->comm, &asked, MPI_STATUS_IGNORE));
+    if (asked) throw TimeoutError("a rank that this one waited for has timed out");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+std::unique_ptr<MpiSession> MpiSession::split(int color) const {
+  auto part = std::make_unique<MpiHandle>();
+  part->timeout_s = handle_->timeout_s;
+  CHECK_MPI(MPI_Comm_split(handle_->comm, color, rank_, &part->comm));
+  return std::unique_ptr<MpiSession>(new MpiSession(std::move(part)));
+}
+
 std::vector<int> MpiSession::silent_ranks(double patience_s) const {
-  constexpr int kTag = 31;
   // Messages without content: those to and from a silent rank stay unfinished.
   std::vector<MPI_Request> receives(static_cast<std::size_t>(world_size_), MPI_REQUEST_NULL);
   for (int r = 0; r < world_size_; ++r) {
     if (r == rank_) continue;
     MPI_Request send = MPI_REQUEST_NULL;
-    CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, r, kTag, handle_->comm, &send));
+    CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, r, kWhoIsThere, handle_->comm, &send));
     CHECK_MPI(MPI_Request_free(&send));
-    CHECK_MPI(MPI_Irecv(nullptr, 0, MPI_CHAR, r, kTag, handle_->comm,
+    CHECK_MPI(MPI_Irecv(nullptr, 0, MPI_CHAR, r, kWhoIsThere, handle_->comm,
                         &receives[static_cast<std::size_t>(r)]));
   }
   const auto deadline =
@@ -141,7 +169,7 @@ void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept 
   std::fflush(stdout);
   std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
   std::fflush(stderr);
-  if (world_size_ > 1)
+  if (world_size_ > 1 || !handle_->ends_mpi)
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   else
     MPI_Finalize();  // nobody else to end, and no need of MPI_Abort's own message

@@ -36,6 +36,13 @@ class MpiSession {
   std::vector<double> all_gather(double value) const;
   std::vector<std::string> all_gather(const std::string& value) const;
   void barrier() const;
+  /// The barrier of a rank that has nothing to do: waits for as long as the others work, past any
+  /// timeout, and leaves its core to them. Throws TimeoutError when one of them has given up.
+  void wait_idle() const;
+
+  /// A session of the ranks that pass the same color, in the order they have here. Every rank calls
+  /// it. It must end before this one does.
+  std::unique_ptr<MpiSession> split(int color) const;
 
   /// The ranks that do not call this too within the time: those that everybody waits for. Once,
   /// when the job is about to end.
@@ -51,6 +58,8 @@ class MpiSession {
   static std::string library_version();
 
  private:
+  explicit MpiSession(std::unique_ptr<MpiHandle> handle);
+
   std::unique_ptr<MpiHandle> handle_;
   int rank_ = 0;
   int world_size_ = 1;

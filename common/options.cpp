@@ -7,6 +7,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <deque>
+#include <map>
 #include <numeric>
 
 namespace shakedown {
@@ -28,6 +29,10 @@ std::string show(const OptionTarget& target) {
           return value->empty() ? "none" : fmt::format("{}", fmt::join(*value, ","));
       },
       target);
+}
+
+const void* address_of(const OptionTarget& target) {
+  return std::visit([](auto* value) -> const void* { return value; }, target);
 }
 
 /// Levenshtein's edit distance, to suggest the option that was meant.
@@ -61,6 +66,10 @@ class Declared final : public Option {
       : names(std::move(names)), target(target), default_shown(show(target)), option(option) {}
 
   Option& one_of(std::vector<std::string> choices) override {
+    if (expands) {
+      all = choices;
+      choices.emplace_back("all");
+    }
     option->check(CLI::IsMember(std::move(choices)));
     return *this;
   }
@@ -85,10 +94,25 @@ class Declared final : public Option {
     return *this;
   }
 
+  /// Puts every choice in the place of "all".
+  void expand() {
+    auto* const* list = std::get_if<std::vector<std::string>*>(&target);
+    if (list != nullptr && expands && std::count((*list)->begin(), (*list)->end(), "all") > 0)
+      **list = all;
+  }
+
   std::string names;
   OptionTarget target;
   std::string default_shown;
   CLI::Option* option;
+  bool expands = false;          // a list in which "all" stands for ...
+  std::vector<std::string> all;  // ... these
+};
+
+/// What stands in for an option with a single value; see take_list.
+struct TakenList {
+  std::string names;
+  OptionTarget list;
 };
 
 CLI::Option* add_switch(CLI::App& app, const std::string& names, bool& value,
@@ -143,6 +167,7 @@ class OptionSet::Implementation {
 
   CLI::App app;
   std::deque<Declared> declared;
+  std::map<const void*, TakenList> lists;  // by the single value's target
   std::string group = "Options";
   bool markdown = false;
 };
@@ -152,7 +177,14 @@ OptionSet::OptionSet(std::string program, const std::string& description)
       implementation_(std::make_unique<Implementation>(program_, description)) {}
 OptionSet::~OptionSet() = default;
 
-Option& OptionSet::add(const std::string& names, OptionTarget target, const std::string& help) {
+Option& OptionSet::add(const std::string& own_names, OptionTarget target, const std::string& help) {
+  std::string names = own_names;
+  const auto taken = implementation_->lists.find(address_of(target));
+  const bool is_taken = taken != implementation_->lists.end();
+  if (is_taken) {
+    names = taken->second.names + "," + own_names;
+    target = taken->second.list;
+  }
   CLI::App& app = implementation_->app;
   CLI::Option* option = std::visit(
       [&](auto* value) -> CLI::Option* {
@@ -164,22 +196,36 @@ Option& OptionSet::add(const std::string& names, OptionTarget target, const std:
           if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>)
             return made->take_last();
           else
-            return made->delimiter(',');
+            return made->delimiter(',')->trigger_on_parse();  // the last list counts
         }
       },
       target);
   option->group(implementation_->group);
   Declared& declared = implementation_->declared.emplace_back(names, target, option);
+  declared.expands = is_taken;
   if (!std::holds_alternative<bool*>(target)) option->default_str(declared.default_shown);
   return declared;
 }
 
 void OptionSet::add_alias(const std::string& names, std::string& target, const std::string& value,
                           const std::string& help) {
+  const auto taken = implementation_->lists.find(&target);
+  auto* list = taken == implementation_->lists.end()
+                   ? nullptr
+                   : std::get<std::vector<std::string>*>(taken->second.list);
   implementation_->app
       .add_flag_callback(
-          names, [&target, value] { target = value; }, help)
+          names,
+          [&target, list, value] {
+            target = value;
+            if (list != nullptr) *list = {value};
+          },
+          help)
       ->group(implementation_->group);
+}
+
+void OptionSet::take_list(const std::string& names, const void* single, OptionTarget list) {
+  implementation_->lists.emplace(single, TakenList{names, list});
 }
 
 void OptionSet::heading(const std::string& title) { implementation_->group = title; }
@@ -201,6 +247,7 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
     return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
   }
   if (implementation_->markdown) return Ending{ExitCode::pass, markdown()};
+  for (Declared& declared : implementation_->declared) declared.expand();
   return std::nullopt;
 }
 

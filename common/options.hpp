@@ -16,8 +16,8 @@ namespace shakedown {
 
 /// Where an option's value goes; the value it has at the declaration is the default. A bool takes
 /// on or off, and is on when the option stands alone. A list is given as a,b,c.
-using OptionTarget =
-    std::variant<bool*, int*, double*, std::string*, std::vector<int>*, std::vector<std::string>*>;
+using OptionTarget = std::variant<bool*, int*, double*, std::string*, std::vector<int>*,
+                                  std::vector<double>*, std::vector<std::string>*>;
 
 class Option {
  public:
@@ -32,7 +32,9 @@ class Option {
 /// The value of one option as text, for the record: "name" (with underscores) and its value.
 struct OptionValue {
   std::string name;
-  std::variant<bool, int, double, std::string, std::vector<int>, std::vector<std::string>> value;
+  std::variant<bool, int, double, std::string, std::vector<int>, std::vector<double>,
+               std::vector<std::string>>
+      value;
 };
 
 /// "64", "128K", "1.5M", "4G": bytes, in binary units as nccl-tests has them. Throws UsageError
@@ -51,6 +53,12 @@ class OptionSet {
   template <class T>
   Option& add(const std::string& names, T& target, const std::string& help) {
     return add(names, OptionTarget(&target), help);
+  }
+  /// The option that will be declared with `single` as its target takes a list into `list` here,
+  /// under these names before its own. "all" in it stands for every value the option can have.
+  template <class T>
+  void take_list(const std::string& names, T& single, std::vector<T>& list) {
+    take_list(names, &single, OptionTarget(&list));
   }
   /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
   void add_alias(const std::string& names, std::string& target, const std::string& value,
@@ -78,6 +86,7 @@ class OptionSet {
  private:
   class Implementation;
   Option& add(const std::string& names, OptionTarget target, const std::string& help);
+  void take_list(const std::string& names, const void* single, OptionTarget list);
   std::string program_;
   std::unique_ptr<Implementation> implementation_;
 };

@@ -10,6 +10,7 @@
 #include "common/nvml.hpp"
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
+#include "training/volumes.hpp"
 
 namespace shakedown {
 namespace {
@@ -42,21 +43,38 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["throttle_reasons"] = reasons;
 }
 
+/// `handed` bytes went to the communicator in the timed window. They are of the larger buffer of
+/// each operation, padding included; the prediction is of what a rank sends of the payload.
+void add_exchange(Json& record, const Engine& engine, std::uint64_t handed,
+                  const ThroughputSettings& settings, const MpiSession& session) {
+  const Network& network = engine.network();
+  const auto gradients =
+      static_cast<double>(network.table().payload_count() * size_of(network.weights().type()));
+  record["bytes_per_step_predicted"] =
+      session.all_gather(find_volume(engine.settings().strategy.strategy)
+                             .bytes_sent(gradients, session.world_size(), session.rank()));
+  record["bytes_per_step_measured"] =
+      session.all_gather(static_cast<double>(handed) / settings.iterations);
+  record["bytes_source"] = "communicator";
+}
+
 }  // namespace
 
-Json identity_of(const Engine& engine, const Backend& backend, const std::string& data) {
-  const EngineSettings& s = engine.settings();
-  return {{"backend", name_of(backend.kind)},
-          {"model", s.network.architecture.name},
-          {"image_size", s.network.image_size},
-          {"classes", s.network.classes},
-          {"precision", name_of(s.network.precision)},
-          {"batch_size", s.network.batch_size},
-          {"accumulate", s.accumulate},
-          {"world_size", backend.world->size()},
-          {"strategy", s.strategy.strategy},
-          {"optimizer", s.optimizer.optimizer},
-          {"data", data}};
+Json identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
+  Json identity{{"backend", name_of(backend.kind)},
+                {"model", s.network.architecture.name},
+                {"image_size", s.network.image_size},
+                {"classes", s.network.classes},
+                {"precision", name_of(s.network.precision)},
+                {"batch_size", s.network.batch_size},
+                {"accumulate", s.accumulate},
+                {"world_size", backend.world->size()},
+                {"strategy", s.strategy.strategy},
+                {"optimizer", s.optimizer.optimizer},
+                {"data", data}};
+  if (find_volume(s.strategy.strategy).buckets)
+    identity["bucket_cap_mb"] = s.strategy.bucket_cap_mb;
+  return identity;
 }
 
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
@@ -88,6 +106,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
   const double stall_before_s = stall_s + batches.stall_seconds();
+  const std::uint64_t handed_before = engine.world().traffic().bytes;
   GpuSampler sampler(nvml, uuid);
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
@@ -134,6 +153,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] = engine.read_scalars().skipped;
+  add_exchange(record, engine, engine.world().traffic().bytes - handed_before, settings, session);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;
 }

@@ -22,7 +22,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
                         const MpiSession& session);
 
 /// The fields that name a configuration, repeated in every record of it.
-Json identity_of(const Engine& engine, const Backend& backend, const std::string& data);
+Json identity_of(const EngineSettings& settings, const Backend& backend, const std::string& data);
 
 /// Throws FailError when the loss is not finite.
 void check_loss(const Json& step);

@@ -27,7 +27,7 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
   say(session, engine.load_remark());
   data.open(engine.settings().network, backend, engine.stream());
 
-  const Json identity = identity_of(engine, backend, data.name());
+  const Json identity = identity_of(engine.settings(), backend, data.name());
   const double learning_rate = options.optimizer.learning_rate;
   ExitCode result = ExitCode::pass;
   if (options.epochs >= 0) {

@@ -8,15 +8,10 @@
 
 namespace shakedown {
 
-void declare_options(OptionSet& options, TrainOptions& values) {
+void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Run");
   options.add("--iterations", values.iterations, "timed steps of the throughput run").at_least(1);
   options.add("--warmup", values.warmup, "steps before the timed ones").at_least(1);
-  options
-      .add("--epochs", values.epochs,
-           "train this long instead, over --train-dir; 0 only evaluates --val-dir")
-      .at_least(0)
-      .default_text("none");
   options.add("--batch-size", values.batch_size, "images a rank and step").at_least(1);
   options
       .add("--global-batch", values.global_batch,
@@ -27,28 +22,38 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .at_least(1);
   options.add("--seed", values.seed, "of weights, order and augmentation");
   options.add("--certificate", values.certificate,
-              "prove, before timing, that the strategy computes what its reference does");
-  options.add("--describe", values.describe,
-              "print the network, its memory plan and its buckets, and end");
-  options.add("--save", values.save, "write the trained weights to this .safetensors file");
+              "prove that the strategy computes what its reference does");
   options.add("--record", values.record, "append what is measured to this .jsonl file");
   declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);
   declare_options(options, values.optimizer);
-  declare_options(options, values.schedule);
   options.heading("Data");
   options
       .add("--train-dir,--data-dir", values.data.train_dir,
            "folder with a sub-folder of images a class")
       .default_text("synthetic");
-  options.add("--val-dir", values.data.val_dir, "the same for validation after each epoch");
   options
       .add("--augment", values.data.augment,
            "auto: crop from 160 pixels on, else shift; both also flip")
       .one_of({"auto", "none", "shift", "crop"});
   options.add("--workers,--num-workers", values.data.workers, "loader threads a rank").at_least(1);
   options.add("--prefetch", values.data.prefetch, "batches decoded ahead").at_least(1);
+}
+
+void declare_options(OptionSet& options, TrainOptions& values) {
+  declare_step_options(options, values);
+  options.heading("Training");
+  options
+      .add("--epochs", values.epochs,
+           "train this long instead, over --train-dir; 0 only evaluates --val-dir")
+      .at_least(0)
+      .default_text("none");
+  options.add("--val-dir", values.data.val_dir, "as --train-dir, for validation after each epoch");
+  declare_options(options, values.schedule);
+  options.add("--save", values.save, "write the trained weights to this .safetensors file");
+  options.add("--describe", values.describe,
+              "print the network, its memory plan and its buckets, and end");
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {

@@ -43,6 +43,8 @@ struct TrainOptions {
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
+/// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
+void declare_step_options(OptionSet& options, TrainOptions& values);
 
 /// Settings that follow from the options, the backend and the classes of the data.
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);

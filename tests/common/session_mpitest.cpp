@@ -1,0 +1,90 @@
+// Parts of a session, and ranks that wait while others work.
+#include <chrono>
+#include <thread>
+
+#include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+namespace {
+
+void sleep_s(double seconds) {
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
+
+TEST_CASE("a part of a session counts its own ranks", "[session]") {
+  const MpiSession& whole = test::session();
+  const int last = whole.world_size() - 1;
+  const auto part = whole.split(whole.rank() == last ? 1 : 0);  // all but the last, and it alone
+  const bool alone = whole.rank() == last;
+  CHECK(part->world_size() == (alone ? 1 : last));
+  CHECK(part->rank() == (alone ? 0 : whole.rank()));
+  CHECK(part->timeout_s() == whole.timeout_s());
+  CHECK(part->hosts().size() == static_cast<std::size_t>(part->world_size()));
+  const auto ranks = part->all_gather(static_cast<double>(whole.rank()));
+  CHECK(ranks.front() == (alone ? last : 0));
+  CHECK(ranks.size() == static_cast<std::size_t>(part->world_size()));
+}
+
+TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {
+  const MpiSession& session = test::session();
+  for (BackendKind kind : test::backends()) {
+    Backend whole = test::open_backend_of(kind);
+    const auto part = session.split(session.rank() % 2);
+    {
+      const Backend backend = open_backend(whole, *part);
+      CHECK(backend.device == whole.device);
+      CHECK(backend.world->size() == part->world_size());
+      const auto stream = backend.device->make_stream();
+      const Buffer one = test::to_device(*backend.device, *stream, std::vector<float>{1});
+      const View view = one.view(DataType::float32);
+      backend.world->all_reduce(view, view, Reduction::sum, *stream);
+      CHECK(download<float>(*backend.device, *stream, one.data(), 1).front() ==
+            static_cast<float>(part->world_size()));
+    }
+  }
+}
+
+TEST_CASE("a rank with nothing to do waits past the timeout", "[session]") {
+  const auto session = test::session().split(0);
+  session->set_timeout(0.1);
+  if (session->is_root()) {
+    sleep_s(0.5);
+    CHECK_NOTHROW(session->barrier());
+  } else {
+    CHECK_NOTHROW(session->wait_idle());
+  }
+  test::session().barrier();
+}
+
+TEST_CASE("a rank that waits answers one that asks who is there", "[session]") {
+  const auto session = test::session().split(0);
+  if (session->world_size() == 1) return;
+  if (session->is_root()) {
+    CHECK(session->silent_ranks(10).empty());
+    session->barrier();
+  } else {
+    CHECK_THROWS_AS(session->wait_idle(), TimeoutError);
+    CHECK(session->silent_ranks(10).empty());
+  }
+  test::session().barrier();
+}
+
+TEST_CASE("the peak of memory can be taken anew", "[session]") {
+  for (BackendKind kind : test::backends()) {
+    const auto device = test::open_device(kind);
+    const Buffer kept(*device, 1000);
+    { const Buffer passing(*device, 5000); }
+    CHECK(device->peak_allocated_bytes() == 6000);
+    device->restart_peak();
+    CHECK(device->peak_allocated_bytes() == 1000);
+    { const Buffer passing(*device, 200); }
+    CHECK(device->peak_allocated_bytes() == 1200);
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,231 @@
+"""bin/compare as its users meet it: table, records, what is skipped. Run by tests/run."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import tempfile
+import time
+import unittest
+
+import support
+from support import BIN, SCHEMA, make_image_folder, read_record, run, run_bare
+
+COMPARE = BIN / "compare"
+SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 4,
+         "--iterations", 3, "--warmup", 1]
+PARAMETERS = 11181642  # of resnet18 with 10 classes, as torchvision counts
+# tests/check_tree holds this list against the table of strategies.
+STRATEGIES = SCHEMA["$defs"]["configuration"]["properties"]["strategy"]["enum"]
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.record = self.folder / "r.jsonl"
+
+    def expect(self, result, code, *words):
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        for word in words:
+            self.assertIn(word, result.stdout + result.stderr)
+
+    def lines(self, kind):
+        return [line for line in read_record(self.record) if line["kind"] == kind]
+
+
+def key(line):
+    return line["strategy"], line["world_size"]
+
+
+def rows(text):
+    """The cells of both tables' rows, by (strategy, ranks)."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(\S+?)(?:,? .*?)?  +(\d+) +(\d.*)", line)
+        if match and match[1] in STRATEGIES:
+            found.setdefault((match[1], int(match[2])), []).append(match[3].split())
+    return found
+
+
+class AllStrategies(Folder):
+    def test_table_and_records_agree(self):
+        result = run(COMPARE, *SMALL, "--repeats", 2, "--record", self.record, ranks=2)
+        self.expect(result, 0, "on 2 ranks", "none (single)", "an epoch: 1281167 images")
+        configurations = {("none", 1)} | {(name, 2) for name in STRATEGIES}
+        steps = self.lines("step")
+        self.assertEqual(sorted((*key(s), s["repeat"]) for s in steps),
+                         sorted((*c, r) for c in configurations for r in (1, 2)))
+        for kind in ("certificate", "verdict"):
+            self.assertEqual(sorted(map(key, self.lines(kind))), sorted(configurations))
+        self.check_ratios(steps)
+        self.check_bytes(steps)
+        self.check_table(result.stdout, steps)
+        verdicts = {key(v): v for v in self.lines("verdict")}
+        self.assertEqual({v["verdict"] for v in verdicts.values()}, {"PASS"})
+        self.assertIn("all-reduce", verdicts["ddp", 2]["cause"])
+        certificate = next(c for c in self.lines("certificate") if key(c) == ("ddp", 2))
+        self.assertIs(certificate["pass"], True)
+        self.assertEqual(read_record(self.record)[0]["options.strategies"], STRATEGIES)
+        self.assertEqual(self.lines("end")[0]["exit_code"], 0)
+
+    def check_ratios(self, steps):
+        rate = {(*key(s), s["repeat"]): s["images_per_s"] for s in steps}
+        for s in steps:
+            none = rate["none", s["world_size"], s["repeat"]]
+            single = rate["none", 1, s["repeat"]]
+            self.assertAlmostEqual(s["efficiency_vs_none"], s["images_per_s"] / none)
+            self.assertAlmostEqual(s["efficiency_vs_single"],
+                                   s["images_per_s"] / (s["world_size"] * single))
+            self.assertAlmostEqual(s["epoch_s"], 1281167 / s["images_per_s"])
+
+    def check_bytes(self, steps):
+        for s in steps:
+            self.assertEqual(s["bytes_source"], "communicator")
+            self.assertEqual(len(s["bytes_per_step_measured"]), s["world_size"])
+            self.assertEqual(len(s["bytes_per_step_predicted"]), s["world_size"])
+            if s["strategy"] == "none":
+                self.assertEqual(set(s["bytes_per_step_predicted"]), {0})
+                self.assertEqual(set(s["bytes_per_step_measured"]), {0})
+            if s["strategy"] in ("ddp", "all-reduce"):  # on two ranks they send what they are handed
+                self.assertEqual(set(s["bytes_per_step_predicted"]), {4 * PARAMETERS})
+                for measured in s["bytes_per_step_measured"]:
+                    self.assertGreaterEqual(measured, 4 * PARAMETERS)
+                    self.assertLess(measured, 4.04 * PARAMETERS)  # with padding
+
+    def check_table(self, text, steps):
+        """Medians of what the records say."""
+        table = rows(text)
+        for configuration in {key(s) for s in steps}:
+            mine = [s for s in steps if key(s) == configuration]
+
+            def median(name, unit=1.0):
+                return statistics.median(s[name] for s in mine) / unit
+            speed, cost = table[configuration]
+            self.assertAlmostEqual(float(speed[0]), median("images_per_s"), delta=0.06)
+            self.assertAlmostEqual(float(speed[1]), median("images_per_s") / configuration[1],
+                                   delta=0.06)
+            self.assertAlmostEqual(float(speed[3]), median("step_ms_p50"), delta=0.06)
+            percents = [float(word) for word in speed[4:] if re.fullmatch(r"[\d.]+", word)]
+            self.assertAlmostEqual(percents[0], median("efficiency_vs_none", 0.01), delta=0.06)
+            self.assertAlmostEqual(percents[1], median("efficiency_vs_single", 0.01), delta=0.06)
+            self.assertIn(cost[-1], ("PASS", "waived"))
+
+
+class Configurations(Folder):
+    def compare(self, *arguments, ranks=2):
+        return run(COMPARE, *SMALL, "--repeats", 1, "--record", self.record, *arguments,
+                   ranks=ranks)
+
+    def test_ranks_that_are_not_there_are_skipped_and_the_global_batch_is_divided(self):
+        result = self.compare("--strategies", "ddp", "--ranks", "1,2,3", "--global-batch", 8)
+        self.expect(result, 0, "skipped: --ranks 3: the job has 2", "batch 8 over all ranks")
+        self.assertEqual({(*key(s), s["batch_size"]) for s in self.lines("step")},
+                         {("none", 1, 8), ("ddp", 1, 8), ("none", 2, 4), ("ddp", 2, 4)})
+        self.assertTrue(all(len(s["peak_memory_bytes"]) == s["world_size"]
+                            for s in self.lines("step")))
+        skipped = [v for v in self.lines("verdict") if v["verdict"] == "INCONCLUSIVE"]
+        self.assertEqual({key(v) for v in skipped}, {("none", 3), ("ddp", 3)})
+        self.assertIn("--ranks 3", skipped[0]["cause"])
+
+    def test_a_global_batch_that_does_not_divide_is_skipped(self):
+        result = self.compare("--strategies", "none", "--global-batch", 9)
+        self.expect(result, 0, "skipped: --global-batch 9")
+        self.assertEqual({key(s) for s in self.lines("step")}, {("none", 1)})
+
+    def test_lists_multiply(self):
+        result = self.compare("--strategies", "ddp,all-reduce", "--batch-sizes", "4,8",
+                              "--bucket-caps", "4,25", "--certificate", "off", ranks=1)
+        self.expect(result, 0, "ddp, 4 MiB", "ddp, 25 MiB", "batch 4 a rank", "batch 8 a rank")
+        measured = [(s["strategy"], s["batch_size"], s.get("bucket_cap_mb"))
+                    for s in self.lines("step")]
+        self.assertEqual(sorted(measured, key=str), sorted(
+            [(name, batch, cap) for batch in (4, 8) for name, cap in
+             (("none", None), ("all-reduce", None), ("ddp", 4), ("ddp", 25))], key=str))
+        self.assertEqual(self.lines("certificate"), [])
+        self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
+
+    def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(self):
+        result = self.compare("--strategies", "none", "--batch-sizes", "9000000,4",
+                              "--precisions", "fp32,auto", ranks=1)
+        self.expect(result, 0, "skipped: --batch-size 9000000", "largest batch that fits")
+        self.assertEqual({s["batch_size"] for s in self.lines("step")}, {4})
+        verdicts = {(v["batch_size"], v["verdict"]) for v in self.lines("verdict")}
+        self.assertEqual(verdicts, {(9000000, "INCONCLUSIVE"), (4, "PASS")})
+
+    def test_nothing_that_fits_is_a_usage_error(self):
+        result = self.compare("--strategies", "none", "--batch-sizes", 9000000, ranks=1)
+        self.expect(result, 2, "skipped: --batch-size 9000000")
+        self.assertEqual(self.lines("end")[0]["exit_code"], 2)
+
+    def test_a_loss_that_is_not_finite_fails_after_everything(self):
+        result = self.compare("--strategies", "none,ddp", "--lr", "1e30", "--iterations", 4)
+        self.expect(result, 1, "FAIL ddp, 25 MiB on 2 ranks", "loss is not finite")
+        self.assertEqual({key(s) for s in self.lines("step")},
+                         {("none", 1), ("none", 2), ("ddp", 2)})
+        self.assertIn("FAIL", {v["verdict"] for v in self.lines("verdict")})
+        self.assertEqual(self.lines("end")[0]["exit_code"], 1)
+
+    def test_an_epoch_is_the_folder_or_what_is_said(self):
+        make_image_folder(self.folder / "images", 8)  # 24 images of 3 classes
+        self.expect(self.compare("--strategies", "none", "--train-dir", self.folder / "images",
+                                 "--augment", "none", ranks=1), 0, "an epoch: 24 images")
+        for s in self.lines("step"):
+            self.assertEqual(s["data"], str(self.folder / "images"))
+            self.assertAlmostEqual(s["epoch_s"] * s["images_per_s"], 24)
+        self.record = self.folder / "said.jsonl"
+        self.expect(self.compare("--strategies", "none", "--epoch-images", 500, ranks=1), 0)
+        for s in self.lines("step"):
+            self.assertAlmostEqual(s["epoch_s"] * s["images_per_s"], 500)
+
+
+class Hangs(Folder):
+    def test_a_rank_that_only_waits_is_not_blamed(self):
+        if 0 < support.GPUS < 3:
+            self.skipTest("three ranks need three GPUs")
+        job = subprocess.Popen(
+            [support.TREE / "launch/mpi", "-n", "3", COMPARE, *map(str, SMALL), "--iterations",
+             "100", "--strategies", "ddp", "--ranks", "2", "--repeats", "1000", "--certificate",
+             "off", "--timeout", "4", "--record", self.record],
+            cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for line in job.stdout:
+            if "none on 2 ranks" in line:
+                break
+        time.sleep(1)
+        os.kill(self.pid_of_rank(1), signal.SIGSTOP)
+        said = job.communicate(timeout=60)[0]
+        self.assertEqual(job.returncode, 3, said)
+        self.assertIn("no answer from rank 1 on", said)
+        self.assertNotRegex(said, r"no answer from .*rank 2")
+
+    def pid_of_rank(self, rank):
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                environment = (path / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == bytes(COMPARE) and bytes(self.record) in words and \
+                    f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                return int(path.name)
+        self.fail(f"rank {rank} does not run")
+
+
+class Usage(Folder):
+    def test_an_unknown_strategy_is_named(self):
+        self.expect(run_bare(COMPARE, *SMALL, "--strategies", "ddp,gossip"), 2, "--strategies",
+                    "gossip")
+        self.expect(run_bare(COMPARE, *SMALL, "--strategy", "gossip"), 2, "gossip")
+
+    def test_help_and_tables(self):
+        self.expect(run_bare(COMPARE, "--help"), 0, "--strategies", "--ranks", "--lr")
+        result = run_bare(COMPARE, "--help-markdown")
+        self.expect(result, 0, "| `--batch-sizes`, `--batch-size` | 64 |")
+        self.assertNotIn("--epochs", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

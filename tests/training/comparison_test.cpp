@@ -1,0 +1,61 @@
+#include "training/comparison.hpp"
+
+#include "tests/catch.hpp"
+
+namespace shakedown {
+namespace {
+
+Result measured(const std::string& strategy, int ranks) {
+  Result result;
+  result.configuration.options.strategy.strategy = strategy;
+  result.configuration.ranks = ranks;
+  result.steps.push_back({{"images_per_s", 1.0}});
+  return result;
+}
+
+Result certified(const Json& pass) {
+  Result result = measured("ddp", 2);
+  result.certificate = {{"reference", "all-reduce"}, {"tensor", "fc.weight"}, {"pass", pass}};
+  if (pass.is_null()) result.certificate["waived"] = "all-reduce, the reference, diverged";
+  return result;
+}
+
+Result skipped() {
+  Result result;
+  result.skipped = "does not fit";
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
+  CHECK(verdict_of(certified(true)).verdict == "PASS");
+  CHECK(verdict_of(certified(false)).verdict == "FAIL");
+  CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
+  // its reference diverged: that is no proof, while one rank or no exchange needs none
+  CHECK(verdict_of(certified(nullptr)).verdict == "INCONCLUSIVE");
+  Result alone = certified(nullptr);
+  alone.configuration.ranks = 1;
+  CHECK(verdict_of(alone).verdict == "PASS");
+  Result none = certified(nullptr);
+  none.certificate["reference"] = "";
+  CHECK(verdict_of(none).verdict == "PASS");
+  CHECK(verdict_of(measured("ddp", 2)).verdict == "INCONCLUSIVE");  // --certificate off
+}
+
+TEST_CASE("what went wrong otherwise fails a certified configuration too", "[compare]") {
+  Result result = certified(true);
+  result.failure = "the loss is not finite";
+  CHECK(verdict_of(result).verdict == "FAIL");
+  CHECK(verdict_of(result).cause == result.failure);
+}
+
+TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
+  CHECK(exit_code_of({certified(true), certified(true)}) == ExitCode::pass);
+  CHECK(exit_code_of({certified(true), certified(false), skipped()}) == ExitCode::fail);
+  CHECK(exit_code_of({certified(true), skipped()}) == ExitCode::pass);
+  CHECK(exit_code_of({skipped(), skipped()}) == ExitCode::usage);
+  CHECK(verdict_of(skipped()).verdict == "INCONCLUSIVE");
+}
+
+}  // namespace shakedown

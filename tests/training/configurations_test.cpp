@@ -1,0 +1,119 @@
+#include "training/configurations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/options.hpp"
+#include "tests/catch.hpp"
+#include "training/strategy.hpp"
+
+namespace shakedown {
+namespace {
+
+CompareOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "compare");
+  CompareOptions options;
+  OptionSet set("compare", "test");
+  declare_options(set, options);
+  const auto ending = set.parse(static_cast<int>(arguments.size()), arguments.data());
+  if (ending) throw UsageError(ending->text);
+  return options;
+}
+
+/// "strategy/ranks", with "/cap" behind where there are buckets.
+std::vector<std::string> names_of(const Bench& bench) {
+  std::vector<std::string> names;
+  for (const Configuration& c : bench)
+    names.push_back(fmt::format(
+        "{}/{}{}", c.strategy(), c.ranks,
+        c.strategy() == "ddp" ? fmt::format("/{}", c.options.strategy.bucket_cap_mb) : ""));
+  return names;
+}
+
+std::vector<std::string> planned(std::vector<const char*> arguments) {
+  const auto benches = benches_of(parse(std::move(arguments)), BackendKind::cpu, 4);
+  REQUIRE(benches.size() == 1);
+  return names_of(benches.front());
+}
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {
+  const Names all = planned({});
+  CHECK(all == planned({"--strategies", "all"}));
+  for (const StrategyEntry& entry : strategies())
+    CHECK(std::count_if(all.begin(), all.end(), [&](const std::string& name) {
+            return name.rfind(std::string(entry.name) + "/4", 0) == 0;
+          }) == 1);
+  CHECK(all.size() == strategies().size() + 1);  // and one rank alone
+}
+
+TEST_CASE("one rank alone and none on as many ranks are always there, once", "[compare]") {
+  CHECK(planned({"--strategies", "ddp"}) == Names{"none/1", "none/4", "ddp/4/25"});
+  CHECK(planned({"--strategies", "ddp,none,ddp", "--ranks", "1,2,2"}) ==
+        Names{"none/1", "ddp/1/25", "none/2", "ddp/2/25"});
+}
+
+TEST_CASE("bucket caps multiply only what has buckets", "[compare]") {
+  CHECK(planned({"--strategies", "all-reduce,ddp", "--bucket-caps", "4,12.5,4"}) ==
+        Names{"none/1", "none/4", "all-reduce/4", "ddp/4/4", "ddp/4/12.5"});
+}
+
+TEST_CASE("lists are understood under their singular names, and bin/train's", "[compare]") {
+  const CompareOptions o =
+      parse({"--strategy", "none,ddp", "--batch-size", "8,16", "--model", "resnet18", "--rank", "2",
+             "--bucket-cap-mb", "3", "--precision", "fp32", "--lr", "0.5"});
+  CHECK(o.strategies == Names{"none", "ddp"});
+  CHECK(o.batch_sizes == std::vector<int>{8, 16});
+  CHECK(o.models == Names{"resnet18"});
+  CHECK(o.ranks == std::vector<int>{2});
+  CHECK(o.bucket_caps_mb == std::vector<double>{3});
+  CHECK(o.train.optimizer.learning_rate == 0.5);
+  CHECK(parse({"--bucket-cap", "3,4"}).bucket_caps_mb == std::vector<double>{3, 4});
+  CHECK(parse({"--batch-size", "4,8", "--batch-sizes", "16"}).batch_sizes ==
+        std::vector<int>{16});  // what is given last counts
+  CHECK(parse({"--amp"}).precisions == Names{"fp16"});
+  CHECK(parse({}).batch_sizes == std::vector<int>{TrainOptions().batch_size});
+}
+
+TEST_CASE("a word that a list does not have is named", "[compare]") {
+  CHECK_THROWS_WITH(parse({"--strategies", "ddp,gossip"}), ContainsSubstring("gossip"));
+  CHECK_THROWS_WITH(parse({"--batch-sizes", "8,0"}), ContainsSubstring("0 is below 1"));
+  CHECK_THROWS_WITH(parse({"--ranks", "2,x"}), ContainsSubstring("x"));
+}
+
+TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
+  const auto options = parse(
+      {"--models", "resnet18,resnet34", "--batch-sizes", "4,8", "--precisions", "auto,fp32,fp16"});
+  const auto benches = benches_of(options, BackendKind::cpu, 2);
+  std::set<std::string> seen;
+  for (const Bench& bench : benches) {
+    const TrainOptions& o = bench.front().options;
+    for (const Configuration& c : bench) CHECK(c.options.batch_size == o.batch_size);
+    seen.insert(fmt::format("{} {} {}", o.model.model, o.model.precision, o.batch_size));
+  }
+  CHECK(benches.size() == 8);  // on the cpu auto is fp32
+  CHECK(seen.size() == 8);
+  CHECK(seen.count("resnet34 fp16 8") == 1);
+  const auto global = parse({"--batch-sizes", "4,8", "--global-batch", "12"});
+  CHECK(benches_of(global, BackendKind::cpu, 2).size() == 1);  // which decides
+}
+
+TEST_CASE("each round has every configuration, and begins elsewhere", "[compare]") {
+  constexpr std::size_t kCount = 7;
+  std::set<std::size_t> starts;
+  for (int round = 0; round < 3; ++round) {
+    const auto order = turns(kCount, round, 3);
+    CHECK(std::set<std::size_t>(order.begin(), order.end()).size() == kCount);
+    CHECK(order.size() == kCount);
+    starts.insert(order.front());
+  }
+  CHECK(starts.size() == 3);
+  CHECK(turns(2, 1, 4) == std::vector<std::size_t>{0, 1});
+}
+
+}  // namespace shakedown

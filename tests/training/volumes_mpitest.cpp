@@ -1,0 +1,27 @@
+// What training/volumes.cpp says of a strategy against the strategy itself.
+#include "training/volumes.hpp"
+
+#include "common/mpi_session.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "training/engine.hpp"
+
+namespace shakedown {
+
+TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
+  if (test::session().world_size() == 1) return;  // some want two ranks
+  Backend backend = test::open_backend_of(test::backends().front());
+  for (const StrategyEntry& entry : strategies()) {
+    CAPTURE(entry.name);
+    EngineSettings settings;
+    settings.network.architecture = find_architecture("resnet18");
+    settings.network.batch_size = 2;
+    settings.network.image_size = 64;
+    settings.network.autotune = false;
+    settings.strategy.strategy = entry.name;
+    const Engine engine(settings, backend);
+    CHECK(find_volume(entry.name).buckets == !engine.strategy().buckets().empty());
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,58 @@
+#include "training/volumes.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "tests/catch.hpp"
+#include "training/strategy.hpp"
+
+namespace shakedown {
+namespace {
+
+double sent(const std::string& strategy, int ranks, int rank) {
+  return find_volume(strategy).bytes_sent(120, ranks, rank);
+}
+
+}  // namespace
+
+TEST_CASE("every strategy has a volume, once", "[volumes]") {
+  for (const StrategyEntry& entry : strategies()) CHECK_NOTHROW(find_volume(entry.name));
+  CHECK_THROWS_WITH(find_volume("no-such"), ContainsSubstring("no-such"));
+  for (const ExchangeVolume& volume : exchange_volumes())
+    CHECK(std::count_if(exchange_volumes().begin(), exchange_volumes().end(),
+                        [&](const ExchangeVolume& other) {
+                          return std::string(other.strategy) == volume.strategy;
+                        }) == 1);
+}
+
+// 120 bytes on 4 ranks, counted by hand: a ring's rank sends a quarter in each of 3 steps a pass.
+TEST_CASE("volumes are those of rings and stars", "[volumes]") {
+  CHECK(sent("none", 4, 1) == 0);
+  for (const char* ring : {"all-reduce", "ddp", "parameter-server-sharded", "zero1", "zero2"})
+    for (int rank : {0, 3}) CHECK(sent(ring, 4, rank) == 3 * 30 + 3 * 30);
+  CHECK(sent("fsdp", 4, 2) == 3 * 3 * 30);
+  for (const char* star : {"parameter-server", "parameter-server-async", "data-parallel"}) {
+    CHECK(sent(star, 4, 0) == 3 * 120);
+    CHECK(sent(star, 4, 1) == 120);
+  }
+}
+
+TEST_CASE("one rank sends nothing", "[volumes]") {
+  for (const ExchangeVolume& volume : exchange_volumes()) CHECK(volume.bytes_sent(120, 1, 0) == 0);
+}
+
+TEST_CASE("a whole star or all-reduce moves what theory says", "[volumes]") {
+  // by all ranks together: W up and W down; 2 (N - 1) buffers round the ring
+  for (int ranks : {2, 3, 8}) {
+    double star = 0;
+    double ring = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      star += sent("parameter-server", ranks, rank);
+      ring += sent("all-reduce", ranks, rank);
+    }
+    CHECK(star == 2.0 * (ranks - 1) * 120);
+    CHECK(ring == Approx(2.0 * (ranks - 1) * 120));
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,43 @@
+// bin/compare: gradient-exchange strategies, batches, precisions and numbers of ranks in one job.
+#include "common/identity.hpp"
+#include "common/options.hpp"
+#include "common/program.hpp"
+#include "training/compare_options.hpp"
+#include "training/comparison.hpp"
+#include "training/comparison_table.hpp"
+
+namespace shakedown {
+namespace {
+
+ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
+  const TrainingData data(options.train);
+  data.check_ranks_agree(session);
+  const Job job{options, data, backend, session, record, epoch_images(options)};
+  say(session, headline(job));
+  std::vector<Result> all;
+  for (const Bench& bench : benches_of(options, backend.kind, session.world_size())) {
+    const std::vector<Result> results = compare(bench, job);
+    if (session.is_root()) say(session, table_of(results, job));
+    all.insert(all.end(), results.begin(), results.end());
+  }
+  return session.is_root() ? exit_code_of(all) : ExitCode::pass;  // rank 0 knows them all
+}
+
+ExitCode compare_program(MpiSession& session, int argc, char** argv) {
+  CompareOptions options;
+  OptionSet set("compare", "Compares gradient-exchange strategies in one job.");
+  declare_options(set, options);
+  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+
+  Backend backend = open_backend(options.train.backend, session);
+  Record record(session.is_root() ? options.train.record : "");
+  record.write("run", describe_run(set, session, backend));
+  return recorded(record, [&] { return run(options, backend, session, record); });
+}
+
+}  // namespace
+}  // namespace shakedown
+
+int main(int argc, char** argv) {
+  return shakedown::run_program(argc, argv, shakedown::compare_program);
+}

@@ -1,0 +1,43 @@
+#include "training/compare_options.hpp"
+
+#include <fmt/format.h>
+
+#include "common/options.hpp"
+#include "training/data/image_folder.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr int kImageNetImages = 1281167;  // ILSVRC 2012, training
+
+}  // namespace
+
+void declare_options(OptionSet& options, CompareOptions& values) {
+  options.heading("Comparison");
+  options
+      .add("--ranks,--rank", values.ranks,
+           "list of how many of the job's ranks, the first ones, compute together")
+      .at_least(1)
+      .default_text("all of the job");
+  options
+      .add("--repeats", values.repeats, "times that each configuration is measured, all in turns")
+      .at_least(1);
+  options.add("--epoch-images", values.epoch_images, "of the epoch whose time is told")
+      .at_least(0)
+      .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
+  options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
+  options.take_list("--models", values.train.model.model, values.models);
+  options.take_list("--precisions", values.train.model.precision, values.precisions);
+  options.take_list("--batch-sizes", values.train.batch_size, values.batch_sizes);
+  options.take_list("--bucket-caps,--bucket-cap", values.train.strategy.bucket_cap_mb,
+                    values.bucket_caps_mb);
+  declare_step_options(options, values.train);
+}
+
+long epoch_images(const CompareOptions& options) {
+  if (options.epoch_images > 0) return options.epoch_images;
+  if (options.train.data.synthetic()) return kImageNetImages;
+  return static_cast<long>(scan_image_folder(options.train.data.train_dir).samples.size());
+}
+
+}  // namespace shakedown

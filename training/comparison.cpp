@@ -1,0 +1,191 @@
+#include "training/comparison.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "common/program.hpp"
+#include "training/certificate.hpp"
+#include "training/comparison_table.hpp"
+#include "training/throughput.hpp"
+
+namespace shakedown {
+namespace {
+
+/// One configuration, ready to run; all its memory is freed with it.
+struct Trial {
+  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend,
+        int ranks_on_device)
+      : engine(settings, backend), data(options) {
+    engine.allocate(ranks_on_device);
+    data.open(settings.network, backend, engine.stream());
+  }
+  Engine engine;
+  TrainingData data;
+};
+
+/// What a record of a configuration that cannot be set up is named by.
+Json outline_of(const Configuration& configuration, const Job& job) {
+  const TrainOptions& o = configuration.options;
+  Json outline{{"backend", name_of(job.backend.kind)},
+               {"model", o.model.model},
+               {"image_size", o.model.image_size},
+               {"classes", job.data.classes()},
+               {"precision", o.model.precision}};
+  if (o.global_batch == 0) outline["batch_size"] = o.batch_size;  // else it may not divide
+  return merged(outline, {{"accumulate", o.accumulate},
+                          {"world_size", configuration.ranks},
+                          {"strategy", configuration.strategy()},
+                          {"optimizer", o.optimizer.optimizer},
+                          {"data", job.data.name()}});
+}
+
+/// Null where one of the ranks cannot: then all of them say why in result.skipped.
+std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession& ranks,
+                              const Job& job) {
+  const TrainOptions& options = result.configuration.options;
+  std::unique_ptr<Trial> trial;
+  std::string problem;
+  try {
+    const EngineSettings settings = engine_settings(options, backend, job.data.classes());
+    result.identity = identity_of(settings, backend, job.data.name());
+    trial = std::make_unique<Trial>(settings, options, backend,
+                                    backend.kind == BackendKind::cpu ? ranks.local_size() : 1);
+  } catch (const UsageError& error) {
+    problem = error.what();
+  }
+  const auto problems = ranks.all_gather(problem);
+  const auto first = std::find_if(problems.begin(), problems.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  if (first == problems.end()) return trial;
+  result.skipped = *first;
+  return nullptr;
+}
+
+/// One turn, on the ranks that the configuration has.
+void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
+  const TrainOptions& options = result.configuration.options;
+  const double learning_rate = options.optimizer.learning_rate;
+  backend.device->restart_peak();
+  const auto trial = set_up(result, backend, ranks, job);
+  if (!trial) return;
+  Engine& engine = trial->engine;
+  const Json step = measure_throughput(engine, trial->data.training(),
+                                       {options.iterations, options.warmup, learning_rate}, ranks);
+  result.steps.push_back(merged(result.identity, step));
+  try {
+    check_loss(step);
+    if (engine.strategy_entry().ranks_agree)
+      check_ranks_agree(engine, ranks, "after the timed steps");
+  } catch (const FailError& error) {  // the same on all ranks
+    result.failure = error.what();
+  }
+  // Behind the timing, whose memory it would change.
+  if (options.certificate && result.certificate.is_null()) {
+    result.certificate = certify(engine, trial->data.training(), learning_rate, ranks);
+    job.record.write("certificate", merged(result.identity, result.certificate));
+  }
+  engine.finish();
+}
+
+void take_turn(Result& result, const Job& job) {
+  const int all = job.session.world_size();
+  const int wanted = result.configuration.ranks;
+  if (wanted > all) {
+    result.skipped = fmt::format("--ranks {}: the job has {}", wanted, all);
+    return;
+  }
+  const bool takes_part = job.session.rank() < wanted;
+  const auto ranks = job.session.split(takes_part ? 0 : 1);
+  if (takes_part) {
+    std::optional<Backend> part;
+    if (wanted < all) part = open_backend(job.backend, *ranks);
+    measure(result, part ? *part : job.backend, *ranks, job);
+    job.session.barrier();
+  } else {
+    job.session.wait_idle();
+  }
+  result.skipped = job.session.all_gather(result.skipped).front();  // rank 0 always takes part
+}
+
+/// The record of `none` on so many ranks, of this round; or null.
+const Json* baseline(const std::vector<Result>& results, int ranks, std::size_t round) {
+  for (const Result& r : results)
+    if (r.configuration.strategy() == "none" && r.configuration.ranks == ranks)
+      return r.steps.size() > round ? &r.steps[round] : nullptr;
+  return nullptr;
+}
+
+/// Adds to a round's records what follows from all of them, and writes them.
+void finish_round(std::vector<Result>& results, std::size_t round, const Job& job) {
+  const auto rate = [](const Json& step) { return step.at("images_per_s").get<double>(); };
+  for (Result& result : results) {
+    if (result.steps.size() <= round) continue;
+    Json& step = result.steps[round];
+    const int ranks = result.configuration.ranks;
+    step["repeat"] = round + 1;
+    step["epoch_s"] = static_cast<double>(job.epoch_images) / rate(step);
+    if (const Json* none = baseline(results, ranks, round))
+      step["efficiency_vs_none"] = rate(step) / rate(*none);
+    if (const Json* single = baseline(results, 1, round))
+      step["efficiency_vs_single"] = rate(step) / (ranks * rate(*single));
+    job.record.write("step", step);
+  }
+}
+
+void tell_turn(const Result& result, int round, const Job& job) {
+  if (!result.skipped.empty()) return;  // the table tells it
+  say(job.session, fmt::format("repeat {} of {}: {:<28} {:10.1f} images/s", round + 1,
+                               job.options.repeats, label_of(result.configuration),
+                               result.steps.back().at("images_per_s").get<double>()));
+}
+
+}  // namespace
+
+std::vector<Result> compare(const Bench& bench, const Job& job) {
+  std::vector<Result> results;
+  for (const Configuration& c : bench) results.push_back({c, outline_of(c, job), {}, {}, {}, {}});
+  for (int round = 0; round < job.options.repeats; ++round) {
+    for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
+      if (!results[i].skipped.empty()) continue;
+      take_turn(results[i], job);
+      if (job.session.is_root()) tell_turn(results[i], round, job);
+    }
+    finish_round(results, static_cast<std::size_t>(round), job);
+  }
+  for (const Result& result : results) {
+    const Verdict verdict = verdict_of(result);
+    job.record.write("verdict", merged(result.identity, {{"scope", "strategy"},
+                                                         {"name", result.configuration.strategy()},
+                                                         {"verdict", verdict.verdict},
+                                                         {"cause", verdict.cause}}));
+  }
+  return results;
+}
+
+Verdict verdict_of(const Result& result) {
+  if (!result.skipped.empty()) return {"INCONCLUSIVE", result.skipped};
+  if (!result.failure.empty()) return {"FAIL", result.failure};
+  if (result.certificate.is_null()) return {"INCONCLUSIVE", "no certificate was asked for"};
+  const std::string reference = result.certificate.at("reference");
+  const Json& pass = result.certificate.at("pass");
+  if (pass.is_null()) {
+    const bool expected = reference.empty() || result.configuration.ranks == 1;
+    return {expected ? "PASS" : "INCONCLUSIVE",
+            "certificate waived: " + result.certificate.at("waived").get<std::string>()};
+  }
+  if (pass == true) return {"PASS", "the same weights as by " + reference};
+  return {"FAIL", fmt::format("other weights than by {}: {}", reference,
+                              result.certificate.at("tensor").get<std::string>())};
+}
+
+ExitCode exit_code_of(const std::vector<Result>& results) {
+  const auto failed = [](const Result& r) { return verdict_of(r).verdict == "FAIL"; };
+  if (std::any_of(results.begin(), results.end(), failed)) return ExitCode::fail;
+  const auto measured = [](const Result& r) { return r.measured(); };
+  return std::any_of(results.begin(), results.end(), measured) ? ExitCode::pass : ExitCode::usage;
+}
+
+}  // namespace shakedown

@@ -1,0 +1,51 @@
+// Measures configurations in turns, in one job, and holds each against `none` and against one rank
+// alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+#include "common/record.hpp"
+#include "training/configurations.hpp"
+#include "training/training_data.hpp"
+
+namespace shakedown {
+
+/// What all configurations of a job share.
+struct Job {
+  const CompareOptions& options;
+  const TrainingData& data;  // listed and checked; each configuration opens its own
+  Backend& backend;
+  const MpiSession& session;
+  Record& record;
+  long epoch_images;
+};
+
+/// Of one configuration; complete on rank 0.
+struct Result {
+  Configuration configuration;
+  Json identity;            // what names it in every record
+  std::vector<Json> steps;  // a "step" record of each round
+  Json certificate;         // null until there is one
+  std::string skipped;      // why it could not run
+  std::string failure;      // what went wrong beyond the certificate
+
+  bool measured() const { return !steps.empty(); }
+};
+
+/// Every configuration `repeats` times, in rounds. One that cannot run is left out, with its
+/// reason; ranks that a configuration does not have wait. Writes the records. Every rank calls it.
+std::vector<Result> compare(const Bench& bench, const Job& job);
+
+struct Verdict {
+  std::string verdict;  // PASS, FAIL, INCONCLUSIVE
+  std::string cause;
+};
+Verdict verdict_of(const Result& result);
+
+/// fail when a configuration failed; usage when none could run.
+ExitCode exit_code_of(const std::vector<Result>& results);
+
+}  // namespace shakedown

@@ -1,0 +1,213 @@
+#include "training/comparison_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/progress.hpp"
+#include "common/statistics.hpp"
+#include "training/certificate.hpp"
+#include "training/volumes.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr const char* kNone = "-";  // not measured
+
+/// Of the rounds that have it.
+std::vector<double> values_of(const Result& result, const char* key) {
+  std::vector<double> values;
+  for (const Json& step : result.steps)
+    if (step.contains(key) && step[key].is_number() && std::isfinite(step[key].get<double>()))
+      values.push_back(step[key].get<double>());
+  return values;
+}
+
+/// "95.3 (94.8-95.7)": median, lowest and highest, with so many decimals.
+std::string spread(std::vector<double> values, double unit, int decimals) {
+  if (values.empty()) return kNone;
+  for (double& value : values) value /= unit;
+  const Summary s = summarize(values);
+  std::string middle = fmt::format("{:.{}f}", s.median, decimals);
+  if (s.min == s.max) return middle;
+  return fmt::format("{} ({:.{}f}-{:.{}f})", middle, s.min, decimals, s.max, decimals);
+}
+
+std::string percent(const Result& result, const char* key) {
+  return spread(values_of(result, key), 0.01, 1);
+}
+
+std::string step_ms(const Result& result) {
+  const auto values = values_of(result, "step_ms_p50");
+  return spread(values, 1, median_of(values) < 100 ? 2 : 1);
+}
+
+/// Rank 0's value, which may be a server's, and the highest of the others; of the last round.
+struct Bytes {
+  std::string first = kNone, others = kNone;
+};
+Bytes bytes_of(const Result& result, const char* key) {
+  const auto values = result.steps.back().at(key).get<std::vector<double>>();
+  Bytes bytes;
+  bytes.first = readable_bytes(values[0]);
+  if (values.size() > 1)
+    bytes.others = readable_bytes(*std::max_element(values.begin() + 1, values.end()));
+  return bytes;
+}
+
+std::string name_of(const Configuration& c) {
+  const std::string& strategy = c.strategy();
+  if (strategy == "none" && c.ranks == 1) return "none (single)";
+  if (!find_volume(strategy).buckets) return strategy;
+  return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
+}
+
+/// N times one rank alone.
+std::string ideal_of(const Result& result, const Result& single) {
+  const auto rates = values_of(single, "images_per_s");
+  return rates.empty() ? kNone
+                       : fmt::format("{:.1f}", result.configuration.ranks * median_of(rates));
+}
+
+std::string certificate_of(const Result& result) {
+  if (result.certificate.is_null()) return kNone;
+  const Json& pass = result.certificate.at("pass");
+  return pass.is_null() ? "waived" : pass == true ? "PASS" : "FAIL";
+}
+
+std::string title_of(const TrainOptions& o, const Job& job) {
+  return fmt::format("\n{}, {}, batch {}, {}x{} pixels: {} repeats, median (lowest-highest)\n",
+                     o.model.model, o.model.precision,
+                     o.global_batch > 0 ? fmt::format("{} over all ranks", o.global_batch)
+                                        : fmt::format("{} a rank", o.batch_size),
+                     o.model.image_size, o.model.image_size, job.options.repeats);
+}
+
+/// A column's heading on two lines, and its width without the blank before it.
+struct Column {
+  const char* over;
+  const char* head;
+  int width;
+};
+
+std::string row(const std::vector<Column>& columns, const std::vector<std::string>& cells) {
+  std::string text = fmt::format("{:<{}}", cells.front(), columns.front().width);
+  for (std::size_t i = 1; i < cells.size(); ++i)
+    text += fmt::format(" {:>{}}", cells[i], columns[i].width);
+  text.erase(text.find_last_not_of(' ') + 1);
+  return text + "\n";
+}
+
+std::string heading(const std::vector<Column>& columns) {
+  std::vector<std::string> over, head;
+  for (const Column& column : columns) {
+    over.emplace_back(column.over);
+    head.emplace_back(column.head);
+  }
+  return row(columns, over) + row(columns, head);
+}
+
+std::vector<std::string> row_start(const Result& result) {
+  return {name_of(result.configuration), std::to_string(result.configuration.ranks)};
+}
+
+std::string speed_table(const std::vector<Result>& results, BackendKind backend) {
+  const std::vector<Column> columns{
+      {"", "strategy", 24},
+      {"", "ranks", 5},
+      {"images/s", "total", 10},
+      {"images/s", backend == BackendKind::gpu ? "per GPU" : "per rank", 9},
+      {"ideal:", "N x single", 10},
+      {"step", "ms", 22},
+      {"% of none,", "as many ranks", 20},
+      {"% of", "N x single", 20},
+  };
+  const Result& single = results.front();
+  std::string text = heading(columns);
+  for (const Result& result : results) {
+    std::vector<std::string> cells = row_start(result);
+    if (!result.measured()) {
+      text += row(columns, cells);
+      text.insert(text.size() - 1, "   skipped: " + result.skipped);
+      continue;
+    }
+    const double rate = median_of(values_of(result, "images_per_s"));
+    cells.insert(
+        cells.end(),
+        {fmt::format("{:.1f}", rate), fmt::format("{:.1f}", rate / result.configuration.ranks),
+         ideal_of(result, single), step_ms(result), percent(result, "efficiency_vs_none"),
+         percent(result, "efficiency_vs_single")});
+    text += row(columns, cells);
+  }
+  return text;
+}
+
+std::string cost_table(const std::vector<Result>& results, long epoch_images) {
+  const std::vector<Column> columns{
+      {"", "strategy", 24},
+      {"", "ranks", 5},
+      {"", "an epoch", 8},
+      {"memory,", "rank 0", 10},
+      {"memory,", "others", 10},
+      {"joules", "an image", 8},
+      {"sent, theory:", "by rank 0", 13},
+      {"sent, theory:", "by others", 13},
+      {"handed over:", "by rank 0", 12},
+      {"handed over:", "by others", 12},
+      {"", "certificate", 11},
+  };
+  std::string text = heading(columns);
+  for (const Result& result : results) {
+    if (!result.measured()) continue;
+    const Bytes memory = bytes_of(result, "peak_memory_bytes");
+    const Bytes sent = bytes_of(result, "bytes_per_step_predicted");
+    const Bytes handed = bytes_of(result, "bytes_per_step_measured");
+    const auto joules = values_of(result, "joules_per_image");
+    const auto epoch_s = values_of(result, "epoch_s");
+    std::vector<std::string> cells = row_start(result);
+    cells.insert(cells.end(),
+                 {readable_duration(median_of(epoch_s)), memory.first, memory.others,
+                  joules.empty() ? kNone : fmt::format("{:.3f}", median_of(joules)), sent.first,
+                  sent.others, handed.first, handed.others, certificate_of(result)});
+    text += row(columns, cells);
+  }
+  return text + fmt::format(
+                    "an epoch: {} images; sent: a step's gradients and weights, in theory; handed "
+                    "over: to the "
+                    "communicator, a step\n",
+                    epoch_images);
+}
+
+}  // namespace
+
+std::string headline(const Job& job) {
+  const TrainOptions& o = job.options.train;
+  const int ranks = job.session.world_size();
+  return fmt::format(
+      "compare: {}; {} timed steps after {}, {} repeats in turns\n"
+      "on {} rank{}, {} ({}), {}",
+      job.data.summary(), o.iterations, o.warmup, job.options.repeats, ranks, ranks == 1 ? "" : "s",
+      job.backend.remark, job.backend.world->transport(), job.backend.device->identity().model);
+}
+
+std::string label_of(const Configuration& c) {
+  return fmt::format("{} on {} rank{}", name_of(c), c.ranks, c.ranks == 1 ? "" : "s");
+}
+
+std::string table_of(const std::vector<Result>& results, const Job& job) {
+  std::string text =
+      title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
+  if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
+    text += "\n" + cost_table(results, job.epoch_images);
+  for (const Result& result : results) {
+    const Verdict verdict = verdict_of(result);
+    if (verdict.verdict == "PASS" || !result.skipped.empty()) continue;
+    text +=
+        fmt::format("{} {}: {}\n", verdict.verdict, label_of(result.configuration), verdict.cause);
+    if (!result.certificate.is_null()) text += summary_of_certificate(result.certificate);
+  }
+  return text;
+}
+
+}  // namespace shakedown

@@ -1,0 +1,80 @@
+#include "training/configurations.hpp"
+
+#include <algorithm>
+
+#include "common/error.hpp"
+#include "resnet/precision.hpp"
+#include "training/volumes.hpp"
+
+namespace shakedown {
+namespace {
+
+template <class T>
+std::vector<T> each_once(const std::vector<T>& values) {
+  std::vector<T> once;
+  for (const T& value : values)
+    if (std::find(once.begin(), once.end(), value) == once.end()) once.push_back(value);
+  return once;
+}
+
+/// By their own names, so that auto is not measured beside what it stands for. What the backend has
+/// not stays: it will be told when it is its turn.
+std::vector<std::string> precisions_of(const CompareOptions& options, BackendKind backend) {
+  std::vector<std::string> names;
+  for (const std::string& name : options.precisions)
+    names.push_back(name == "auto" ? name_of(parse_precision(name, backend)) : name);
+  return each_once(names);
+}
+
+void add(Bench& bench, const TrainOptions& base, const std::string& strategy, double bucket_cap_mb,
+         int ranks) {
+  const auto same = [&](const Configuration& known) {
+    return known.strategy() == strategy && known.ranks == ranks &&
+           known.options.strategy.bucket_cap_mb == bucket_cap_mb;
+  };
+  if (std::any_of(bench.begin(), bench.end(), same)) return;
+  Configuration& added = bench.emplace_back(Configuration{base, ranks});
+  added.options.strategy.strategy = strategy;
+  added.options.strategy.bucket_cap_mb = bucket_cap_mb;
+}
+
+Bench bench_of(const CompareOptions& options, const TrainOptions& base, int world_size) {
+  const std::vector<double>& caps = options.bucket_caps_mb;
+  Bench bench;
+  add(bench, base, "none", caps.front(), 1);
+  for (int ranks : options.ranks.empty() ? std::vector<int>{world_size} : options.ranks) {
+    add(bench, base, "none", caps.front(), ranks);
+    for (const std::string& strategy : options.strategies)
+      for (double cap : caps)
+        add(bench, base, strategy, find_volume(strategy).buckets ? cap : caps.front(), ranks);
+  }
+  return bench;
+}
+
+}  // namespace
+
+std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
+  std::vector<int> batch_sizes = each_once(options.batch_sizes);
+  if (options.train.global_batch > 0) batch_sizes.resize(1);  // it decides
+  std::vector<Bench> benches;
+  for (const std::string& model : each_once(options.models))
+    for (const std::string& precision : precisions_of(options, backend))
+      for (int batch_size : batch_sizes) {
+        TrainOptions base = options.train;
+        base.model.model = model;
+        base.model.precision = precision;
+        base.batch_size = batch_size;
+        benches.push_back(bench_of(options, base, world_size));
+      }
+  return benches;
+}
+
+std::vector<std::size_t> turns(std::size_t count, int round, int rounds) {
+  std::vector<std::size_t> order;
+  const std::size_t first =
+      count * static_cast<std::size_t>(round) / static_cast<std::size_t>(rounds);
+  for (std::size_t i = 0; i < count; ++i) order.push_back((first + i) % count);
+  return order;
+}
+
+}  // namespace shakedown

@@ -1,0 +1,31 @@
+// What bin/compare measures, and in which order.
+#pragma once
+
+#include <vector>
+
+#include "common/device.hpp"
+#include "training/compare_options.hpp"
+
+namespace shakedown {
+
+struct Configuration {
+  TrainOptions options;
+  int ranks = 1;  // the job's first
+
+  const std::string& strategy() const { return options.strategy.strategy; }
+};
+
+/// Configurations of one model, precision and batch: measured in turns and held against one
+/// another. The first is `none` on one rank, and each number of ranks has its `none`, asked for or
+/// not.
+using Bench = std::vector<Configuration>;
+
+/// All combinations of the options' lists, each once; a bucket cap counts only where there are
+/// buckets. `world_size` is the number of ranks where the options name none.
+std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
+
+/// The order of a round over `count` configurations: rotated from round to round, so that a drift
+/// of the machine meets all of them alike.
+std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
+
+}  // namespace shakedown
