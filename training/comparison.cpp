@@ -68,7 +68,6 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
   const TrainOptions& options = result.configuration.options;
   const double learning_rate = options.optimizer.learning_rate;
-  backend.device->restart_peak();
   const auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;

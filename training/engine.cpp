@@ -23,7 +23,7 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
 }
 
 void Engine::allocate(int ranks_on_device) {
-  if (computes()) check_memory(ranks_on_device);
+  check_memory(ranks_on_device);
   restart();  // before the convolutions are tuned: zero weights would run faster
   if (computes()) network_.allocate();
 }
@@ -40,7 +40,13 @@ void Engine::check_memory(int ranks_on_device) const {
   const auto share = device().memory().free_bytes / static_cast<std::size_t>(ranks_on_device);
   const auto batch = settings_.network.batch_size;
   const std::size_t needed = bytes_needed(network_);
-  if (needed <= share) return;
+  float fits = needed <= share || !computes() ? 1 : 0;
+  const bool mine = fits > 0;
+  const View flag(&fits, 1, DataType::float32, Place::host);
+  backend_.host->all_reduce(flag, flag, Reduction::min, *stream_);
+  if (fits > 0) return;
+  if (mine)
+    throw UsageError(fmt::format("--batch-size {}: another rank has too little memory", batch));
 
   // Weights are allocated already. What a batch needs is planned, not guessed: workspaces do not
   // grow with it.

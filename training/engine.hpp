@@ -29,8 +29,9 @@ class Engine {
   /// Plans everything; activations are allocated by allocate().
   Engine(const EngineSettings& settings, Backend& backend);
 
-  /// Throws UsageError when the batch does not fit, with the bytes needed and free and the largest
-  /// batch that fits. `ranks_on_device` share the device's memory.
+  /// Collective. Throws UsageError on every rank when the batch does not fit on one, with the bytes
+  /// needed and free there and the largest batch that fits. `ranks_on_device` share the device's
+  /// memory.
   void allocate(int ranks_on_device);
 
   /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,

@@ -79,6 +79,7 @@ Json identity_of(const EngineSettings& s, const Backend& backend, const std::str
 
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
                         const MpiSession& session) {
+  engine.device().restart_peak();  // what came before may have needed more
   int epoch = 0;
   double stall_s = 0;  // of the epochs that have ended
   batches.start_epoch(epoch);
@@ -168,16 +169,23 @@ void check_loss(const Json& step) {
 
 std::string summary_of_step(const Json& step) {
   const auto number = [&](const char* key) { return step.at(key).get<double>(); };
+  const auto memory = step.at("peak_memory_bytes").get<std::vector<double>>();
+  const bool alike = std::all_of(memory.begin(), memory.end(), [&](double bytes) {
+    return bytes < 1.01 * memory.front() && bytes > 0.99 * memory.front();
+  });
   std::string text = fmt::format(
       "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % "
       "interval)\n"
       "step      {:.2f} ms median, {:.2f} ms p95, CV {:.1f} %\n"
       "loss      {:.4f} first, {:.4f} last\n"
-      "memory    {} planned and allocated a rank",
+      "memory    {} planned and allocated {}",
       number("images_per_s"), number("images_per_s_per_rank"), number("images_per_s_low"),
       number("images_per_s_high"), number("step_ms_p50"), number("step_ms_p95"),
       100 * number("step_ms_cv"), number("loss_first"), number("loss_last"),
-      readable_bytes(step.at("peak_memory_bytes").at(0).get<double>()));
+      readable_bytes(memory.front()),
+      alike ? "a rank"
+            : fmt::format("on rank 0, {} on the others",
+                          readable_bytes(*std::max_element(memory.begin() + 1, memory.end()))));
   if (step.at("process_memory_bytes").at(0).is_number() &&
       std::isfinite(step.at("process_memory_bytes").at(0).get<double>()))
     text += fmt::format(", {} in the process",

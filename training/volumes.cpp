@@ -27,7 +27,7 @@ const std::vector<ExchangeVolume>& exchange_volumes() {
       {"parameter-server-sharded", false, two_passes},
       {"parameter-server-async", false, star},
       {"data-parallel", false, star},
-      {"zero1", false, two_passes},
+      {"zero1", true, two_passes},
       {"zero2", false, two_passes},
       {"fsdp", false, three_passes},
   };

@@ -48,8 +48,6 @@ class Fsdp final : public Strategy {
     forget();
   }
 
-  std::vector<Range> buckets() const override { return {blocks_.rbegin(), blocks_.rend()}; }
-
  private:
   static std::size_t place(int block) { return static_cast<std::size_t>(block) % kPlaces; }
 

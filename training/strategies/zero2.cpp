@@ -36,8 +36,6 @@ class Zero2 final : public Strategy {
     context_.exchange_vectors();
   }
 
-  std::vector<Range> buckets() const override { return {blocks_.rbegin(), blocks_.rend()}; }
-
  private:
   std::vector<Range> blocks_;
   std::unique_ptr<Stream> stream_;
