@@ -91,6 +91,15 @@ class Strategy {
   using Update = std::function<void(const Share& share)>;
   virtual void serve(const Update& update);
 
+  /// Parts of the exchange that do not overlap with the computation, waiting for other ranks
+  /// included: the record's key and the median of the last steps in ms. The same keys on every
+  /// rank; after Engine::finish().
+  struct Phase {
+    const char* key;
+    double ms;
+  };
+  virtual std::vector<Phase> phases() const { return {}; }
+
   /// The ranges that are exchanged as one, for reports; empty where there are none.
   virtual std::vector<Range> buckets() const { return {}; }
 

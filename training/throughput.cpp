@@ -58,6 +58,13 @@ void add_exchange(Json& record, const Engine& engine, std::uint64_t handed,
   record["bytes_source"] = "communicator";
 }
 
+/// Averages over the ranks that compute.
+void add_phases(Json& record, const Engine& engine, const MpiSession& session) {
+  for (const Strategy::Phase& phase : engine.strategy().phases())
+    record[phase.key] =
+        sum(session.all_gather(engine.computes() ? phase.ms : 0)) / engine.ranks_computing();
+}
+
 }  // namespace
 
 Json identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
@@ -155,6 +162,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] = engine.read_scalars().skipped;
   add_exchange(record, engine, engine.world().traffic().bytes - handed_before, settings, session);
+  add_phases(record, engine, session);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;
 }
@@ -173,15 +181,24 @@ std::string summary_of_step(const Json& step) {
   const bool alike = std::all_of(memory.begin(), memory.end(), [&](double bytes) {
     return bytes < 1.01 * memory.front() && bytes > 0.99 * memory.front();
   });
+  std::string exchange;
+  for (const auto& [key, what] :
+       {std::pair{"comm_ms", "after backward"}, std::pair{"push_ms", "to push gradients"},
+        std::pair{"pull_ms", "to pull weights"}})
+    if (step.contains(key))
+      exchange +=
+          fmt::format("{}{:.2f} ms {}", exchange.empty() ? "exchange  " : ", ", number(key), what);
+  if (!exchange.empty()) exchange += ", waiting for other ranks included\n";
   std::string text = fmt::format(
       "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % "
       "interval)\n"
       "step      {:.2f} ms median, {:.2f} ms p95, CV {:.1f} %\n"
+      "{}"
       "loss      {:.4f} first, {:.4f} last\n"
       "memory    {} planned and allocated {}",
       number("images_per_s"), number("images_per_s_per_rank"), number("images_per_s_low"),
       number("images_per_s_high"), number("step_ms_p50"), number("step_ms_p95"),
-      100 * number("step_ms_cv"), number("loss_first"), number("loss_last"),
+      100 * number("step_ms_cv"), exchange, number("loss_first"), number("loss_last"),
       readable_bytes(memory.front()),
       alike ? "a rank"
             : fmt::format("on rank 0, {} on the others",

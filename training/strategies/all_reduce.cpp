@@ -1,5 +1,6 @@
 // All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
+#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
 
 namespace shakedown {
@@ -7,7 +8,7 @@ namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : Strategy(context) {
+  explicit AllReduce(const StrategyContext& context) : Strategy(context), timer_(context.device) {
     if (!context.options.per_tensor) {
       pieces_.push_back(context.all());
       return;
@@ -18,15 +19,19 @@ class AllReduce final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    for (const Range& piece : pieces_) {
-      const View view = context_.weights.gradients(piece);
-      context_.world.all_reduce(view, view, Reduction::avg, context_.compute);
-    }
+    timer_.time(context_.compute, [&] {
+      for (const Range& piece : pieces_) {
+        const View view = context_.weights.gradients(piece);
+        context_.world.all_reduce(view, view, Reduction::avg, context_.compute);
+      }
+    });
     return shares_in_place();
   }
+  std::vector<Phase> phases() const override { return {{"comm_ms", timer_.median_ms()}}; }
 
  private:
   std::vector<Range> pieces_;
+  PhaseTimer timer_;
 };
 
 }  // namespace

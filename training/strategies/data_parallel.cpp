@@ -1,5 +1,6 @@
 // Rank 0 hands out the images and the weights, gathers the gradients and alone updates: what
 // PyTorch's DataParallel does from one process.
+#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
 #include "training/strategies/star.hpp"
 
@@ -9,7 +10,10 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context), star_(context, 1, context.all().count()) {}
+      : Strategy(context),
+        star_(context, 1, context.all().count()),
+        push_(context.device),
+        pull_(context.device) {}
 
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
@@ -18,19 +22,26 @@ class DataParallel final : public Strategy {
 
   std::vector<Share> finish() override {
     context_.check_finite(context_.weights.gradients());
-    context_.world.group([&] { star_.push(context_.all()); });
+    push_.time(context_.compute,
+               [&] { context_.world.group([&] { star_.push(context_.all()); }); });
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
 
   void publish() override {
     const View weights = context_.weights.compute();
-    context_.world.broadcast(weights, weights, 0, context_.compute);
+    pull_.time(context_.compute,
+               [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
     context_.exchange_vectors();
+  }
+  std::vector<Phase> phases() const override {
+    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
   }
 
  private:
   Star star_;
+  PhaseTimer push_;
+  PhaseTimer pull_;
 };
 
 }  // namespace

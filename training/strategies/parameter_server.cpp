@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "common/error.hpp"
+#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
 #include "training/strategies/star.hpp"
 
@@ -27,7 +28,8 @@ std::vector<Range> pieces_of(Range all, double mib, DataType type) {
 
 class Server : public Strategy {
  public:
-  using Strategy::Strategy;
+  explicit Server(const StrategyContext& context)
+      : Strategy(context), push_(context.device), pull_(context.device) {}
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
     return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
@@ -35,6 +37,9 @@ class Server : public Strategy {
 
  protected:
   bool serves() const { return context_.world.rank() == kServer; }
+
+  PhaseTimer push_;
+  PhaseTimer pull_;
 };
 
 class SendReceive final : public Server {
@@ -42,7 +47,13 @@ class SendReceive final : public Server {
   explicit SendReceive(const StrategyContext& context)
       : Server(context),
         pieces_(pieces_of(context.all(), context.options.ps_partition_mb, context.weights.type())),
-        star_(context, kServer + 1, pieces_.front().count()) {}
+        star_(context, kServer + 1, pieces_.front().count()),
+        both_(context.device) {}
+
+  std::vector<Phase> phases() const override {
+    if (pieces_.size() > 1) return {{"comm_ms", both_.median_ms()}};
+    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
+  }
 
   std::vector<Share> finish() override {
     context_.check_finite(context_.weights.gradients());
@@ -55,7 +66,7 @@ class SendReceive final : public Server {
   }
 
   void publish() override {
-    if (pieces_.size() == 1) pull_all();
+    if (pieces_.size() == 1) pull_.time(context_.compute, [&] { pull_all(); });
     context_.exchange_vectors();
   }
   void distribute() override {
@@ -68,16 +79,19 @@ class SendReceive final : public Server {
   template <class Pushed>
   void exchange(Pushed&& pushed) {
     if (pieces_.size() == 1) {
-      context_.world.group([&] { star_.push(pieces_.front()); });
+      push_.time(context_.compute,
+                 [&] { context_.world.group([&] { star_.push(pieces_.front()); }); });
       return pushed(pieces_.front());
     }
-    for (std::size_t i = 0; i <= pieces_.size(); ++i) {
-      context_.world.group([&] {
-        if (i < pieces_.size()) star_.push(pieces_[i]);
-        if (i > 0) star_.pull(pieces_[i - 1]);
-      });
-      if (i < pieces_.size()) pushed(pieces_[i]);
-    }
+    both_.time(context_.compute, [&] {
+      for (std::size_t i = 0; i <= pieces_.size(); ++i) {
+        context_.world.group([&] {
+          if (i < pieces_.size()) star_.push(pieces_[i]);
+          if (i > 0) star_.pull(pieces_[i - 1]);
+        });
+        if (i < pieces_.size()) pushed(pieces_[i]);
+      }
+    });
   }
   void pull_all() {
     context_.world.group([&] { star_.pull(context_.all()); });
@@ -85,6 +99,7 @@ class SendReceive final : public Server {
 
   std::vector<Range> pieces_;
   Star star_;
+  PhaseTimer both_;  // pieces: pushes and pulls go on together
 };
 
 class ReduceBroadcast final : public Server {
@@ -97,14 +112,18 @@ class ReduceBroadcast final : public Server {
   std::vector<Share> finish() override {
     const View gradients = context_.weights.gradients();
     context_.check_finite(gradients);
-    context_.world.reduce(gradients, View(), Reduction::sum, kServer, context_.compute);
+    push_.time(context_.compute, [&] {
+      context_.world.reduce(gradients, View(), Reduction::sum, kServer, context_.compute);
+    });
     return {};
   }
   void serve(const Update& update) override {
     const View gradients = context_.weights.gradients();
     context_.agree_on_finite();
     context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
-    context_.world.reduce(gradients, gradients, Reduction::sum, kServer, context_.compute);
+    push_.time(context_.compute, [&] {
+      context_.world.reduce(gradients, gradients, Reduction::sum, kServer, context_.compute);
+    });
     const Kernels& kernels = context_.device.kernels();
     const View sum = wide_.bytes() > 0 ? wide_.view(DataType::float32) : gradients;
     if (wide_.bytes() > 0) kernels.convert(gradients, sum, context_.compute);
@@ -114,8 +133,12 @@ class ReduceBroadcast final : public Server {
   }
   void publish() override {
     const View weights = context_.weights.compute();
-    context_.world.broadcast(weights, weights, kServer, context_.compute);
+    pull_.time(context_.compute,
+               [&] { context_.world.broadcast(weights, weights, kServer, context_.compute); });
     context_.exchange_vectors();
+  }
+  std::vector<Phase> phases() const override {
+    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
   }
 
  private:

@@ -1,6 +1,7 @@
 // Every rank computes and serves a shard of the weights: gradients are pushed to their shard's
 // rank, which averages and updates, and everyone pulls every shard (BytePS's and ps-lite's layout
 // with servers beside the workers). Sends and receives; zero1 does the same by collectives.
+#include "training/phase_timer.hpp"
 #include "training/shards.hpp"
 #include "training/strategies/entries.hpp"
 
@@ -9,7 +10,8 @@ namespace {
 
 class Sharded final : public Strategy {
  public:
-  explicit Sharded(const StrategyContext& context) : Strategy(context) {
+  explicit Sharded(const StrategyContext& context)
+      : Strategy(context), push_(context.device), pull_(context.device) {
     const std::size_t own = owned().front().count();
     const DataType type = context.weights.type();
     received_ = Buffer(context.device,
@@ -21,8 +23,8 @@ class Sharded final : public Strategy {
   std::vector<Range> owned() const override { return {own(context_.all())}; }
 
   std::vector<Share> finish() override {
-    context_.world.group([&] {
-      for_each_peer([&](int peer, Range theirs) {
+    push_.time(context_.compute, [&] {
+      exchange([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
         context_.world.recv(received(peer), peer, context_.compute);
       });
@@ -33,13 +35,16 @@ class Sharded final : public Strategy {
 
   void publish() override {
     const Range mine = own(context_.all());
-    context_.world.group([&] {
-      for_each_peer([&](int peer, Range theirs) {
+    pull_.time(context_.compute, [&] {
+      exchange([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);
         context_.world.recv(context_.weights.compute(theirs), peer, context_.compute);
       });
     });
     context_.exchange_vectors();
+  }
+  std::vector<Phase> phases() const override {
+    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
   }
 
  private:
@@ -48,6 +53,11 @@ class Sharded final : public Strategy {
     for (int peer = 0; peer < context_.world.size(); ++peer)
       if (peer != context_.world.rank())
         body(peer, shard_of(context_.all(), peer, context_.world.size()));
+  }
+
+  template <class Body>
+  void exchange(Body&& body) const {
+    context_.world.group([&] { for_each_peer(body); });
   }
 
   View received(int peer) const {
@@ -71,6 +81,8 @@ class Sharded final : public Strategy {
 
   Buffer received_;  // this rank's shard from every rank
   Buffer sum_;       // float32, where gradients are not
+  PhaseTimer push_;
+  PhaseTimer pull_;
 };
 
 }  // namespace
