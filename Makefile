@@ -150,7 +150,7 @@ clean:
 	rm -rf $(BUILD) $(BIN)
 
 help:
-	@echo 'make bench     set up, build, run the main job on what this machine has'
+	@echo 'make bench     set up, build, run the main job on what this machine has, report'
 	@echo 'make test      set up, build, run all tests'
 	@echo 'make setup     install what is missing; make doctor only looks'
 	@echo 'make           build: BACKENDS="cpu gpu" CUDA_ARCHS="90" CUDA_HOME=... as wanted'

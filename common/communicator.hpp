@@ -14,7 +14,7 @@ namespace shakedown {
 /// What a communicator was handed since it was made.
 struct Traffic {
   std::uint64_t operations = 0;
-  std::uint64_t bytes = 0;         // of every operation's larger buffer on this rank
+  double sent_bytes = 0;           // by this rank: see Communicator::count
   std::uint64_t staged_bytes = 0;  // copied between device and host for a host transport
 };
 
@@ -94,6 +94,17 @@ class Communicator {
  protected:
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
+
+  /// An operation of which this rank sends `share` times `bytes` to others: reductions and gathers
+  /// by rings, broadcast and reduce along a chain that begins, or ends, at the root.
+  void count(std::size_t bytes, double share) {
+    ++traffic_.operations;
+    traffic_.sent_bytes += share * static_cast<double>(bytes);
+  }
+  double all_but_one() const { return static_cast<double>(size() - 1) / size(); }
+  /// Of a broadcast and of a reduce.
+  double passes_on(int root) const { return rank() == (root + size() - 1) % size() ? 0 : 1; }
+  double hands_in(int root) const { return rank() == root ? 0 : 1; }
 
   Traffic traffic_;
 };

@@ -153,8 +153,8 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
       {"joules", "an image", 8},
       {"sent, theory:", "by rank 0", 13},
       {"sent, theory:", "by others", 13},
-      {"handed over:", "by rank 0", 12},
-      {"handed over:", "by others", 12},
+      {"sent, counted:", "by rank 0", 14},
+      {"sent, counted:", "by others", 14},
       {"", "certificate", 11},
   };
   std::string text = heading(columns);
@@ -162,21 +162,21 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
     if (!result.measured()) continue;
     const Bytes memory = bytes_of(result, "peak_memory_bytes");
     const Bytes sent = bytes_of(result, "bytes_per_step_predicted");
-    const Bytes handed = bytes_of(result, "bytes_per_step_measured");
+    const Bytes counted = bytes_of(result, "bytes_per_step_measured");
     const auto joules = values_of(result, "joules_per_image");
     const auto epoch_s = values_of(result, "epoch_s");
     std::vector<std::string> cells = row_start(result);
     cells.insert(cells.end(),
                  {readable_duration(median_of(epoch_s)), memory.first, memory.others,
                   joules.empty() ? kNone : fmt::format("{:.3f}", median_of(joules)), sent.first,
-                  sent.others, handed.first, handed.others, certificate_of(result)});
+                  sent.others, counted.first, counted.others, certificate_of(result)});
     text += row(columns, cells);
   }
-  return text + fmt::format(
-                    "an epoch: {} images; sent: a step's gradients and weights, in theory; handed "
-                    "over: to the "
-                    "communicator, a step\n",
-                    epoch_images);
+  return text +
+         fmt::format(
+             "an epoch: {} images; sent a step, in theory: gradients and weights; counted: by "
+             "the communicator, as rings, chains and messages send\n",
+             epoch_images);
 }
 
 }  // namespace

@@ -43,9 +43,9 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["throttle_reasons"] = reasons;
 }
 
-/// `handed` bytes went to the communicator in the timed window. They are of the larger buffer of
-/// each operation, padding included; the prediction is of what a rank sends of the payload.
-void add_exchange(Json& record, const Engine& engine, std::uint64_t handed,
+/// This rank sent so many bytes in the timed window, as the communicator counts its operations,
+/// padding included; the prediction is of the payload.
+void add_exchange(Json& record, const Engine& engine, double sent,
                   const ThroughputSettings& settings, const MpiSession& session) {
   const Network& network = engine.network();
   const auto gradients =
@@ -53,8 +53,7 @@ void add_exchange(Json& record, const Engine& engine, std::uint64_t handed,
   record["bytes_per_step_predicted"] =
       session.all_gather(find_volume(engine.settings().strategy.strategy)
                              .bytes_sent(gradients, session.world_size(), session.rank()));
-  record["bytes_per_step_measured"] =
-      session.all_gather(static_cast<double>(handed) / settings.iterations);
+  record["bytes_per_step_measured"] = session.all_gather(sent / settings.iterations);
   record["bytes_source"] = "communicator";
 }
 
@@ -114,7 +113,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
   const double stall_before_s = stall_s + batches.stall_seconds();
-  const std::uint64_t handed_before = engine.world().traffic().bytes;
+  const double sent_before = engine.world().traffic().sent_bytes;
   GpuSampler sampler(nvml, uuid);
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
@@ -161,7 +160,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] = engine.read_scalars().skipped;
-  add_exchange(record, engine, engine.world().traffic().bytes - handed_before, settings, session);
+  add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before, settings,
+               session);
   add_phases(record, engine, session);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;
