@@ -83,6 +83,15 @@ class Communicator {
   /// Blocks the host until every rank has entered.
   virtual void barrier() = 0;
 
+  /// Between hosts, beside the stream's order: where a rank does not know which peer comes next.
+  struct Notice {
+    int from = 0;
+    int value = 0;
+  };
+  virtual void notify(int peer, int value) = 0;
+  /// Blocks the host until some rank has notified this one; a rank's notices come in order.
+  virtual Notice next_notice() = 0;
+
   /// A communicator of the ranks that pass the same color, ordered by key. Every rank calls it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <climits>
 #include <cstring>
 #include <deque>
@@ -274,6 +275,22 @@ class MpiCommunicator final : public Communicator {
     wait_for(request, timeout_s_, "barrier");
   }
 
+  void notify(int peer, int value) override {
+    const std::array<int, 2> notice{rank_, value};
+    std::vector<MPI_Request> request(1);
+    CHECK_MPI(MPI_Isend(notice.data(), 2, MPI_INT, peer, kNoticeTag, comm_, request.data()));
+    wait_for(request, timeout_s_, "a notice");
+  }
+
+  Notice next_notice() override {
+    std::array<int, 2> notice{};
+    std::vector<MPI_Request> request(1);
+    CHECK_MPI(
+        MPI_Irecv(notice.data(), 2, MPI_INT, MPI_ANY_SOURCE, kNoticeTag, comm_, request.data()));
+    wait_for(request, timeout_s_, "waiting for a notice of any rank");
+    return {notice[0], notice[1]};
+  }
+
   std::unique_ptr<Communicator> split(int color, int key) override {
     MPI_Comm part = MPI_COMM_NULL;
     CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
@@ -378,6 +395,8 @@ class MpiCommunicator final : public Communicator {
     return fmt::format("{} of {} {}", x.name, readable_bytes(static_cast<double>(view.bytes())),
                        name_of(view.type));
   }
+
+  static constexpr int kNoticeTag = 1;  // messages have 0
 
   MPI_Comm comm_;
   Device& device_;

@@ -85,6 +85,7 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
                           static_cast<StepScalars*>(scalars_.data()),
                           scales_loss(settings_.network.precision), settings_.strategy});
   network_.set_layout(strategy_->layout());
+  optimizer_.own(strategy_->owned());
   sum_ = FlatBuffer();
   if (settings_.accumulate > 1)
     sum_ = FlatBuffer(device(), *stream_, DataType::float32,
@@ -100,7 +101,7 @@ void Engine::restart() {
   if (!settings_.weights_file.empty())
     load_remark_ =
         network_.take(read_safetensors(settings_.weights_file), settings_.weights_file, master);
-  optimizer_.own(strategy_->owned());
+  optimizer_.reset();
   StepScalars scalars;
   if (scales_loss(settings_.network.precision)) scalars.loss_scale = kInitialLossScale;
   upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));

@@ -38,8 +38,11 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
   const Weights& weights = engine.network().weights();
   std::vector<View> shared{weights.statistics()};
   if (!engine.strategy_entry().ranks_agree) {
-    shared.push_back(weights.master());
-    if (weights.has_copy()) shared.push_back(weights.compute());
+    shared.push_back(weights.compute());
+    if (weights.vectors().count > 0)
+      shared.push_back(weights.vectors());
+    else if (weights.has_copy())
+      shared.push_back(weights.master());  // for the vectors
   }
   std::vector<Buffer> own;
   for (const View& view : shared) {

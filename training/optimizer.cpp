@@ -40,6 +40,11 @@ void Optimizer::own(const std::vector<Range>& ranges) {
     state_b_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
 }
 
+void Optimizer::reset() {
+  for (const FlatBuffer* state : {&state_a_, &state_b_})
+    device_.zero(state->memory().data, state->bytes(), stream_);
+}
+
 UpdateRange Optimizer::part(Range range, ConstView gradient) const {
   UpdateRange part;
   part.master = static_cast<float*>(weights_.master(range).data);

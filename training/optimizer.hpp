@@ -30,6 +30,8 @@ class Optimizer {
 
   /// Allocates and zeroes the state of these ranges, the only ones that are updated here.
   void own(const std::vector<Range>& ranges);
+  /// Forgets the momenta.
+  void reset();
   /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
   void update(Range range, ConstView gradient, const StepScalars* scalars);
 

@@ -25,6 +25,7 @@ struct StrategyOptions {
   bool per_tensor = false;     // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
+  int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
   bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
@@ -99,6 +100,10 @@ class Strategy {
     double ms;
   };
   virtual std::vector<Phase> phases() const { return {}; }
+
+  /// Of a server whose workers do not wait for one another: how many gradients were that many
+  /// updates older than the weights they were applied to, by updates.
+  virtual std::vector<long> staleness() const { return {}; }
 
   /// The ranges that are exchanged as one, for reports; empty where there are none.
   virtual std::vector<Range> buckets() const { return {}; }

@@ -62,6 +62,8 @@ void add_phases(Json& record, const Engine& engine, const MpiSession& session) {
   for (const Strategy::Phase& phase : engine.strategy().phases())
     record[phase.key] =
         sum(session.all_gather(engine.computes() ? phase.ms : 0)) / engine.ranks_computing();
+  if (const std::vector<long> staleness = engine.strategy().staleness(); !staleness.empty())
+    record["staleness_updates"] = staleness;  // known on the server, rank 0, which records it
 }
 
 }  // namespace
@@ -189,6 +191,13 @@ std::string summary_of_step(const Json& step) {
       exchange +=
           fmt::format("{}{:.2f} ms {}", exchange.empty() ? "exchange  " : ", ", number(key), what);
   if (!exchange.empty()) exchange += ", waiting for other ranks included\n";
+  if (step.contains("staleness_updates")) {
+    const auto behind = step.at("staleness_updates").get<std::vector<long>>();
+    const long all = std::accumulate(behind.begin(), behind.end(), 0L);
+    exchange += fmt::format(
+        "staleness {:.0f} % of the gradients were not stale, the oldest was {} updates behind\n",
+        100.0 * static_cast<double>(behind.front()) / static_cast<double>(all), behind.size() - 1);
+  }
   std::string text = fmt::format(
       "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % "
       "interval)\n"

@@ -267,6 +267,8 @@ class NcclCommunicator final : public Communicator {
   }
 
   void barrier() override { host_->barrier(); }
+  void notify(int peer, int value) override { host_->notify(peer, value); }
+  Notice next_notice() override { return host_->next_notice(); }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, timeout_s_);

@@ -1,7 +1,11 @@
 // What ranks compute together against what one process computes alone.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <map>
+#include <numeric>
+#include <thread>
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
@@ -181,6 +185,49 @@ TEST_CASE("all-reduce by parameter equals one flat all-reduce", "[strategies]") 
   const Trained flat = train(settings, backend, shard);
   settings.strategy.per_tensor = true;
   check_same(train(settings, backend, shard), flat, settings);
+}
+
+TEST_CASE("workers that do not wait push as often, and no staler than they may", "[strategies]") {
+  const Case c = GENERATE(from_range(cases()));
+  const int bound = GENERATE(0, 2);
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  CAPTURE(name_of(c.backend), name_of(c.precision), bound);
+  Backend backend = test::open_backend_of(c.backend);
+  EngineSettings settings = settings_of(c.precision, "parameter-server-async");
+  settings.strategy.staleness = bound;
+  const int workers = session.world_size() - 1;
+  constexpr int kSteps = 4;
+
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  const std::vector<float> start = engine.master_weights();
+  for (int step = 0; step < kSteps; ++step)
+    engine.step(
+        [&](int) {
+          // the first worker is slow, so that the others would run away
+          if (session.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+          load(engine.network(), session.rank() - 1, step);
+        },
+        settings.optimizer.learning_rate);
+  const std::vector<float> end = engine.master_weights();
+  CHECK(end != start);
+  CHECK(std::all_of(end.begin(), end.end(), [](float w) { return std::isfinite(w); }));
+  CHECK(engine.read_scalars().updates == kSteps);
+  if (session.is_root()) {
+    const std::vector<long> staleness = engine.strategy().staleness();
+    CHECK(std::accumulate(staleness.begin(), staleness.end(), 0L) == workers * kSteps);
+    // meanwhile each of the others may have pushed what it may be ahead, twice
+    CHECK(staleness.size() <= 1 + static_cast<std::size_t>((workers - 1) * 2 * (bound + 1)));
+    if (workers > 1) CHECK(staleness.size() > 1);  // someone was stale
+  }
+
+  // one worker alone is never stale: the synchronous server
+  if (workers > 1) return;
+  settings.strategy.strategy = "parameter-server";
+  const Trained synchronous = train(settings, backend, [](int) { return 0; });
+  settings.strategy.strategy = "parameter-server-async";
+  check_same(train(settings, backend, [](int) { return 0; }), synchronous, settings);
 }
 
 TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {

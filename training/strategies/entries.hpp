@@ -10,6 +10,7 @@ StrategyEntry all_reduce_strategy();
 StrategyEntry ddp_strategy();
 StrategyEntry parameter_server_strategy();
 StrategyEntry parameter_server_sharded_strategy();
+StrategyEntry parameter_server_async_strategy();
 StrategyEntry data_parallel_strategy();
 StrategyEntry zero1_strategy();
 StrategyEntry zero2_strategy();

@@ -12,6 +12,7 @@ const std::vector<StrategyEntry>& strategies() {
                                                 ddp_strategy(),
                                                 parameter_server_strategy(),
                                                 parameter_server_sharded_strategy(),
+                                                parameter_server_async_strategy(),
                                                 data_parallel_strategy(),
                                                 zero1_strategy(),
                                                 zero2_strategy(),
@@ -48,6 +49,10 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   options
       .add("--ps-partition-mb", values.ps_partition_mb,
            "parameter-server: MiB of a piece, pulled while the next is pushed; 0: all at once")
+      .at_least(0);
+  options
+      .add("--staleness", values.staleness,
+           "parameter-server-async: steps that a worker may be ahead of the slowest")
       .at_least(0);
   options.heading("");
   options.add("--inject-lost-share", values.lose_share,
