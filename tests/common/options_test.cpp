@@ -99,6 +99,7 @@ TEST_CASE("help, table and record list every option", "[options]") {
   const Parsed p({"--batch-size", "7"});
   const std::string table = p.set.markdown();
   for (const OptionValue& option : p.set.values()) {
+    if (option.name.rfind("inject_", 0) == 0) continue;  // hidden: a fault for tests
     std::string name = "--" + option.name;
     std::replace(name.begin(), name.end(), '_', '-');
     CHECK_THAT(help.ending->text, ContainsSubstring(name));
