@@ -309,10 +309,9 @@ class MpiCommunicator final : public Communicator {
   }
 
  protected:
-  void begin_group() override { grouping_ = true; }
+  void begin_group() override { ++groups_; }
   void end_group() override {
-    grouping_ = false;
-    complete();
+    if (--groups_ == 0) complete();
   }
 
  private:
@@ -372,7 +371,7 @@ class MpiCommunicator final : public Communicator {
   void finish(const Exchange& exchange, Reduction op = Reduction::sum) {
     pending_.push_back(exchange);
     pending_.back().divide = op == Reduction::avg;
-    if (!grouping_) complete();
+    if (groups_ == 0) complete();
   }
 
   void complete() {
@@ -403,7 +402,7 @@ class MpiCommunicator final : public Communicator {
   double timeout_s_;
   int rank_ = 0;
   int size_ = 1;
-  bool grouping_ = false;
+  int groups_ = 0;  // one within another
   std::vector<Exchange> pending_;
   std::deque<Buffer> staging_;  // stable while a group adds to it; reused afterwards
   std::size_t staging_used_ = 0;

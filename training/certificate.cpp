@@ -218,13 +218,14 @@ void check_ranks_agree(Engine& engine, const MpiSession& session, const char* wh
   engine.finish();
   const Weights& weights = engine.network().weights();
   std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a over 32-bit words
-  if (weights.computes_with_all()) {
-    const View view =
-        engine.strategy_entry().each_updates_all ? weights.master() : weights.compute();
+  std::vector<View> views{weights.vectors()};
+  if (weights.computes_with_all())
+    views.push_back(engine.strategy_entry().each_updates_all ? weights.master()
+                                                             : weights.compute());
+  for (const View& view : views)
     for (std::uint32_t word : download<std::uint32_t>(engine.device(), engine.stream(), view.data,
                                                       view.bytes() / sizeof(std::uint32_t)))
       hash = (hash ^ word) * 0x100000001B3U;
-  }
   const auto hashes = session.all_gather(fmt::format("{:016x}", hash));
   for (std::size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r] != hashes[0])

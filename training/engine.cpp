@@ -87,7 +87,7 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   network_.set_layout(strategy_->layout());
   optimizer_.own(strategy_->owned());
   sum_ = FlatBuffer();
-  if (settings_.accumulate > 1)
+  if (settings_.accumulate > 1 && computes())
     sum_ = FlatBuffer(device(), *stream_, DataType::float32,
                       strategy_->exchanges_each_micro_batch()
                           ? packed(strategy_->owned())
@@ -180,7 +180,8 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
   const Kernels& kernels = device().kernels();
   if (learning_rate != learning_rate_)
-    kernels.set_learning_rate(scalars, static_cast<float>(learning_rate), *stream_);
+    kernels.set_learning_rate(scalars, static_cast<float>(learning_rate * strategy_->rate_share()),
+                              *stream_);
   learning_rate_ = learning_rate;
 
   const bool scaled = scales_loss(settings_.network.precision);

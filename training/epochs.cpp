@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -14,6 +15,10 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double highest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
 }
 
 /// The ranks' metrics added up.
@@ -32,8 +37,8 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
 }
 
 /// Ranks normalise with running statistics of their own, and some strategies give them weights of
-/// their own: all that compute validate the first one's model, each on a part of the images, and
-/// then have theirs back.
+/// their own: all that compute validate rank 0's weights with the statistics of the first that
+/// computes, each on a part of the images, and then have theirs back.
 Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
   const Weights& weights = engine.network().weights();
   std::vector<View> shared{weights.statistics()};
@@ -48,13 +53,17 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
   for (const View& view : shared) {
     own.emplace_back(engine.device(), view.bytes());
     engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
-    engine.world().broadcast(view, view, engine.first_computing(), engine.stream());
+    const bool statistics = view.data == weights.statistics().data;
+    engine.world().broadcast(view, view, statistics ? engine.first_computing() : 0,
+                             engine.stream());
   }
   engine.finish();
 
   engine.network().zero_total_metrics();
   batches.start_epoch(0);
   while (engine.computes() && batches.load_next(engine.network())) engine.evaluate();
+  if (engine.first_computing() > 0)  // the server waits as long as it takes
+    engine.computes() ? session.barrier() : session.wait_idle();
   for (std::size_t i = 0; i < shared.size(); ++i)
     engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);
@@ -103,8 +112,9 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["learning_rate"] = rate;
       line["images_per_s"] = samples / elapsed;
       line["epoch_s"] = elapsed;
-      line["input_stall_ms"] = training.stall_seconds() * 1e3;
-      line["skipped_steps"] = engine.read_scalars().skipped;
+      line["input_stall_ms"] = highest(session.all_gather(training.stall_seconds() * 1e3));
+      line["skipped_steps"] =
+          static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
       shown += fmt::format(" {:>10.4f} {:>9.2f}%", total.loss_sum / samples,
                            100.0 * static_cast<double>(total.top1) / samples);
     } else {

@@ -105,6 +105,9 @@ class Strategy {
   /// updates older than the weights they were applied to, by updates.
   virtual std::vector<long> staleness() const { return {}; }
 
+  /// Of the learning rate, that one update here takes.
+  virtual double rate_share() const { return 1; }
+
   /// The ranges that are exchanged as one, for reports; empty where there are none.
   virtual std::vector<Range> buckets() const { return {}; }
 

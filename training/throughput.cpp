@@ -135,7 +135,10 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
       static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
   const double rate = sum(session.all_gather(engine.computes() ? images / elapsed_s : 0));
   const Summary spread = summarize(step_ms);
-  const Interval interval = bootstrap_median(step_ms);
+  const Interval mine = bootstrap_median(step_ms);
+  const auto teller = static_cast<std::size_t>(engine.first_computing());
+  const Interval interval{session.all_gather(mine.low)[teller],
+                          session.all_gather(mine.high)[teller]};
   const int ranks = engine.ranks_computing();
   const double images_a_step = static_cast<double>(s.network.batch_size) * s.accumulate * ranks;
   const FlopCount flop =
@@ -150,9 +153,10 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["iterations"] = settings.iterations;
   record["step_ms_p50"] = highest(session.all_gather(spread.median));
   record["step_ms_p95"] = highest(session.all_gather(spread.p95));
-  record["step_ms_cv"] = spread.cv;
+  record["step_ms_cv"] = session.all_gather(spread.cv)[teller];
   record["tflops_per_rank"] = rate / ranks * flop.training / 1e12;
-  record["input_stall_ms"] = (stall_s + batches.stall_seconds() - stall_before_s) * 1e3;
+  record["input_stall_ms"] =
+      highest(session.all_gather((stall_s + batches.stall_seconds() - stall_before_s) * 1e3));
   record["peak_memory_bytes"] =
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   record["process_memory_bytes"] = session.all_gather(
@@ -161,7 +165,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["grad_dtype"] = name_of(compute_type(s.network.precision));
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);
-  record["skipped_steps"] = engine.read_scalars().skipped;
+  record["skipped_steps"] =
+      static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
   add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before, settings,
                session);
   add_phases(record, engine, session);

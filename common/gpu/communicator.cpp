@@ -266,16 +266,24 @@ class NcclCommunicator final : public Communicator {
     return std::make_unique<NcclMemory>(comm_, bytes, registration);
   }
 
-  void barrier() override { host_->barrier(); }
-  void notify(int peer, int value) override { host_->notify(peer, value); }
-  Notice next_notice() override { return host_->next_notice(); }
+  void barrier() override {
+    abort_on_error([&] { host_->barrier(); });
+  }
+  void notify(int peer, int value) override {
+    abort_on_error([&] { host_->notify(peer, value); });
+  }
+  Notice next_notice() override {
+    Notice notice;
+    abort_on_error([&] { notice = host_->next_notice(); });
+    return notice;
+  }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, timeout_s_);
   }
 
   void wait(const Event& event, HostWait how) override {
-    try {
+    abort_on_error([&] {
       wait_until_done(event, timeout_s_, spin_seconds(how), [this] {
         ncclResult_t asynchronous = ncclSuccess;
         CHECK_NCCL(ncclCommGetAsyncError(comm_, &asynchronous), comm_);
@@ -285,12 +293,7 @@ class NcclCommunicator final : public Communicator {
                                               ncclGetLastError(comm_)));
         CHECK_NCCL(asynchronous, comm_);
       });
-    } catch (...) {
-      ncclCommAbort(
-          comm_);  // lets the kernels that wait for a peer end, so that memory can be freed
-      comm_ = nullptr;
-      throw;
-    }
+    });
   }
 
  protected:
@@ -298,6 +301,19 @@ class NcclCommunicator final : public Communicator {
   void end_group() override { CHECK_NCCL(ncclGroupEnd(), comm_); }
 
  private:
+  /// Past an error the job ends: kernels that wait for a peer must end too, so that memory can be
+  /// freed.
+  template <class Body>
+  void abort_on_error(Body&& body) {
+    try {
+      body();
+    } catch (...) {
+      ncclCommAbort(comm_);
+      comm_ = nullptr;
+      throw;
+    }
+  }
+
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
   void send_to(const void* data, ConstView like, int peer, Stream& stream) {

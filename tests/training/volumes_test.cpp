@@ -31,7 +31,10 @@ TEST_CASE("volumes are those of rings and stars", "[volumes]") {
   for (const char* ring : {"all-reduce", "ddp", "parameter-server-sharded", "zero1", "zero2"})
     for (int rank : {0, 3}) CHECK(sent(ring, 4, rank) == 3 * 30 + 3 * 30);
   CHECK(sent("fsdp", 4, 2) == 3 * 3 * 30);
-  for (const char* star : {"parameter-server", "parameter-server-async", "data-parallel"}) {
+  CHECK(sent("data-parallel", 4, 0) == 120);      // weights, to the next
+  CHECK(sent("data-parallel", 4, 1) == 2 * 120);  // gradients to rank 0, weights to the next
+  CHECK(sent("data-parallel", 4, 3) == 120);      // gradients
+  for (const char* star : {"parameter-server", "parameter-server-async"}) {
     CHECK(sent(star, 4, 0) == 3 * 120);
     CHECK(sent(star, 4, 1) == 120);
   }

@@ -21,12 +21,13 @@ class DataParallel final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    context_.check_finite(context_.weights.gradients());
     push_.time(context_.compute,
                [&] { context_.world.group([&] { star_.push(context_.all()); }); });
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
+
+  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     const View weights = context_.weights.compute();

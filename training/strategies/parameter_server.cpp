@@ -56,13 +56,28 @@ class SendReceive final : public Server {
   }
 
   std::vector<Share> finish() override {
-    context_.check_finite(context_.weights.gradients());
-    exchange([](Range) {});
+    if (pieces_.size() == 1) {
+      push_all();
+      context_.agree_on_finite();
+      return {};
+    }
+    both_.time(context_.compute, [&] {
+      context_.check_finite(context_.weights.gradients());  // before the first piece is applied
+      pipeline([](Range) {});
+    });
     return {};
   }
   void serve(const Update& update) override {
-    context_.agree_on_finite();
-    exchange([&](Range piece) { update(star_.average(piece, false)); });
+    if (pieces_.size() == 1) {
+      push_all();
+      const Share share = star_.average(context_.all(), false);
+      context_.check_finite(share.gradient);
+      return update(share);
+    }
+    both_.time(context_.compute, [&] {
+      context_.agree_on_finite();
+      pipeline([&](Range piece) { update(star_.average(piece, false)); });
+    });
   }
 
   void publish() override {
@@ -75,23 +90,20 @@ class SendReceive final : public Server {
   }
 
  private:
-  /// Pushes; with several pieces each is pulled while the next is pushed.
+  /// Each piece is pulled while the next is pushed.
   template <class Pushed>
-  void exchange(Pushed&& pushed) {
-    if (pieces_.size() == 1) {
-      push_.time(context_.compute,
-                 [&] { context_.world.group([&] { star_.push(pieces_.front()); }); });
-      return pushed(pieces_.front());
+  void pipeline(Pushed&& pushed) {
+    for (std::size_t i = 0; i <= pieces_.size(); ++i) {
+      context_.world.group([&] {
+        if (i < pieces_.size()) star_.push(pieces_[i]);
+        if (i > 0) star_.pull(pieces_[i - 1]);
+      });
+      if (i < pieces_.size()) pushed(pieces_[i]);
     }
-    both_.time(context_.compute, [&] {
-      for (std::size_t i = 0; i <= pieces_.size(); ++i) {
-        context_.world.group([&] {
-          if (i < pieces_.size()) star_.push(pieces_[i]);
-          if (i > 0) star_.pull(pieces_[i - 1]);
-        });
-        if (i < pieces_.size()) pushed(pieces_[i]);
-      }
-    });
+  }
+  void push_all() {
+    push_.time(context_.compute,
+               [&] { context_.world.group([&] { star_.push(context_.all()); }); });
   }
   void pull_all() {
     context_.world.group([&] { star_.pull(context_.all()); });
@@ -110,25 +122,21 @@ class ReduceBroadcast final : public Server {
   }
 
   std::vector<Share> finish() override {
-    const View gradients = context_.weights.gradients();
-    context_.check_finite(gradients);
-    push_.time(context_.compute, [&] {
-      context_.world.reduce(gradients, View(), Reduction::sum, kServer, context_.compute);
-    });
+    reduce(View());
+    context_.agree_on_finite();
     return {};
   }
   void serve(const Update& update) override {
     const View gradients = context_.weights.gradients();
-    context_.agree_on_finite();
     context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
-    push_.time(context_.compute, [&] {
-      context_.world.reduce(gradients, gradients, Reduction::sum, kServer, context_.compute);
-    });
+    reduce(gradients);
+    // the average is over the server too, whose gradients are zero
     const Kernels& kernels = context_.device.kernels();
     const View sum = wide_.bytes() > 0 ? wide_.view(DataType::float32) : gradients;
     if (wide_.bytes() > 0) kernels.convert(gradients, sum, context_.compute);
-    const auto workers = static_cast<float>(context_.world.size() - 1);
-    kernels.scale(sum, gradients, 1.0F / workers, context_.compute);
+    const auto ranks = static_cast<float>(context_.world.size());
+    kernels.scale(sum, gradients, ranks / (ranks - 1), context_.compute);
+    context_.check_finite(gradients);
     update({context_.all(), gradients});
   }
   void publish() override {
@@ -142,6 +150,13 @@ class ReduceBroadcast final : public Server {
   }
 
  private:
+  void reduce(View to) {
+    push_.time(context_.compute, [&] {
+      context_.world.reduce(context_.weights.gradients(), to, Reduction::avg, kServer,
+                            context_.compute);
+    });
+  }
+
   Buffer wide_;  // float32, where gradients are not
 };
 

@@ -23,8 +23,6 @@ class ParameterServerAsync final : public Strategy {
     steps_.resize(ranks, 0);
     pulled_.resize(ranks, 0);
     waiting_.resize(ranks, false);
-    if (context.weights.type() != DataType::float32)
-      sum_ = Buffer(context.device, context.all().count() * sizeof(float));
   }
 
   WeightsLayout layout() const override { return updating(owned()); }
@@ -64,6 +62,7 @@ class ParameterServerAsync final : public Strategy {
     const View weights = context_.weights.compute();
     context_.world.broadcast(weights, weights, kServer, context_.compute);
     context_.exchange_vectors();
+    pulled_.assign(pulled_.size(), updates_);
   }
 
   /// As many pushes as there are workers, whosever they are.
@@ -82,6 +81,9 @@ class ParameterServerAsync final : public Strategy {
     }
   }
 
+  /// As many pushes as there are workers move the weights about as far as a synchronous step.
+  double rate_share() const override { return 1.0 / (context_.world.size() - 1); }
+
   std::vector<long> staleness() const override { return histogram_; }
 
  private:
@@ -90,19 +92,12 @@ class ParameterServerAsync final : public Strategy {
     return {&context_.scalars->loss_scale, 1, DataType::float32, Place::device};
   }
 
-  /// The worker's gradients over the number of workers: as many pushes as there are workers move
-  /// the weights as far as one synchronous step.
   Share take(int worker) {
     const View gradients = context_.weights.gradients();
-    const Kernels& kernels = context_.device.kernels();
     context_.world.group([&] {
       context_.world.recv(gradients, worker, context_.compute);
       context_.world.recv(loss_scale(), worker, context_.compute);
     });
-    const View sum = sum_.bytes() == 0 ? gradients : sum_.view(DataType::float32);
-    if (sum_.bytes() > 0) kernels.convert(gradients, sum, context_.compute);
-    const auto workers = static_cast<float>(context_.world.size() - 1);
-    kernels.scale(sum, gradients, 1.0F / workers, context_.compute);
     return {context_.all(), gradients};
   }
 
@@ -136,7 +131,6 @@ class ParameterServerAsync final : public Strategy {
   std::vector<bool> waiting_;
   long updates_ = 0;
   std::vector<long> histogram_;
-  Buffer sum_;  // float32, where gradients are not
 };
 
 }  // namespace
