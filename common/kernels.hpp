@@ -61,8 +61,8 @@ class Kernels {
   virtual void accumulate(View sum, ConstView x, bool first, Stream& stream) const = 0;
   /// to[i] = from[i] * factor; `from` is float32.
   virtual void scale(ConstView from, View to, float factor, Stream& stream) const = 0;
-  /// Chunks of kDecayChunk float32 elements: to's chunk c is from's chunk sources[c], or zeros where
-  /// sources[c] is -1. `sources` is device memory.
+  /// Chunks of kDecayChunk float32 elements: to's chunk c is from's chunk sources[c], or zeros
+  /// where sources[c] is -1. `sources` is device memory.
   virtual void gather_chunks(View to, ConstView from, const std::int64_t* sources,
                              Stream& stream) const = 0;
   /// scalars->finite = 0 if an element of x is infinite or not a number.

@@ -37,7 +37,7 @@ void StrategyContext::agree_on_finite() const {
   world.all_reduce(flag, flag, Reduction::min, compute);
 }
 
-void StrategyContext::check_finite(ConstView gradients) const {
+void StrategyContext::check_and_agree(ConstView gradients) const {
   if (!scaled) return;
   device.kernels().check_finite(gradients, scalars, compute);
   agree_on_finite();

@@ -51,7 +51,7 @@ struct StrategyContext {
   /// Enqueues: everyone's scalars say whether every gradient of every rank is finite.
   void agree_on_finite() const;
   /// Enqueues the same, of gradients that nobody has looked at yet.
-  void check_finite(ConstView gradients) const;
+  void check_and_agree(ConstView gradients) const;
   /// Enqueues: every rank has the vectors that their owners hold.
   void exchange_vectors() const;
 };

@@ -1,7 +1,7 @@
 // Rank 0 hands out the images and the weights, gathers the gradients and alone updates: what
 // PyTorch's DataParallel does from one process.
-#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/push_pull.hpp"
 #include "training/strategies/star.hpp"
 
 namespace shakedown {
@@ -10,10 +10,7 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context),
-        star_(context, 1, context.all().count()),
-        push_(context.device),
-        pull_(context.device) {}
+      : Strategy(context), star_(context, 1, context.all().count()), timed_(context.device) {}
 
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
@@ -21,8 +18,8 @@ class DataParallel final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    push_.time(context_.compute,
-               [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    timed_.push.time(context_.compute,
+                     [&] { context_.world.group([&] { star_.push(context_.all()); }); });
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
@@ -31,18 +28,15 @@ class DataParallel final : public Strategy {
 
   void publish() override {
     const View weights = context_.weights.compute();
-    pull_.time(context_.compute,
-               [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
+    timed_.pull.time(context_.compute,
+                     [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override {
-    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
-  }
+  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   Star star_;
-  PhaseTimer push_;
-  PhaseTimer pull_;
+  PushPull timed_;
 };
 
 }  // namespace

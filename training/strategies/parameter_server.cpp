@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "common/error.hpp"
-#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/push_pull.hpp"
 #include "training/strategies/star.hpp"
 
 namespace shakedown {
@@ -28,8 +28,7 @@ std::vector<Range> pieces_of(Range all, double mib, DataType type) {
 
 class Server : public Strategy {
  public:
-  explicit Server(const StrategyContext& context)
-      : Strategy(context), push_(context.device), pull_(context.device) {}
+  explicit Server(const StrategyContext& context) : Strategy(context), timed_(context.device) {}
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
     return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
@@ -38,8 +37,7 @@ class Server : public Strategy {
  protected:
   bool serves() const { return context_.world.rank() == kServer; }
 
-  PhaseTimer push_;
-  PhaseTimer pull_;
+  PushPull timed_;
 };
 
 class SendReceive final : public Server {
@@ -52,7 +50,7 @@ class SendReceive final : public Server {
 
   std::vector<Phase> phases() const override {
     if (pieces_.size() > 1) return {{"comm_ms", both_.median_ms()}};
-    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
+    return timed_.phases();
   }
 
   std::vector<Share> finish() override {
@@ -62,7 +60,7 @@ class SendReceive final : public Server {
       return {};
     }
     both_.time(context_.compute, [&] {
-      context_.check_finite(context_.weights.gradients());  // before the first piece is applied
+      context_.check_and_agree(context_.weights.gradients());  // before the first piece is applied
       pipeline([](Range) {});
     });
     return {};
@@ -71,7 +69,7 @@ class SendReceive final : public Server {
     if (pieces_.size() == 1) {
       push_all();
       const Share share = star_.average(context_.all(), false);
-      context_.check_finite(share.gradient);
+      context_.check_and_agree(share.gradient);
       return update(share);
     }
     both_.time(context_.compute, [&] {
@@ -81,7 +79,7 @@ class SendReceive final : public Server {
   }
 
   void publish() override {
-    if (pieces_.size() == 1) pull_.time(context_.compute, [&] { pull_all(); });
+    if (pieces_.size() == 1) timed_.pull.time(context_.compute, [&] { pull_all(); });
     context_.exchange_vectors();
   }
   void distribute() override {
@@ -102,8 +100,8 @@ class SendReceive final : public Server {
     }
   }
   void push_all() {
-    push_.time(context_.compute,
-               [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    timed_.push.time(context_.compute,
+                     [&] { context_.world.group([&] { star_.push(context_.all()); }); });
   }
   void pull_all() {
     context_.world.group([&] { star_.pull(context_.all()); });
@@ -136,22 +134,21 @@ class ReduceBroadcast final : public Server {
     if (wide_.bytes() > 0) kernels.convert(gradients, sum, context_.compute);
     const auto ranks = static_cast<float>(context_.world.size());
     kernels.scale(sum, gradients, ranks / (ranks - 1), context_.compute);
-    context_.check_finite(gradients);
+    context_.check_and_agree(gradients);
     update({context_.all(), gradients});
   }
   void publish() override {
     const View weights = context_.weights.compute();
-    pull_.time(context_.compute,
-               [&] { context_.world.broadcast(weights, weights, kServer, context_.compute); });
+    timed_.pull.time(context_.compute, [&] {
+      context_.world.broadcast(weights, weights, kServer, context_.compute);
+    });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override {
-    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
-  }
+  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   void reduce(View to) {
-    push_.time(context_.compute, [&] {
+    timed_.push.time(context_.compute, [&] {
       context_.world.reduce(context_.weights.gradients(), to, Reduction::avg, kServer,
                             context_.compute);
     });

@@ -1,17 +1,16 @@
 // Every rank computes and serves a shard of the weights: gradients are pushed to their shard's
 // rank, which averages and updates, and everyone pulls every shard (BytePS's and ps-lite's layout
 // with servers beside the workers). Sends and receives; zero1 does the same by collectives.
-#include "training/phase_timer.hpp"
 #include "training/shards.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/push_pull.hpp"
 
 namespace shakedown {
 namespace {
 
 class Sharded final : public Strategy {
  public:
-  explicit Sharded(const StrategyContext& context)
-      : Strategy(context), push_(context.device), pull_(context.device) {
+  explicit Sharded(const StrategyContext& context) : Strategy(context), timed_(context.device) {
     const std::size_t own = owned().front().count();
     const DataType type = context.weights.type();
     received_ = Buffer(context.device,
@@ -23,7 +22,7 @@ class Sharded final : public Strategy {
   std::vector<Range> owned() const override { return {own(context_.all())}; }
 
   std::vector<Share> finish() override {
-    push_.time(context_.compute, [&] {
+    timed_.push.time(context_.compute, [&] {
       exchange([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
         context_.world.recv(received(peer), peer, context_.compute);
@@ -35,7 +34,7 @@ class Sharded final : public Strategy {
 
   void publish() override {
     const Range mine = own(context_.all());
-    pull_.time(context_.compute, [&] {
+    timed_.pull.time(context_.compute, [&] {
       exchange([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);
         context_.world.recv(context_.weights.compute(theirs), peer, context_.compute);
@@ -43,9 +42,7 @@ class Sharded final : public Strategy {
     });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override {
-    return {{"push_ms", push_.median_ms()}, {"pull_ms", pull_.median_ms()}};
-  }
+  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   template <class Body>
@@ -81,8 +78,7 @@ class Sharded final : public Strategy {
 
   Buffer received_;  // this rank's shard from every rank
   Buffer sum_;       // float32, where gradients are not
-  PhaseTimer push_;
-  PhaseTimer pull_;
+  PushPull timed_;
 };
 
 }  // namespace
