@@ -13,7 +13,7 @@
 
 namespace shakedown {
 
-/// In device memory, good until the next but one is asked for; see Network::set_batch.
+/// In device memory, good until the next is asked for; see Network::set_batch.
 struct DeviceBatch {
   const std::uint8_t* images = nullptr;
   const std::int32_t* labels = nullptr;
