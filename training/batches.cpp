@@ -173,6 +173,13 @@ class NoBatches final : public BatchSource {
 
 }  // namespace
 
+void EndlessBatches::load_next(Network& network) {
+  if (source_.load_next(network)) return;
+  stall_s_ += source_.stall_seconds();
+  source_.start_epoch(++epoch_);
+  ENSURE(source_.load_next(network), "an epoch without batches");
+}
+
 bool BatchSource::load_next(Network& network) {
   const std::optional<DeviceBatch> batch = next();
   if (batch) network.set_batch(batch->images, batch->labels);

@@ -32,6 +32,20 @@ class BatchSource {
   virtual double stall_seconds() const = 0;
 };
 
+/// A source's epochs one after another.
+class EndlessBatches {
+ public:
+  explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
+  void load_next(Network& network);
+  /// Of all epochs.
+  double stall_seconds() const { return stall_s_ + source_.stall_seconds(); }
+
+ private:
+  BatchSource& source_;
+  int epoch_ = 0;
+  double stall_s_ = 0;  // of the epochs that have ended
+};
+
 /// Random pixels and labels, the same at every step, different on every rank. On the device from
 /// the start, so it costs a step nothing.
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,

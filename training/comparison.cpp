@@ -73,7 +73,6 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   Engine& engine = trial->engine;
   const Json step = measure_throughput(engine, trial->data.training(),
                                        {options.iterations, options.warmup, learning_rate}, ranks);
-  result.steps.push_back(merged(result.identity, step));
   try {
     check_loss(step);
     if (engine.strategy_entry().ranks_agree)
@@ -81,6 +80,10 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   } catch (const FailError& error) {  // the same on all ranks
     result.failure = error.what();
   }
+  result.profiles.push_back(profile_steps(
+      engine, trial->data.training(), steps_to_trace(options.iterations), learning_rate, ranks));
+  result.steps.push_back(
+      merged(merged(result.identity, step), exchange_fields(result.profiles.back().steps)));
   // Behind the timing, whose memory it would change.
   if (options.certificate && result.certificate.is_null()) {
     result.certificate = certify(engine, trial->data.training(), learning_rate, ranks);
@@ -109,12 +112,22 @@ void take_turn(Result& result, const Job& job) {
   result.skipped = job.session.all_gather(result.skipped).front();  // rank 0 always takes part
 }
 
-/// The record of `none` on so many ranks, of this round; or null.
-const Json* baseline(const std::vector<Result>& results, int ranks, std::size_t round) {
+/// `none` on so many ranks, if it was measured in this round; or null.
+const Result* baseline(const std::vector<Result>& results, int ranks, std::size_t round) {
   for (const Result& r : results)
     if (r.configuration.strategy() == "none" && r.configuration.ranks == ranks)
-      return r.steps.size() > round ? &r.steps[round] : nullptr;
+      return r.steps.size() > round ? &r : nullptr;
   return nullptr;
+}
+
+void record_profile(Result& result, const Result* none, std::size_t round, const Job& job) {
+  const Trace* without = none != nullptr ? &none->profiles[round].steps : nullptr;
+  const Profile& profile = result.profiles[round];
+  const Json identity = merged(result.identity, {{"repeat", round + 1}});
+  result.breakdowns.push_back(merged(identity, breakdown_fields(profile, without)));
+  job.record.write("breakdown", result.breakdowns.back());
+  for (const Json& bucket : bucket_fields(profile.steps))
+    job.record.write("bucket", merged(identity, bucket));
 }
 
 /// Adds to a round's records what follows from all of them, and writes them.
@@ -126,11 +139,12 @@ void finish_round(std::vector<Result>& results, std::size_t round, const Job& jo
     const int ranks = result.configuration.ranks;
     step["repeat"] = round + 1;
     step["epoch_s"] = static_cast<double>(job.epoch_images) / rate(step);
-    if (const Json* none = baseline(results, ranks, round))
-      step["efficiency_vs_none"] = rate(step) / rate(*none);
-    if (const Json* single = baseline(results, 1, round))
-      step["efficiency_vs_single"] = rate(step) / (ranks * rate(*single));
+    const Result* none = baseline(results, ranks, round);
+    if (none != nullptr) step["efficiency_vs_none"] = rate(step) / rate(none->steps[round]);
+    if (const Result* single = baseline(results, 1, round))
+      step["efficiency_vs_single"] = rate(step) / (ranks * rate(single->steps[round]));
     job.record.write("step", step);
+    record_profile(result, none, round, job);
   }
 }
 
@@ -145,7 +159,8 @@ void tell_turn(const Result& result, int round, const Job& job) {
 
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
-  for (const Configuration& c : bench) results.push_back({c, outline_of(c, job), {}, {}, {}, {}});
+  for (const Configuration& c : bench)
+    results.push_back({c, outline_of(c, job), {}, {}, {}, {}, {}, {}});
   for (int round = 0; round < job.options.repeats; ++round) {
     for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;

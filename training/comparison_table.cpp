@@ -8,6 +8,7 @@
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/certificate.hpp"
+#include "training/text_table.hpp"
 #include "training/volumes.hpp"
 
 namespace shakedown {
@@ -84,30 +85,6 @@ std::string title_of(const TrainOptions& o, const Job& job) {
                      o.model.image_size, o.model.image_size, job.options.repeats);
 }
 
-/// A column's heading on two lines, and its width without the blank before it.
-struct Column {
-  const char* over;
-  const char* head;
-  int width;
-};
-
-std::string row(const std::vector<Column>& columns, const std::vector<std::string>& cells) {
-  std::string text = fmt::format("{:<{}}", cells.front(), columns.front().width);
-  for (std::size_t i = 1; i < cells.size(); ++i)
-    text += fmt::format(" {:>{}}", cells[i], columns[i].width);
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\n";
-}
-
-std::string heading(const std::vector<Column>& columns) {
-  std::vector<std::string> over, head;
-  for (const Column& column : columns) {
-    over.emplace_back(column.over);
-    head.emplace_back(column.head);
-  }
-  return row(columns, over) + row(columns, head);
-}
-
 std::vector<std::string> row_start(const Result& result) {
   return {name_of(result.configuration), std::to_string(result.configuration.ranks)};
 }
@@ -179,6 +156,49 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
              epoch_images);
 }
 
+/// Median over the rounds.
+std::string term(const Result& result, const char* key, int decimals = 2) {
+  std::vector<double> values;
+  for (const Json& breakdown : result.breakdowns)
+    if (breakdown.contains(key)) values.push_back(breakdown[key].get<double>());
+  return values.empty() ? kNone : fmt::format("{:.{}f}", median_of(values), decimals);
+}
+
+std::string percent_of(const Result& result, const char* key) {
+  std::vector<double> values;
+  for (const Json& breakdown : result.breakdowns)
+    if (breakdown.contains(key)) values.push_back(100 * breakdown[key].get<double>());
+  return values.empty() ? kNone : fmt::format("{:.1f}", median_of(values));
+}
+
+std::string time_table(const std::vector<Result>& results) {
+  const std::vector<Column> columns{
+      {"", "strategy", 24},    {"", "ranks", 5},          {"step,", "traced", 8},
+      {"=", "compute", 8},     {"+ exposed", "comm.", 9}, {"+ inter-", "ference", 8},
+      {"+ input", "stall", 7}, {"+ opti-", "mizer", 7},   {"+ resi-", "dual", 7},
+      {"residual", "%", 8},    {"hidden", "comm.", 7},    {"slows", "compute %", 9},
+      {"comm.", "alone", 7},   {"no", "overlap", 8},      {"no", "comm.", 7},
+  };
+  std::string text = "\nwhere the time of a step goes, ms\n" + heading(columns);
+  for (const Result& r : results) {
+    if (!r.measured()) continue;
+    std::vector<std::string> cells = row_start(r);
+    cells.insert(cells.end(),
+                 {term(r, "step_ms"), term(r, "compute_ms"), term(r, "exposed_comm_ms"),
+                  term(r, "interference_ms"), term(r, "input_stall_ms"), term(r, "optimizer_ms"),
+                  term(r, "residual_ms"), percent_of(r, "residual"), term(r, "hidden_comm_ms"),
+                  percent_of(r, "interference_slowdown"), term(r, "comm_alone_ms"),
+                  term(r, "serial_step_ms"), term(r, "none_step_ms")});
+    text += row(columns, cells);
+  }
+  for (const Result& r : results)
+    if (r.measured() && r.configuration.ranks > 1 &&
+        find_volume(r.configuration.strategy()).buckets)
+      text += fmt::format("{}, ms since the step began:\n{}", label_of(r.configuration),
+                          table_of_buckets(bucket_fields(r.profiles.back().steps)));
+  return text;
+}
+
 }  // namespace
 
 std::string headline(const Job& job) {
@@ -199,7 +219,7 @@ std::string table_of(const std::vector<Result>& results, const Job& job) {
   std::string text =
       title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
   if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
-    text += "\n" + cost_table(results, job.epoch_images);
+    text += "\n" + cost_table(results, job.epoch_images) + time_table(results);
   for (const Result& result : results) {
     const Verdict verdict = verdict_of(result);
     if (verdict.verdict == "PASS" || !result.skipped.empty()) continue;

@@ -13,6 +13,7 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
     : settings_(settings),
       backend_(backend),
       stream_(backend.device->make_stream()),
+      timeline_(*backend.device),
       scalars_(*backend.device, sizeof(StepScalars)),
       network_(settings.network, *backend.device, *stream_,
                static_cast<const StepScalars*>(scalars_.data())),
@@ -83,7 +84,7 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   strategy_.reset();  // its memory first
   strategy_ = entry.make({device(), *stream_, ranks, network_.table(), network_.weights(),
                           static_cast<StepScalars*>(scalars_.data()),
-                          scales_loss(settings_.network.precision), settings_.strategy});
+                          scales_loss(settings_.network.precision), settings_.strategy, timeline_});
   network_.set_layout(strategy_->layout());
   optimizer_.own(strategy_->owned());
   sum_ = FlatBuffer();
@@ -154,9 +155,11 @@ void Engine::update(const Share& share) {
 void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
   const bool each = strategy_->exchanges_each_micro_batch();
   load_batch(micro_batch);
+  timeline_.mark(Part::input);
   for (int block = 0; block < network_.blocks(); ++block) {
     strategy_->before_forward(block);
     network_.forward(block, Pass::training);
+    timeline_.mark(Part::forward, block);
   }
   for (int block = network_.blocks() - 1; block >= 0; --block) {
     const Range range = network_.block_range(block);
@@ -167,16 +170,27 @@ void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
       const View lost = network_.weights().gradients(range);
       device().zero(lost.data, lost.bytes(), *stream_);
     }
+    timeline_.mark(Part::backward, block);
     if (each || micro_batch + 1 == settings_.accumulate) strategy_->gradients_ready(block);
   }
 }
 
-void Engine::step(const LoadBatch& load_batch, double learning_rate) {
-  // The host runs at most two steps ahead; one when micro-batches make a step long.
+// The host runs at most two steps ahead; one when micro-batches make a step long.
+void Engine::wait_for_room() {
   const long ahead = settings_.accumulate > 1 ? 1 : 2;
-  Event& done = *step_done_[static_cast<std::size_t>(steps_ % ahead)];
-  if (steps_ >= ahead) backend_.world->wait(done, HostWait::polite);
+  if (steps_ >= ahead)
+    backend_.world->wait(*step_done_[static_cast<std::size_t>((steps_ - ahead) % 2)],
+                         HostWait::polite);
+}
 
+void Engine::end_step() {
+  step_done_[static_cast<std::size_t>(steps_ % 2)]->record(*stream_);
+  ++steps_;
+  timeline_.end_step();
+}
+
+void Engine::step(const LoadBatch& load_batch, double learning_rate) {
+  wait_for_room();
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
   const Kernels& kernels = device().kernels();
   if (learning_rate != learning_rate_)
@@ -191,22 +205,53 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
       train_micro_batch(load_batch, micro_batch);
       if (!strategy_->exchanges_each_micro_batch()) continue;
       shares = strategy_->finish();
+      timeline_.mark(Part::exchange);
       for (const Share& share : shares) accumulate(share.range, share.gradient, micro_batch);
     }
-    if (!strategy_->exchanges_each_micro_batch()) shares = strategy_->finish();
+    if (!strategy_->exchanges_each_micro_batch()) {
+      shares = strategy_->finish();
+      timeline_.mark(Part::exchange);
+    }
     if (scaled)
       for (const Share& share : shares) kernels.check_finite(share.gradient, scalars, *stream_);
+    timeline_.mark(Part::update);
     strategy_->agree_on_finite();
+    timeline_.mark(Part::exchange);
     for (const Share& share : shares) update(share);
   } else {
-    strategy_->serve([&](const Share& share) { update(share); });
+    strategy_->serve([&](const Share& share) {
+      timeline_.mark(Part::exchange);
+      update(share);
+      timeline_.mark(Part::update);
+    });
     network_.count_batches(settings_.accumulate);
   }
   kernels.finish_update(scalars, scaled, *stream_);
+  timeline_.mark(Part::update);
   strategy_->publish();
+  timeline_.mark(Part::exchange);
+  end_step();
+}
 
-  done.record(*stream_);
-  ++steps_;
+void Engine::exchange_alone() {
+  wait_for_room();
+  if (computes()) {
+    const int times = strategy_->exchanges_each_micro_batch() ? settings_.accumulate : 1;
+    for (int i = 0; i < times; ++i) {
+      for (int block = 0; block < network_.blocks(); ++block) strategy_->before_forward(block);
+      for (int block = network_.blocks() - 1; block >= 0; --block) {
+        strategy_->before_backward(block);
+        strategy_->gradients_ready(block);
+      }
+      strategy_->finish();
+    }
+    strategy_->agree_on_finite();
+  } else {
+    strategy_->serve([](const Share&) {});
+  }
+  strategy_->publish();
+  timeline_.mark(Part::exchange);
+  end_step();
 }
 
 void Engine::evaluate() {

@@ -39,6 +39,8 @@ class Engine {
   /// for a step some way back, so that the host does not run away.
   using LoadBatch = std::function<void(int micro_batch)>;
   void step(const LoadBatch& load_batch, double learning_rate);
+  /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
+  void exchange_alone();
 
   /// Enqueues a forward pass with the running statistics.
   void evaluate();
@@ -68,6 +70,7 @@ class Engine {
   Communicator& world() const { return *backend_.world; }
   Communicator& host() const { return *backend_.host; }
   Stream& stream() { return *stream_; }
+  Timeline& timeline() { return timeline_; }
   const Strategy& strategy() const { return *strategy_; }
   const StrategyEntry& strategy_entry() const { return find_strategy(settings_.strategy.strategy); }
   /// Whether this rank has a part of the batch, and how many do.
@@ -84,6 +87,8 @@ class Engine {
  private:
   std::size_t bytes_needed(const Network& network) const;
   void check_memory(int ranks_on_device) const;
+  void wait_for_room();
+  void end_step();
   void train_micro_batch(const LoadBatch& load_batch, int micro_batch);
   void accumulate(Range range, View gradient, int micro_batch);
   void update(const Share& share);
@@ -91,6 +96,7 @@ class Engine {
   EngineSettings settings_;
   Backend& backend_;
   std::unique_ptr<Stream> stream_;
+  Timeline timeline_;
   Buffer scalars_;
   Network network_;
   Optimizer optimizer_;

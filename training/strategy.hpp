@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/communicator.hpp"
@@ -13,6 +14,7 @@
 #include "common/kernels.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/weights.hpp"
+#include "training/timeline.hpp"
 
 namespace shakedown {
 
@@ -22,6 +24,7 @@ struct StrategyOptions {
   std::string strategy = "ddp";
   double bucket_cap_mb = 25;   // MiB
   double first_bucket_mb = 1;  // MiB
+  bool no_overlap = false;     // the stream that computes exchanges too
   bool per_tensor = false;     // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
@@ -46,6 +49,7 @@ struct StrategyContext {
   StepScalars* scalars;    // device memory
   bool scaled;             // the loss is, so gradients may overflow
   const StrategyOptions& options;
+  Timeline& timeline;
 
   Range all() const { return {0, table.stored_count()}; }
   /// Enqueues: everyone's scalars say whether every gradient of every rank is finite.
@@ -92,15 +96,6 @@ class Strategy {
   using Update = std::function<void(const Share& share)>;
   virtual void serve(const Update& update);
 
-  /// Parts of the exchange that do not overlap with the computation, waiting for other ranks
-  /// included: the record's key and the median of the last steps in ms. The same keys on every
-  /// rank; after Engine::finish().
-  struct Phase {
-    const char* key;
-    double ms;
-  };
-  virtual std::vector<Phase> phases() const { return {}; }
-
   /// Of a server whose workers do not wait for one another: how many gradients were that many
   /// updates older than the weights they were applied to, by updates.
   virtual std::vector<long> staleness() const { return {}; }
@@ -119,6 +114,13 @@ class Strategy {
   WeightsLayout updating(const std::vector<Range>& owned) const;
   /// owned() in the network's own gradients.
   std::vector<Share> shares_in_place() const;
+
+  /// Enqueues `body` on the stream, as an exchange of `view` on the timeline.
+  template <class Body>
+  void exchange(const char* what, ConstView view, Stream& stream, Body&& body) const {
+    context_.timeline.exchange(what, static_cast<double>(view.bytes()), stream,
+                               std::forward<Body>(body));
+  }
 
   const StrategyContext context_;
 };
@@ -139,6 +141,7 @@ struct StrategyEntry {
   /// Whether every rank that computes does so with the same weights after every step.
   bool ranks_agree;
   bool each_updates_all;  // else each element is updated on one rank
+  bool overlaps;          // it exchanges while the rank computes
   StrategyRanks ranks;
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 

@@ -57,11 +57,7 @@ void add_exchange(Json& record, const Engine& engine, double sent,
   record["bytes_source"] = "communicator";
 }
 
-/// Averages over the ranks that compute.
-void add_phases(Json& record, const Engine& engine, const MpiSession& session) {
-  for (const Strategy::Phase& phase : engine.strategy().phases())
-    record[phase.key] =
-        sum(session.all_gather(engine.computes() ? phase.ms : 0)) / engine.ranks_computing();
+void add_staleness(Json& record, const Engine& engine) {
   if (const std::vector<long> staleness = engine.strategy().staleness(); !staleness.empty())
     record["staleness_updates"] = staleness;  // known on the server, rank 0, which records it
 }
@@ -88,15 +84,8 @@ Json identity_of(const EngineSettings& s, const Backend& backend, const std::str
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
                         const MpiSession& session) {
   engine.device().restart_peak();  // what came before may have needed more
-  int epoch = 0;
-  double stall_s = 0;  // of the epochs that have ended
-  batches.start_epoch(epoch);
-  const Engine::LoadBatch load = [&](int) {
-    if (batches.load_next(engine.network())) return;
-    stall_s += batches.stall_seconds();
-    batches.start_epoch(++epoch);
-    ENSURE(batches.load_next(engine.network()), "an epoch without batches");
-  };
+  EndlessBatches endless(batches);
+  const Engine::LoadBatch load = [&](int) { endless.load_next(engine.network()); };
   const long steps = settings.warmup + settings.iterations;
   Progress progress("throughput", steps, "steps", session.is_root());
 
@@ -114,7 +103,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
-  const double stall_before_s = stall_s + batches.stall_seconds();
+  const double stall_before_s = endless.stall_seconds();
   const double sent_before = engine.world().traffic().sent_bytes;
   GpuSampler sampler(nvml, uuid);
   marks[0]->record(engine.stream());
@@ -156,7 +145,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["step_ms_cv"] = session.all_gather(spread.cv)[teller];
   record["tflops_per_rank"] = rate / ranks * flop.training / 1e12;
   record["input_stall_ms"] =
-      highest(session.all_gather((stall_s + batches.stall_seconds() - stall_before_s) * 1e3));
+      highest(session.all_gather((endless.stall_seconds() - stall_before_s) * 1e3));
   record["peak_memory_bytes"] =
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   record["process_memory_bytes"] = session.all_gather(
@@ -169,7 +158,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
       static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
   add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before, settings,
                session);
-  add_phases(record, engine, session);
+  add_staleness(record, engine);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;
 }
@@ -190,7 +179,7 @@ std::string summary_of_step(const Json& step) {
   });
   std::string exchange;
   for (const auto& [key, what] :
-       {std::pair{"comm_ms", "after backward"}, std::pair{"push_ms", "to push gradients"},
+       {std::pair{"comm_ms", "a step"}, std::pair{"push_ms", "to push gradients"},
         std::pair{"pull_ms", "to pull weights"}})
     if (step.contains(key))
       exchange +=

@@ -5,6 +5,7 @@
 #include "training/certificate.hpp"
 #include "training/describe.hpp"
 #include "training/epochs.hpp"
+#include "training/profile.hpp"
 #include "training/throughput.hpp"
 #include "training/train_options.hpp"
 #include "training/training_data.hpp"
@@ -40,10 +41,15 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
       say(session, summary_of_certificate(certificate));
       if (certificate.at("pass") == false) result = ExitCode::fail;
     }
-    const Json step = measure_throughput(
-        engine, data.training(), {options.iterations, options.warmup, learning_rate}, session);
+    Json step = measure_throughput(engine, data.training(),
+                                   {options.iterations, options.warmup, learning_rate}, session);
+    const Trace trace = trace_steps(engine, data.training(), steps_to_trace(options.iterations),
+                                    learning_rate, session);
+    step.update(exchange_fields(trace));
     record.write("step", merged(identity, step));
-    say(session, summary_of_step(step));
+    const Json breakdown = breakdown_fields(trace, nullptr);
+    record.write("breakdown", merged(identity, breakdown));
+    say(session, summary_of_step(step) + summary_of_breakdown(breakdown));
     check_loss(step);
   }
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");

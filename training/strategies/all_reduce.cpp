@@ -1,6 +1,5 @@
 // All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
-#include "training/phase_timer.hpp"
 #include "training/strategies/entries.hpp"
 
 namespace shakedown {
@@ -8,7 +7,7 @@ namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : Strategy(context), timer_(context.device) {
+  explicit AllReduce(const StrategyContext& context) : Strategy(context) {
     if (!context.options.per_tensor) {
       pieces_.push_back(context.all());
       return;
@@ -19,19 +18,16 @@ class AllReduce final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    timer_.time(context_.compute, [&] {
-      for (const Range& piece : pieces_) {
-        const View view = context_.weights.gradients(piece);
-        context_.world.all_reduce(view, view, Reduction::avg, context_.compute);
-      }
-    });
+    for (const Range& piece : pieces_) {
+      const View view = context_.weights.gradients(piece);
+      exchange("all_reduce", view, context_.compute,
+               [&] { context_.world.all_reduce(view, view, Reduction::avg, context_.compute); });
+    }
     return shares_in_place();
   }
-  std::vector<Phase> phases() const override { return {{"comm_ms", timer_.median_ms()}}; }
 
  private:
   std::vector<Range> pieces_;
-  PhaseTimer timer_;
 };
 
 }  // namespace
@@ -43,6 +39,7 @@ StrategyEntry all_reduce_strategy() {
           .waived = "the reference; the tests hold it against a serial emulation of the ranks",
           .ranks_agree = true,
           .each_updates_all = true,
+          .overlaps = false,
           .ranks = {},
           .make = make<AllReduce>};
 }

@@ -22,6 +22,7 @@ BlockGradients::BlockGradients(const StrategyContext& context, std::vector<Range
 
 void BlockGradients::before_backward(int block) {
   context_.compute.wait(*reduced_[static_cast<std::size_t>(block) % kPlaces]);
+  context_.timeline.mark(Part::exchange);
   for (const Range& gap : context_.table.gaps(block)) {  // backward does not write there
     const View padding = context_.weights.gradients(gap);
     context_.device.zero(padding.data, padding.bytes(), context_.compute);
@@ -33,8 +34,12 @@ void BlockGradients::gradients_ready(int block) {
   stream_.wait(*ready_);
   const Range range = context_.table.block_range(block);
   const Range own = shard_of(range, context_.world.rank(), context_.world.size());
-  reduce_to_shards(context_.world, context_.weights.gradients(range), shards_.at(own), stream_);
+  const View gradients = context_.weights.gradients(range);
+  context_.timeline.exchange(
+      "reduce_scatter", static_cast<double>(gradients.bytes()), stream_,
+      [&] { reduce_to_shards(context_.world, gradients, shards_.at(own), stream_); });
   reduced_[static_cast<std::size_t>(block) % kPlaces]->record(stream_);
+  context_.timeline.mark(Part::exchange);
 }
 
 std::vector<Share> BlockGradients::finish() {

@@ -2,18 +2,20 @@
 #pragma once
 
 #include "training/buckets.hpp"
+#include "training/strategies/exchange_stream.hpp"
 #include "training/strategy.hpp"
 
 namespace shakedown {
 
 class BucketStream {
  public:
-  explicit BucketStream(const StrategyContext& context)
-      : compute_(context.compute),
-        table_(context.table),
+  /// `what` its exchange is called on the timeline.
+  BucketStream(const StrategyContext& context, const char* what)
+      : context_(context),
+        what_(what),
         progress_(ddp_buckets(context.table, context.options.first_bucket_mb,
                               context.options.bucket_cap_mb)),
-        stream_(context.device.make_stream(StreamPriority::high)),
+        stream_(context),
         ready_(context.device.make_event()),
         done_(context.device.make_event()) {}
 
@@ -22,25 +24,29 @@ class BucketStream {
   /// Calls exchange(bucket, stream) for each bucket that this block completes.
   template <class Exchange>
   void gradients_ready(int block, Exchange&& exchange) {
-    const std::vector<Range> complete = progress_.finished(table_.block_range(block));
+    const std::vector<Range> complete = progress_.finished(context_.table.block_range(block));
     if (complete.empty()) return;
-    ready_->record(compute_);
+    ready_->record(context_.compute);
     stream_->wait(*ready_);
-    for (const Range& bucket : complete) exchange(bucket, *stream_);
+    for (const Range& bucket : complete) {
+      const auto bytes = static_cast<double>(context_.weights.gradients(bucket).bytes());
+      context_.timeline.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
+    }
+    context_.timeline.mark(Part::exchange);
   }
 
   /// The compute stream waits for all of them.
   void join() {
     done_->record(*stream_);
-    compute_.wait(*done_);
+    context_.compute.wait(*done_);
     progress_.restart();
   }
 
  private:
-  Stream& compute_;
-  const ParameterTable& table_;
+  StrategyContext context_;
+  const char* what_;
   BucketProgress progress_;
-  std::unique_ptr<Stream> stream_;
+  ExchangeStream stream_;
   std::unique_ptr<Event> ready_;
   std::unique_ptr<Event> done_;
 };

@@ -1,7 +1,6 @@
 // Rank 0 hands out the images and the weights, gathers the gradients and alone updates: what
 // PyTorch's DataParallel does from one process.
 #include "training/strategies/entries.hpp"
-#include "training/strategies/push_pull.hpp"
 #include "training/strategies/star.hpp"
 
 namespace shakedown {
@@ -10,7 +9,7 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context), star_(context, 1, context.all().count()), timed_(context.device) {}
+      : Strategy(context), star_(context, 1, context.all().count()) {}
 
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
@@ -18,8 +17,8 @@ class DataParallel final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    timed_.push.time(context_.compute,
-                     [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    exchange("push", context_.weights.gradients(), context_.compute,
+             [&] { context_.world.group([&] { star_.push(context_.all()); }); });
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
@@ -28,15 +27,13 @@ class DataParallel final : public Strategy {
 
   void publish() override {
     const View weights = context_.weights.compute();
-    timed_.pull.time(context_.compute,
-                     [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
+    exchange("pull", weights, context_.compute,
+             [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   Star star_;
-  PushPull timed_;
 };
 
 }  // namespace
@@ -48,6 +45,7 @@ StrategyEntry data_parallel_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = false,
           .ranks = {.first_has_inputs = true},
           .make = make<DataParallel>};
 }

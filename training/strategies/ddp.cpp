@@ -8,7 +8,8 @@ namespace {
 
 class Ddp final : public Strategy {
  public:
-  explicit Ddp(const StrategyContext& context) : Strategy(context), stream_(context) {}
+  explicit Ddp(const StrategyContext& context)
+      : Strategy(context), stream_(context, "all_reduce") {}
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
@@ -37,6 +38,7 @@ StrategyEntry ddp_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = true,
+          .overlaps = true,
           .ranks = {},
           .make = make<Ddp>};
 }

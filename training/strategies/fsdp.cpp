@@ -3,6 +3,7 @@
 // (Rajbhandari et al. 2020).
 #include "training/strategies/block_gradients.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/exchange_stream.hpp"
 
 namespace shakedown {
 namespace {
@@ -12,7 +13,7 @@ class Fsdp final : public Strategy {
   explicit Fsdp(const StrategyContext& context)
       : Strategy(context),
         blocks_(block_ranges(context.table)),
-        stream_(context.device.make_stream(StreamPriority::high)),
+        stream_(context),
         gradients_(context, own(blocks_), *stream_),
         free_(context.device.make_event()) {
     if (context.weights.type() != DataType::float32)
@@ -59,6 +60,7 @@ class Fsdp final : public Strategy {
     gather(block);
     if (next >= 0 && next < context_.table.blocks()) gather(next);
     context_.compute.wait(*gathered_[place(block)]);
+    context_.timeline.mark(Part::exchange);
   }
 
   void gather(int block) {
@@ -68,14 +70,17 @@ class Fsdp final : public Strategy {
     stream_->wait(*free_);
     const Range range = context_.table.block_range(block);
     const Range mine = own(range);
-    gather_shards(context_.world,
-                  shards_.empty() ? context_.weights.master(mine) : shards_.at(mine),
-                  context_.weights.compute(range), *stream_);
+    const View whole = context_.weights.compute(range);
+    exchange("all_gather", whole, *stream_, [&] {
+      gather_shards(context_.world,
+                    shards_.empty() ? context_.weights.master(mine) : shards_.at(mine), whole,
+                    *stream_);
+    });
     gathered_[place(block)]->record(*stream_);
   }
 
   std::vector<Range> blocks_;
-  std::unique_ptr<Stream> stream_;
+  ExchangeStream stream_;
   BlockGradients gradients_;
   FlatBuffer shards_;  // of the weights in their compute type, where that is not float32
   std::array<int, kPlaces> resident_{};
@@ -92,6 +97,7 @@ StrategyEntry fsdp_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = true,
           .ranks = {},
           .make = make<Fsdp>};
 }

@@ -19,6 +19,7 @@ StrategyEntry none_strategy() {
           .waived = "ranks train apart",
           .ranks_agree = false,
           .each_updates_all = true,
+          .overlaps = false,
           .ranks = {},
           .make = make<None>};
 }

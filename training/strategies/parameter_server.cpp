@@ -7,7 +7,6 @@
 
 #include "common/error.hpp"
 #include "training/strategies/entries.hpp"
-#include "training/strategies/push_pull.hpp"
 #include "training/strategies/star.hpp"
 
 namespace shakedown {
@@ -28,7 +27,7 @@ std::vector<Range> pieces_of(Range all, double mib, DataType type) {
 
 class Server : public Strategy {
  public:
-  explicit Server(const StrategyContext& context) : Strategy(context), timed_(context.device) {}
+  using Strategy::Strategy;
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
     return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
@@ -36,8 +35,6 @@ class Server : public Strategy {
 
  protected:
   bool serves() const { return context_.world.rank() == kServer; }
-
-  PushPull timed_;
 };
 
 class SendReceive final : public Server {
@@ -45,13 +42,7 @@ class SendReceive final : public Server {
   explicit SendReceive(const StrategyContext& context)
       : Server(context),
         pieces_(pieces_of(context.all(), context.options.ps_partition_mb, context.weights.type())),
-        star_(context, kServer + 1, pieces_.front().count()),
-        both_(context.device) {}
-
-  std::vector<Phase> phases() const override {
-    if (pieces_.size() > 1) return {{"comm_ms", both_.median_ms()}};
-    return timed_.phases();
-  }
+        star_(context, kServer + 1, pieces_.front().count()) {}
 
   std::vector<Share> finish() override {
     if (pieces_.size() == 1) {
@@ -59,10 +50,8 @@ class SendReceive final : public Server {
       context_.agree_on_finite();
       return {};
     }
-    both_.time(context_.compute, [&] {
-      context_.check_and_agree(context_.weights.gradients());  // before the first piece is applied
-      pipeline([](Range) {});
-    });
+    context_.check_and_agree(context_.weights.gradients());  // before the first piece is applied
+    pipeline([](Range) {});
     return {};
   }
   void serve(const Update& update) override {
@@ -72,14 +61,12 @@ class SendReceive final : public Server {
       context_.check_and_agree(share.gradient);
       return update(share);
     }
-    both_.time(context_.compute, [&] {
-      context_.agree_on_finite();
-      pipeline([&](Range piece) { update(star_.average(piece, false)); });
-    });
+    context_.agree_on_finite();
+    pipeline([&](Range piece) { update(star_.average(piece, false)); });
   }
 
   void publish() override {
-    if (pieces_.size() == 1) timed_.pull.time(context_.compute, [&] { pull_all(); });
+    if (pieces_.size() == 1) pull_all();
     context_.exchange_vectors();
   }
   void distribute() override {
@@ -92,24 +79,27 @@ class SendReceive final : public Server {
   template <class Pushed>
   void pipeline(Pushed&& pushed) {
     for (std::size_t i = 0; i <= pieces_.size(); ++i) {
-      context_.world.group([&] {
-        if (i < pieces_.size()) star_.push(pieces_[i]);
-        if (i > 0) star_.pull(pieces_[i - 1]);
+      const View piece = context_.weights.gradients(pieces_[std::min(i, pieces_.size() - 1)]);
+      exchange("push_pull", piece, context_.compute, [&] {
+        context_.world.group([&] {
+          if (i < pieces_.size()) star_.push(pieces_[i]);
+          if (i > 0) star_.pull(pieces_[i - 1]);
+        });
       });
       if (i < pieces_.size()) pushed(pieces_[i]);
     }
   }
   void push_all() {
-    timed_.push.time(context_.compute,
-                     [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    exchange("push", context_.weights.gradients(), context_.compute,
+             [&] { context_.world.group([&] { star_.push(context_.all()); }); });
   }
   void pull_all() {
-    context_.world.group([&] { star_.pull(context_.all()); });
+    exchange("pull", context_.weights.compute(), context_.compute,
+             [&] { context_.world.group([&] { star_.pull(context_.all()); }); });
   }
 
   std::vector<Range> pieces_;
   Star star_;
-  PhaseTimer both_;  // pieces: pushes and pulls go on together
 };
 
 class ReduceBroadcast final : public Server {
@@ -139,16 +129,14 @@ class ReduceBroadcast final : public Server {
   }
   void publish() override {
     const View weights = context_.weights.compute();
-    timed_.pull.time(context_.compute, [&] {
-      context_.world.broadcast(weights, weights, kServer, context_.compute);
-    });
+    exchange("pull", weights, context_.compute,
+             [&] { context_.world.broadcast(weights, weights, kServer, context_.compute); });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   void reduce(View to) {
-    timed_.push.time(context_.compute, [&] {
+    exchange("push", context_.weights.gradients(), context_.compute, [&] {
       context_.world.reduce(context_.weights.gradients(), to, Reduction::avg, kServer,
                             context_.compute);
     });
@@ -175,6 +163,7 @@ StrategyEntry parameter_server_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = false,
           .ranks = {.least = 2, .first_serves = true},
           .make = make_server};
 }

@@ -42,19 +42,23 @@ class ParameterServerAsync final : public Strategy {
                   .finite != 0;
     context_.world.notify(kServer, pushed_ ? pushes : skipped);
     if (pushed_)
-      context_.world.group([&] {
-        context_.world.send(gradients, kServer, context_.compute);
-        context_.world.send(loss_scale(), kServer, context_.compute);
+      exchange("push", gradients, context_.compute, [&] {
+        context_.world.group([&] {
+          context_.world.send(gradients, kServer, context_.compute);
+          context_.world.send(loss_scale(), kServer, context_.compute);
+        });
       });
     return {};
   }
 
   void publish() override {
     if (serves() || !pushed_) return;
-    context_.world.group([&] {
-      context_.world.recv(context_.weights.compute(), kServer, context_.compute);
-      if (const View vectors = context_.weights.vectors(); vectors.count > 0)
-        context_.world.recv(vectors, kServer, context_.compute);
+    exchange("pull", context_.weights.compute(), context_.compute, [&] {
+      context_.world.group([&] {
+        context_.world.recv(context_.weights.compute(), kServer, context_.compute);
+        if (const View vectors = context_.weights.vectors(); vectors.count > 0)
+          context_.world.recv(vectors, kServer, context_.compute);
+      });
     });
   }
 
@@ -94,9 +98,11 @@ class ParameterServerAsync final : public Strategy {
 
   Share take(int worker) {
     const View gradients = context_.weights.gradients();
-    context_.world.group([&] {
-      context_.world.recv(gradients, worker, context_.compute);
-      context_.world.recv(loss_scale(), worker, context_.compute);
+    exchange("push", gradients, context_.compute, [&] {
+      context_.world.group([&] {
+        context_.world.recv(gradients, worker, context_.compute);
+        context_.world.recv(loss_scale(), worker, context_.compute);
+      });
     });
     return {context_.all(), gradients};
   }
@@ -109,10 +115,12 @@ class ParameterServerAsync final : public Strategy {
       waiting_[w] = false;
       pulled_[w] = updates_;
       context_.weights.pack_vectors(context_.compute);
-      context_.world.group([&] {
-        context_.world.send(context_.weights.compute(), worker, context_.compute);
-        if (const View vectors = context_.weights.vectors(); vectors.count > 0)
-          context_.world.send(vectors, worker, context_.compute);
+      exchange("pull", context_.weights.compute(), context_.compute, [&] {
+        context_.world.group([&] {
+          context_.world.send(context_.weights.compute(), worker, context_.compute);
+          if (const View vectors = context_.weights.vectors(); vectors.count > 0)
+            context_.world.send(vectors, worker, context_.compute);
+        });
       });
     }
   }
@@ -142,6 +150,7 @@ StrategyEntry parameter_server_async_strategy() {
           .waived = "workers apply gradients as they come; their staleness is told instead",
           .ranks_agree = false,
           .each_updates_all = false,
+          .overlaps = false,
           .ranks = {.least = 2, .first_serves = true},
           .make = make<ParameterServerAsync>};
 }

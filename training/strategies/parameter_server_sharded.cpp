@@ -3,14 +3,13 @@
 // with servers beside the workers). Sends and receives; zero1 does the same by collectives.
 #include "training/shards.hpp"
 #include "training/strategies/entries.hpp"
-#include "training/strategies/push_pull.hpp"
 
 namespace shakedown {
 namespace {
 
 class Sharded final : public Strategy {
  public:
-  explicit Sharded(const StrategyContext& context) : Strategy(context), timed_(context.device) {
+  explicit Sharded(const StrategyContext& context) : Strategy(context) {
     const std::size_t own = owned().front().count();
     const DataType type = context.weights.type();
     received_ = Buffer(context.device,
@@ -22,8 +21,8 @@ class Sharded final : public Strategy {
   std::vector<Range> owned() const override { return {own(context_.all())}; }
 
   std::vector<Share> finish() override {
-    timed_.push.time(context_.compute, [&] {
-      exchange([&](int peer, Range theirs) {
+    exchange("push", context_.weights.gradients(), context_.compute, [&] {
+      with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
         context_.world.recv(received(peer), peer, context_.compute);
       });
@@ -34,15 +33,14 @@ class Sharded final : public Strategy {
 
   void publish() override {
     const Range mine = own(context_.all());
-    timed_.pull.time(context_.compute, [&] {
-      exchange([&](int peer, Range theirs) {
+    exchange("pull", context_.weights.compute(), context_.compute, [&] {
+      with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);
         context_.world.recv(context_.weights.compute(theirs), peer, context_.compute);
       });
     });
     context_.exchange_vectors();
   }
-  std::vector<Phase> phases() const override { return timed_.phases(); }
 
  private:
   template <class Body>
@@ -53,7 +51,7 @@ class Sharded final : public Strategy {
   }
 
   template <class Body>
-  void exchange(Body&& body) const {
+  void with_each_peer(Body&& body) const {
     context_.world.group([&] { for_each_peer(body); });
   }
 
@@ -78,7 +76,6 @@ class Sharded final : public Strategy {
 
   Buffer received_;  // this rank's shard from every rank
   Buffer sum_;       // float32, where gradients are not
-  PushPull timed_;
 };
 
 }  // namespace
@@ -90,6 +87,7 @@ StrategyEntry parameter_server_sharded_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = false,
           .ranks = {},
           .make = make<Sharded>};
 }

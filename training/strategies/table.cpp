@@ -41,6 +41,8 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp, zero1: MiB of a bucket").at_least(0);
   options.add("--first-bucket-mb", values.first_bucket_mb, "ddp, zero1: MiB of the first bucket")
       .at_least(0);
+  options.add("--no-overlap", values.no_overlap,
+              "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
   options
       .add("--ps-exchange", values.ps_exchange,

@@ -10,7 +10,8 @@ namespace {
 
 class Zero1 final : public Strategy {
  public:
-  explicit Zero1(const StrategyContext& context) : Strategy(context), stream_(context) {}
+  explicit Zero1(const StrategyContext& context)
+      : Strategy(context), stream_(context, "reduce_scatter") {}
 
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override { return own(buckets()); }
@@ -29,9 +30,13 @@ class Zero1 final : public Strategy {
   void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
-    for (const Range& bucket : buckets())
-      gather_shards(context_.world, context_.weights.compute(own(bucket)),
-                    context_.weights.compute(bucket), context_.compute);
+    for (const Range& bucket : buckets()) {
+      const View weights = context_.weights.compute(bucket);
+      exchange("all_gather", weights, context_.compute, [&] {
+        gather_shards(context_.world, context_.weights.compute(own(bucket)), weights,
+                      context_.compute);
+      });
+    }
     context_.exchange_vectors();
   }
 
@@ -50,6 +55,7 @@ StrategyEntry zero1_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = true,
           .ranks = {},
           .make = make<Zero1>};
 }

@@ -2,6 +2,7 @@
 // them as they come, for every micro-batch: ZeRO stage 2 (Rajbhandari et al. 2020).
 #include "training/strategies/block_gradients.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/exchange_stream.hpp"
 
 namespace shakedown {
 namespace {
@@ -11,7 +12,7 @@ class Zero2 final : public Strategy {
   explicit Zero2(const StrategyContext& context)
       : Strategy(context),
         blocks_(block_ranges(context.table)),
-        stream_(context.device.make_stream(StreamPriority::high)),
+        stream_(context),
         gradients_(context, own(blocks_), *stream_) {}
 
   WeightsLayout layout() const override {
@@ -28,17 +29,19 @@ class Zero2 final : public Strategy {
   void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
-    context_.world.group([&] {
-      for (const Range& block : blocks_)
-        gather_shards(context_.world, context_.weights.compute(own(block)),
-                      context_.weights.compute(block), context_.compute);
+    exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
+      context_.world.group([&] {
+        for (const Range& block : blocks_)
+          gather_shards(context_.world, context_.weights.compute(own(block)),
+                        context_.weights.compute(block), context_.compute);
+      });
     });
     context_.exchange_vectors();
   }
 
  private:
   std::vector<Range> blocks_;
-  std::unique_ptr<Stream> stream_;
+  ExchangeStream stream_;
   BlockGradients gradients_;
 };
 
@@ -51,6 +54,7 @@ StrategyEntry zero2_strategy() {
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
+          .overlaps = true,
           .ranks = {},
           .make = make<Zero2>};
 }

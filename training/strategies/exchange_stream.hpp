@@ -1,0 +1,23 @@
+// The stream that exchanges while another computes: or, without overlap, that one itself.
+#pragma once
+
+#include "training/strategy.hpp"
+
+namespace shakedown {
+
+class ExchangeStream {
+ public:
+  explicit ExchangeStream(const StrategyContext& context)
+      : own_(context.options.no_overlap ? nullptr
+                                        : context.device.make_stream(StreamPriority::high)),
+        stream_(own_ ? *own_ : context.compute) {}
+
+  Stream& operator*() const { return stream_; }
+  Stream* operator->() const { return &stream_; }
+
+ private:
+  std::unique_ptr<Stream> own_;
+  Stream& stream_;
+};
+
+}  // namespace shakedown

@@ -1,0 +1,30 @@
+// Steps traced on every rank, on a common clock.
+#pragma once
+
+#include <vector>
+
+#include "common/mpi_session.hpp"
+#include "training/batches.hpp"
+#include "training/engine.hpp"
+#include "training/timeline.hpp"
+
+namespace shakedown {
+
+/// Of one rank: ms since the first rank's trace began, on rank 0's clock.
+struct RankTrace {
+  bool computes = true;
+  std::vector<TracedStep> steps;
+};
+using Trace = std::vector<RankTrace>;  // of every rank, in rank order
+
+/// As many steps are traced as tell a median, of a run of so many.
+int steps_to_trace(int iterations);
+
+/// Trains so many steps and one more, which starts without a step before it and is left out. Every
+/// rank calls it and gets all of it.
+Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
+                  const MpiSession& session);
+/// The same of the exchange alone: no computation, no update.
+Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
+
+}  // namespace shakedown
