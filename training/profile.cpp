@@ -8,6 +8,14 @@ namespace shakedown {
 namespace {
 
 constexpr std::size_t kMostBuckets = 64;
+constexpr double kWaited = 0.05;  // of an exchange's time: less is not worth a name
+
+std::string straggler_of(const Json& b) {
+  const auto number = [&](const char* key) { return b.at(key).get<double>(); };
+  if (number("wait_ms") < kWaited * (number("end_ms") - number("start_ms"))) return "-";
+  return fmt::format("rank {} ({:.0f} %)", b.at("straggler_rank").get<int>(),
+                     100 * number("straggler_share"));
+}
 
 }  // namespace
 
@@ -101,11 +109,10 @@ std::string table_of_buckets(const std::vector<Json>& buckets) {
     const auto ms = [&](const char* key) { return b.at(key).get<double>(); };
     text += fmt::format(
         "  {:>2} {:<14} {:>10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f} {:>8.3f}  "
-        "rank {} ({:.0f} %)\n",
+        "{}\n",
         b.at("index").get<int>(), b.at("operation").get<std::string>(), readable_bytes(ms("bytes")),
         ms("ready_ms"), ms("launch_ms"), ms("start_ms"), ms("end_ms"), ms("hidden_ms"),
-        ms("exposed_ms"), ms("wait_ms"), b.at("straggler_rank").get<int>(),
-        100 * ms("straggler_share"));
+        ms("exposed_ms"), ms("wait_ms"), straggler_of(b));
   }
   return text;
 }

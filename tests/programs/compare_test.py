@@ -15,6 +15,8 @@ import support
 from support import BIN, SCHEMA, make_image_folder, read_record, run, run_bare
 
 COMPARE = BIN / "compare"
+TERMS = ("compute_ms", "exposed_comm_ms", "interference_ms", "input_stall_ms", "optimizer_ms")
+OVERLAPS = ("ddp", "zero1", "zero2", "fsdp")
 SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 4,
          "--iterations", 3, "--warmup", 1]
 PARAMETERS = 11181642  # of resnet18 with 10 classes, as torchvision counts
@@ -63,6 +65,7 @@ class AllStrategies(Folder):
             self.assertEqual(sorted(map(key, self.lines(kind))), sorted(configurations))
         self.check_ratios(steps)
         self.check_bytes(steps)
+        self.check_breakdowns()
         self.check_table(result.stdout, steps)
         verdicts = {key(v): v for v in self.lines("verdict")}
         self.assertEqual({v["verdict"] for v in verdicts.values()}, {"PASS"})
@@ -108,7 +111,7 @@ class AllStrategies(Folder):
 
             def median(name, unit=1.0):
                 return statistics.median(s[name] for s in mine) / unit
-            speed, cost = table[configuration]
+            speed, cost, parts = table[configuration]
             self.assertAlmostEqual(float(speed[0]), median("images_per_s"), delta=0.06)
             self.assertAlmostEqual(float(speed[1]), median("images_per_s") / configuration[1],
                                    delta=0.06)
@@ -117,6 +120,36 @@ class AllStrategies(Folder):
             self.assertAlmostEqual(percents[0], median("efficiency_vs_none", 0.01), delta=0.06)
             self.assertAlmostEqual(percents[1], median("efficiency_vs_single", 0.01), delta=0.06)
             self.assertIn(cost[-1], ("PASS", "waived"))
+            mine = [b for b in self.lines("breakdown") if key(b) == configuration]
+            for place, term in enumerate(("step_ms", *TERMS, "residual_ms")):
+                self.assertAlmostEqual(float(parts[place]), statistics.median(b[term] for b in mine),
+                                       delta=0.006)
+
+    def check_breakdowns(self):
+        for b in self.lines("breakdown"):
+            self.assertAlmostEqual(b["step_ms"], sum(b[term] for term in (*TERMS, "residual_ms")))
+            self.assertEqual("serial_step_ms" in b, b["strategy"] in OVERLAPS, b["strategy"])
+            if b["strategy"] == "none":
+                self.assertLess(b["exposed_comm_ms"], 0.02 * b["step_ms"])
+                self.assertEqual((b["comm_ms"], b["interference_ms"]), (0, 0))
+            elif b["strategy"] not in ("parameter-server-async",):
+                # on the cpu backend nothing is hidden
+                self.assertGreaterEqual(b["exposed_comm_ms"], 0.9 * b["comm_ms"], b["strategy"])
+        for repeat in (1, 2):
+            buckets = [b for b in self.lines("bucket")
+                       if b["strategy"] == "ddp" and b["repeat"] == repeat]
+            self.assertEqual([b["index"] for b in buckets], list(range(len(buckets))))
+            self.assertGreater(len(buckets), 1)
+            self.assertEqual({b["operation"] for b in buckets}, {"all_reduce"})
+            # padding is exchanged too
+            self.assertAlmostEqual(sum(b["bytes"] for b in buckets) / (4 * PARAMETERS), 1, places=2)
+            for b in buckets:
+                self.assertLessEqual(b["ready_ms"], b["launch_ms"])  # the host does all of it
+                self.assertLessEqual(b["launch_ms"], b["start_ms"])
+                self.assertLess(b["start_ms"], b["end_ms"])
+                self.assertIn(b["straggler_rank"], (0, 1))
+            for before, after in zip(buckets, buckets[1:]):
+                self.assertGreaterEqual(after["start_ms"], before["end_ms"] - 0.01)
 
 
 class Configurations(Folder):
