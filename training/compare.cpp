@@ -5,6 +5,7 @@
 #include "training/compare_options.hpp"
 #include "training/comparison.hpp"
 #include "training/comparison_table.hpp"
+#include "training/forecast.hpp"
 
 namespace shakedown {
 namespace {
@@ -20,6 +21,7 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
     if (session.is_root()) say(session, table_of(results, job));
     all.insert(all.end(), results.begin(), results.end());
   }
+  if (session.is_root()) say(session, forecast(all, job));
   return session.is_root() ? exit_code_of(all) : ExitCode::pass;  // rank 0 knows them all
 }
 

@@ -84,6 +84,8 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
       engine, trial->data.training(), steps_to_trace(options.iterations), learning_rate, ranks));
   result.steps.push_back(
       merged(merged(result.identity, step), exchange_fields(result.profiles.back().steps)));
+  if (result.configuration.strategy() == "none" && !result.inputs)
+    result.inputs = model_inputs(engine, backend, result.profiles.back().steps, ranks);
   // Behind the timing, whose memory it would change.
   if (options.certificate && result.certificate.is_null()) {
     result.certificate = certify(engine, trial->data.training(), learning_rate, ranks);
@@ -160,7 +162,7 @@ void tell_turn(const Result& result, int round, const Job& job) {
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
   for (const Configuration& c : bench)
-    results.push_back({c, outline_of(c, job), {}, {}, {}, {}, {}, {}});
+    results.push_back({c, outline_of(c, job), {}, {}, {}, {}, {}, {}, {}});
   for (int round = 0; round < job.options.repeats; ++round) {
     for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;

@@ -2,6 +2,7 @@
 // alone.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/configurations.hpp"
+#include "training/forecast.hpp"
 #include "training/profile.hpp"
 #include "training/training_data.hpp"
 
@@ -27,13 +29,14 @@ struct Job {
 /// Of one configuration; complete on rank 0.
 struct Result {
   Configuration configuration;
-  Json identity;                  // what names it in every record
-  std::vector<Json> steps;        // a "step" record of each round
-  std::vector<Profile> profiles;  // of each round
-  std::vector<Json> breakdowns;   // a "breakdown" record of each round
-  Json certificate;               // null until there is one
-  std::string skipped;            // why it could not run
-  std::string failure;            // what went wrong beyond the certificate
+  Json identity;                      // what names it in every record
+  std::vector<Json> steps;            // a "step" record of each round
+  std::vector<Profile> profiles;      // of each round
+  std::vector<Json> breakdowns;       // a "breakdown" record of each round
+  Json certificate;                   // null until there is one
+  std::optional<ModelInputs> inputs;  // of `none`
+  std::string skipped;                // why it could not run
+  std::string failure;                // what went wrong beyond the certificate
 
   bool measured() const { return !steps.empty(); }
 };

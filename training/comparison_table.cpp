@@ -57,13 +57,6 @@ Bytes bytes_of(const Result& result, const char* key) {
   return bytes;
 }
 
-std::string name_of(const Configuration& c) {
-  const std::string& strategy = c.strategy();
-  if (strategy == "none" && c.ranks == 1) return "none (single)";
-  if (!find_volume(strategy).buckets) return strategy;
-  return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
-}
-
 /// N times one rank alone.
 std::string ideal_of(const Result& result, const Result& single) {
   const auto rates = values_of(single, "images_per_s");
@@ -86,7 +79,7 @@ std::string title_of(const TrainOptions& o, const Job& job) {
 }
 
 std::vector<std::string> row_start(const Result& result) {
-  return {name_of(result.configuration), std::to_string(result.configuration.ranks)};
+  return {strategy_label(result.configuration), std::to_string(result.configuration.ranks)};
 }
 
 std::string speed_table(const std::vector<Result>& results, BackendKind backend) {
@@ -211,8 +204,15 @@ std::string headline(const Job& job) {
       job.backend.remark, job.backend.world->transport(), job.backend.device->identity().model);
 }
 
+std::string strategy_label(const Configuration& c) {
+  const std::string& strategy = c.strategy();
+  if (strategy == "none" && c.ranks == 1) return "none (single)";
+  if (!find_volume(strategy).buckets) return strategy;
+  return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
+}
+
 std::string label_of(const Configuration& c) {
-  return fmt::format("{} on {} rank{}", name_of(c), c.ranks, c.ranks == 1 ? "" : "s");
+  return fmt::format("{} on {} rank{}", strategy_label(c), c.ranks, c.ranks == 1 ? "" : "s");
 }
 
 std::string table_of(const std::vector<Result>& results, const Job& job) {

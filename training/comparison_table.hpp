@@ -11,6 +11,8 @@ namespace shakedown {
 /// What the job compares, and where.
 std::string headline(const Job& job);
 
+/// "ddp, 25 MiB".
+std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);
 

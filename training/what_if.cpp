@@ -74,6 +74,7 @@ struct Exchanges {
   }
   Communication bucketed(const Exchange& exchange) const {
     constexpr double kMebibyte = 1 << 20;
+    if (!scenario.overlap) return {0, gradient_time(exchange).ms(bytes)};
     const Overlap overlap =
         capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
                     scenario.bucket_cap_mb * kMebibyte, backward_ms, gradient_time(exchange))
@@ -112,6 +113,13 @@ Communication scatter_then_gather(const Exchanges& x) {
   return {0, x.gradient_time(pass).ms(x.bytes) + x.weight_time(pass).ms(x.bytes)};
 }
 
+/// Gradients are scattered in buckets, weights gathered after the update.
+Communication zero1(const Exchanges& x) {
+  const Exchange pass = ring_pass(x.scenario.world_size);
+  const Communication scatter = x.bucketed(pass);
+  return {scatter.hidden_ms, scatter.exposed_ms + x.weight_time(pass).ms(x.bytes)};
+}
+
 /// ZeRO (Rajbhandari et al. 2020): without whole gradients, every micro-batch's are scattered. What
 /// they leave exposed is counted each time: that the next forward might hide it is not.
 Communication zero2(const Exchanges& x) {
@@ -127,6 +135,7 @@ Communication fsdp(const Exchanges& x) {
       overlap_gathered(group(x.gradients, block_ends(x.gradients)), x.forward_ms, x.backward_ms,
                        x.weight_time(pass), x.gradient_time(pass));
   const int times = x.scenario.accumulate;
+  if (!x.scenario.overlap) return {0, times * (overlap.hidden_ms + overlap.exposed_ms)};
   return {times * overlap.hidden_ms, times * overlap.exposed_ms};
 }
 
@@ -151,7 +160,7 @@ constexpr StrategyModel kStrategies[] = {
     {"parameter-server", 1, false, parameter_server},
     {"parameter-server-sharded", 0, true, scatter_then_gather},
     {"data-parallel", 0, false, data_parallel},
-    {"zero1", 0, true, scatter_then_gather},
+    {"zero1", 0, true, zero1},
     {"zero2", 0, true, zero2},
     {"fsdp", 0, true, fsdp},
 };

@@ -59,6 +59,7 @@ struct Scenario {
   double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16
   double weight_bytes_factor = 1;    // the same for weights
   double compute_speedup = 1;        // of forward and backward against those measured
+  bool overlap = true;               // exchanges may go on while a rank computes
 };
 
 /// step = compute + exposed + interference + optimizer.

@@ -115,8 +115,8 @@ TEST_CASE("the other strategies by hand", "[what_if]") {
   CHECK(step_ms("parameter-server") == Approx(32 + 2 * 39));
   // 12 MB * 3/4 / 1 GB/s scattered and again gathered; a quarter of the update
   CHECK(step_ms("parameter-server-sharded") == Approx(30 + 9 + 9 + 0.5));
-  CHECK(step_ms("zero1") == Approx(30 + 9 + 9 + 0.5));
   // scatters at 5..8, 10..13, 20..23; then 9 ms of gathering
+  CHECK(step_ms("zero1") == Approx(30 + 3 + 0.6 + 9 + 0.5));
   CHECK(step_ms("zero2") == Approx(30 + 3 + 0.6 + 9 + 0.5));
   // inputs 3 * (1 + 6.4) ms, weights and gradients a pass each
   CHECK(step_ms("data-parallel") == Approx(32 + 22.2 + 39 + 39));
@@ -132,7 +132,7 @@ TEST_CASE("what strategies make of accumulation, partitions and smaller weights"
   Scenario scenario = four_ranks();
   scenario.accumulate = 2;
   CHECK(step_ms("all-reduce", scenario) == Approx(62 + 18));
-  CHECK(step_ms("zero1", scenario) == Approx(60 + 18 + 0.5));
+  CHECK(step_ms("zero1", scenario) == Approx(60 + 3.6 + 9 + 0.5));
   CHECK(step_ms("zero2", scenario) == Approx(60 + 2 * 3.6 + 9 + 0.5));
   CHECK(step_ms("fsdp", scenario) == Approx(60 + 2 * 12.15 + 0.5));
   CHECK(step_ms("data-parallel", scenario) == Approx(62 + 2 * 22.2 + 39 + 39));
@@ -146,8 +146,17 @@ TEST_CASE("what strategies make of accumulation, partitions and smaller weights"
 
   scenario = four_ranks();
   scenario.weight_bytes_factor = 0.5;
-  CHECK(step_ms("zero1", scenario) == Approx(30 + 9 + 4.5 + 0.5));
+  CHECK(step_ms("zero1", scenario) == Approx(30 + 3.6 + 4.5 + 0.5));
   CHECK(step_ms("parameter-server", scenario) == Approx(32 + 39 + 21));
+}
+
+TEST_CASE("without overlap every exchange is exposed", "[what_if]") {
+  Scenario scenario = four_ranks();
+  scenario.overlap = false;
+  CHECK(step_ms("ddp", scenario) == Approx(step_ms("all-reduce")));
+  CHECK(step_ms("zero2", scenario) == Approx(30 + 9 + 9 + 0.5));
+  CHECK(predict("fsdp", scenario).hidden_ms == 0);
+  CHECK(predict("fsdp", scenario).exposed_ms == Approx(27));
 }
 
 TEST_CASE("every strategy in the table can be predicted, an asynchronous one aside", "[what_if]") {
