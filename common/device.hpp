@@ -82,6 +82,10 @@ class Device {
   virtual void copy(void* to, const void* from, std::size_t bytes, Stream& stream) = 0;
   virtual void zero(void* to, std::size_t bytes, Stream& stream) = 0;
 
+  /// Name what the host enqueues between them, for profilers (NVTX); they nest.
+  virtual void begin_range(const std::string& /*name*/) {}
+  virtual void end_range() {}
+
   /// Bytes held by Buffers in device memory, now and at most.
   std::size_t allocated_bytes() const { return allocated_; }
   std::size_t peak_allocated_bytes() const { return peak_; }
@@ -97,6 +101,20 @@ class Device {
   friend class Buffer;
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
+};
+
+/// What is enqueued while it lives has a name in profilers.
+class ProfilerRange {
+ public:
+  ProfilerRange(Device& device, const std::string& name) : device_(device) {
+    device.begin_range(name);
+  }
+  ~ProfilerRange() { device_.end_range(); }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+
+ private:
+  Device& device_;
 };
 
 /// Owns `bytes` of device memory, or of host memory pinned for copies. Contents start undefined.

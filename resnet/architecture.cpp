@@ -69,6 +69,13 @@ Layers layers_of(const Architecture& architecture) {
   return layers;
 }
 
+std::vector<std::string> block_names(const Architecture& architecture) {
+  std::vector<std::string> names{"stem"};
+  for (const ResidualBlock& block : layers_of(architecture).blocks) names.push_back(block.name);
+  names.emplace_back("head");
+  return names;
+}
+
 void ParameterTable::add(std::string name, std::vector<std::int64_t> shape, ParameterKind kind,
                          int block, std::size_t stored) {
   Parameter p;

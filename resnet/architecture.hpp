@@ -45,6 +45,8 @@ struct Layers {
   int features = 0;  // channels into the classifier
 };
 Layers layers_of(const Architecture& architecture);
+/// "stem", "layer1.0", ..., "head": by the index that Parameter::block is.
+std::vector<std::string> block_names(const Architecture& architecture);
 
 enum class ParameterKind { conv_weight, norm_weight, norm_bias, linear_weight, linear_bias };
 

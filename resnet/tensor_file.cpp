@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -12,6 +10,7 @@
 
 #include "common/error.hpp"
 #include "common/half.hpp"
+#include "common/output_file.hpp"
 
 namespace shakedown {
 namespace {
@@ -81,8 +80,6 @@ Tensor read_tensor(const std::string& path, const std::string& name, const Json&
   return tensor;
 }
 
-std::string partial_of(const std::string& path) { return path + ".partial"; }
-
 }  // namespace
 
 std::vector<Tensor> read_safetensors(const std::string& path) {
@@ -111,13 +108,6 @@ std::vector<Tensor> read_safetensors(const std::string& path) {
   return tensors;
 }
 
-void check_writable(const std::string& path) {
-  const std::string partial = partial_of(path);
-  if (!std::ofstream(partial, std::ios::binary | std::ios::trunc))
-    throw UsageError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-  std::remove(partial.c_str());
-}
-
 void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   std::uint64_t offset = 0;
@@ -131,27 +121,21 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
-  const std::string partial = partial_of(path);
-  std::ofstream out(partial, std::ios::binary | std::ios::trunc);
   const std::uint64_t length = text.size();
-  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
-  out.write(text.data(), static_cast<std::streamsize>(text.size()));
-  for (const Tensor& tensor : tensors) {
-    if (tensor.is_integer) {
-      const std::vector<std::int64_t> integers(tensor.values.begin(), tensor.values.end());
-      out.write(reinterpret_cast<const char*>(integers.data()),
-                static_cast<std::streamsize>(integers.size() * sizeof(std::int64_t)));
-    } else {
-      out.write(reinterpret_cast<const char*>(tensor.values.data()),
-                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+  write_file(path, [&](std::ostream& out) {
+    out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const Tensor& tensor : tensors) {
+      if (tensor.is_integer) {
+        const std::vector<std::int64_t> integers(tensor.values.begin(), tensor.values.end());
+        out.write(reinterpret_cast<const char*>(integers.data()),
+                  static_cast<std::streamsize>(integers.size() * sizeof(std::int64_t)));
+      } else {
+        out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                  static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
+      }
     }
-  }
-  out.close();
-  if (!out || std::rename(partial.c_str(), path.c_str()) != 0) {
-    const std::string why = std::strerror(errno);
-    std::remove(partial.c_str());
-    throw InconclusiveError(fmt::format("{}: cannot be written: {}", path, why));
-  }
+  });
 }
 
 }  // namespace shakedown

@@ -20,11 +20,7 @@ struct Tensor {
 /// and what is wrong with it; a PyTorch pickle is recognised and the way to convert it told.
 std::vector<Tensor> read_safetensors(const std::string& path);
 
-/// Throws UsageError naming the file when write_safetensors could not write it.
-void check_writable(const std::string& path);
-
-/// Writes to a temporary file beside `path` and renames it. Throws InconclusiveError naming the
-/// file when it cannot be written.
+/// As write_file.
 void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors);
 
 }  // namespace shakedown

@@ -1,6 +1,7 @@
 // bin/compare: gradient-exchange strategies, batches, precisions and numbers of ranks in one job.
 #include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/compare_options.hpp"
 #include "training/comparison.hpp"
@@ -13,6 +14,7 @@ namespace {
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainingData data(options.train);
   data.check_ranks_agree(session);
+  if (!options.train.trace.empty() && session.is_root()) check_writable(options.train.trace);
   const Job job{options, data, backend, session, record, epoch_images(options)};
   say(session, headline(job));
   std::vector<Result> all;
@@ -21,7 +23,10 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
     if (session.is_root()) say(session, table_of(results, job));
     all.insert(all.end(), results.begin(), results.end());
   }
-  if (session.is_root()) say(session, forecast(all, job));
+  if (session.is_root()) {
+    say(session, forecast(all, job));
+    write_traces(options.train.trace, all, session);
+  }
   return session.is_root() ? exit_code_of(all) : ExitCode::pass;  // rank 0 knows them all
 }
 

@@ -10,6 +10,7 @@
 #include "training/certificate.hpp"
 #include "training/comparison_table.hpp"
 #include "training/throughput.hpp"
+#include "training/trace_file.hpp"
 
 namespace shakedown {
 namespace {
@@ -195,6 +196,21 @@ Verdict verdict_of(const Result& result) {
   if (pass == true) return {"PASS", "the same weights as by " + reference};
   return {"FAIL", fmt::format("other weights than by {}: {}", reference,
                               result.certificate.at("tensor").get<std::string>())};
+}
+
+void write_traces(const std::string& path, const std::vector<Result>& results,
+                  const MpiSession& session) {
+  if (path.empty()) return;
+  std::vector<TracedRun> runs;
+  for (const Result& r : results) {
+    if (!r.measured()) continue;
+    const std::string batch = std::to_string(r.identity.at("batch_size").get<int>());
+    const ModelOptions& model = r.configuration.options.model;
+    runs.push_back({fmt::format("{}, {}, batch {}, {}", model.model, model.precision, batch,
+                                label_of(r.configuration)),
+                    model.model, r.profiles.back().steps});
+  }
+  write_trace(path, runs, session.hosts());
 }
 
 ExitCode exit_code_of(const std::vector<Result>& results) {

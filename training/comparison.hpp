@@ -51,6 +51,10 @@ struct Verdict {
 };
 Verdict verdict_of(const Result& result);
 
+/// The last round's traces into one file, if there is to be one.
+void write_traces(const std::string& path, const std::vector<Result>& results,
+                  const MpiSession& session);
+
 /// fail when a configuration failed; usage when none could run.
 ExitCode exit_code_of(const std::vector<Result>& results);
 

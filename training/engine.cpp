@@ -20,6 +20,10 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
       optimizer_(settings.optimizer, *backend.device, *stream_, network_.table(),
                  network_.weights()) {
   for (auto& event : step_done_) event = device().make_event();
+  for (const std::string& block : block_names(settings.network.architecture)) {
+    forward_names_.push_back("forward " + block);
+    backward_names_.push_back("backward " + block);
+  }
   use_strategy(settings.strategy);
 }
 
@@ -157,11 +161,13 @@ void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
   load_batch(micro_batch);
   timeline_.mark(Part::input);
   for (int block = 0; block < network_.blocks(); ++block) {
+    const ProfilerRange range(device(), forward_names_[static_cast<std::size_t>(block)]);
     strategy_->before_forward(block);
     network_.forward(block, Pass::training);
     timeline_.mark(Part::forward, block);
   }
   for (int block = network_.blocks() - 1; block >= 0; --block) {
+    const ProfilerRange named(device(), backward_names_[static_cast<std::size_t>(block)]);
     const Range range = network_.block_range(block);
     strategy_->before_backward(block);
     network_.backward(block);
@@ -191,6 +197,7 @@ void Engine::end_step() {
 
 void Engine::step(const LoadBatch& load_batch, double learning_rate) {
   wait_for_room();
+  const ProfilerRange named(device(), "step");
   auto* scalars = static_cast<StepScalars*>(scalars_.data());
   const Kernels& kernels = device().kernels();
   if (learning_rate != learning_rate_)
@@ -228,6 +235,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
   }
   kernels.finish_update(scalars, scaled, *stream_);
   timeline_.mark(Part::update);
+  const ProfilerRange publishing(device(), "publish");
   strategy_->publish();
   timeline_.mark(Part::exchange);
   end_step();

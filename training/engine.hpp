@@ -105,6 +105,8 @@ class Engine {
   std::array<std::unique_ptr<Event>, 2> step_done_;
   long steps_ = 0;
   double learning_rate_ = -1;
+  // Of the blocks, for profilers.
+  std::vector<std::string> forward_names_, backward_names_;
   std::vector<float> seeded_;  // the first weights: they take long to draw
   std::string load_remark_;
 };

@@ -1,12 +1,13 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
 #include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/certificate.hpp"
 #include "training/describe.hpp"
 #include "training/epochs.hpp"
-#include "training/profile.hpp"
 #include "training/throughput.hpp"
+#include "training/throughput_run.hpp"
 #include "training/train_options.hpp"
 #include "training/training_data.hpp"
 
@@ -22,35 +23,22 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     say(session, describe(engine));
     return ExitCode::pass;
   }
-  if (!options.save.empty() && session.is_root()) check_writable(options.save);
+  for (const std::string& path : {options.save, options.trace})
+    if (!path.empty() && session.is_root()) check_writable(path);
   engine.allocate(backend.kind == BackendKind::cpu ? session.local_size() : 1);
   check_ranks_agree(engine, session, "at the start");
   say(session, engine.load_remark());
   data.open(engine.settings().network, backend, engine.stream());
 
   const Json identity = identity_of(engine.settings(), backend, data.name());
-  const double learning_rate = options.optimizer.learning_rate;
   ExitCode result = ExitCode::pass;
   if (options.epochs >= 0) {
+    if (!options.trace.empty()) trace_beginning(engine, data.training(), options, session);
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
-                 {options.epochs, learning_rate, options.schedule}, identity, session, record);
+                 {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
+                 session, record);
   } else {
-    if (options.certificate) {
-      const Json certificate = certify(engine, data.training(), learning_rate, session);
-      record.write("certificate", merged(identity, certificate));
-      say(session, summary_of_certificate(certificate));
-      if (certificate.at("pass") == false) result = ExitCode::fail;
-    }
-    Json step = measure_throughput(engine, data.training(),
-                                   {options.iterations, options.warmup, learning_rate}, session);
-    const Trace trace = trace_steps(engine, data.training(), steps_to_trace(options.iterations),
-                                    learning_rate, session);
-    step.update(exchange_fields(trace));
-    record.write("step", merged(identity, step));
-    const Json breakdown = breakdown_fields(trace, nullptr);
-    record.write("breakdown", merged(identity, breakdown));
-    say(session, summary_of_step(step) + summary_of_breakdown(breakdown));
-    check_loss(step);
+    result = run_throughput(engine, data.training(), options, identity, session, record);
   }
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   if (!options.save.empty()) {

@@ -24,6 +24,8 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.add("--certificate", values.certificate,
               "prove that the strategy computes what its reference does");
   options.add("--record", values.record, "append what is measured to this .jsonl file");
+  options.add("--trace", values.trace,
+              "write a timeline of some steps to this file, for https://ui.perfetto.dev");
   declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);

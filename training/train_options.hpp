@@ -39,6 +39,7 @@ struct TrainOptions {
   int seed = 0;
   std::string save;
   std::string record;
+  std::string trace;
   bool describe = false;
 };
 

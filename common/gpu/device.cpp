@@ -4,6 +4,14 @@
 
 #include <array>
 
+// Header only; the CUDA of some machines comes without it.
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+#define SHAKEDOWN_NVTX(call) call
+#else
+#define SHAKEDOWN_NVTX(call) static_cast<void>(0)
+#endif
+
 #include "common/backend.hpp"
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
@@ -129,6 +137,11 @@ class CudaDevice final : public Device {
     CHECK_CUDA(cudaStreamEndCapture(native(stream), &captured));
     return std::make_unique<CudaGraph>(captured, native(stream));
   }
+
+  void begin_range(const std::string& name) override {
+    SHAKEDOWN_NVTX(nvtxRangePushA(name.c_str()));
+  }
+  void end_range() override { SHAKEDOWN_NVTX(nvtxRangePop()); }
 
   void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
     if (bytes == 0) return;

@@ -1,0 +1,59 @@
+#include "training/throughput_run.hpp"
+
+#include <fmt/format.h>
+
+#include "common/program.hpp"
+#include "training/certificate.hpp"
+#include "training/profile.hpp"
+#include "training/throughput.hpp"
+#include "training/trace_file.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr int kStepsOfTraining = 10;  // that are traced of a training
+
+void write_if_asked(const TrainOptions& options, const Trace& trace, const MpiSession& session) {
+  if (options.trace.empty() || !session.is_root()) return;
+  const std::string label =
+      fmt::format("{} on {} ranks", options.strategy.strategy, session.world_size());
+  write_trace(options.trace, {{label, options.model.model, trace}}, session.hosts());
+}
+
+}  // namespace
+
+ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
+                        const Json& identity, const MpiSession& session, Record& record) {
+  const double learning_rate = options.optimizer.learning_rate;
+  ExitCode result = ExitCode::pass;
+  if (options.certificate) {
+    const Json certificate = certify(engine, batches, learning_rate, session);
+    record.write("certificate", merged(identity, certificate));
+    say(session, summary_of_certificate(certificate));
+    if (certificate.at("pass") == false) result = ExitCode::fail;
+  }
+  Json step = measure_throughput(engine, batches,
+                                 {options.iterations, options.warmup, learning_rate}, session);
+  const Trace trace =
+      trace_steps(engine, batches, steps_to_trace(options.iterations), learning_rate, session);
+  step.update(exchange_fields(trace));
+  record.write("step", merged(identity, step));
+  const Json breakdown = breakdown_fields(trace, nullptr);
+  record.write("breakdown", merged(identity, breakdown));
+  const std::vector<Json> buckets = bucket_fields(trace);
+  for (const Json& bucket : buckets) record.write("bucket", merged(identity, bucket));
+  say(session, summary_of_step(step) + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
+  write_if_asked(options, trace, session);
+  check_loss(step);
+  return result;
+}
+
+void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,
+                     const MpiSession& session) {
+  const Trace trace =
+      trace_steps(engine, batches, kStepsOfTraining, options.optimizer.learning_rate, session);
+  write_if_asked(options, trace, session);
+  engine.restart();
+}
+
+}  // namespace shakedown

@@ -1,0 +1,24 @@
+// bin/train's throughput run: the certificate, the timed steps, and where their time goes.
+#pragma once
+
+#include "common/error.hpp"
+#include "common/record.hpp"
+#include "training/batches.hpp"
+#include "training/engine.hpp"
+#include "training/train_options.hpp"
+
+namespace shakedown {
+
+class MpiSession;
+
+/// Writes the records, and the trace if one is asked for, and tells people. Returns `fail` where
+/// the certificate failed; throws FailError when the loss is not finite any more. Every rank calls
+/// it.
+ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
+                        const Json& identity, const MpiSession& session, Record& record);
+
+/// Traces steps into the file, and goes back to the start. Every rank calls it.
+void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,
+                     const MpiSession& session);
+
+}  // namespace shakedown
