@@ -82,6 +82,7 @@ Json identity_of(const EngineSettings& s, const Backend& backend, const std::str
                 {"data", data}};
   if (find_volume(s.strategy.strategy).buckets)
     identity["bucket_cap_mb"] = s.strategy.bucket_cap_mb;
+  if (backend.throttle_gbs > 0) identity["throttle_gbs"] = backend.throttle_gbs;
   return identity;
 }
 
