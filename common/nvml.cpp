@@ -148,20 +148,41 @@ std::vector<std::string> throttle_reason_names(std::uint64_t reasons) {
   return names;
 }
 
+double mean_power_w(const std::vector<EnergyReading>& readings) {
+  const EnergyReading* first = nullptr;
+  const EnergyReading* last = nullptr;
+  for (std::size_t i = 1; i < readings.size(); ++i) {
+    if (!(readings[i].energy_j > readings[i - 1].energy_j)) continue;  // it stands, or is unknown
+    if (first == nullptr) first = &readings[i];
+    last = &readings[i];
+  }
+  if (first == last) return kUnknown;
+  return (last->energy_j - first->energy_j) / (last->time_s - first->time_s);
+}
+
 struct GpuSampler::State {
   std::shared_ptr<Nvml> nvml;
   std::string uuid;
   std::vector<GpuSample> samples;
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  std::vector<EnergyReading> energy;
+  std::chrono::steady_clock::time_point start;
   bool stop = false;
   std::mutex mutex;
   std::condition_variable stopped;
   std::thread thread;
 
+  bool reads() const { return nvml && !uuid.empty(); }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
   void run() {
     std::unique_lock lock(mutex);
     do {
+      const double time_s = seconds();
       samples.push_back(nvml->sample(uuid));
+      energy.push_back({time_s, samples.back().energy_j});
     } while (!stopped.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; }));
   }
 
@@ -180,18 +201,20 @@ GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
     : state_(std::make_unique<State>()) {
   state_->nvml = std::move(nvml);
   state_->uuid = std::move(uuid);
-  if (state_->nvml && !state_->uuid.empty())
-    state_->thread = std::thread([state = state_.get()] { state->run(); });
+  state_->start = std::chrono::steady_clock::now();
+  if (state_->reads()) state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 
 GpuSampler::~GpuSampler() { state_->join(); }
 
 GpuWindow GpuSampler::finish() {
+  GpuWindow window;
+  const double length_s = state_->seconds();
   state_->join();
   const std::vector<GpuSample>& samples = state_->samples;
-  GpuWindow window;
   window.samples = static_cast<int>(samples.size());
   if (samples.empty()) return window;
+  state_->energy.push_back({state_->seconds(), state_->nvml->sample(state_->uuid).energy_j});
 
   std::vector<double> clocks;
   double power = 0;
@@ -204,12 +227,11 @@ GpuWindow GpuSampler::finish() {
   }
   window.sm_clock_mhz = median_of(clocks);
   window.power_w = power;
-  const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - state_->start).count();
-  const double energy = state_->nvml->sample(state_->uuid).energy_j - samples.front().energy_j;
-  if (energy > 0 && elapsed > 1) {
-    window.energy_j = energy;
-    window.power_w = energy / elapsed;
+  constexpr double kShortest_s = 0.3;  // fewer updates of the counter tell too little
+  const double mean_w = mean_power_w(state_->energy);
+  if (length_s >= kShortest_s && std::isfinite(mean_w)) {
+    window.energy_j = mean_w * length_s;
+    window.power_w = mean_w;
   }
   return window;
 }
