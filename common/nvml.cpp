@@ -20,6 +20,7 @@ namespace {
 // The few declarations of nvml.h that are used, so that no build needs that header.
 using NvmlDevice = void*;
 constexpr int kSuccess = 0;
+constexpr int kNotRead = 999;  // NVML_ERROR_UNKNOWN
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1;
 struct NvmlMemory {
@@ -33,6 +34,34 @@ struct NvmlProcess {
   unsigned gpu_instance;
   unsigned compute_instance;
 };
+
+/// nvmlFieldValue_t, which has not changed since CUDA 11.
+struct NvmlFieldValue {
+  unsigned field;
+  unsigned scope;
+  long long timestamp_us;
+  long long latency_us;
+  unsigned type;
+  int status;
+  union {
+    unsigned narrow;
+    unsigned long long wide;
+  } value;
+};
+static_assert(sizeof(NvmlFieldValue) == 40);
+constexpr unsigned kNvlinkSentKib = 138;      // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+constexpr unsigned kNvlinkReceivedKib = 139;  // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+constexpr unsigned kAllLinks = ~0U;
+
+double count_of(const NvmlFieldValue& field) {
+  if (field.status != kSuccess) return kUnknown;
+  switch (field.type) {
+    case 1: return field.value.narrow;                     // unsigned int
+    case 2:                                                // unsigned long
+    case 3: return static_cast<double>(field.value.wide);  // unsigned long long
+    default: return kUnknown;                              // no counter has another type
+  }
+}
 
 struct ReasonName {
   std::uint64_t bit;
@@ -61,6 +90,7 @@ struct Nvml::Library {
   int (*energy_mj)(NvmlDevice, unsigned long long*) = nullptr;
   int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
   int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+  int (*field_values)(NvmlDevice, int, NvmlFieldValue*) = nullptr;  // null in old libraries
 
   template <class Function>
   bool load(Function*& function, const char* name) {
@@ -69,6 +99,7 @@ struct Nvml::Library {
   }
 
   bool load_all() {
+    load(field_values, "nvmlDeviceGetFieldValues");
     return load(init, "nvmlInit_v2") && load(shutdown, "nvmlShutdown") &&
            load(driver_version, "nvmlSystemGetDriverVersion") &&
            load(handle_by_uuid, "nvmlDeviceGetHandleByUUID") &&
@@ -129,6 +160,21 @@ GpuSample Nvml::sample(const std::string& uuid) const {
   return s;
 }
 
+NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
+  std::array<NvmlFieldValue, 2> fields{};
+  fields[0].field = kNvlinkSentKib;
+  fields[1].field = kNvlinkReceivedKib;
+  for (NvmlFieldValue& field : fields) {
+    field.scope = kAllLinks;
+    field.status = kNotRead;
+  }
+  const NvmlDevice device = library_->device(uuid);
+  if (device == nullptr || library_->field_values == nullptr ||
+      library_->field_values(device, fields.size(), fields.data()) != kSuccess)
+    return {};
+  return {1024 * count_of(fields[0]), 1024 * count_of(fields[1])};
+}
+
 double Nvml::process_memory_bytes(const std::string& uuid) const {
   std::array<NvmlProcess, 64> processes{};
   unsigned count = processes.size();
@@ -166,12 +212,14 @@ struct GpuSampler::State {
   std::vector<GpuSample> samples;
   std::vector<EnergyReading> energy;
   std::chrono::steady_clock::time_point start;
+  NvlinkBytes nvlink_before;
   bool stop = false;
   std::mutex mutex;
   std::condition_variable stopped;
   std::thread thread;
 
   bool reads() const { return nvml && !uuid.empty(); }
+  NvlinkBytes nvlink() const { return reads() ? nvml->nvlink_bytes(uuid) : NvlinkBytes{}; }
 
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -201,6 +249,7 @@ GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
     : state_(std::make_unique<State>()) {
   state_->nvml = std::move(nvml);
   state_->uuid = std::move(uuid);
+  state_->nvlink_before = state_->nvlink();
   state_->start = std::chrono::steady_clock::now();
   if (state_->reads()) state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
@@ -210,6 +259,9 @@ GpuSampler::~GpuSampler() { state_->join(); }
 GpuWindow GpuSampler::finish() {
   GpuWindow window;
   const double length_s = state_->seconds();
+  const NvlinkBytes nvlink = state_->nvlink();
+  window.nvlink = {nvlink.sent - state_->nvlink_before.sent,
+                   nvlink.received - state_->nvlink_before.received};
   state_->join();
   const std::vector<GpuSample>& samples = state_->samples;
   window.samples = static_cast<int>(samples.size());

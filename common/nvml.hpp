@@ -21,6 +21,13 @@ struct GpuSample {
   std::uint64_t throttle_reasons = 0;
 };
 
+/// What a GPU's NVLinks have carried since the driver was loaded: payload, in steps of 1 KiB, of
+/// all its links and of every process. kUnknown where there are none, or the driver does not say.
+struct NvlinkBytes {
+  double sent = kUnknown;
+  double received = kUnknown;
+};
+
 class Nvml {
  public:
   /// Null when libnvidia-ml or a driver is missing.
@@ -33,6 +40,7 @@ class Nvml {
   /// All unknown when NVML knows no GPU of this UUID: health is read beside the work and must not
   /// end it.
   GpuSample sample(const std::string& uuid) const;
+  NvlinkBytes nvlink_bytes(const std::string& uuid) const;
   /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
   double process_memory_bytes(const std::string& uuid) const;
 
@@ -63,6 +71,7 @@ struct GpuWindow {
   double memory_used_bytes = kUnknown;  // highest
   double energy_j = kUnknown;           // of a window of 0.3 s at least
   std::uint64_t throttle_reasons = 0;   // any sample's
+  NvlinkBytes nvlink;
 };
 
 /// Samples one GPU ten times a second on a thread of its own, between construction and finish().

@@ -96,10 +96,13 @@ TEST_CASE("a GPU is sampled where there is one, and unknown where not", "[nvml]"
     CHECK(window.samples == 0);
     CHECK(std::isnan(window.power_w));
     CHECK(std::isnan(window.energy_j));
+    CHECK(std::isnan(window.nvlink.sent));
   } else {
     CHECK(window.samples > 0);
     CHECK(window.power_w > 10);
     CHECK(window.energy_j > 5);
+    const bool no_nvlink = std::isnan(window.nvlink.sent) && std::isnan(window.nvlink.received);
+    CHECK((no_nvlink || (window.nvlink.sent >= 0 && window.nvlink.received >= 0)));
     CHECK(window.sm_clock_mhz > 100);
     CHECK(window.memory_used_bytes > 0);
   }
