@@ -12,6 +12,7 @@
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
+#include "common/throttled_communicator.hpp"
 
 namespace shakedown {
 namespace {
@@ -69,6 +70,9 @@ void connect(Backend& backend, const MpiSession& session) {
   Device& device = *backend.device;
   backend.world = backend.kind == BackendKind::gpu ? gpu::make_communicator(session, device)
                                                    : cpu::make_communicator(session, device);
+  if (backend.throttle_gbs > 0)
+    backend.world =
+        make_throttled_communicator(std::move(backend.world), device, backend.throttle_gbs);
   backend.host = make_mpi_communicator(session, device);
 }
 
@@ -119,6 +123,10 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
   } else {
     backend.device = cpu::make_device(choose_threads(session, backend.remark));
   }
+  backend.throttle_gbs = options.throttle_gbs;
+  if (options.throttle_gbs > 0)
+    backend.remark +=
+        fmt::format(", exchange throttled to {:g} GB/s each way", options.throttle_gbs);
   connect(backend, session);
   return backend;
 }
@@ -128,6 +136,7 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   backend.kind = whole.kind;
   backend.remark = whole.remark;
   backend.device = whole.device;
+  backend.throttle_gbs = whole.throttle_gbs;
   connect(backend, part);
   return backend;
 }

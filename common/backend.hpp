@@ -17,13 +17,16 @@ class OptionSet;
 struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
+  double throttle_gbs = 0;  // of the world's operations; 0: as fast as they go
 };
+/// All but the throttle, which is declared where gradients are exchanged.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
+  double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };

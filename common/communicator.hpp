@@ -15,6 +15,7 @@ namespace shakedown {
 struct Traffic {
   std::uint64_t operations = 0;
   double sent_bytes = 0;           // by this rank: see Communicator::count
+  double received_bytes = 0;       // by this rank, the same
   std::uint64_t staged_bytes = 0;  // copied between device and host for a host transport
 };
 
@@ -98,24 +99,46 @@ class Communicator {
   /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
   virtual void wait(const Event& event, HostWait how) = 0;
 
-  const Traffic& traffic() const { return traffic_; }
+  virtual const Traffic& traffic() const { return traffic_; }
 
  protected:
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
-  /// An operation of which this rank sends `share` times `bytes` to others: reductions and gathers
-  /// by rings, broadcast and reduce along a chain that begins, or ends, at the root.
-  void count(std::size_t bytes, double share) {
+  /// For a communicator that stands before another.
+  static void begin_group_of(Communicator& other) { other.begin_group(); }
+  static void end_group_of(Communicator& other) { other.end_group(); }
+
+  /// An operation in which this rank sends, and receives, these multiples of `bytes` to and from
+  /// others: reductions and gathers by rings, broadcast and reduce along a chain that begins, or
+  /// ends, at the root.
+  void count(std::size_t bytes, double sends, double receives) {
     ++traffic_.operations;
-    traffic_.sent_bytes += share * static_cast<double>(bytes);
+    traffic_.sent_bytes += sends * static_cast<double>(bytes);
+    traffic_.received_bytes += receives * static_cast<double>(bytes);
   }
-  double all_but_one() const { return static_cast<double>(size() - 1) / size(); }
-  /// Of a broadcast and of a reduce.
-  double passes_on(int root) const { return rank() == (root + size() - 1) % size() ? 0 : 1; }
-  double hands_in(int root) const { return rank() == root ? 0 : 1; }
+  /// Each pass moves all but one of n parts; an exchange of every pair is one, too.
+  void count_ring(std::size_t bytes, int passes) {
+    const double share = static_cast<double>(passes) * (size() - 1) / size();
+    count(bytes, share, share);
+  }
+  void count_broadcast(std::size_t bytes, int root) {
+    count(bytes, all_but((root + size() - 1) % size()), all_but(root));
+  }
+  void count_reduce(std::size_t bytes, int root) {
+    count(bytes, all_but(root), all_but((root + 1) % size()));
+  }
+  void count_gather(std::size_t bytes, int root) {
+    count(bytes, all_but(root), rank() == root ? size() - 1 : 0);
+  }
+  void count_scatter(std::size_t bytes, int root) {
+    count(bytes, rank() == root ? size() - 1 : 0, all_but(root));
+  }
 
   Traffic traffic_;
+
+ private:
+  double all_but(int one) const { return rank() == one ? 0 : 1; }
 };
 
 }  // namespace shakedown

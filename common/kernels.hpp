@@ -1,5 +1,6 @@
 // Elementwise kernels over flat buffers in device memory: what strategies, the optimiser and the
-// loss scale need. Every call is enqueued on the stream; pointers are device memory.
+// loss scale need; and time as the stream has it, for what is slowed down. Every call is enqueued
+// on the stream; pointers are device memory.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +50,12 @@ struct AdamSettings {
   bool decoupled = false;  // AdamW
 };
 
+/// Nanoseconds of each way of a full-duplex link.
+struct DuplexTime {
+  std::uint64_t send = 0;
+  std::uint64_t receive = 0;
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -80,6 +87,14 @@ class Kernels {
   /// skip and doubled after 2000 applied steps (PyTorch's GradScaler). Sets finite to 1 again.
   virtual void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const = 0;
   virtual void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const = 0;
+
+  /// *time = the device's clock, in nanoseconds.
+  virtual void mark_time(std::uint64_t* time, Stream& stream) const = 0;
+  /// A link is busy with something that began at *began: each way for `needed` from then on, or
+  /// from `free_at` on (its next free time on the device's clock, moved on by this) where that is
+  /// later. What follows on the stream waits until then; other streams' work goes on beside it.
+  virtual void occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
+                           Stream& stream) const = 0;
 };
 
 }  // namespace shakedown

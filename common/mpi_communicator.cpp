@@ -180,7 +180,7 @@ class MpiCommunicator final : public Communicator {
   bool supports(DataType type) const override { return !is_float8(type); }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count(recv.bytes(), 2 * all_but_one());
+    count_ring(recv.bytes(), 2);
     Exchange x(*this, "all_reduce", send, recv, stream);
     CHECK_MPI(MPI_Iallreduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
                              count_of(recv.count), mpi_type(recv.type), operation(recv.type, op),
@@ -190,7 +190,7 @@ class MpiCommunicator final : public Communicator {
 
   void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
     const bool at_root = rank_ == root;
-    count(send.bytes(), hands_in(root));
+    count_reduce(send.bytes(), root);
     Exchange x(*this, "reduce", send, at_root ? recv : View(), stream);
     CHECK_MPI(MPI_Ireduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
                           count_of(send.count), mpi_type(send.type), operation(send.type, op), root,
@@ -199,7 +199,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    count(recv.bytes(), passes_on(root));
+    count_broadcast(recv.bytes(), root);
     Exchange x(*this, "broadcast", rank_ == root ? send : ConstView(), recv, stream);
     if (rank_ == root && !x.in_place) std::memcpy(x.recv.data, x.send.data, x.recv.bytes());
     CHECK_MPI(MPI_Ibcast(x.recv.data, count_of(recv.count), mpi_type(recv.type), root, comm_,
@@ -209,7 +209,7 @@ class MpiCommunicator final : public Communicator {
 
   void all_gather(ConstView send, View recv, Stream& stream) override {
     ENSURE(recv.count == send.count * static_cast<std::size_t>(size_), "all_gather counts");
-    count(recv.bytes(), all_but_one());
+    count_ring(recv.bytes(), 1);
     Exchange x(*this, "all_gather", send, recv, stream);
     CHECK_MPI(MPI_Iallgather(x.send.data, count_of(send.count), mpi_type(send.type), x.recv.data,
                              count_of(send.count), mpi_type(send.type), comm_, &x.request));
@@ -218,7 +218,7 @@ class MpiCommunicator final : public Communicator {
 
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
     ENSURE(send.count == recv.count * static_cast<std::size_t>(size_), "reduce_scatter counts");
-    count(send.bytes(), all_but_one());
+    count_ring(send.bytes(), 1);
     Exchange x(*this, "reduce_scatter", send, recv, stream);
     CHECK_MPI(MPI_Ireduce_scatter_block(x.send.data, x.recv.data, count_of(recv.count),
                                         mpi_type(recv.type), operation(recv.type, op), comm_,
@@ -227,7 +227,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void gather(ConstView send, View recv, int root, Stream& stream) override {
-    count(send.bytes(), hands_in(root));
+    count_gather(send.bytes(), root);
     Exchange x(*this, "gather", send, rank_ == root ? recv : View(), stream);
     CHECK_MPI(MPI_Igather(x.send.data, count_of(send.count), mpi_type(send.type), x.recv.data,
                           count_of(send.count), mpi_type(send.type), root, comm_, &x.request));
@@ -235,7 +235,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    count(recv.bytes(), rank_ == root ? size_ - 1 : 0);
+    count_scatter(recv.bytes(), root);
     Exchange x(*this, "scatter", rank_ == root ? send : ConstView(), recv, stream);
     CHECK_MPI(MPI_Iscatter(x.send.data, count_of(recv.count), mpi_type(recv.type), x.recv.data,
                            count_of(recv.count), mpi_type(recv.type), root, comm_, &x.request));
@@ -246,7 +246,7 @@ class MpiCommunicator final : public Communicator {
     const std::size_t part = send.count / static_cast<std::size_t>(size_);
     ENSURE(part * static_cast<std::size_t>(size_) == send.count && send.count == recv.count,
            "all_to_all counts");
-    count(send.bytes(), all_but_one());
+    count_ring(send.bytes(), 1);
     Exchange x(*this, "all_to_all", send, recv, stream);
     CHECK_MPI(MPI_Ialltoall(x.send.data, count_of(part), mpi_type(send.type), x.recv.data,
                             count_of(part), mpi_type(send.type), comm_, &x.request));
@@ -254,7 +254,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void send(ConstView view, int peer, Stream& stream) override {
-    count(view.bytes(), 1);
+    count(view.bytes(), 1, 0);
     Exchange x(*this, "send", view, View(), stream);
     CHECK_MPI(MPI_Isend(x.send.data, count_of(view.count), mpi_type(view.type), peer, 0, comm_,
                         &x.request));
@@ -262,7 +262,7 @@ class MpiCommunicator final : public Communicator {
   }
 
   void recv(View view, int peer, Stream& stream) override {
-    count(0, 0);
+    count(view.bytes(), 0, 1);
     Exchange x(*this, "recv", ConstView(), view, stream);
     CHECK_MPI(MPI_Irecv(x.recv.data, count_of(view.count), mpi_type(view.type), peer, 0, comm_,
                         &x.request));

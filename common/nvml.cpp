@@ -20,6 +20,7 @@ namespace {
 // The few declarations of nvml.h that are used, so that no build needs that header.
 using NvmlDevice = void*;
 constexpr int kSuccess = 0;
+constexpr int kNotRead = 999;  // NVML_ERROR_UNKNOWN
 constexpr unsigned kTemperatureGpu = 0;
 constexpr unsigned kClockSm = 1;
 struct NvmlMemory {
@@ -33,6 +34,34 @@ struct NvmlProcess {
   unsigned gpu_instance;
   unsigned compute_instance;
 };
+
+/// nvmlFieldValue_t, which has not changed since CUDA 11.
+struct NvmlFieldValue {
+  unsigned field;
+  unsigned scope;
+  long long timestamp_us;
+  long long latency_us;
+  unsigned type;
+  int status;
+  union {
+    unsigned narrow;
+    unsigned long long wide;
+  } value;
+};
+static_assert(sizeof(NvmlFieldValue) == 40);
+constexpr unsigned kNvlinkSentKib = 138;      // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+constexpr unsigned kNvlinkReceivedKib = 139;  // NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+constexpr unsigned kAllLinks = ~0U;
+
+double count_of(const NvmlFieldValue& field) {
+  if (field.status != kSuccess) return kUnknown;
+  switch (field.type) {
+    case 1: return field.value.narrow;                     // unsigned int
+    case 2:                                                // unsigned long
+    case 3: return static_cast<double>(field.value.wide);  // unsigned long long
+    default: return kUnknown;                              // no counter has another type
+  }
+}
 
 struct ReasonName {
   std::uint64_t bit;
@@ -61,6 +90,7 @@ struct Nvml::Library {
   int (*energy_mj)(NvmlDevice, unsigned long long*) = nullptr;
   int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
   int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
+  int (*field_values)(NvmlDevice, int, NvmlFieldValue*) = nullptr;  // null in old libraries
 
   template <class Function>
   bool load(Function*& function, const char* name) {
@@ -69,6 +99,7 @@ struct Nvml::Library {
   }
 
   bool load_all() {
+    load(field_values, "nvmlDeviceGetFieldValues");
     return load(init, "nvmlInit_v2") && load(shutdown, "nvmlShutdown") &&
            load(driver_version, "nvmlSystemGetDriverVersion") &&
            load(handle_by_uuid, "nvmlDeviceGetHandleByUUID") &&
@@ -129,6 +160,21 @@ GpuSample Nvml::sample(const std::string& uuid) const {
   return s;
 }
 
+NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
+  std::array<NvmlFieldValue, 2> fields{};
+  fields[0].field = kNvlinkSentKib;
+  fields[1].field = kNvlinkReceivedKib;
+  for (NvmlFieldValue& field : fields) {
+    field.scope = kAllLinks;
+    field.status = kNotRead;
+  }
+  const NvmlDevice device = library_->device(uuid);
+  if (device == nullptr || library_->field_values == nullptr ||
+      library_->field_values(device, fields.size(), fields.data()) != kSuccess)
+    return {};
+  return {1024 * count_of(fields[0]), 1024 * count_of(fields[1])};
+}
+
 double Nvml::process_memory_bytes(const std::string& uuid) const {
   std::array<NvmlProcess, 64> processes{};
   unsigned count = processes.size();
@@ -148,20 +194,43 @@ std::vector<std::string> throttle_reason_names(std::uint64_t reasons) {
   return names;
 }
 
+double mean_power_w(const std::vector<EnergyReading>& readings) {
+  const EnergyReading* first = nullptr;
+  const EnergyReading* last = nullptr;
+  for (std::size_t i = 1; i < readings.size(); ++i) {
+    if (!(readings[i].energy_j > readings[i - 1].energy_j)) continue;  // it stands, or is unknown
+    if (first == nullptr) first = &readings[i];
+    last = &readings[i];
+  }
+  if (first == last) return kUnknown;
+  return (last->energy_j - first->energy_j) / (last->time_s - first->time_s);
+}
+
 struct GpuSampler::State {
   std::shared_ptr<Nvml> nvml;
   std::string uuid;
   std::vector<GpuSample> samples;
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  std::vector<EnergyReading> energy;
+  std::chrono::steady_clock::time_point start;
+  NvlinkBytes nvlink_before;
   bool stop = false;
   std::mutex mutex;
   std::condition_variable stopped;
   std::thread thread;
 
+  bool reads() const { return nvml && !uuid.empty(); }
+  NvlinkBytes nvlink() const { return reads() ? nvml->nvlink_bytes(uuid) : NvlinkBytes{}; }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+
   void run() {
     std::unique_lock lock(mutex);
     do {
+      const double time_s = seconds();
       samples.push_back(nvml->sample(uuid));
+      energy.push_back({time_s, samples.back().energy_j});
     } while (!stopped.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; }));
   }
 
@@ -180,18 +249,24 @@ GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
     : state_(std::make_unique<State>()) {
   state_->nvml = std::move(nvml);
   state_->uuid = std::move(uuid);
-  if (state_->nvml && !state_->uuid.empty())
-    state_->thread = std::thread([state = state_.get()] { state->run(); });
+  state_->nvlink_before = state_->nvlink();
+  state_->start = std::chrono::steady_clock::now();
+  if (state_->reads()) state_->thread = std::thread([state = state_.get()] { state->run(); });
 }
 
 GpuSampler::~GpuSampler() { state_->join(); }
 
 GpuWindow GpuSampler::finish() {
+  GpuWindow window;
+  const double length_s = state_->seconds();
+  const NvlinkBytes nvlink = state_->nvlink();
+  window.nvlink = {nvlink.sent - state_->nvlink_before.sent,
+                   nvlink.received - state_->nvlink_before.received};
   state_->join();
   const std::vector<GpuSample>& samples = state_->samples;
-  GpuWindow window;
   window.samples = static_cast<int>(samples.size());
   if (samples.empty()) return window;
+  state_->energy.push_back({state_->seconds(), state_->nvml->sample(state_->uuid).energy_j});
 
   std::vector<double> clocks;
   double power = 0;
@@ -204,12 +279,11 @@ GpuWindow GpuSampler::finish() {
   }
   window.sm_clock_mhz = median_of(clocks);
   window.power_w = power;
-  const double elapsed =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - state_->start).count();
-  const double energy = state_->nvml->sample(state_->uuid).energy_j - samples.front().energy_j;
-  if (energy > 0 && elapsed > 1) {
-    window.energy_j = energy;
-    window.power_w = energy / elapsed;
+  constexpr double kShortest_s = 0.3;  // fewer updates of the counter tell too little
+  const double mean_w = mean_power_w(state_->energy);
+  if (length_s >= kShortest_s && std::isfinite(mean_w)) {
+    window.energy_j = mean_w * length_s;
+    window.power_w = mean_w;
   }
   return window;
 }

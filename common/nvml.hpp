@@ -21,6 +21,13 @@ struct GpuSample {
   std::uint64_t throttle_reasons = 0;
 };
 
+/// What a GPU's NVLinks have carried since the driver was loaded: payload, in steps of 1 KiB, of
+/// all its links and of every process. kUnknown where there are none, or the driver does not say.
+struct NvlinkBytes {
+  double sent = kUnknown;
+  double received = kUnknown;
+};
+
 class Nvml {
  public:
   /// Null when libnvidia-ml or a driver is missing.
@@ -33,6 +40,7 @@ class Nvml {
   /// All unknown when NVML knows no GPU of this UUID: health is read beside the work and must not
   /// end it.
   GpuSample sample(const std::string& uuid) const;
+  NvlinkBytes nvlink_bytes(const std::string& uuid) const;
   /// Memory that this process holds on the GPU; kUnknown where the driver hides it.
   double process_memory_bytes(const std::string& uuid) const;
 
@@ -45,15 +53,25 @@ class Nvml {
 /// The names of the set bits, as nvidia-smi has them; idle and application clocks are left out.
 std::vector<std::string> throttle_reason_names(std::uint64_t reasons);
 
+struct EnergyReading {
+  double time_s = 0;
+  double energy_j = kUnknown;
+};
+/// Of readings, in order, of a counter that is updated only every 20 to 100 ms: the energy between
+/// the first and the last reading that differ from the one before, over their time. Each came
+/// behind an update by no more than readings are apart. kUnknown with fewer than two such readings.
+double mean_power_w(const std::vector<EnergyReading>& readings);
+
 /// What happened on a GPU while something was timed.
 struct GpuWindow {
   int samples = 0;
   double sm_clock_mhz = kUnknown;       // median
-  double power_w = kUnknown;            // mean: energy over time where the counter is there
+  double power_w = kUnknown;            // mean: mean_power_w where the energy counter tells it
   double temperature_c = kUnknown;      // highest
   double memory_used_bytes = kUnknown;  // highest
-  double energy_j = kUnknown;
-  std::uint64_t throttle_reasons = 0;  // any sample's
+  double energy_j = kUnknown;           // of a window of 0.3 s at least
+  std::uint64_t throttle_reasons = 0;   // any sample's
+  NvlinkBytes nvlink;
 };
 
 /// Samples one GPU ten times a second on a thread of its own, between construction and finish().

@@ -36,6 +36,7 @@ Json outline_of(const Configuration& configuration, const Job& job) {
                {"classes", job.data.classes()},
                {"precision", o.model.precision}};
   if (o.global_batch == 0) outline["batch_size"] = o.batch_size;  // else it may not divide
+  if (job.backend.throttle_gbs > 0) outline["throttle_gbs"] = job.backend.throttle_gbs;
   return merged(outline, {{"accumulate", o.accumulate},
                           {"world_size", configuration.ranks},
                           {"strategy", configuration.strategy()},

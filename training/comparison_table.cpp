@@ -113,6 +113,21 @@ std::string speed_table(const std::vector<Result>& results, BackendKind backend)
   return text;
 }
 
+/// Who measured the bytes of ranks that exchange with others.
+std::string sources_of(const std::vector<Result>& results) {
+  const auto any = [&](const char* source) {
+    return std::any_of(results.begin(), results.end(), [&](const Result& r) {
+      return r.measured() && r.configuration.ranks > 1 &&
+             r.steps.back().at("bytes_source") == source;
+    });
+  };
+  const char* nvlink = "by the GPUs' own counters of NVLink";
+  const char* counted = "counted by the communicator, as rings, chains and messages send";
+  if (!any("nvlink")) return counted;
+  if (!any("communicator")) return nvlink;
+  return fmt::format("{}, where the record's bytes_source is nvlink; else {}", nvlink, counted);
+}
+
 std::string cost_table(const std::vector<Result>& results, long epoch_images) {
   const std::vector<Column> columns{
       {"", "strategy", 24},
@@ -123,8 +138,8 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
       {"joules", "an image", 8},
       {"sent, theory:", "by rank 0", 13},
       {"sent, theory:", "by others", 13},
-      {"sent, counted:", "by rank 0", 14},
-      {"sent, counted:", "by others", 14},
+      {"sent, measured:", "by rank 0", 15},
+      {"sent, measured:", "by others", 15},
       {"", "certificate", 11},
   };
   std::string text = heading(columns);
@@ -132,21 +147,20 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
     if (!result.measured()) continue;
     const Bytes memory = bytes_of(result, "peak_memory_bytes");
     const Bytes sent = bytes_of(result, "bytes_per_step_predicted");
-    const Bytes counted = bytes_of(result, "bytes_per_step_measured");
+    const Bytes measured = bytes_of(result, "bytes_per_step_measured");
     const auto joules = values_of(result, "joules_per_image");
     const auto epoch_s = values_of(result, "epoch_s");
     std::vector<std::string> cells = row_start(result);
     cells.insert(cells.end(),
                  {readable_duration(median_of(epoch_s)), memory.first, memory.others,
                   joules.empty() ? kNone : fmt::format("{:.3f}", median_of(joules)), sent.first,
-                  sent.others, counted.first, counted.others, certificate_of(result)});
+                  sent.others, measured.first, measured.others, certificate_of(result)});
     text += row(columns, cells);
   }
-  return text +
-         fmt::format(
-             "an epoch: {} images; sent a step, in theory: gradients and weights; counted: by "
-             "the communicator, as rings, chains and messages send\n",
-             epoch_images);
+  return text + fmt::format(
+                    "an epoch: {} images; sent a step, in theory: gradients and weights; "
+                    "measured: {}\n",
+                    epoch_images, sources_of(results));
 }
 
 /// Median over the rounds.

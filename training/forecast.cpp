@@ -21,6 +21,7 @@ constexpr double kMebibyte = 1 << 20;
 constexpr double kGigabyte = 1e9;
 constexpr int kTimesRanks = 8;  // as many times the measured ranks are told
 constexpr std::size_t kMostAdvice = 8;
+constexpr double kTie = 0.0005;
 
 /// Median over the rounds of a breakdown's term.
 double term(const Result& result, const char* key) {
@@ -279,8 +280,9 @@ class Forecast {
     const auto all =
         advise(model_, "ddp", scenario_, usual_changes(scenario_, largest, half_speedup()));
     for (const Advice& a : all) {
-      job_.record.write("advice",
-                        merged(identity, {{"change", a.text}, {"gain_percent", a.gain_percent}}));
+      job_.record.write("advice", merged(identity, {{"change", a.text},
+                                                    {"gain_percent", a.gain_percent},
+                                                    {"extrapolated", a.prediction.extrapolated}}));
       if (static_cast<std::size_t>(&a - all.data()) < kMostAdvice)
         text += fmt::format("  {:+6.1f} %  {}{}\n", a.gain_percent, a.text,
                             a.prediction.extrapolated ? " (extrapolated)" : "");
@@ -305,7 +307,7 @@ class Forecast {
     std::vector<std::string> names;
     for (double bandwidth : bandwidths)
       names.push_back(fmt::format("{:.3g} GB/s", bandwidth / kGigabyte));
-    for (const std::string& name : names) columns.push_back({"", name.c_str(), 20});
+    for (const std::string& name : names) columns.push_back({"", name.c_str(), 26});
     std::string text = heading(columns);
     const auto map = map_winners(model_, scenario_, strategies, batches, bandwidths);
     for (std::size_t b = 0; b < batches.size(); ++b) {
@@ -319,7 +321,9 @@ class Forecast {
                           merged(identity, {{"bandwidth_gbs", winner.bytes_per_s / kGigabyte},
                                             {"second", winner.second},
                                             {"margin", winner.margin}}));
-        cells.push_back(fmt::format("{} {:+.1f}%", winner.strategy, 100 * winner.margin));
+        cells.push_back(winner.margin < kTie
+                            ? fmt::format("{} or another", winner.strategy)
+                            : fmt::format("{} {:+.1f} %", winner.strategy, 100 * winner.margin));
       }
       text += row(columns, cells);
     }

@@ -43,9 +43,14 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["throttle_reasons"] = reasons;
 }
 
-/// This rank sent so many bytes in the timed window, as the communicator counts its operations,
-/// padding included; the prediction is of the payload.
-void add_exchange(Json& record, const Engine& engine, double sent,
+bool on_one_host(const MpiSession& session) {
+  return std::all_of(session.hosts().begin(), session.hosts().end(),
+                     [&](const std::string& host) { return host == session.host(); });
+}
+
+/// This rank sent so many bytes in the timed window, padding included, as the communicator counts
+/// its operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
+void add_exchange(Json& record, const Engine& engine, double counted, double over_nvlink,
                   const ThroughputSettings& settings, const MpiSession& session) {
   const Network& network = engine.network();
   const auto gradients =
@@ -53,8 +58,13 @@ void add_exchange(Json& record, const Engine& engine, double sent,
   record["bytes_per_step_predicted"] =
       session.all_gather(find_volume(engine.settings().strategy.strategy)
                              .bytes_sent(gradients, session.world_size(), session.rank()));
-  record["bytes_per_step_measured"] = session.all_gather(sent / settings.iterations);
-  record["bytes_source"] = "communicator";
+  const auto by_communicator = session.all_gather(counted / settings.iterations);
+  const auto by_nvlink = session.all_gather(over_nvlink / settings.iterations);
+  const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
+                      nvlink_tells(by_nvlink, by_communicator);
+  record["bytes_per_step_measured"] = nvlink ? by_nvlink : by_communicator;
+  record["bytes_per_step_counted"] = by_communicator;
+  record["bytes_source"] = nvlink ? "nvlink" : "communicator";
 }
 
 void add_staleness(Json& record, const Engine& engine) {
@@ -78,7 +88,14 @@ Json identity_of(const EngineSettings& s, const Backend& backend, const std::str
                 {"data", data}};
   if (find_volume(s.strategy.strategy).buckets)
     identity["bucket_cap_mb"] = s.strategy.bucket_cap_mb;
+  if (backend.throttle_gbs > 0) identity["throttle_gbs"] = backend.throttle_gbs;
   return identity;
+}
+
+bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
+  for (std::size_t r = 0; r < counted.size(); ++r)
+    if (!std::isfinite(over_nvlink[r]) || (counted[r] > 0 && over_nvlink[r] <= 0)) return false;
+  return counted.size() > 1;
 }
 
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
@@ -156,8 +173,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] =
       static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
-  add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before, settings,
-               session);
+  add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before,
+               window.nvlink.sent, settings, session);
   add_staleness(record, engine);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;

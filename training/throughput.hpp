@@ -24,6 +24,11 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
 /// The fields that name a configuration, repeated in every record of it.
 Json identity_of(const EngineSettings& settings, const Backend& backend, const std::string& data);
 
+/// Of ranks on one host, the bytes that each sent over NVLink by its GPU's counter, and by the
+/// communicator's: whether the first are what was sent. Not where a counter cannot be read, nor
+/// where it stands still though something was sent: that went another way then.
+bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
+
 /// Throws FailError when the loss is not finite.
 void check_loss(const Json& step);
 

@@ -29,6 +29,12 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);
+  options.heading("Gradient exchange");
+  options
+      .add("--throttle-gbs", values.backend.throttle_gbs,
+           "slow the exchange down to so many GB/s each way, to see what a slow network makes of "
+           "it; 0: as fast as it goes")
+      .at_least(0);
   declare_options(options, values.optimizer);
   options.heading("Data");
   options

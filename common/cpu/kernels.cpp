@@ -1,7 +1,10 @@
 #include "common/cpu/kernels.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <thread>
 
 #include "common/error.hpp"
 #include "common/half.hpp"
@@ -37,6 +40,14 @@ void dispatch(BasicView<Byte> x, Body&& body) {
     case DataType::bfloat16: return as(Bfloat16{});
     default: throw InternalError(std::string("elementwise kernel on ") + name_of(x.type));
   }
+}
+
+using Clock = std::chrono::steady_clock;
+
+/// Moves the time from which one way of a link is free, and returns it; 0 where it is not needed.
+std::uint64_t occupy(std::uint64_t& free_at, std::uint64_t began, std::uint64_t needed) {
+  if (needed == 0) return 0;
+  return free_at = std::max(free_at, began) + needed;
 }
 
 template <class Body>
@@ -135,6 +146,19 @@ void CpuKernels::finish_update(StepScalars* scalars, bool dynamic_scale, Stream&
 
 void CpuKernels::set_learning_rate(StepScalars* scalars, float value, Stream&) const {
   scalars->learning_rate = value;
+}
+
+void CpuKernels::mark_time(std::uint64_t* time, Stream&) const {
+  *time =
+      static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
+}
+
+void CpuKernels::occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
+                             Stream&) const {
+  const std::uint64_t end = std::max(occupy(free_at->send, *began, needed.send),
+                                     occupy(free_at->receive, *began, needed.receive));
+  std::this_thread::sleep_until(
+      Clock::time_point(std::chrono::nanoseconds(static_cast<std::int64_t>(end))));
 }
 
 }  // namespace shakedown::cpu

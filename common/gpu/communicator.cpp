@@ -175,39 +175,39 @@ class NcclCommunicator final : public Communicator {
   }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    count(recv.bytes(), 2 * all_but_one());
+    count_ring(recv.bytes(), 2);
     CHECK_NCCL(ncclAllReduce(send.data, recv.data, recv.count, nccl_type(recv.type),
                              nccl_operation(op), comm_, native(stream)),
                comm_);
   }
   void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
-    count(send.bytes(), hands_in(root));
+    count_reduce(send.bytes(), root);
     CHECK_NCCL(ncclReduce(send.data, recv.data, send.count, nccl_type(send.type),
                           nccl_operation(op), root, comm_, native(stream)),
                comm_);
   }
   void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    count(recv.bytes(), passes_on(root));
+    count_broadcast(recv.bytes(), root);
     CHECK_NCCL(ncclBroadcast(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
                              native(stream)),
                comm_);
   }
   void all_gather(ConstView send, View recv, Stream& stream) override {
     ENSURE(recv.count == send.count * ranks(), "all_gather counts");
-    count(recv.bytes(), all_but_one());
+    count_ring(recv.bytes(), 1);
     CHECK_NCCL(ncclAllGather(send.data, recv.data, send.count, nccl_type(send.type), comm_,
                              native(stream)),
                comm_);
   }
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
     ENSURE(send.count == recv.count * ranks(), "reduce_scatter counts");
-    count(send.bytes(), all_but_one());
+    count_ring(send.bytes(), 1);
     CHECK_NCCL(ncclReduceScatter(send.data, recv.data, recv.count, nccl_type(recv.type),
                                  nccl_operation(op), comm_, native(stream)),
                comm_);
   }
   void gather(ConstView send, View recv, int root, Stream& stream) override {
-    count(send.bytes(), hands_in(root));
+    count_gather(send.bytes(), root);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     CHECK_NCCL(ncclGather(send.data, recv.data, send.count, nccl_type(send.type), root, comm_,
                           native(stream)),
@@ -222,7 +222,7 @@ class NcclCommunicator final : public Communicator {
 #endif
   }
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    count(recv.bytes(), rank() == root ? size() - 1 : 0);
+    count_scatter(recv.bytes(), root);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     CHECK_NCCL(ncclScatter(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
                            native(stream)),
@@ -239,7 +239,7 @@ class NcclCommunicator final : public Communicator {
   void all_to_all(ConstView send, View recv, Stream& stream) override {
     const std::size_t each = send.count / ranks();
     ENSURE(each * ranks() == send.count && send.count == recv.count, "all_to_all counts");
-    count(send.bytes(), all_but_one());
+    count_ring(send.bytes(), 1);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
     CHECK_NCCL(
         ncclAlltoAll(send.data, recv.data, each, nccl_type(send.type), comm_, native(stream)),
@@ -254,11 +254,11 @@ class NcclCommunicator final : public Communicator {
 #endif
   }
   void send(ConstView view, int peer, Stream& stream) override {
-    count(view.bytes(), 1);
+    count(view.bytes(), 1, 0);
     send_to(view.data, view, peer, stream);
   }
   void recv(View view, int peer, Stream& stream) override {
-    count(0, 0);
+    count(view.bytes(), 0, 1);
     recv_from(view.data, view, peer, stream);
   }
 

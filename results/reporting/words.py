@@ -52,6 +52,8 @@ def parts(conditions):
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),
         "optimizer": conditions.optimizer,
         "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
+        "throttle_gbs": f"exchange throttled to {conditions.throttle_gbs:g} GB/s"
+                        if conditions.throttle_gbs else "",
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }

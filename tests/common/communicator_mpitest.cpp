@@ -243,6 +243,7 @@ TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
                   [&](std::size_t i) { return static_cast<double>(before * 1000000 + i); }) == 0);
   CHECK(rig.comm.traffic().operations == 2);
   CHECK(rig.comm.traffic().sent_bytes == count * 4);
+  CHECK(rig.comm.traffic().received_bytes == count * 4);
 }
 
 TEST_CASE("split makes communicators of some ranks", "[communicator]") {

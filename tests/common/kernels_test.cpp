@@ -196,4 +196,28 @@ TEST_CASE("the loss scale halves on a skip and doubles after 2000 steps", "[kern
   CHECK(rig.get().learning_rate == 0.125F);
 }
 
+TEST_CASE("a link is busy for what is needed, each way on its own", "[kernels]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  const Buffer times(*rig.device, 3 * sizeof(std::uint64_t));
+  auto* const began = static_cast<std::uint64_t*>(times.data());
+  const Buffer link(*rig.device, sizeof(DuplexTime));
+  auto* const free_at = static_cast<DuplexTime*>(link.data());
+  rig.device->zero(link.data(), link.bytes(), *rig.stream);
+
+  constexpr std::uint64_t kMs = 1000000;
+  rig.kernels.mark_time(began, *rig.stream);
+  rig.kernels.occupy_link(free_at, began, {20 * kMs, 0}, *rig.stream);
+  rig.kernels.mark_time(began + 1, *rig.stream);
+  rig.kernels.occupy_link(free_at, began, {10 * kMs, 5 * kMs},
+                          *rig.stream);  // began with the first
+  rig.kernels.mark_time(began + 2, *rig.stream);
+
+  const auto at = download<std::uint64_t>(*rig.device, *rig.stream, times.data(), 3);
+  const auto until = download<DuplexTime>(*rig.device, *rig.stream, link.data(), 1).front();
+  CHECK(until.send == at[0] + 30 * kMs);
+  CHECK(until.receive == at[0] + 5 * kMs);
+  CHECK(at[1] >= at[0] + 20 * kMs);
+  CHECK(at[2] >= at[0] + 30 * kMs);
+}
+
 }  // namespace shakedown

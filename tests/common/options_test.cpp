@@ -54,6 +54,7 @@ TEST_CASE("defaults are the design's", "[options]") {
   CHECK(p.values.data.workers == 4);
   CHECK(p.values.data.prefetch == 4);
   CHECK(p.values.backend.timeout_s == 300);
+  CHECK(p.values.backend.throttle_gbs == 0);
   CHECK_FALSE(p.set.given("--batch-size"));
 }
 
@@ -86,6 +87,8 @@ TEST_CASE("a usage error names the option", "[options]") {
   CHECK_THAT(message({"--batch-size", "many"}), ContainsSubstring("--batch-size"));
   CHECK_THAT(message({"--batch-size", "0"}),
              ContainsSubstring("--batch-size") && ContainsSubstring("below 1"));
+  CHECK_THAT(message({"--throttle-gbs", "-1"}),
+             ContainsSubstring("--throttle-gbs") && ContainsSubstring("below 0"));
   CHECK_THAT(message({"--precision", "fp8"}), ContainsSubstring("--precision"));
   CHECK_THAT(message({"--weights", "/no/such/file"}), ContainsSubstring("/no/such/file"));
   CHECK_THAT(message({"--iterations"}), ContainsSubstring("--iterations"));

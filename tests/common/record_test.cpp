@@ -1,7 +1,9 @@
 #include "common/record.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <thread>
 
 #include "common/half.hpp"
 #include "common/identity.hpp"
@@ -74,17 +76,33 @@ TEST_CASE("throttle reasons have nvidia-smi's names", "[nvml]") {
   CHECK(throttle_reason_names(0x80) == Names{"hw_power_brake"});
 }
 
+TEST_CASE("power is the energy between the counter's own updates over their time", "[nvml]") {
+  CHECK(mean_power_w({{0, 50}, {0.1, 50}, {0.2, 120}, {0.3, 190}, {0.4, 190}}) == Approx(700));
+  CHECK(mean_power_w({{0, 50}, {0.1, 60}, {0.2, 60}, {0.3, 60}, {0.4, 180}, {0.5, 180}}) ==
+        Approx(400));
+  CHECK(std::isnan(mean_power_w({})));
+  CHECK(std::isnan(mean_power_w({{0, 50}})));
+  CHECK(std::isnan(mean_power_w({{0, 50}, {0.1, 120}, {0.2, 120}})));  // one update has no length
+  CHECK(std::isnan(mean_power_w({{0, kUnknown}, {0.1, kUnknown}, {0.2, kUnknown}})));
+}
+
 TEST_CASE("a GPU is sampled where there is one, and unknown where not", "[nvml]") {
   std::string problem;
   const auto gpus = gpu::visible_devices(problem);
   GpuSampler sampler(Nvml::open(), gpus.empty() ? "" : gpus.front());
+  if (!gpus.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   const GpuWindow window = sampler.finish();
   if (gpus.empty()) {
     CHECK(window.samples == 0);
     CHECK(std::isnan(window.power_w));
+    CHECK(std::isnan(window.energy_j));
+    CHECK(std::isnan(window.nvlink.sent));
   } else {
     CHECK(window.samples > 0);
     CHECK(window.power_w > 10);
+    CHECK(window.energy_j > 5);
+    const bool no_nvlink = std::isnan(window.nvlink.sent) && std::isnan(window.nvlink.received);
+    CHECK((no_nvlink || (window.nvlink.sent >= 0 && window.nvlink.received >= 0)));
     CHECK(window.sm_clock_mhz > 100);
     CHECK(window.memory_used_bytes > 0);
   }

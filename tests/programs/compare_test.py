@@ -87,21 +87,25 @@ class AllStrategies(Folder):
 
     def check_bytes(self, steps):
         for s in steps:
-            self.assertEqual(s["bytes_source"], "communicator")
-            self.assertEqual(len(s["bytes_per_step_measured"]), s["world_size"])
-            self.assertEqual(len(s["bytes_per_step_predicted"]), s["world_size"])
+            self.assertIn(s["bytes_source"],
+                          ("communicator", "nvlink") if support.GPUS else ("communicator",))
+            self.assertNotIn("throttle_gbs", s)
+            for kind in ("predicted", "counted", "measured"):
+                self.assertEqual(len(s[f"bytes_per_step_{kind}"]), s["world_size"])
+            if s["bytes_source"] == "communicator":
+                self.assertEqual(s["bytes_per_step_measured"], s["bytes_per_step_counted"])
             if s["strategy"] == "none":
                 self.assertEqual(set(s["bytes_per_step_predicted"]), {0})
-                self.assertEqual(set(s["bytes_per_step_measured"]), {0})
+                self.assertEqual(set(s["bytes_per_step_counted"]), {0})
             if s["strategy"] in ("ddp", "all-reduce"):
                 self.assertEqual(set(s["bytes_per_step_predicted"]), {4 * PARAMETERS})
             # counted are padding, data-parallel's images, and fsdp's two blocks that are still there
             least, most = {"fsdp": (0.7, 1.0), "data-parallel": (1, 1.1)}.get(s["strategy"],
                                                                             (1, 1.01))
-            for predicted, measured in zip(s["bytes_per_step_predicted"],
-                                           s["bytes_per_step_measured"]):
-                self.assertGreaterEqual(measured, least * predicted, s["strategy"])
-                self.assertLessEqual(measured, most * predicted, s["strategy"])
+            for predicted, counted in zip(s["bytes_per_step_predicted"],
+                                          s["bytes_per_step_counted"]):
+                self.assertGreaterEqual(counted, least * predicted, s["strategy"])
+                self.assertLessEqual(counted, most * predicted, s["strategy"])
 
     def check_table(self, text, steps):
         """Medians of what the records say."""
@@ -184,6 +188,17 @@ class Configurations(Folder):
              (("none", None), ("all-reduce", None), ("ddp", 4), ("ddp", 25))], key=str))
         self.assertEqual(self.lines("certificate"), [])
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
+
+    def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
+        result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 1,
+                              "--ranks", "2,3", "--certificate", "off")
+        self.expect(result, 0, "exchange throttled to 1 GB/s each way")
+        for s in self.lines("step"):
+            self.assertGreaterEqual(s["step_ms_p50"], 0.95 * max(s["bytes_per_step_counted"]) / 1e6)
+        for line in self.lines("step") + self.lines("verdict"):
+            self.assertEqual(line["throttle_gbs"], 1)
+        self.assertEqual(read_record(self.record)[0]["options.throttle_gbs"], 1)
+        self.expect(self.compare("--throttle-gbs", -1), 2, "--throttle-gbs")
 
     def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(self):
         result = self.compare("--strategies", "none", "--batch-sizes", "9000000,4",

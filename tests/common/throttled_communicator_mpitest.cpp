@@ -1,0 +1,184 @@
+// Throttled operations: as right as those they stand before, and no faster than the rate. Nothing
+// is said of how much slower: the machine may be busy.
+#include "common/throttled_communicator.hpp"
+
+#include <chrono>
+#include <functional>
+
+#include "common/mpi_session.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr std::size_t kCount = 1 << 16;
+constexpr double kBytes = kCount * sizeof(float);
+constexpr double kRate = 0.01;                       // GB/s
+constexpr double kMessage_s = kBytes / kRate / 1e9;  // 26 ms
+
+/// All ranks behind links of kRate.
+struct Rig {
+  explicit Rig(BackendKind kind)
+      : backend(test::open_backend_of(kind)),
+        world(make_throttled_communicator(std::move(backend.world), *backend.device, kRate)),
+        stream(backend.device->make_stream()),
+        rank(world->rank()),
+        n(world->size()) {}
+
+  Buffer of(float value) {
+    return test::to_device(*backend.device, *stream, std::vector<float>(kCount, value));
+  }
+  bool holds(const Buffer& buffer, float value) {
+    return download<float>(*backend.device, *stream, buffer.data(), kCount) ==
+           std::vector<float>(kCount, value);
+  }
+  /// Whether what `body` enqueues takes so long, but for the device's clock ticking in
+  /// microseconds.
+  bool takes(double seconds, const std::function<void()>& body) {
+    stream->synchronize();
+    world->barrier();
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    const auto end = backend.device->make_event();
+    end->record(*stream);
+    world->wait(*end, HostWait::polite);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    return took.count() >= 0.999 * seconds;
+  }
+
+  Backend backend;
+  std::unique_ptr<Communicator> world;
+  std::unique_ptr<Stream> stream;
+  int rank;
+  int n;
+};
+
+View floats(const Buffer& buffer) { return buffer.view(DataType::float32); }
+
+}  // namespace
+
+TEST_CASE("a throttled collective takes what it sends or receives, over the rate", "[throttle]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  const double ring_s = kMessage_s * (rig.n - 1) / rig.n;
+  const Buffer x = rig.of(1);
+  CHECK(rig.takes(2 * ring_s, [&] {
+    rig.world->all_reduce(floats(x), floats(x), Reduction::sum, *rig.stream);
+  }));
+  CHECK(rig.holds(x, static_cast<float>(rig.n)));
+  CHECK(rig.world->traffic().operations == 1);
+  CHECK(rig.world->traffic().sent_bytes == kBytes * 2 * (rig.n - 1) / rig.n);
+  CHECK(rig.world->traffic().received_bytes == rig.world->traffic().sent_bytes);
+
+  // along a chain: an end of it only sends, or only receives
+  const Buffer y = rig.of(static_cast<float>(rig.rank));
+  const int root = rig.n - 1;
+  CHECK(rig.takes(rig.n == 1 ? 0 : kMessage_s,
+                  [&] { rig.world->broadcast(floats(y), floats(y), root, *rig.stream); }));
+  CHECK(rig.holds(y, static_cast<float>(root)));
+  const Buffer sum = rig.of(0);
+  CHECK(rig.takes(rig.n == 1 ? 0 : kMessage_s, [&] {
+    rig.world->reduce(floats(y), floats(sum), Reduction::sum, root, *rig.stream);
+  }));
+  if (rig.rank == root) CHECK(rig.holds(sum, static_cast<float>(root * rig.n)));
+}
+
+TEST_CASE("the one who only receives is throttled as the sender is", "[throttle]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  if (rig.n == 1) return;
+  const Buffer x = rig.of(static_cast<float>(rig.rank + 7));
+  const bool takes_part = rig.rank < 2;
+  CHECK(rig.takes(takes_part ? kMessage_s : 0, [&] {
+    if (rig.rank == 0) rig.world->send(floats(x), 1, *rig.stream);
+    if (rig.rank == 1) rig.world->recv(floats(x), 0, *rig.stream);
+  }));
+  if (takes_part) CHECK(rig.holds(x, 7));
+}
+
+TEST_CASE("a throttled group takes its sum each way", "[throttle]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  if (rig.n == 1) return;
+  std::vector<Buffer> received;
+  for (int r = 0; r < rig.n; ++r) received.push_back(rig.of(-1));
+  const Buffer x = rig.of(static_cast<float>(rig.rank));
+
+  // a star: the centre receives from everyone
+  const bool centre = rig.rank == 0;
+  CHECK(rig.takes(kMessage_s * (centre ? rig.n - 1 : 1), [&] {
+    rig.world->group([&] {
+      if (!centre) return rig.world->send(floats(x), 0, *rig.stream);
+      for (int r = 1; r < rig.n; ++r)
+        rig.world->recv(floats(received[static_cast<std::size_t>(r)]), r, *rig.stream);
+    });
+  }));
+  for (int r = 1; centre && r < rig.n; ++r)
+    CHECK(rig.holds(received[static_cast<std::size_t>(r)], static_cast<float>(r)));
+
+  // round a ring, twice in one group, a group within it
+  const int next = (rig.rank + 1) % rig.n;
+  const int before = (rig.rank + rig.n - 1) % rig.n;
+  CHECK(rig.takes(2 * kMessage_s, [&] {
+    rig.world->group([&] {
+      for (std::size_t i = 0; i < 2; ++i)
+        rig.world->group([&] {
+          rig.world->send(floats(x), next, *rig.stream);
+          rig.world->recv(floats(received[i]), before, *rig.stream);
+        });
+    });
+  }));
+  for (std::size_t i = 0; i < 2; ++i) CHECK(rig.holds(received[i], static_cast<float>(before)));
+  // what comes next does not count as the group's
+  CHECK(rig.takes(kMessage_s * (rig.n - 1) / rig.n * 2, [&] {
+    rig.world->all_reduce(floats(x), floats(x), Reduction::max, *rig.stream);
+  }));
+}
+
+TEST_CASE("streams share the throttled link, and so do parts of the ranks", "[throttle]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  const double ring_s = kMessage_s * 2 * (rig.n - 1) / rig.n;
+  const Buffer x = rig.of(1);
+  const Buffer y = rig.of(1);
+  const auto other = rig.backend.device->make_stream();
+  const auto done = rig.backend.device->make_event();
+  CHECK(rig.takes(2 * ring_s, [&] {
+    rig.world->all_reduce(floats(x), floats(x), Reduction::sum, *rig.stream);
+    rig.world->all_reduce(floats(y), floats(y), Reduction::sum, *other);
+    done->record(*other);
+    rig.stream->wait(*done);
+  }));
+  CHECK(rig.holds(y, static_cast<float>(rig.n)));
+
+  const auto part = rig.world->split(rig.rank % 2, rig.rank);
+  CHECK(part->transport() == std::string(rig.world->transport()));
+  const Buffer z = rig.of(1);
+  CHECK(rig.takes(kMessage_s * 2 * (part->size() - 1) / part->size(),
+                  [&] { part->all_reduce(floats(z), floats(z), Reduction::sum, *rig.stream); }));
+  CHECK(rig.holds(z, static_cast<float>(part->size())));
+  rig.world->barrier();
+}
+
+TEST_CASE("a backend is throttled as it was asked to be, and so is a part of it", "[throttle]") {
+  BackendOptions options;
+  options.backend = name_of(GENERATE(from_range(test::backends())));
+  options.timeout_s = 60;
+  options.throttle_gbs = kRate;
+  Backend whole = open_backend(options, test::session());
+  CHECK_THAT(whole.remark, ContainsSubstring("throttled to 0.01 GB/s"));
+  const auto ranks = test::session().split(0);
+  Backend part = open_backend(whole, *ranks);
+  const auto stream = part.device->make_stream();
+  const Buffer x = test::to_device(*part.device, *stream, std::vector<float>(kCount, 1));
+  for (const Backend* backend : {&whole, &part}) {
+    CHECK(backend->throttle_gbs == kRate);
+    const auto start = std::chrono::steady_clock::now();
+    backend->world->all_reduce(floats(x), floats(x), Reduction::max, *stream);
+    const auto end = backend->device->make_event();
+    end->record(*stream);
+    backend->world->wait(*end, HostWait::polite);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    const int n = backend->world->size();
+    CHECK(took.count() >= 0.999 * kMessage_s * 2 * (n - 1) / n);
+  }
+}
+
+}  // namespace shakedown
