@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -17,12 +18,8 @@ namespace {
 
 /// One configuration, ready to run; all its memory is freed with it.
 struct Trial {
-  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend,
-        int ranks_on_device)
-      : engine(settings, backend), data(options) {
-    engine.allocate(ranks_on_device);
-    data.open(settings.network, backend, engine.stream());
-  }
+  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend)
+      : engine(settings, backend), data(options) {}
   Engine engine;
   TrainingData data;
 };
@@ -49,21 +46,28 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
                               const Job& job) {
   const TrainOptions& options = result.configuration.options;
   std::unique_ptr<Trial> trial;
-  std::string problem;
-  try {
-    const EngineSettings settings = engine_settings(options, backend, job.data.classes());
-    result.identity = identity_of(settings, backend, job.data.name());
-    trial = std::make_unique<Trial>(settings, options, backend,
-                                    backend.kind == BackendKind::cpu ? ranks.local_size() : 1);
-  } catch (const UsageError& error) {
-    problem = error.what();
-  }
-  const auto problems = ranks.all_gather(problem);
-  const auto first = std::find_if(problems.begin(), problems.end(),
-                                  [](const std::string& text) { return !text.empty(); });
-  if (first == problems.end()) return trial;
-  result.skipped = *first;
-  return nullptr;
+  const auto possible = [&](const std::function<void()>& part) {
+    std::string problem;
+    try {
+      part();
+    } catch (const UsageError& error) {
+      problem = error.what();
+    }
+    for (const std::string& text : ranks.all_gather(problem))
+      if (!text.empty() && result.skipped.empty()) result.skipped = text;
+    return result.skipped.empty();
+  };
+  const bool fits =
+      possible([&] {
+        const EngineSettings settings = engine_settings(options, backend, job.data.classes());
+        result.identity = identity_of(settings, backend, job.data.name());
+        trial = std::make_unique<Trial>(settings, options, backend);
+      }) &&
+      possible([&] {  // together: ranks ask one another
+        trial->engine.allocate(backend.kind == BackendKind::cpu ? ranks.local_size() : 1);
+        trial->data.open(trial->engine.settings().network, backend, trial->engine.stream());
+      });
+  return fits ? std::move(trial) : nullptr;
 }
 
 /// One turn, on the ranks that the configuration has.

@@ -30,7 +30,11 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
 void Engine::allocate(int ranks_on_device) {
   check_memory(ranks_on_device);
   restart();  // before the convolutions are tuned: zero weights would run faster
-  if (computes()) network_.allocate();
+  if (!computes()) return;
+  for (int block = 0; block < network_.blocks(); ++block)
+    strategy_->before_forward(block);  // where blocks take turns, weights are there only then
+  finish();
+  network_.allocate();
 }
 
 std::size_t Engine::bytes_needed(const Network& network) const {

@@ -1,8 +1,10 @@
 // Parts of a session, and ranks that wait while others work.
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "common/backend.hpp"
+#include "common/clock.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -28,6 +30,10 @@ TEST_CASE("a part of a session counts its own ranks", "[session]") {
   const auto ranks = part->all_gather(static_cast<double>(whole.rank()));
   CHECK(ranks.front() == (alone ? last : 0));
   CHECK(ranks.size() == static_cast<std::size_t>(part->world_size()));
+}
+
+TEST_CASE("ranks of one host have one clock", "[session]") {
+  CHECK(std::abs(seconds_ahead_of_root(test::session())) < 0.005);
 }
 
 TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {

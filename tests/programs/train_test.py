@@ -36,8 +36,13 @@ class Throughput(Folder):
         result = run(TRAIN, *SMALL, "--iterations", 4, "--warmup", 2, "--record", record, ranks=2)
         self.expect(result, 0, "images/s", "certificate  PASS", "2 ranks", "16 globally")
         lines = read_record(record)
-        self.assertEqual([line["kind"] for line in lines], ["run", "certificate", "step", "end"])
-        start, certificate, step, end = lines
+        kinds = [line["kind"] for line in lines]
+        self.assertEqual(kinds[:4] + kinds[-1:],
+                         ["run", "certificate", "step", "breakdown", "end"])
+        self.assertEqual(set(kinds[4:-1]), {"bucket"})
+        start, certificate, step, breakdown, *_, end = lines
+        self.assertGreater(step["comm_ms"], 0)
+        self.assertNotIn("interference_ms", breakdown)  # nothing to compare with
         self.assertEqual(start["options.batch_size"], 8)
         self.assertEqual(len(start["hosts"]), 2)
         self.assertIs(certificate["pass"], True)
@@ -49,6 +54,37 @@ class Throughput(Folder):
         self.assertAlmostEqual(step["images_per_s"] * step["step_ms_p50"] / 1e3, 16, delta=12)
         self.assertLess(step["loss_last"], step["loss_first"])  # one batch, learnt by heart
         self.assertEqual(end["exit_code"], 0)
+
+    def test_a_trace_opens_in_perfetto(self):
+        trace = self.folder / "t.json"
+        result = run(TRAIN, *SMALL, "--iterations", 4, "--warmup", 1, "--certificate", "off",
+                     "--strategy", "parameter-server-sharded", "--trace", trace, ranks=2)
+        self.expect(result, 0)
+        events = json.loads(trace.read_text())["traceEvents"]
+        names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+        self.assertEqual(sorted(n.split(": ")[1].split(" on")[0] for n in names.values()),
+                         ["rank 0", "rank 1"])
+        slices = [e for e in events if e["ph"] == "X"]
+        for rank in names:
+            mine = [e for e in slices if e["pid"] == rank]
+            steps = [e for e in mine if e["cat"] == "step"]
+            self.assertEqual([s["name"] for s in steps], ["step 1", "step 2"])
+            parts = [e for e in mine if e["tid"] == 1 and e["cat"] != "step"]
+            # what the compute stream did fills the steps without a gap
+            self.assertAlmostEqual(sum(p["dur"] for p in parts), sum(s["dur"] for s in steps),
+                                   delta=1)
+            for before, after in zip(parts, parts[1:]):
+                self.assertAlmostEqual(before["ts"] + before["dur"], after["ts"], delta=1)
+            blocks = [p["name"] for p in parts if p["cat"] in ("forward", "backward")][:20]
+            self.assertEqual(blocks[0], "forward stem")
+            self.assertEqual(blocks[9:11], ["forward head", "backward head"])
+            self.assertEqual(blocks[19], "backward stem")
+            exchanges = [e for e in mine if e["cat"] == "exchange" and e["tid"] == 2]
+            self.assertEqual([e["name"] for e in exchanges], ["push 0", "pull 1"] * 2)
+        # one clock: both ranks push at the same time
+        pushes = {e["pid"]: e for e in slices if e["name"] == "push 0" and e["tid"] == 2}
+        a, b = pushes.values()
+        self.assertLess(max(a["ts"], b["ts"]), min(a["ts"] + a["dur"], b["ts"] + b["dur"]))
 
     def test_no_exchange_is_waived_and_may_diverge(self):
         result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", "none", ranks=2)
@@ -67,9 +103,10 @@ class Throughput(Folder):
                           "--precision", "fp32", "--record", record)
         self.expect(result, 1, "loss is not finite")
         lines = read_record(record)
-        self.assertEqual([line["kind"] for line in lines], ["run", "certificate", "step", "end"])
+        kinds = [line["kind"] for line in lines]
+        self.assertEqual(kinds[:4] + kinds[-1:], ["run", "certificate", "step", "breakdown", "end"])
         self.assertIsNone(lines[2]["loss_last"])
-        self.assertEqual(lines[3]["exit_code"], 1)
+        self.assertEqual(lines[-1]["exit_code"], 1)
 
     def test_one_value_a_channel_is_refused(self):
         result = run_bare(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 1)
@@ -142,6 +179,10 @@ class Epochs(Folder):
         result = self.train("--epochs", 1, "--save", self.folder / "none/such/w.safetensors")
         self.expect(result, 2, "none/such")
         self.assertNotIn("train top1", result.stdout)
+
+    def test_a_trace_that_cannot_be_written_is_told_at_once(self):
+        result = run(TRAIN, *SMALL, "--trace", "/no/such/folder/t.json", ranks=1)
+        self.expect(result, 2, "/no/such/folder/t.json: cannot be written")
 
     def test_a_shard_smaller_than_a_batch_is_told(self):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
