@@ -77,7 +77,7 @@ std::vector<Json> bucket_fields(const Trace& steps) {
   std::vector<Json> all;
   for (const ExchangeTimes& e : exchanges)
     all.push_back({{"index", all.size()},
-                   {"operation", e.what},
+                   {"exchange", e.what},
                    {"bytes", e.bytes},
                    {"ready_ms", e.ready_ms},
                    {"launch_ms", e.launch_ms},
@@ -110,7 +110,7 @@ std::string table_of_buckets(const std::vector<Json>& buckets) {
     text += fmt::format(
         "  {:>2} {:<14} {:>10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f} {:>8.3f}  "
         "{}\n",
-        b.at("index").get<int>(), b.at("operation").get<std::string>(), readable_bytes(ms("bytes")),
+        b.at("index").get<int>(), b.at("exchange").get<std::string>(), readable_bytes(ms("bytes")),
         ms("ready_ms"), ms("launch_ms"), ms("start_ms"), ms("end_ms"), ms("hidden_ms"),
         ms("exposed_ms"), ms("wait_ms"), straggler_of(b));
   }

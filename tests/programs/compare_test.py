@@ -144,7 +144,7 @@ class AllStrategies(Folder):
                        if b["strategy"] == "ddp" and b["repeat"] == repeat]
             self.assertEqual([b["index"] for b in buckets], list(range(len(buckets))))
             self.assertGreater(len(buckets), 1)
-            self.assertEqual({b["operation"] for b in buckets}, {"all_reduce"})
+            self.assertEqual({b["exchange"] for b in buckets}, {"all_reduce"})
             # padding is exchanged too
             self.assertAlmostEqual(sum(b["bytes"] for b in buckets) / (4 * PARAMETERS), 1, places=2)
             for b in buckets:
