@@ -134,6 +134,7 @@ void record_profile(Result& result, const Result* none, std::size_t round, const
   const Json identity = merged(result.identity, {{"repeat", round + 1}});
   result.breakdowns.push_back(merged(identity, breakdown_fields(profile, without)));
   job.record.write("breakdown", result.breakdowns.back());
+  if (!find_strategy(result.configuration.strategy()).ranks_agree) return;  // nobody waits for all
   for (const Json& bucket : bucket_fields(profile.steps))
     job.record.write("bucket", merged(identity, bucket));
 }

@@ -190,15 +190,33 @@ class Configurations(Folder):
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
 
     def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
-        result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 1,
+        result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 0.5,
                               "--ranks", "2,3", "--certificate", "off")
-        self.expect(result, 0, "exchange throttled to 1 GB/s each way")
+        self.expect(result, 0, "exchange throttled to 0.5 GB/s each way")
         for s in self.lines("step"):
-            self.assertGreaterEqual(s["step_ms_p50"], 0.95 * max(s["bytes_per_step_counted"]) / 1e6)
+            self.assertGreaterEqual(s["step_ms_p50"], 0.95 * max(s["bytes_per_step_counted"]) / 0.5e6)
         for line in self.lines("step") + self.lines("verdict"):
-            self.assertEqual(line["throttle_gbs"], 1)
-        self.assertEqual(read_record(self.record)[0]["options.throttle_gbs"], 1)
+            self.assertEqual(line["throttle_gbs"], 0.5)
+        self.assertEqual(read_record(self.record)[0]["options.throttle_gbs"], 0.5)
+        self.check_forecast(result.stdout)
         self.expect(self.compare("--throttle-gbs", -1), 2, "--throttle-gbs")
+
+    def check_forecast(self, text):
+        """The links are those of --throttle-gbs, and so slow that they decide what a step takes."""
+        for link in self.lines("link_cost"):
+            self.assertAlmostEqual(link["bandwidth_gbs"], 0.5, delta=0.1)
+        measured = [p for p in self.lines("prediction") if "error" in p]
+        self.assertEqual({(key(p)) for p in measured}, {("all-reduce", 2), ("parameter-server", 2)})
+        for p in measured:
+            self.assertAlmostEqual(p["error"], p["step_ms_predicted"] / p["step_ms_measured"] - 1)
+            self.assertLess(abs(p["error"]), 0.3, p)
+        more = [p for p in self.lines("prediction") if "error" not in p]
+        self.assertEqual([key(p) for p in more], [("ddp", 4), ("ddp", 8), ("ddp", 16)])
+        advice = {a["change"]: a["gain_percent"] for a in self.lines("advice")}
+        self.assertGreater(advice["a path 8 times as fast"], advice["a path 2 times as fast"])
+        self.assertGreater(advice["a path 2 times as fast"], 20)
+        self.assertIn("what if: resnet18, fp32, from 2 ranks", text)
+        self.assertTrue(self.lines("winner"))
 
     def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(self):
         result = self.compare("--strategies", "none", "--batch-sizes", "9000000,4",
