@@ -53,11 +53,10 @@ bool on_one_host(const MpiSession& session) {
 void add_exchange(Json& record, const Engine& engine, double counted, double over_nvlink,
                   const ThroughputSettings& settings, const MpiSession& session) {
   const Network& network = engine.network();
-  const auto gradients =
-      static_cast<double>(network.table().payload_count() * size_of(network.weights().type()));
-  record["bytes_per_step_predicted"] =
-      session.all_gather(find_volume(engine.settings().strategy.strategy)
-                             .bytes_sent(gradients, session.world_size(), session.rank()));
+  const DataType type = network.weights().type();
+  const StepVolume step = volume_of(network.table(), type, type, engine.settings().accumulate);
+  record["bytes_per_step_predicted"] = session.all_gather(
+      bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
   const auto by_communicator = session.all_gather(counted / settings.iterations);
   const auto by_nvlink = session.all_gather(over_nvlink / settings.iterations);
   const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&

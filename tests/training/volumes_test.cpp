@@ -10,7 +10,7 @@ namespace shakedown {
 namespace {
 
 double sent(const std::string& strategy, int ranks, int rank) {
-  return find_volume(strategy).bytes_sent(120, ranks, rank);
+  return find_volume(strategy).bytes_sent({120, 120, 0, 0, 1}, ranks, rank);
 }
 
 }  // namespace
@@ -40,8 +40,30 @@ TEST_CASE("volumes are those of rings and stars", "[volumes]") {
   }
 }
 
+TEST_CASE("what each micro-batch exchanges", "[volumes]") {
+  const StepVolume step{120, 60, 8, 12, 2};  // half the bytes for weights
+  const auto sent = [&](const char* strategy) {
+    return find_volume(strategy).bytes_sent(step, 4, 1) / 0.75;
+  };
+  CHECK(sent("ddp") == 2 * 120);
+  CHECK(sent("zero1") == 120 + 60);
+  CHECK(sent("zero2") == 2 * 120 + 60);
+  // gathered: 60 and 48, then 52 and 48
+  CHECK(sent("fsdp") == 2 * 120 + 60 + 48 + 52 + 48);
+}
+
+TEST_CASE("a reduce and a broadcast in a star's place", "[volumes]") {
+  StrategyOptions options;
+  options.strategy = "parameter-server";
+  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 0) == 3 * 60);
+  options.ps_exchange = "reduce-broadcast";
+  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 0) == 60);
+  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 1) == 120 + 60);
+}
+
 TEST_CASE("one rank sends nothing", "[volumes]") {
-  for (const ExchangeVolume& volume : exchange_volumes()) CHECK(volume.bytes_sent(120, 1, 0) == 0);
+  for (const ExchangeVolume& volume : exchange_volumes())
+    CHECK(volume.bytes_sent({120, 120, 8, 12, 2}, 1, 0) == 0);
 }
 
 TEST_CASE("a whole star or all-reduce moves what theory says", "[volumes]") {
