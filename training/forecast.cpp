@@ -126,6 +126,7 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   scenario.star = links.star.link;
   scenario.first_bucket_mb = o.strategy.first_bucket_mb;
   scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
+  scenario.small_bucket = small_bucket(o.strategy);
   scenario.gradient_bytes_factor = scenario.weight_bytes_factor = inputs.sent_bytes_factor;
   scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
   if (o.strategy.ps_partition_mb > 0) {
@@ -246,8 +247,9 @@ class Forecast {
     const double backward_ms = model_.backward_ms(scenario_);
     const ExchangeTime time = time_of(ring_all_reduce(scenario_.world_size), scenario_.ring,
                                       scenario_.gradient_bytes_factor);
-    const BucketPlan rule = capped_plan(gradients, scenario_.first_bucket_mb * kMebibyte,
-                                        scenario_.bucket_cap_mb * kMebibyte, backward_ms, time);
+    const BucketPlan rule =
+        capped_plan(gradients, scenario_.first_bucket_mb * kMebibyte,
+                    scenario_.bucket_cap_mb * kMebibyte, backward_ms, time, scenario_.small_bucket);
     const BucketPlan best = best_plan(gradients, backward_ms, time);
     std::vector<double> sizes;
     std::string listed;

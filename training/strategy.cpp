@@ -5,6 +5,10 @@
 
 namespace shakedown {
 
+SmallBucket small_bucket(const StrategyOptions& options) {
+  return options.bucket_order == "small-last" ? SmallBucket::last : SmallBucket::first;
+}
+
 void Strategy::serve(const Update&) { throw InternalError("every rank of this strategy computes"); }
 
 Range Strategy::own(Range range) const {

@@ -14,6 +14,7 @@
 #include "common/kernels.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/weights.hpp"
+#include "training/buckets.hpp"
 #include "training/timeline.hpp"
 
 namespace shakedown {
@@ -23,15 +24,17 @@ class OptionSet;
 struct StrategyOptions {
   std::string strategy = "ddp";
   double bucket_cap_mb = 25;   // MiB
-  double first_bucket_mb = 1;  // MiB
-  bool no_overlap = false;     // the stream that computes exchanges too
-  bool per_tensor = false;     // all-reduce: one operation a parameter
+  double first_bucket_mb = 1;  // MiB, of the small bucket
+  std::string bucket_order = "ddp";
+  bool no_overlap = false;  // the stream that computes exchanges too
+  bool per_tensor = false;  // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
   bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
+SmallBucket small_bucket(const StrategyOptions& options);
 
 /// What this rank updates after a step.
 struct Share {

@@ -1,7 +1,6 @@
 // Buckets exchanged on a stream of their own while backward goes on.
 #pragma once
 
-#include "training/buckets.hpp"
 #include "training/strategies/exchange_stream.hpp"
 #include "training/strategy.hpp"
 
@@ -14,7 +13,7 @@ class BucketStream {
       : context_(context),
         what_(what),
         progress_(ddp_buckets(context.table, context.options.first_bucket_mb,
-                              context.options.bucket_cap_mb)),
+                              context.options.bucket_cap_mb, small_bucket(context.options))),
         stream_(context),
         ready_(context.device.make_event()),
         done_(context.device.make_event()) {}

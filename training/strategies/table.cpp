@@ -39,8 +39,14 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   options.heading("Gradient exchange");
   options.add("--strategy", values.strategy, help).one_of(names);
   options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp, zero1: MiB of a bucket").at_least(0);
-  options.add("--first-bucket-mb", values.first_bucket_mb, "ddp, zero1: MiB of the first bucket")
+  options
+      .add("--first-bucket-mb", values.first_bucket_mb,
+           "ddp, zero1: MiB of the first bucket; by --bucket-order small-last of the last")
       .at_least(0);
+  options
+      .add("--bucket-order", values.bucket_order,
+           "ddp, zero1: the small bucket is the first (PyTorch's ddp) or the last to become ready")
+      .one_of({"ddp", "small-last"});
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
