@@ -114,6 +114,14 @@ double worst(const LinkFit& fit) {
   return error;
 }
 
+/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
+double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
+  StrategyOptions o = options.strategy;
+  if (o.strategy == "none") o.strategy = "ddp";
+  const DataType computed = compute_type(parse_precision(options.model.precision, backend));
+  return static_cast<double>(size_of(exchanged_type(o, computed))) / sizeof(float);
+}
+
 /// What was measured as `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
                      BackendKind backend) {
@@ -127,7 +135,8 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   scenario.first_bucket_mb = o.strategy.first_bucket_mb;
   scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
   scenario.small_bucket = small_bucket(o.strategy);
-  scenario.gradient_bytes_factor = scenario.weight_bytes_factor = inputs.sent_bytes_factor;
+  scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);
+  scenario.weight_bytes_factor = inputs.sent_bytes_factor;
   scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
   if (o.strategy.ps_partition_mb > 0) {
     double bytes = 0;
@@ -309,7 +318,9 @@ class Forecast {
       names.push_back(fmt::format("{:.3g} GB/s", bandwidth / kGigabyte));
     for (const std::string& name : names) columns.push_back({"", name.c_str(), 20});
     std::string text = heading(columns);
-    const auto map = map_winners(model_, scenario_, strategies, batches, bandwidths);
+    Scenario computed = scenario_;  // a type that all of them can exchange
+    computed.gradient_bytes_factor = computed.weight_bytes_factor;
+    const auto map = map_winners(model_, computed, strategies, batches, bandwidths);
     for (std::size_t b = 0; b < batches.size(); ++b) {
       std::vector<std::string> cells{fmt::format("  {:>5}", batches[b])};
       for (std::size_t w = 0; w < bandwidths.size(); ++w) {

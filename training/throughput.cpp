@@ -49,7 +49,7 @@ void add_exchange(Json& record, const Engine& engine, double sent,
                   const ThroughputSettings& settings, const MpiSession& session) {
   const Network& network = engine.network();
   const auto gradients =
-      static_cast<double>(network.table().payload_count() * size_of(network.weights().type()));
+      static_cast<double>(network.table().payload_count() * size_of(engine.exchanged_type()));
   record["bytes_per_step_predicted"] =
       session.all_gather(find_volume(engine.settings().strategy.strategy)
                              .bytes_sent(gradients, session.world_size(), session.rank()));
@@ -151,7 +151,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["process_memory_bytes"] = session.all_gather(
       gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
   record["graph"] = false;
-  record["grad_dtype"] = name_of(compute_type(s.network.precision));
+  record["grad_dtype"] = name_of(engine.exchanged_type());
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] =

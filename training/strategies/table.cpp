@@ -47,6 +47,11 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
       .add("--bucket-order", values.bucket_order,
            "ddp, zero1: the small bucket is the first (PyTorch's ddp) or the last to become ready")
       .one_of({"ddp", "small-last"});
+  options
+      .add("--grad-dtype", values.grad_dtype,
+           "ddp, all-reduce: type of the gradients that are exchanged; auto: as computed; fp16 "
+           "scales the loss as --precision fp16 does")
+      .one_of({"auto", "fp32", "fp16", "bf16"});
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
