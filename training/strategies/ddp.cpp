@@ -10,7 +10,9 @@ namespace {
 class Ddp final : public Strategy {
  public:
   explicit Ddp(const StrategyContext& context)
-      : Strategy(context), stream_(context, "all_reduce"), gradients_(context) {}
+      : Strategy(context),
+        stream_(context, "all_reduce"),
+        gradients_(context, context.options.bucket_copy) {}
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(

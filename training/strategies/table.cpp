@@ -52,6 +52,9 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
            "ddp, all-reduce: type of the gradients that are exchanged; auto: as computed; fp16 "
            "scales the loss as --precision fp16 does")
       .one_of({"auto", "fp32", "fp16", "bf16"});
+  options.add("--bucket-copy", values.bucket_copy,
+              "ddp: buckets are copies of the gradients, as PyTorch's without "
+              "gradient_as_bucket_view, not views of them");
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
