@@ -153,7 +153,7 @@ bool described(const Result& result) {
   const auto known = predicted_strategies();
   if (std::find(known.begin(), known.end(), o.strategy) == known.end()) return false;
   if (o.strategy == "all-reduce" && o.per_tensor) return false;
-  if (o.strategy == "ddp" && o.bucket_copy) return false;
+  if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
   return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
 }
 

@@ -28,6 +28,7 @@ struct StrategyOptions {
   std::string bucket_order = "ddp";  // or small-last
   std::string grad_dtype = "auto";   // what is exchanged; auto: what was computed
   bool bucket_copy = false;          // ddp: buckets are copied out of the gradients and back
+  bool broadcast_buffers = false;    // ddp: rank 0's running statistics, before each forward
   bool no_overlap = false;           // the stream that computes exchanges too
   bool per_tensor = false;           // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";

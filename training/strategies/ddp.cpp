@@ -14,6 +14,15 @@ class Ddp final : public Strategy {
         stream_(context, "all_reduce"),
         gradients_(context, context.options.bucket_copy) {}
 
+  /// The compute stream writes the statistics, and exchanges them itself: forward must wait.
+  void before_forward(int block) override {
+    if (!context_.options.broadcast_buffers || block != 0) return;
+    const View statistics = context_.weights.statistics();
+    exchange("broadcast", statistics, context_.compute,
+             [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
+    context_.timeline.mark(Part::exchange);
+  }
+
   void gradients_ready(int block) override {
     stream_.gradients_ready(
         block, [&](Range bucket, Stream& stream) { gradients_.all_reduce(bucket, stream); });

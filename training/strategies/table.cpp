@@ -55,6 +55,9 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   options.add("--bucket-copy", values.bucket_copy,
               "ddp: buckets are copies of the gradients, as PyTorch's without "
               "gradient_as_bucket_view, not views of them");
+  options.add("--broadcast-buffers", values.broadcast_buffers,
+              "ddp: every forward starts with rank 0's running statistics of the norms, PyTorch's "
+              "default");
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
