@@ -23,14 +23,15 @@ class OptionSet;
 
 struct StrategyOptions {
   std::string strategy = "ddp";
-  double bucket_cap_mb = 25;         // MiB
-  double first_bucket_mb = 1;        // MiB, of the small bucket
-  std::string bucket_order = "ddp";  // or small-last
-  std::string grad_dtype = "auto";   // what is exchanged; auto: what was computed
-  bool bucket_copy = false;          // ddp: buckets are copied out of the gradients and back
-  bool broadcast_buffers = false;    // ddp: rank 0's running statistics, before each forward
-  bool no_overlap = false;           // the stream that computes exchanges too
-  bool per_tensor = false;           // all-reduce: one operation a parameter
+  double bucket_cap_mb = 25;           // MiB
+  double first_bucket_mb = 1;          // MiB, of the small bucket
+  std::string bucket_order = "ddp";    // or small-last
+  std::string grad_dtype = "auto";     // what is exchanged; auto: what was computed
+  bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back
+  bool broadcast_buffers = false;      // ddp: rank 0's running statistics, before each forward
+  std::string comm_priority = "high";  // of the stream that exchanges, or normal
+  bool no_overlap = false;             // the stream that computes exchanges too
+  bool per_tensor = false;             // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest

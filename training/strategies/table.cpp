@@ -60,6 +60,10 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
               "default");
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
+  options
+      .add("--comm-priority", values.comm_priority,
+           "ddp, zero1, zero2, fsdp: of the stream that exchanges, over the one that computes")
+      .one_of({"high", "normal"});
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
   options
       .add("--ps-exchange", values.ps_exchange,
