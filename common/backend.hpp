@@ -17,13 +17,16 @@ class OptionSet;
 struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
+  int ctas = 0;  // blocks that NCCL's kernels may have; 0: as it likes
 };
+/// All but the blocks, which programs declare where it is said how they exchange.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
+  int ctas = 0;                         // of the world, as BackendOptions has them
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };
@@ -57,7 +60,8 @@ bool built();
 /// The UUIDs of the GPUs this process sees; `problem` says why there are none.
 std::vector<std::string> visible_devices(std::string& problem);
 std::unique_ptr<Device> make_device(int index);
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                int ctas = 0);
 std::vector<LibraryVersion> library_versions();
 }  // namespace gpu
 

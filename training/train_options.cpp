@@ -27,6 +27,12 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);
+  options.heading("Gradient exchange");
+  options
+      .add("--comm-ctas,--ctas", values.backend.ctas,
+           "blocks NCCL's kernels may have, which take multiprocessors from what computes; 0: as "
+           "NCCL likes")
+      .at_least(0);
   declare_options(options, values.optimizer);
   options.heading("Data");
   options
