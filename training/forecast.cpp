@@ -37,13 +37,13 @@ double step_value(const Result& result, const char* key) {
 const TrainOptions& options_of(const Result& result) { return result.configuration.options; }
 int batch_of(const Result& result) { return result.identity.at("batch_size").get<int>(); }
 
-/// Results of one model and precision.
+/// Results of one model and precision; none of settings, which the model does not describe.
 using Group = std::vector<const Result*>;
 
 std::vector<Group> groups_of(const std::vector<Result>& results) {
   std::vector<Group> groups;
   for (const Result& result : results) {
-    if (!result.measured()) continue;
+    if (!result.measured() || !result.configuration.setting.empty()) continue;
     const auto same = [&](const Group& group) {
       const ModelOptions& known = options_of(*group.front()).model;
       return known.model == options_of(result).model.model &&

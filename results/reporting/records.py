@@ -61,6 +61,7 @@ class Conditions(NamedTuple):
     world_size: int
     optimizer: str
     data: str
+    setting: str = ""  # of bin/compare --settings, else empty
 
 
 class Configuration(NamedTuple):
@@ -86,7 +87,8 @@ def configuration_of(run, record):
             accumulate=number(record, "accumulate") or 1,
             world_size=number(record, "world_size") or number(header, "world_size") or 0,
             optimizer=record.get("optimizer", ""),
-            data=record.get("data", "")),
+            data=record.get("data", ""),
+            setting=record.get("setting", "")),
         record.get("strategy", ""))
 
 

@@ -52,6 +52,7 @@ def parts(conditions):
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),
         "optimizer": conditions.optimizer,
         "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
+        "setting": conditions.setting,
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }
