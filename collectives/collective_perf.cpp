@@ -22,7 +22,6 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
   if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
   const Plan plan = make_plan(options, set, session.world_size());
 
-  set_ctas(options.ctas);
   NcclPath path(options.path);
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");

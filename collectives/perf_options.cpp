@@ -168,7 +168,10 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .add("--register,--local-register,-R", values.registration,
            "buffers 1: registered; 2: in symmetric windows")
       .at_least(0);
-  options.add("--ctas", values.ctas, "blocks NCCL's kernels may have; 0: as it likes").at_least(0);
+  options
+      .add("--ctas,--comm-ctas", values.backend.ctas,
+           "blocks NCCL's kernels may have; 0: as it likes")
+      .at_least(0);
   options.add("--path", values.path,
               "tell which algorithm, protocol, channels and transports NCCL took; it takes time");
   options.add("--run-cycles,-N", values.cycles, "times the whole is run; 0: without end")

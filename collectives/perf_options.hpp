@@ -34,7 +34,6 @@ struct PerfOptions {
   int average = 1;
   int check = 1;
   int registration = 0;
-  int ctas = 0;
   bool path = false;
   int cycles = 1;
   int cputime = 0;

@@ -232,12 +232,6 @@ Communicator& choose_transport(const std::string& transport, Backend& backend) {
   return *backend.world;
 }
 
-void set_ctas(int ctas) {
-  if (ctas == 0) return;
-  setenv("NCCL_MIN_CTAS", std::to_string(ctas).c_str(), 1);
-  setenv("NCCL_MAX_CTAS", std::to_string(ctas).c_str(), 1);
-}
-
 ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
                NcclPath& path, Record& record) {
   const Communicator& communicator = choose_transport(options.transport, backend);

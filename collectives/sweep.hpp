@@ -13,9 +13,6 @@ namespace shakedown {
 /// The communicator that --transport names. Throws UsageError where there is none.
 Communicator& choose_transport(const std::string& transport, Backend& backend);
 
-/// What NCCL reads once per process: call it before the backend is opened.
-void set_ctas(int ctas);
-
 /// Collective. Returns fail where an element was wrong or a bar was missed.
 ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
                NcclPath& path, Record& record);

@@ -68,8 +68,9 @@ int choose_threads(const MpiSession& session, std::string& remark) {
 
 void connect(Backend& backend, const MpiSession& session) {
   Device& device = *backend.device;
-  backend.world = backend.kind == BackendKind::gpu ? gpu::make_communicator(session, device)
-                                                   : cpu::make_communicator(session, device);
+  backend.world = backend.kind == BackendKind::gpu
+                      ? gpu::make_communicator(session, device, backend.ctas)
+                      : cpu::make_communicator(session, device);
   if (backend.throttle_gbs > 0)
     backend.world =
         make_throttled_communicator(std::move(backend.world), device, backend.throttle_gbs);
@@ -121,8 +122,14 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
       backend.remark += fmt::format(", on 1 of {} GPUs: start it with launch/mpi to use them all",
                                     views[0].gpus.size());
   } else {
+    if (options.ctas > 0)
+      throw UsageError(
+          fmt::format("--ctas, --comm-ctas {}: the cpu backend has no CTAs, they are "
+                      "blocks of NCCL's kernels",
+                      options.ctas));
     backend.device = cpu::make_device(choose_threads(session, backend.remark));
   }
+  backend.ctas = options.ctas;
   backend.throttle_gbs = options.throttle_gbs;
   if (options.throttle_gbs > 0)
     backend.remark +=
@@ -136,6 +143,7 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   backend.kind = whole.kind;
   backend.remark = whole.remark;
   backend.device = whole.device;
+  backend.ctas = whole.ctas;
   backend.throttle_gbs = whole.throttle_gbs;
   connect(backend, part);
   return backend;

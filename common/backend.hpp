@@ -18,8 +18,9 @@ struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
   double throttle_gbs = 0;  // of the world's operations; 0: as fast as they go
+  int ctas = 0;             // blocks that NCCL's kernels may have; 0: as it likes
 };
-/// All but the throttle, which is declared where gradients are exchanged.
+/// All but throttle and blocks, which programs declare where it is said how they exchange.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
@@ -27,6 +28,7 @@ struct Backend {
   std::string remark;  // what was chosen and what the user may want to know of it, for people
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
+  int ctas = 0;                         // of the world, as BackendOptions has them
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };
@@ -60,7 +62,8 @@ bool built();
 /// The UUIDs of the GPUs this process sees; `problem` says why there are none.
 std::vector<std::string> visible_devices(std::string& problem);
 std::unique_ptr<Device> make_device(int index);
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                int ctas = 0);
 std::vector<LibraryVersion> library_versions();
 }  // namespace gpu
 

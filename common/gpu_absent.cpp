@@ -10,7 +10,7 @@ std::vector<std::string> visible_devices(std::string& problem) {
   return {};
 }
 std::unique_ptr<Device> make_device(int) { throw UsageError("built without gpu"); }
-std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&) {
+std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int) {
   throw UsageError("built without gpu");
 }
 std::vector<LibraryVersion> library_versions() { return {}; }

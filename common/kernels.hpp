@@ -28,13 +28,14 @@ inline constexpr std::size_t kDecayChunk = 64;
 /// One range of the flat buffers. `state` are the optimiser's own buffers.
 struct UpdateRange {
   float* master = nullptr;
-  void* compute = nullptr;  // copy in the gradient's type, or null where there is none
+  void* compute = nullptr;  // rounded copy, or null where there is none
+  DataType compute_type = DataType::float32;
   const void* gradient = nullptr;
-  DataType gradient_type = DataType::float32;
-  float* state_a = nullptr;               // sgd: momentum; adam: first moment
-  float* state_b = nullptr;               // adam: second moment
-  const std::uint8_t* decayed = nullptr;  // chunk flags of this range, or null: all decayed
-  std::size_t count = 0;                  // elements; ranges start at a chunk
+  DataType gradient_type = DataType::float32;  // where it was exchanged in another, not compute's
+  float* state_a = nullptr;                    // sgd: momentum; adam: first moment
+  float* state_b = nullptr;                    // adam: second moment
+  const std::uint8_t* decayed = nullptr;       // chunk flags of this range, or null: all decayed
+  std::size_t count = 0;                       // elements; ranges start at a chunk
 };
 
 struct SgdSettings {

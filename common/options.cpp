@@ -202,7 +202,7 @@ Option& OptionSet::add(const std::string& own_names, OptionTarget target, const 
       target);
   option->group(implementation_->group);
   Declared& declared = implementation_->declared.emplace_back(names, target, option);
-  declared.expands = is_taken;
+  declared.expands = std::holds_alternative<std::vector<std::string>*>(target);
   if (!std::holds_alternative<bool*>(target)) option->default_str(declared.default_shown);
   return declared;
 }

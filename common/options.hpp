@@ -15,7 +15,8 @@
 namespace shakedown {
 
 /// Where an option's value goes; the value it has at the declaration is the default. A bool takes
-/// on or off, and is on when the option stands alone. A list is given as a,b,c.
+/// on or off, and is on when the option stands alone. A list is given as a,b,c; in one of texts
+/// that are one_of some, "all" stands for these.
 using OptionTarget = std::variant<bool*, int*, double*, std::string*, std::vector<int>*,
                                   std::vector<double>*, std::vector<std::string>*>;
 
@@ -55,7 +56,7 @@ class OptionSet {
     return add(names, OptionTarget(&target), help);
   }
   /// The option that will be declared with `single` as its target takes a list into `list` here,
-  /// under these names before its own. "all" in it stands for every value the option can have.
+  /// under these names before its own.
   template <class T>
   void take_list(const std::string& names, T& single, std::vector<T>& list) {
     take_list(names, &single, OptionTarget(&list));

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "common/error.hpp"
-#include "training/buckets.hpp"
 
 namespace shakedown {
 namespace {
@@ -43,11 +42,13 @@ std::vector<std::size_t> block_ends(std::span<const ReadyGradient> gradients) {
   return ends;
 }
 
-BucketPlan capped_plan(std::span<const ReadyGradient> gradients, double first_cap_bytes,
-                       double cap_bytes, double backward_ms, const ExchangeTime& time) {
+BucketPlan capped_plan(std::span<const ReadyGradient> gradients, double small_cap_bytes,
+                       double cap_bytes, double backward_ms, const ExchangeTime& time,
+                       SmallBucket small) {
   std::vector<double> bytes;
   for (const ReadyGradient& gradient : gradients) bytes.push_back(gradient.bytes);
-  return plan_of(gradients, capped_ends(bytes, first_cap_bytes, cap_bytes), backward_ms, time);
+  return plan_of(gradients, bucket_ends(bytes, small_cap_bytes, cap_bytes, small), backward_ms,
+                 time);
 }
 
 BucketPlan best_plan(std::span<const ReadyGradient> gradients, double backward_ms,

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "training/buckets.hpp"
 #include "training/overlap.hpp"
 
 namespace shakedown {
@@ -28,8 +29,9 @@ std::vector<ReadyBucket> group(std::span<const ReadyGradient> gradients,
 std::vector<std::size_t> block_ends(std::span<const ReadyGradient> gradients);
 
 /// ddp_buckets' rule with caps in bytes, and what it leaves exposed.
-BucketPlan capped_plan(std::span<const ReadyGradient> gradients, double first_cap_bytes,
-                       double cap_bytes, double backward_ms, const ExchangeTime& time);
+BucketPlan capped_plan(std::span<const ReadyGradient> gradients, double small_cap_bytes,
+                       double cap_bytes, double backward_ms, const ExchangeTime& time,
+                       SmallBucket small = SmallBucket::first);
 
 /// The contiguous partition whose last bucket ends first; of equals, one with large late buckets.
 /// Exact under the model of overlap_buckets, by dynamic programming in n^2 / 2 steps: a bucket that

@@ -1,5 +1,7 @@
 #include "training/buckets.hpp"
 
+#include <algorithm>
+
 #include "common/error.hpp"
 
 namespace shakedown {
@@ -16,7 +18,22 @@ std::vector<std::size_t> capped_ends(std::span<const double> bytes, double first
   return ends;
 }
 
-std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb) {
+std::vector<std::size_t> bucket_ends(std::span<const double> bytes, double small_cap, double cap,
+                                     SmallBucket small) {
+  if (small == SmallBucket::first) return capped_ends(bytes, small_cap, cap);
+  const std::vector<double> reversed(bytes.rbegin(), bytes.rend());
+  std::vector<std::size_t> ends;  // where a bucket ends in reverse, the one behind it begins
+  for (const std::size_t end : capped_ends(reversed, small_cap, cap))
+    ends.push_back(bytes.size() - end);
+  std::reverse(ends.begin(), ends.end());
+  if (ends.empty()) return ends;
+  ends.erase(ends.begin());  // the first one's begin
+  ends.push_back(bytes.size());
+  return ends;
+}
+
+std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
+                               SmallBucket small) {
   constexpr double kMiB = 1048576;
   const auto& parameters = table.parameters();
   std::vector<double> bytes;  // in the flat order, which is the reverse
@@ -25,7 +42,7 @@ std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb,
   }
   std::vector<Range> buckets;
   std::size_t begin = 0;
-  const auto ends = capped_ends(bytes, first_cap_mb * kMiB, cap_mb * kMiB);
+  const auto ends = bucket_ends(bytes, small_cap_mb * kMiB, cap_mb * kMiB, small);
   for (const std::size_t end : ends) {
     const bool last = end == parameters.size();
     const std::size_t stop =

@@ -14,9 +14,19 @@ namespace shakedown {
 /// are never split. Returns of each bucket the index one past its last parameter.
 std::vector<std::size_t> capped_ends(std::span<const double> bytes, double first_cap, double cap);
 
-/// The rule's ranges of the flat buffer, caps in MiB. Bytes are the payload's in float32, as
-/// PyTorch counts them.
-std::vector<Range> ddp_buckets(const ParameterTable& table, double first_cap_mb, double cap_mb);
+/// Which of the buckets is the small one: the first, PyTorch's default, or the last to become
+/// ready, which backward cannot hide (PyTorch's DDP_SET_LAST_BUCKET_CAP=1).
+enum class SmallBucket { first, last };
+
+/// The rule with the small bucket at either end. `last`: buckets are formed from the last parameter
+/// on, so that the first one has what remains.
+std::vector<std::size_t> bucket_ends(std::span<const double> bytes, double small_cap, double cap,
+                                     SmallBucket small);
+
+/// Its ranges of the flat buffer, caps in MiB. Bytes are the payload's in float32, as PyTorch
+/// counts them.
+std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
+                               SmallBucket small = SmallBucket::first);
 
 /// Follows backward through the flat buffer and tells which buckets have become complete.
 class BucketProgress {

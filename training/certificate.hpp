@@ -20,7 +20,7 @@ struct Comparison {
   std::string untold;  // why nothing could be told: `expected` did not train
 };
 /// After one step from `start`, in flat buffers: of the tensor that fits worst. Tolerances follow
-/// from the gradients' type and the optimiser.
+/// from the gradients' type, the coarser where they are exchanged in another, and the optimiser.
 Comparison compare_weights(const ParameterTable& table, DataType gradient, bool adam,
                            const std::vector<float>& wanted, const std::vector<float>& got,
                            const std::vector<float>& start);

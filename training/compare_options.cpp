@@ -4,6 +4,7 @@
 
 #include "common/options.hpp"
 #include "training/data/image_folder.hpp"
+#include "training/settings.hpp"
 
 namespace shakedown {
 namespace {
@@ -22,6 +23,12 @@ void declare_options(OptionSet& options, CompareOptions& values) {
   options
       .add("--repeats", values.repeats, "times that each configuration is measured, all in turns")
       .at_least(1);
+  options
+      .add("--settings", values.settings,
+           "list of switches, each measured beside plain ddp at the first bucket cap on the most "
+           "ranks: " +
+               fmt::format("{}", fmt::join(setting_names(), ", ")))
+      .one_of(setting_names());
   options.add("--epoch-images", values.epoch_images, "of the epoch whose time is told")
       .at_least(0)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));

@@ -17,7 +17,8 @@ struct CompareOptions {
   std::vector<std::string> precisions{train.model.precision};
   std::vector<int> batch_sizes{train.batch_size};
   std::vector<double> bucket_caps_mb{train.strategy.bucket_cap_mb};
-  std::vector<int> ranks;  // empty: all of the job
+  std::vector<int> ranks;             // empty: all of the job
+  std::vector<std::string> settings;  // of training/settings.hpp
   int repeats = 3;
   int epoch_images = 0;  // 0: ImageNet's, or the folder's
 };

@@ -41,6 +41,11 @@ Json outline_of(const Configuration& configuration, const Job& job) {
                           {"data", job.data.name()}});
 }
 
+Json with_setting(Json identity, const Configuration& configuration) {
+  if (!configuration.setting.empty()) identity["setting"] = configuration.setting;
+  return identity;
+}
+
 /// Null where one of the ranks cannot: then all of them say why in result.skipped.
 std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession& ranks,
                               const Job& job) {
@@ -60,7 +65,8 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
   const bool fits =
       possible([&] {
         const EngineSettings settings = engine_settings(options, backend, job.data.classes());
-        result.identity = identity_of(settings, backend, job.data.name());
+        result.identity =
+            with_setting(identity_of(settings, backend, job.data.name()), result.configuration);
         trial = std::make_unique<Trial>(settings, options, backend);
       }) &&
       possible([&] {  // together: ranks ask one another
@@ -120,12 +126,33 @@ void take_turn(Result& result, const Job& job) {
   result.skipped = job.session.all_gather(result.skipped).front();  // rank 0 always takes part
 }
 
-/// `none` on so many ranks, if it was measured in this round; or null.
-const Result* baseline(const std::vector<Result>& results, int ranks, std::size_t round) {
-  for (const Result& r : results)
-    if (r.configuration.strategy() == "none" && r.configuration.ranks == ranks)
-      return r.steps.size() > round ? &r : nullptr;
-  return nullptr;
+/// The first that is so, if it was measured in this round; or null.
+template <class Predicate>
+const Result* measured_in(const std::vector<Result>& results, std::size_t round, Predicate&& so) {
+  const auto found = std::find_if(results.begin(), results.end(),
+                                  [&](const Result& r) { return so(r.configuration); });
+  return found != results.end() && found->steps.size() > round ? &*found : nullptr;
+}
+
+/// `none` on so many ranks; of a setting that changes how a rank computes there is none.
+const Result* baseline(const std::vector<Result>& results, const Configuration& of, int ranks,
+                       std::size_t round) {
+  const ModelOptions& model = of.options.model;
+  return measured_in(results, round, [&](const Configuration& c) {
+    return c.strategy() == "none" && c.ranks == ranks &&
+           c.options.model.precision == model.precision &&
+           c.options.model.autotune == model.autotune;
+  });
+}
+
+/// What a setting is held against; null for others.
+const Result* plain(const std::vector<Result>& results, const Configuration& of,
+                    std::size_t round) {
+  if (of.setting.empty()) return nullptr;
+  return measured_in(results, round, [&](const Configuration& c) {
+    return c.setting.empty() && c.strategy() == of.strategy() && c.ranks == of.ranks &&
+           c.options.strategy.bucket_cap_mb == of.options.strategy.bucket_cap_mb;
+  });
 }
 
 void record_profile(Result& result, const Result* none, std::size_t round, const Job& job) {
@@ -145,13 +172,15 @@ void finish_round(std::vector<Result>& results, std::size_t round, const Job& jo
   for (Result& result : results) {
     if (result.steps.size() <= round) continue;
     Json& step = result.steps[round];
-    const int ranks = result.configuration.ranks;
+    const Configuration& c = result.configuration;
     step["repeat"] = round + 1;
     step["epoch_s"] = static_cast<double>(job.epoch_images) / rate(step);
-    const Result* none = baseline(results, ranks, round);
+    const Result* none = baseline(results, c, c.ranks, round);
     if (none != nullptr) step["efficiency_vs_none"] = rate(step) / rate(none->steps[round]);
-    if (const Result* single = baseline(results, 1, round))
-      step["efficiency_vs_single"] = rate(step) / (ranks * rate(single->steps[round]));
+    if (const Result* single = baseline(results, c, 1, round))
+      step["efficiency_vs_single"] = rate(step) / (c.ranks * rate(single->steps[round]));
+    if (const Result* without = plain(results, c, round))
+      step["speedup_vs_plain"] = rate(step) / rate(without->steps[round]);
     job.record.write("step", step);
     record_profile(result, none, round, job);
   }
@@ -169,7 +198,7 @@ void tell_turn(const Result& result, int round, const Job& job) {
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
   for (const Configuration& c : bench)
-    results.push_back({c, outline_of(c, job), {}, {}, {}, {}, {}, {}, {}});
+    results.push_back({c, with_setting(outline_of(c, job), c), {}, {}, {}, {}, {}, {}, {}});
   for (int round = 0; round < job.options.repeats; ++round) {
     for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;

@@ -78,13 +78,21 @@ std::string title_of(const TrainOptions& o, const Job& job) {
                      o.model.image_size, o.model.image_size, job.options.repeats);
 }
 
+Column strategy_column(const std::vector<Result>& results) {
+  constexpr std::size_t kUsual = 24;
+  std::size_t width = kUsual;
+  for (const Result& result : results)
+    width = std::max(width, strategy_label(result.configuration).size());
+  return {"", "strategy", static_cast<int>(width)};
+}
+
 std::vector<std::string> row_start(const Result& result) {
   return {strategy_label(result.configuration), std::to_string(result.configuration.ranks)};
 }
 
 std::string speed_table(const std::vector<Result>& results, BackendKind backend) {
   const std::vector<Column> columns{
-      {"", "strategy", 24},
+      strategy_column(results),
       {"", "ranks", 5},
       {"images/s", "total", 10},
       {"images/s", backend == BackendKind::gpu ? "per GPU" : "per rank", 9},
@@ -130,7 +138,7 @@ std::string sources_of(const std::vector<Result>& results) {
 
 std::string cost_table(const std::vector<Result>& results, long epoch_images) {
   const std::vector<Column> columns{
-      {"", "strategy", 24},
+      strategy_column(results),
       {"", "ranks", 5},
       {"", "an epoch", 8},
       {"memory,", "rank 0", 10},
@@ -163,6 +171,22 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
                     epoch_images, sources_of(results));
 }
 
+std::string settings_table(const std::vector<Result>& results) {
+  const std::vector<Column> columns{
+      {"", "setting", 24}, {"images/s,", "% of plain", 20}, {"step", "ms", 22}};
+  std::string rows;
+  const Configuration* last = nullptr;
+  for (const Result& result : results) {
+    if (!result.measured() || result.configuration.setting.empty()) continue;
+    last = &result.configuration;
+    rows += row(columns, {last->setting, percent(result, "speedup_vs_plain"), step_ms(result)});
+  }
+  if (last == nullptr) return "";
+  Configuration without = *last;
+  without.setting.clear();
+  return fmt::format("\nwhat a setting makes of {}\n", label_of(without)) + heading(columns) + rows;
+}
+
 /// Median over the rounds.
 std::string term(const Result& result, const char* key, int decimals = 2) {
   std::vector<double> values;
@@ -180,11 +204,11 @@ std::string percent_of(const Result& result, const char* key) {
 
 std::string time_table(const std::vector<Result>& results) {
   const std::vector<Column> columns{
-      {"", "strategy", 24},    {"", "ranks", 5},          {"step,", "traced", 8},
-      {"=", "compute", 8},     {"+ exposed", "comm.", 9}, {"+ inter-", "ference", 8},
-      {"+ input", "stall", 7}, {"+ opti-", "mizer", 7},   {"+ resi-", "dual", 7},
-      {"residual", "%", 8},    {"hidden", "comm.", 7},    {"slows", "compute %", 9},
-      {"comm.", "alone", 7},   {"no", "overlap", 8},      {"no", "comm.", 7},
+      strategy_column(results), {"", "ranks", 5},          {"step,", "traced", 8},
+      {"=", "compute", 8},      {"+ exposed", "comm.", 9}, {"+ inter-", "ference", 8},
+      {"+ input", "stall", 7},  {"+ opti-", "mizer", 7},   {"+ resi-", "dual", 7},
+      {"residual", "%", 8},     {"hidden", "comm.", 7},    {"slows", "compute %", 9},
+      {"comm.", "alone", 7},    {"no", "overlap", 8},      {"no", "comm.", 7},
   };
   std::string text = "\nwhere the time of a step goes, ms\n" + heading(columns);
   for (const Result& r : results) {
@@ -222,7 +246,8 @@ std::string strategy_label(const Configuration& c) {
   const std::string& strategy = c.strategy();
   if (strategy == "none" && c.ranks == 1) return "none (single)";
   if (!find_volume(strategy).buckets) return strategy;
-  return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
+  return fmt::format("{}, {:g} MiB{}{}", strategy, c.options.strategy.bucket_cap_mb,
+                     c.setting.empty() ? "" : ", ", c.setting);
 }
 
 std::string label_of(const Configuration& c) {
@@ -233,7 +258,8 @@ std::string table_of(const std::vector<Result>& results, const Job& job) {
   std::string text =
       title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
   if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
-    text += "\n" + cost_table(results, job.epoch_images) + time_table(results);
+    text += "\n" + cost_table(results, job.epoch_images) + settings_table(results) +
+            time_table(results);
   for (const Result& result : results) {
     const Verdict verdict = verdict_of(result);
     if (verdict.verdict == "PASS" || !result.skipped.empty()) continue;

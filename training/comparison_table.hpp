@@ -11,7 +11,7 @@ namespace shakedown {
 /// What the job compares, and where.
 std::string headline(const Job& job);
 
-/// "ddp, 25 MiB".
+/// "ddp, 25 MiB", or with a setting "ddp, 25 MiB, bucket-copy".
 std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);

@@ -4,6 +4,7 @@
 
 #include "common/error.hpp"
 #include "resnet/precision.hpp"
+#include "training/settings.hpp"
 #include "training/volumes.hpp"
 
 namespace shakedown {
@@ -29,25 +30,52 @@ std::vector<std::string> precisions_of(const CompareOptions& options, BackendKin
 void add(Bench& bench, const TrainOptions& base, const std::string& strategy, double bucket_cap_mb,
          int ranks) {
   const auto same = [&](const Configuration& known) {
-    return known.strategy() == strategy && known.ranks == ranks &&
+    return known.setting.empty() && known.strategy() == strategy && known.ranks == ranks &&
            known.options.strategy.bucket_cap_mb == bucket_cap_mb;
   };
   if (std::any_of(bench.begin(), bench.end(), same)) return;
-  Configuration& added = bench.emplace_back(Configuration{base, ranks});
+  Configuration& added = bench.emplace_back(Configuration{base, ranks, ""});
   added.options.strategy.strategy = strategy;
   added.options.strategy.bucket_cap_mb = bucket_cap_mb;
 }
 
-Bench bench_of(const CompareOptions& options, const TrainOptions& base, int world_size) {
+/// Of those that the job has, if it has any of them.
+int most_ranks(const std::vector<int>& ranks, int world_size) {
+  int most = 0;
+  for (int n : ranks)
+    if (n <= world_size) most = std::max(most, n);
+  return most > 0 ? most : *std::max_element(ranks.begin(), ranks.end());
+}
+
+/// Plain ddp, and beside it what differs in one switch.
+void add_settings(Bench& bench, const CompareOptions& options, const TrainOptions& base, int ranks,
+                  BackendKind backend) {
+  const auto& asked = options.settings;
+  if (asked.empty()) return;
+  TrainOptions plain = base;
+  plain.strategy.strategy = "ddp";
+  plain.strategy.bucket_cap_mb = options.bucket_caps_mb.front();
+  add(bench, plain, "ddp", plain.strategy.bucket_cap_mb, ranks);
+  for (const Setting& setting : settings()) {
+    if (std::find(asked.begin(), asked.end(), setting.name) == asked.end()) continue;
+    Configuration changed{plain, ranks, setting.name};
+    if (setting.change(changed.options, backend)) bench.push_back(std::move(changed));
+  }
+}
+
+Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendKind backend,
+               int world_size) {
   const std::vector<double>& caps = options.bucket_caps_mb;
   Bench bench;
   add(bench, base, "none", caps.front(), 1);
-  for (int ranks : options.ranks.empty() ? std::vector<int>{world_size} : options.ranks) {
+  const auto ranks_asked = options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
+  for (int ranks : ranks_asked) {
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
         add(bench, base, strategy, find_volume(strategy).buckets ? cap : caps.front(), ranks);
   }
+  add_settings(bench, options, base, most_ranks(ranks_asked, world_size), backend);
   return bench;
 }
 
@@ -64,7 +92,7 @@ std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend
         base.model.model = model;
         base.model.precision = precision;
         base.batch_size = batch_size;
-        benches.push_back(bench_of(options, base, world_size));
+        benches.push_back(bench_of(options, base, backend, world_size));
       }
   return benches;
 }

@@ -10,14 +10,15 @@ namespace shakedown {
 
 struct Configuration {
   TrainOptions options;
-  int ranks = 1;  // the job's first
+  int ranks = 1;        // the job's first
+  std::string setting;  // that it differs in from plain ddp (training/settings.hpp), or empty
 
   const std::string& strategy() const { return options.strategy.strategy; }
 };
 
 /// Configurations of one model, precision and batch: measured in turns and held against one
 /// another. The first is `none` on one rank, and each number of ranks has its `none`, asked for or
-/// not.
+/// not; settings have their plain ddp.
 using Bench = std::vector<Configuration>;
 
 /// All combinations of the options' lists, each once; a bucket cap counts only where there are

@@ -91,8 +91,8 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
                                  entry.ranks.least, ranks.size()));
   strategy_.reset();  // its memory first
   strategy_ = entry.make({device(), *stream_, ranks, network_.table(), network_.weights(),
-                          static_cast<StepScalars*>(scalars_.data()),
-                          scales_loss(settings_.network.precision), settings_.strategy, timeline_});
+                          static_cast<StepScalars*>(scalars_.data()), scales_loss(),
+                          settings_.strategy, timeline_});
   network_.set_layout(strategy_->layout());
   optimizer_.own(strategy_->owned());
   sum_ = FlatBuffer();
@@ -112,7 +112,7 @@ void Engine::restart() {
         network_.take(read_safetensors(settings_.weights_file), settings_.weights_file, master);
   optimizer_.reset();
   StepScalars scalars;
-  if (scales_loss(settings_.network.precision)) scalars.loss_scale = kInitialLossScale;
+  if (scales_loss()) scalars.loss_scale = kInitialLossScale;
   upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));
   learning_rate_ = -1;
   set_weights(master);
@@ -185,6 +185,14 @@ void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
   }
 }
 
+// What is exchanged in float16 has float16's range, whatever it was computed in: small gradients
+// would vanish, and large ones become infinite unseen. (PyTorch's fp16_compress_hook leaves it to
+// the user to scale the loss.)
+bool Engine::scales_loss() const {
+  return shakedown::scales_loss(settings_.network.precision) ||
+         exchanged_type() == DataType::float16;
+}
+
 // The host runs at most two steps ahead; one when micro-batches make a step long.
 void Engine::wait_for_room() {
   const long ahead = settings_.accumulate > 1 ? 1 : 2;
@@ -209,7 +217,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
                               *stream_);
   learning_rate_ = learning_rate;
 
-  const bool scaled = scales_loss(settings_.network.precision);
+  const bool scaled = scales_loss();
   if (computes()) {
     std::vector<Share> shares;
     for (int micro_batch = 0; micro_batch < settings_.accumulate; ++micro_batch) {

@@ -76,6 +76,10 @@ class Engine {
   /// Whether this rank has a part of the batch, and how many do.
   bool computes() const { return strategy_entry().computes(backend_.world->rank()); }
   int ranks_computing() const { return strategy_entry().computing(backend_.world->size()); }
+  /// Of the gradients on their way between ranks.
+  DataType exchanged_type() const {
+    return shakedown::exchanged_type(settings_.strategy, network_.weights().type());
+  }
   int first_computing() const { return strategy_entry().computes(0) ? 0 : 1; }
   const EngineSettings& settings() const { return settings_; }
   /// What starting from `weights_file` had to say, for people.
@@ -87,6 +91,7 @@ class Engine {
  private:
   std::size_t bytes_needed(const Network& network) const;
   void check_memory(int ranks_on_device) const;
+  bool scales_loss() const;
   void wait_for_room();
   void end_step();
   void train_micro_batch(const LoadBatch& load_batch, int micro_batch);

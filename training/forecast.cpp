@@ -38,13 +38,13 @@ double step_value(const Result& result, const char* key) {
 const TrainOptions& options_of(const Result& result) { return result.configuration.options; }
 int batch_of(const Result& result) { return result.identity.at("batch_size").get<int>(); }
 
-/// Results of one model and precision.
+/// Results of one model and precision; none of settings, which the model does not describe.
 using Group = std::vector<const Result*>;
 
 std::vector<Group> groups_of(const std::vector<Result>& results) {
   std::vector<Group> groups;
   for (const Result& result : results) {
-    if (!result.measured()) continue;
+    if (!result.measured() || !result.configuration.setting.empty()) continue;
     const auto same = [&](const Group& group) {
       const ModelOptions& known = options_of(*group.front()).model;
       return known.model == options_of(result).model.model &&
@@ -115,6 +115,14 @@ double worst(const LinkFit& fit) {
   return error;
 }
 
+/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
+double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
+  StrategyOptions o = options.strategy;
+  if (o.strategy == "none") o.strategy = "ddp";
+  const DataType computed = compute_type(parse_precision(options.model.precision, backend));
+  return static_cast<double>(size_of(exchanged_type(o, computed))) / sizeof(float);
+}
+
 /// What was measured as `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
                      BackendKind backend) {
@@ -127,7 +135,9 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   scenario.star = links.star.link;
   scenario.first_bucket_mb = o.strategy.first_bucket_mb;
   scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
-  scenario.gradient_bytes_factor = scenario.weight_bytes_factor = inputs.sent_bytes_factor;
+  scenario.small_bucket = small_bucket(o.strategy);
+  scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);
+  scenario.weight_bytes_factor = inputs.sent_bytes_factor;
   scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
   if (o.strategy.ps_partition_mb > 0) {
     double bytes = 0;
@@ -144,6 +154,7 @@ bool described(const Result& result) {
   const auto known = predicted_strategies();
   if (std::find(known.begin(), known.end(), o.strategy) == known.end()) return false;
   if (o.strategy == "all-reduce" && o.per_tensor) return false;
+  if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
   return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
 }
 
@@ -247,8 +258,9 @@ class Forecast {
     const double backward_ms = model_.backward_ms(scenario_);
     const ExchangeTime time = time_of(ring_all_reduce(scenario_.world_size), scenario_.ring,
                                       scenario_.gradient_bytes_factor);
-    const BucketPlan rule = capped_plan(gradients, scenario_.first_bucket_mb * kMebibyte,
-                                        scenario_.bucket_cap_mb * kMebibyte, backward_ms, time);
+    const BucketPlan rule =
+        capped_plan(gradients, scenario_.first_bucket_mb * kMebibyte,
+                    scenario_.bucket_cap_mb * kMebibyte, backward_ms, time, scenario_.small_bucket);
     const BucketPlan best = best_plan(gradients, backward_ms, time);
     std::vector<double> sizes;
     std::string listed;
@@ -309,7 +321,9 @@ class Forecast {
       names.push_back(fmt::format("{:.3g} GB/s", bandwidth / kGigabyte));
     for (const std::string& name : names) columns.push_back({"", name.c_str(), 26});
     std::string text = heading(columns);
-    const auto map = map_winners(model_, scenario_, strategies, batches, bandwidths);
+    Scenario computed = scenario_;  // a type that all of them can exchange
+    computed.gradient_bytes_factor = computed.weight_bytes_factor;
+    const auto map = map_winners(model_, computed, strategies, batches, bandwidths);
     for (std::size_t b = 0; b < batches.size(); ++b) {
       std::vector<std::string> cells{fmt::format("  {:>5}", batches[b])};
       for (std::size_t w = 0; w < bandwidths.size(); ++w) {

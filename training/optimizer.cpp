@@ -48,7 +48,9 @@ void Optimizer::reset() {
 UpdateRange Optimizer::part(Range range, ConstView gradient) const {
   UpdateRange part;
   part.master = static_cast<float*>(weights_.master(range).data);
-  part.compute = weights_.copy_of(range).data;
+  const View copy = weights_.copy_of(range);
+  part.compute = copy.data;
+  part.compute_type = copy.type;
   part.gradient = gradient.data;
   part.gradient_type = gradient.type;
   part.state_a = static_cast<float*>(state_a_.at(range).data);

@@ -1,9 +1,28 @@
 #include "training/strategy.hpp"
 
+#include <fmt/format.h>
+
 #include "common/error.hpp"
 #include "training/shards.hpp"
 
 namespace shakedown {
+
+SmallBucket small_bucket(const StrategyOptions& options) {
+  return options.bucket_order == "small-last" ? SmallBucket::last : SmallBucket::first;
+}
+
+DataType exchanged_type(const StrategyOptions& options, DataType computed) {
+  if (options.grad_dtype == "auto" || options.strategy == "none") return computed;
+  const StrategyEntry& entry = find_strategy(options.strategy);
+  if (!entry.any_type)
+    throw UsageError(fmt::format("--grad-dtype {}: --strategy {} exchanges what was computed",
+                                 options.grad_dtype, entry.name));
+  for (const auto& [name, type] :
+       {std::pair{"fp32", DataType::float32}, std::pair{"fp16", DataType::float16},
+        std::pair{"bf16", DataType::bfloat16}})
+    if (options.grad_dtype == name) return type;
+  throw InternalError("--grad-dtype " + options.grad_dtype);
+}
 
 void Strategy::serve(const Update&) { throw InternalError("every rank of this strategy computes"); }
 

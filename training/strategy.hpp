@@ -14,6 +14,7 @@
 #include "common/kernels.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/weights.hpp"
+#include "training/buckets.hpp"
 #include "training/timeline.hpp"
 
 namespace shakedown {
@@ -22,16 +23,26 @@ class OptionSet;
 
 struct StrategyOptions {
   std::string strategy = "ddp";
-  double bucket_cap_mb = 25;   // MiB
-  double first_bucket_mb = 1;  // MiB
-  bool no_overlap = false;     // the stream that computes exchanges too
-  bool per_tensor = false;     // all-reduce: one operation a parameter
+  double bucket_cap_mb = 25;           // MiB
+  double first_bucket_mb = 1;          // MiB, of the small bucket
+  std::string bucket_order = "ddp";    // or small-last
+  std::string grad_dtype = "auto";     // what is exchanged; auto: what was computed
+  bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back
+  bool broadcast_buffers = false;      // ddp: rank 0's running statistics, before each forward
+  std::string comm_priority = "high";  // of the stream that exchanges, or normal
+  bool no_overlap = false;             // the stream that computes exchanges too
+  bool per_tensor = false;             // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
   bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
+SmallBucket small_bucket(const StrategyOptions& options);
+/// Of the gradients that the strategy exchanges, where they were computed in `computed`. Throws
+/// UsageError where it cannot exchange what --grad-dtype asks for; `none` exchanges nothing, and is
+/// what others are held against.
+DataType exchanged_type(const StrategyOptions& options, DataType computed);
 
 /// What this rank updates after a step.
 struct Share {
@@ -142,6 +153,7 @@ struct StrategyEntry {
   bool ranks_agree;
   bool each_updates_all;  // else each element is updated on one rank
   bool overlaps;          // it exchanges while the rank computes
+  bool any_type = false;  // it can exchange gradients in another type than they were computed in
   StrategyRanks ranks;
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 

@@ -54,7 +54,8 @@ void add_exchange(Json& record, const Engine& engine, double counted, double ove
                   const ThroughputSettings& settings, const MpiSession& session) {
   const Network& network = engine.network();
   const DataType type = network.weights().type();
-  const StepVolume step = volume_of(network.table(), type, type, engine.settings().accumulate);
+  const StepVolume step =
+      volume_of(network.table(), engine.exchanged_type(), type, engine.settings().accumulate);
   record["bytes_per_step_predicted"] = session.all_gather(
       bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
   const auto by_communicator = session.all_gather(counted / settings.iterations);
@@ -167,7 +168,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["process_memory_bytes"] = session.all_gather(
       gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
   record["graph"] = false;
-  record["grad_dtype"] = name_of(compute_type(s.network.precision));
+  record["grad_dtype"] = name_of(engine.exchanged_type());
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] =

@@ -35,6 +35,11 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "slow the exchange down to so many GB/s each way, to see what a slow network makes of "
            "it; 0: as fast as it goes")
       .at_least(0);
+  options
+      .add("--comm-ctas,--ctas", values.backend.ctas,
+           "blocks NCCL's kernels may have, which take multiprocessors from what computes; 0: as "
+           "NCCL likes")
+      .at_least(0);
   declare_options(options, values.optimizer);
   options.heading("Data");
   options

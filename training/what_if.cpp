@@ -75,10 +75,10 @@ struct Exchanges {
   Communication bucketed(const Exchange& exchange) const {
     constexpr double kMebibyte = 1 << 20;
     if (!scenario.overlap) return {0, gradient_time(exchange).ms(bytes)};
-    const Overlap overlap =
-        capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
-                    scenario.bucket_cap_mb * kMebibyte, backward_ms, gradient_time(exchange))
-            .overlap;
+    const Overlap overlap = capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
+                                        scenario.bucket_cap_mb * kMebibyte, backward_ms,
+                                        gradient_time(exchange), scenario.small_bucket)
+                                .overlap;
     return {overlap.hidden_ms, overlap.exposed_ms};
   }
 

@@ -49,13 +49,14 @@ struct MeasuredStep {
 /// What to predict.
 struct Scenario {
   int world_size = 1;
-  int batch_size = 1;                // per rank that computes, of a micro-batch
-  int accumulate = 1;                // micro-batches an update
-  LinkCost ring;                     // of ring exchanges
-  LinkCost star;                     // of sends and receives between one rank and the others
-  int partitions = 1;                // parameter-server: in which push and pull overlap
-  double first_bucket_mb = 1;        // MiB of float32, as DDP counts
-  double bucket_cap_mb = 25;         // MiB
+  int batch_size = 1;          // per rank that computes, of a micro-batch
+  int accumulate = 1;          // micro-batches an update
+  LinkCost ring;               // of ring exchanges
+  LinkCost star;               // of sends and receives between one rank and the others
+  int partitions = 1;          // parameter-server: in which push and pull overlap
+  double first_bucket_mb = 1;  // MiB of float32, as DDP counts; of the small bucket
+  double bucket_cap_mb = 25;   // MiB
+  SmallBucket small_bucket = SmallBucket::first;
   double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16
   double weight_bytes_factor = 1;    // the same for weights
   double compute_speedup = 1;        // of forward and backward against those measured

@@ -50,6 +50,10 @@ std::uint64_t occupy(std::uint64_t& free_at, std::uint64_t began, std::uint64_t 
   return free_at = std::max(free_at, began) + needed;
 }
 
+ConstView gradient_of(const UpdateRange& range) {
+  return {range.gradient, range.count, range.gradient_type, Place::device};
+}
+
 template <class Body>
 void parallel_for(std::size_t count, Body&& body) {
 #pragma omp parallel for simd schedule(static)
@@ -118,10 +122,11 @@ void CpuKernels::sgd(const UpdateRange& range, const SgdSettings& settings,
   const float rate = scalars->learning_rate;
   const UpdateRange r = range;
   const SgdSettings s = settings;
-  const auto* gradient = static_cast<const float*>(r.gradient);
-  parallel_for(r.count, [=](std::size_t i) {
-    const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
-    sgd_update(r.master[i], r.state_a[i], gradient[i] * unscale, decayed, s, rate);
+  dispatch(gradient_of(r), [&](const auto* gradient) {
+    parallel_for(r.count, [=](std::size_t i) {
+      const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
+      sgd_update(r.master[i], r.state_a[i], load(gradient[i]) * unscale, decayed, s, rate);
+    });
   });
 }
 
@@ -133,10 +138,12 @@ void CpuKernels::adam(const UpdateRange& range, const AdamSettings& settings,
   const AdamStep step = adam_step(settings, *scalars);
   const UpdateRange r = range;
   const AdamSettings s = settings;
-  const auto* gradient = static_cast<const float*>(r.gradient);
-  parallel_for(r.count, [=](std::size_t i) {
-    const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
-    adam_update(r.master[i], r.state_a[i], r.state_b[i], gradient[i] * unscale, decayed, s, step);
+  dispatch(gradient_of(r), [&](const auto* gradient) {
+    parallel_for(r.count, [=](std::size_t i) {
+      const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
+      adam_update(r.master[i], r.state_a[i], r.state_b[i], load(gradient[i]) * unscale, decayed, s,
+                  step);
+    });
   });
 }
 

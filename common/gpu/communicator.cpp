@@ -67,13 +67,16 @@ ncclRedOp_t nccl_operation(Reduction op) {
 
 /// ncclCommInitRank, in a thread: it has no time-out of its own and waits for every rank for ever.
 /// Throws TimeoutError past timeout_s; the thread is left behind then, as the job is at its end.
-ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, double timeout_s) {
+/// `ctas` are the blocks that kernels have; 0: as many as NCCL likes.
+ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double timeout_s) {
   int device = 0;
   CHECK_CUDA(cudaGetDevice(&device));
   std::packaged_task<ncclComm_t()> task([=] {
     CHECK_CUDA(cudaSetDevice(device));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (ctas > 0) config.minCTAs = config.maxCTAs = ctas;
     ncclComm_t comm = nullptr;
-    CHECK_NCCL(ncclCommInitRank(&comm, ranks, id, rank), nullptr);
+    CHECK_NCCL(ncclCommInitRankConfig(&comm, ranks, id, rank, &config), nullptr);
     return comm;
   });
   std::future<ncclComm_t> comm = task.get_future();
@@ -141,14 +144,14 @@ class NcclMemory final : public TransportMemory {
 class NcclCommunicator final : public Communicator {
  public:
   /// `host` spans the same ranks and carries what NCCL does not: the barrier and the bootstrap.
-  NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, double timeout_s)
-      : host_(std::move(host)), device_(device), timeout_s_(timeout_s) {
+  NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, int ctas, double timeout_s)
+      : host_(std::move(host)), device_(device), ctas_(ctas), timeout_s_(timeout_s) {
     ncclUniqueId id{};
     if (host_->rank() == 0) CHECK_NCCL(ncclGetUniqueId(&id), nullptr);
     const auto stream = device_.make_stream();
     const View bytes(&id, sizeof(id), DataType::uint8, Place::host);
     host_->broadcast(bytes, bytes, 0, *stream);
-    comm_ = init_rank(id, host_->size(), host_->rank(), timeout_s_);
+    comm_ = init_rank(id, host_->size(), host_->rank(), ctas_, timeout_s_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
@@ -279,7 +282,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, timeout_s_);
+    return std::make_unique<NcclCommunicator>(host_->split(color, key), device_, ctas_, timeout_s_);
   }
 
   void wait(const Event& event, HostWait how) override {
@@ -327,6 +330,7 @@ class NcclCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> host_;
   Device& device_;
+  int ctas_;
   double timeout_s_;
   ncclComm_t comm_ = nullptr;
   int exceptions_ = std::uncaught_exceptions();
@@ -334,8 +338,9 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device) {
-  return std::make_unique<NcclCommunicator>(make_mpi_communicator(session, device), device,
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                int ctas) {
+  return std::make_unique<NcclCommunicator>(make_mpi_communicator(session, device), device, ctas,
                                             session.timeout_s());
 }
 

@@ -36,6 +36,18 @@ void dispatch(BasicView<Byte> x, Body&& body) {
   }
 }
 
+/// The same with typed pointers to the gradients and to the copy of the weights, which is null and
+/// of the gradients' type where there is none.
+template <class Body>
+void dispatch(const UpdateRange& range, Body&& body) {
+  const ConstView gradients(range.gradient, range.count, range.gradient_type, Place::device);
+  const View copy(range.compute, range.count, range.compute_type, Place::device);
+  dispatch(gradients, [&]<class Gradient>(const Gradient* gradient) {
+    if (copy.data == nullptr) return body(gradient, static_cast<Gradient*>(nullptr));
+    dispatch(copy, [&](auto* compute) { body(gradient, compute); });
+  });
+}
+
 /// Loads kGroup floats from `from`, fewer at the end of the array.
 template <class T>
 __device__ void load_group(const T* from, std::size_t first, std::size_t count,
@@ -113,7 +125,7 @@ __global__ void check_finite_kernel(const T* from, StepScalars* scalars, std::si
   if (!finite) scalars->finite = 0;  // every writer writes the same
 }
 
-template <class T>
+template <class Gradient, class Compute>
 __global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalars* scalars) {
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
@@ -125,14 +137,14 @@ __global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalar
   float g[kGroup];
   load_group(r.master, first, r.count, w);
   load_group(r.state_a, first, r.count, m);
-  load_group(static_cast<const T*>(r.gradient), first, r.count, g);
+  load_group(static_cast<const Gradient*>(r.gradient), first, r.count, g);
   for (int i = 0; i < kGroup; ++i) sgd_update(w[i], m[i], g[i] * unscale, decayed, settings, rate);
   store_group(r.master, first, r.count, w);
   store_group(r.state_a, first, r.count, m);
-  if (r.compute != nullptr) store_group(static_cast<T*>(r.compute), first, r.count, w);
+  if (r.compute != nullptr) store_group(static_cast<Compute*>(r.compute), first, r.count, w);
 }
 
-template <class T>
+template <class Gradient, class Compute>
 __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScalars* scalars) {
   __shared__ AdamStep step;
   if (threadIdx.x == 0) step = adam_step(settings, *scalars);
@@ -148,13 +160,13 @@ __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScal
   load_group(r.master, first, r.count, w);
   load_group(r.state_a, first, r.count, m);
   load_group(r.state_b, first, r.count, v);
-  load_group(static_cast<const T*>(r.gradient), first, r.count, g);
+  load_group(static_cast<const Gradient*>(r.gradient), first, r.count, g);
   for (int i = 0; i < kGroup; ++i)
     adam_update(w[i], m[i], v[i], g[i] * unscale, decayed, settings, step);
   store_group(r.master, first, r.count, w);
   store_group(r.state_a, first, r.count, m);
   store_group(r.state_b, first, r.count, v);
-  if (r.compute != nullptr) store_group(static_cast<T*>(r.compute), first, r.count, w);
+  if (r.compute != nullptr) store_group(static_cast<Compute*>(r.compute), first, r.count, w);
 }
 
 __global__ void gather_chunks_kernel(float* to, const float* from, const std::int64_t* sources) {
@@ -259,21 +271,21 @@ void CudaKernels::check_finite(ConstView x, StepScalars* scalars, Stream& stream
 
 void CudaKernels::sgd(const UpdateRange& range, const SgdSettings& settings,
                       const StepScalars* scalars, Stream& stream) const {
-  dispatch(ConstView(range.gradient, range.count, range.gradient_type, Place::device),
-           [&]<class T>(const T*) {
-             sgd_kernel<T><<<blocks_for(range.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-                 range, settings, scalars);
-           });
+  dispatch(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
+    sgd_kernel<Gradient, Compute>
+        <<<blocks_for(range.count / kGroup + 1), kThreads, 0, native(stream)>>>(range, settings,
+                                                                                scalars);
+  });
   CHECK_LAUNCH();
 }
 
 void CudaKernels::adam(const UpdateRange& range, const AdamSettings& settings,
                        const StepScalars* scalars, Stream& stream) const {
-  dispatch(ConstView(range.gradient, range.count, range.gradient_type, Place::device),
-           [&]<class T>(const T*) {
-             adam_kernel<T><<<blocks_for(range.count / kGroup + 1), kThreads, 0, native(stream)>>>(
-                 range, settings, scalars);
-           });
+  dispatch(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
+    adam_kernel<Gradient, Compute>
+        <<<blocks_for(range.count / kGroup + 1), kThreads, 0, native(stream)>>>(range, settings,
+                                                                                scalars);
+  });
   CHECK_LAUNCH();
 }
 

@@ -45,15 +45,17 @@ def exported(summary, measured):
 
 
 def write_exports(summary, folder):
-    """The first configuration (the trained before the only timed, then most ranks) at the top, all
-    others of the strategy in a list, in the same form. Returns the paths."""
+    """The first configuration (the trained before the only timed, then those without a setting of
+    bin/compare, then most ranks) at the top, all others of the strategy in a list, in the same
+    form. Returns the paths."""
     strategies = {}
     for measured in summary.measured.values():
         if measured.rate or measured.histories:
             strategies.setdefault(measured.strategy, []).append(measured)
     paths = []
     for strategy, found in strategies.items():
-        found.sort(key=lambda measured: (not measured.histories, -measured.conditions.world_size))
+        found.sort(key=lambda measured: (not measured.histories, measured.conditions.setting != "",
+                                         -measured.conditions.world_size))
         first, *others = (exported(summary, measured) for measured in found)
         path = folder / file_name(strategy)
         path.write_text(json.dumps({**first, "other_configurations": others}, indent=1) + "\n")

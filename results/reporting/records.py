@@ -61,7 +61,8 @@ class Conditions(NamedTuple):
     world_size: int
     optimizer: str
     data: str
-    throttle_gbs: float  # 0: the exchange was not slowed down
+    throttle_gbs: float = 0  # 0: the exchange was not slowed down
+    setting: str = ""  # of bin/compare --settings, else empty
 
 
 class Configuration(NamedTuple):
@@ -88,7 +89,8 @@ def configuration_of(run, record):
             world_size=number(record, "world_size") or number(header, "world_size") or 0,
             optimizer=record.get("optimizer", ""),
             data=record.get("data", ""),
-            throttle_gbs=number(record, "throttle_gbs") or 0),
+            throttle_gbs=number(record, "throttle_gbs") or 0,
+            setting=record.get("setting", "")),
         record.get("strategy", ""))
 
 

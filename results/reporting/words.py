@@ -54,6 +54,7 @@ def parts(conditions):
         "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
         "throttle_gbs": f"exchange throttled to {conditions.throttle_gbs:g} GB/s"
                         if conditions.throttle_gbs else "",
+        "setting": conditions.setting,
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }

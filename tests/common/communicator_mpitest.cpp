@@ -294,6 +294,25 @@ TEST_CASE("an operation that a rank never joins times out and says what it was",
   session.barrier();
 }
 
+TEST_CASE("a communicator whose kernels may have one block reduces, split or not",
+          "[communicator]") {
+  const MpiSession& session = test::session();
+  for (BackendKind kind : test::backends()) {
+    if (kind != BackendKind::gpu) continue;
+    const Backend backend = test::open_backend_of(kind);
+    const auto few = gpu::make_communicator(session, *backend.device, 1);
+    const auto part = few->split(0, session.rank());
+    const auto stream = backend.device->make_stream();
+    for (Communicator* communicator : {few.get(), part.get()}) {
+      const Buffer sum = test::to_device(*backend.device, *stream, std::vector<float>(1 << 20, 1));
+      const View view = sum.view(DataType::float32);
+      communicator->all_reduce(view, view, Reduction::sum, *stream);
+      CHECK(download<float>(*backend.device, *stream, sum.data(), view.count) ==
+            std::vector<float>(view.count, static_cast<float>(session.world_size())));
+    }
+  }
+}
+
 TEST_CASE("a rank that never joins NCCL's communicator is not waited for for ever",
           "[communicator]") {
   const MpiSession& session = test::session();

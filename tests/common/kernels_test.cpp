@@ -172,6 +172,54 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[kernels]") {
   CHECK(rig.floats(a, count) == momentum);
 }
 
+// Gradients that were exchanged in another type than they, and the weights' copy, are computed in.
+TEST_CASE("optimisers take gradients of any type beside a copy of any other", "[kernels]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  const bool sgd = GENERATE(true, false);
+  const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
+  CAPTURE(name_of(rig.device->kind()), sgd, name_of(type));
+  const std::size_t count = 300;
+  const Weights h(count);
+  const auto update = [&](ConstView gradient, View copy) {
+    const Buffer w = rig.of(h.w);
+    const Buffer a = rig.of(h.a);
+    const Buffer b = rig.of(h.b);
+    rig.set({.learning_rate = 0.1F, .loss_scale = 4});
+    UpdateRange range;
+    range.master = static_cast<float*>(w.data());
+    range.compute = copy.data;
+    range.compute_type = copy.type;
+    range.gradient = gradient.data;
+    range.gradient_type = gradient.type;
+    range.state_a = static_cast<float*>(a.data());
+    range.state_b = static_cast<float*>(b.data());
+    range.count = count;
+    if (sgd)
+      rig.kernels.sgd(range, {}, rig.on_device(), *rig.stream);
+    else
+      rig.kernels.adam(range, {}, rig.on_device(), *rig.stream);
+    return rig.floats(w, count);
+  };
+
+  const Buffer narrow(*rig.device, count * size_of(type));
+  const Buffer wide(*rig.device, count * sizeof(float));
+  const View rounded = wide.view(DataType::float32);
+  rig.kernels.convert(rig.of(h.g).view(DataType::float32), narrow.view(type), *rig.stream);
+  rig.kernels.convert(narrow.view(type), rounded, *rig.stream);
+  const std::vector<float> wanted = update(rounded, {});
+  CHECK(update(narrow.view(type), {}) == wanted);
+  if (rig.device->kind() == BackendKind::cpu) return;  // it computes with the weights themselves
+  for (DataType copied : {DataType::float32, DataType::float16, DataType::bfloat16}) {
+    CAPTURE(name_of(copied));
+    const Buffer copy(*rig.device, count * size_of(copied));
+    CHECK(update(narrow.view(type), copy.view(copied)) == wanted);
+    const Buffer expected(*rig.device, copy.bytes());
+    rig.kernels.convert(rig.of(wanted).view(DataType::float32), expected.view(copied), *rig.stream);
+    CHECK(download<std::byte>(*rig.device, *rig.stream, copy.data(), copy.bytes()) ==
+          download<std::byte>(*rig.device, *rig.stream, expected.data(), copy.bytes()));
+  }
+}
+
 TEST_CASE("the loss scale halves on a skip and doubles after 2000 steps", "[kernels]") {
   Rig rig(GENERATE(from_range(test::backends())));
   StepScalars scalars;

@@ -272,6 +272,7 @@ class Usage(Folder):
     @unittest.skipIf(support.GPUS, "a GPU has them")
     def test_what_the_cpu_backend_lacks(self):
         for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3"),
+                                 (["--ctas", 4], "--ctas"),
                                  (["--transport", "nccl"], "--transport nccl")]:
             self.expect(run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments), 2, words)
 

@@ -176,6 +176,33 @@ class Configurations(Folder):
         self.expect(result, 0, "skipped: --global-batch 9")
         self.assertEqual({key(s) for s in self.lines("step")}, {("none", 1)})
 
+    def test_settings_are_measured_beside_plain_ddp(self):
+        result = self.compare("--strategies", "none", "--settings", "all")
+        self.expect(result, 0, "ddp, 25 MiB, bucket-copy ", "what a setting makes of ddp, 25 MiB")
+        computes = {"autotune-off", "fp32"} if support.GPUS else {"autotune-off"}
+        names = computes | {"bucket-copy", "broadcast-buffers", "no-overlap", "small-last",
+                            "normal-priority"}
+        steps = {s.get("setting"): s for s in self.lines("step") if s["strategy"] == "ddp"}
+        self.assertEqual(set(steps), {None, *names})
+        self.assertTrue(names < set(read_record(self.record)[0]["options.settings"]))
+        for name in names:
+            self.assertAlmostEqual(steps[name]["speedup_vs_plain"],
+                                   steps[name]["images_per_s"] / steps[None]["images_per_s"])
+            # none was not measured so
+            self.assertEqual("efficiency_vs_none" in steps[name], name not in computes)
+        for kind in ("certificate", "verdict", "breakdown"):
+            found = [line for line in self.lines(kind) if line["strategy"] == "ddp"]
+            self.assertEqual({line.get("setting") for line in found}, {None, *names}, kind)
+        self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"PASS"})
+        buckets = {}
+        for b in self.lines("bucket"):
+            buckets.setdefault(b.get("setting"), []).append((b["operation"], b["bytes"]))
+        self.assertEqual(buckets["broadcast-buffers"][0][0], "broadcast")
+        self.assertEqual(buckets["broadcast-buffers"][1:], buckets[None])
+        self.assertLess(buckets["small-last"][-1][1], buckets[None][-1][1])
+        predicted = {(p["strategy"], p.get("setting")) for p in self.lines("prediction")}
+        self.assertEqual(predicted, {("ddp", None)})
+
     def test_lists_multiply(self):
         result = self.compare("--strategies", "ddp,all-reduce", "--batch-sizes", "4,8",
                               "--bucket-caps", "4,25", "--certificate", "off", ranks=1)
@@ -288,6 +315,22 @@ class Usage(Folder):
         self.expect(run_bare(COMPARE, *SMALL, "--strategies", "ddp,gossip"), 2, "--strategies",
                     "gossip")
         self.expect(run_bare(COMPARE, *SMALL, "--strategy", "gossip"), 2, "gossip")
+        self.expect(run_bare(COMPARE, *SMALL, "--settings", "no-overlap,fast"), 2, "--settings",
+                    "fast")
+
+    def test_a_gradient_type_is_left_to_what_can_exchange_it(self):
+        result = run(COMPARE, *SMALL, "--repeats", 1, "--strategies", "ddp,zero1", "--grad-dtype",
+                     "bf16", "--record", self.record, ranks=2)
+        self.expect(result, 0, "skipped: --grad-dtype bf16: --strategy zero1")
+        steps = {key(s): s for s in self.lines("step")}
+        self.assertEqual({k: s["grad_dtype"] for k, s in steps.items()},
+                         {("none", 1): "float32", ("none", 2): "float32", ("ddp", 2): "bfloat16"})
+        ddp = steps["ddp", 2]
+        self.assertEqual(set(ddp["bytes_per_step_predicted"]), {2 * PARAMETERS})
+        for measured in ddp["bytes_per_step_measured"]:
+            self.assertAlmostEqual(measured / (2 * PARAMETERS), 1, places=2)
+        exchanged = sum(b["bytes"] for b in self.lines("bucket") if b["strategy"] == "ddp")
+        self.assertAlmostEqual(exchanged / (2 * PARAMETERS), 1, places=2)
 
     def test_help_and_tables(self):
         self.expect(run_bare(COMPARE, "--help"), 0, "--strategies", "--ranks", "--lr")

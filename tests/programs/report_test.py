@@ -96,6 +96,16 @@ class Figures(Report):
         self.assertNotIn("all-reduce: the first epoch", text)
         self.assertIn("ddp waited for data 0.1 % of its training (0.30 of 300.00 s)", text)
 
+    def test_a_setting_is_not_mixed_with_plain_ddp(self):
+        text = self.text_of(step("ddp", 900, setting="bucket-copy", speedup_vs_plain=0.9),
+                            step("ddp", 1000), step("ddp", 1020), step("none", 1100))
+        self.assertEqual([row(text, "ddp")[i] for i in (3, 5)], ["1,010", "2 runs"])
+        self.assertEqual([row(text, "ddp, bucket-copy")[i] for i in (3, 5)], ["900", "1 run"])
+        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
+        self.assertEqual((ddp["setting"], ddp["throughput_median_images_per_s"]), ("", 1010))
+        self.assertEqual([(other["setting"], other["throughput_images_per_s"])
+                          for other in ddp["other_configurations"]], [("bucket-copy", 900)])
+
     def test_one_json_a_strategy(self):
         self.text_of(*training("ddp", [0.5, 0.75]), step("ddp", 900),
                      step("parameter-server", 700, push_ms=3, pull_ms=4, ranks_computing=3),

@@ -275,6 +275,14 @@ class Usage(Folder):
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/no/such/folder/r.jsonl"), 2, "/no/such")
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
 
+    def test_what_a_strategy_or_backend_cannot_exchange_is_refused(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--strategy", "zero1", "--grad-dtype", "bf16"), 2,
+                    "--grad-dtype bf16", "zero1")
+        self.expect(run_bare(TRAIN, *SMALL, "--grad-dtype", "int8"), 2, "--grad-dtype")
+        self.expect(run_bare(TRAIN, *SMALL, "--bucket-order", "small-first"), 2, "--bucket-order")
+        self.expect(run_bare(TRAIN, *SMALL, "--backend", "cpu", "--comm-ctas", 4), 2,
+                    "--comm-ctas 4", "cpu backend")
+
     def test_epochs_need_data(self):
         self.expect(run_bare(TRAIN, *SMALL, "--epochs", 1), 2, "--epochs", "--train-dir")
         self.expect(run_bare(TRAIN, *SMALL, "--epochs", 0), 2, "--epochs 0", "--val-dir")

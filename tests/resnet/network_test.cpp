@@ -12,10 +12,11 @@ ParameterTable table_of(const char* model, int classes = 1000, int stem_channels
   return {layers_of(find_architecture(model)), classes, stem_channels};
 }
 
-std::vector<std::size_t> bucket_bytes(const char* model, double cap_mib) {
+std::vector<std::size_t> bucket_bytes(const char* model, double cap_mib,
+                                      SmallBucket small = SmallBucket::first) {
   const ParameterTable table = table_of(model);
   std::vector<std::size_t> bytes;
-  for (const Range& bucket : ddp_buckets(table, 1, cap_mib))
+  for (const Range& bucket : ddp_buckets(table, 1, cap_mib, small))
     bytes.push_back(table.payload_in(bucket) * sizeof(float));
   return bytes;
 }
@@ -80,9 +81,20 @@ TEST_CASE("buckets are PyTorch's", "[buckets]") {
   CHECK(bucket_bytes("resnet18", 0).size() == 61);  // fc's two stay together, under the first cap
 }
 
+TEST_CASE("the small bucket at the other end", "[buckets]") {
+  using Bytes = std::vector<std::size_t>;
+  const auto small_last = [](const char* model) {
+    return bucket_bytes(model, 25, SmallBucket::last);
+  };
+  // added up from torchvision's shapes, from the stem on
+  CHECK(small_last("resnet18") == Bytes{11497376, 33744896, 1515776});
+  CHECK(small_last("resnet50") == Bytes{12410784, 31502336, 29669376, 27022336, 1623296});
+}
+
 TEST_CASE("buckets tile the flat buffer and complete in order", "[buckets]") {
   const ParameterTable table = table_of("resnet50");
-  BucketProgress progress(ddp_buckets(table, 1, 25));
+  BucketProgress progress(
+      ddp_buckets(table, 1, 25, GENERATE(SmallBucket::first, SmallBucket::last)));
   std::size_t next = 0;
   for (const Range& bucket : progress.buckets()) {
     CHECK(bucket.begin == next);

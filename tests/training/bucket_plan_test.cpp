@@ -89,6 +89,20 @@ TEST_CASE("PyTorch's rule over sizes", "[what_if]") {
   CHECK(capped_ends(std::vector<double>{}, 5, 8).empty());
 }
 
+TEST_CASE("PyTorch's rule from the end: the small bucket is the last", "[what_if]") {
+  const auto ends = [](std::vector<double> bytes) {
+    return bucket_ends(bytes, 5, 8, SmallBucket::last);
+  };
+  CHECK(ends({4, 4, 4, 4, 4}) == Ends{1, 3, 5});     // {4} {4 4} {4 4}
+  CHECK(ends({1, 2, 3, 9, 4, 6}) == Ends{3, 5, 6});  // {1 2 3} {9 4} {6}
+  CHECK(ends({4, 9}) == Ends{1, 2});
+  CHECK(ends({9, 4}) == Ends{2});  // 4 is not yet the small cap
+  CHECK(ends({3}) == Ends{1});
+  CHECK(ends({}).empty());
+  CHECK(bucket_ends(std::vector<double>{0, 0}, 0, 0, SmallBucket::last) == Ends{1, 2});
+  CHECK(bucket_ends(std::vector<double>{4, 4, 4}, 5, 8, SmallBucket::first) == Ends{2, 3});
+}
+
 TEST_CASE("gradients in buckets and blocks", "[what_if]") {
   const std::vector<ReadyGradient> gradients{{1, 1, 2}, {2, 3, 2}, {4, 2, 1}, {8, 5, 0}};
   CHECK(block_ends(gradients) == Ends{2, 3, 4});
@@ -111,6 +125,7 @@ TEST_CASE("the best plan by hand", "[what_if]") {
   const BucketPlan capped = capped_plan(gradients, 5, 100, 10, {2, 0.1});
   CHECK(capped.ends == Ends{1, 3});
   CHECK(capped.overlap.exposed_ms == Approx(4));
+  CHECK(capped_plan(gradients, 5, 100, 10, {2, 0.1}, SmallBucket::last).ends == Ends{2, 3});
 
   CHECK(best_plan(gradients, 10, {100, 0.1}).ends == Ends{3});  // latency is all
   CHECK(best_plan(gradients, 10, {0, 0}).ends == Ends{3});      // nothing costs anything

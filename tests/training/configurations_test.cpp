@@ -7,6 +7,7 @@
 
 #include "common/options.hpp"
 #include "tests/catch.hpp"
+#include "training/settings.hpp"
 #include "training/strategy.hpp"
 
 namespace shakedown {
@@ -22,13 +23,14 @@ CompareOptions parse(std::vector<const char*> arguments) {
   return options;
 }
 
-/// "strategy/ranks", with "/cap" behind where there are buckets.
+/// "strategy/ranks", with "/cap" behind where there are buckets, and "/setting".
 std::vector<std::string> names_of(const Bench& bench) {
   std::vector<std::string> names;
   for (const Configuration& c : bench)
     names.push_back(fmt::format(
-        "{}/{}{}", c.strategy(), c.ranks,
-        c.strategy() == "ddp" ? fmt::format("/{}", c.options.strategy.bucket_cap_mb) : ""));
+        "{}/{}{}{}{}", c.strategy(), c.ranks,
+        c.strategy() == "ddp" ? fmt::format("/{}", c.options.strategy.bucket_cap_mb) : "",
+        c.setting.empty() ? "" : "/", c.setting));
   return names;
 }
 
@@ -61,6 +63,49 @@ TEST_CASE("one rank alone and none on as many ranks are always there, once", "[c
 TEST_CASE("bucket caps multiply only what has buckets", "[compare]") {
   CHECK(planned({"--strategies", "all-reduce,ddp", "--bucket-caps", "4,12.5,4"}) ==
         Names{"none/1", "none/4", "all-reduce/4", "ddp/4/4", "ddp/4/12.5"});
+}
+
+TEST_CASE("settings stand beside plain ddp at the first cap on the most ranks", "[compare]") {
+  CHECK(planned({"--strategies", "none", "--bucket-caps", "4,25", "--ranks", "1,4,2,9",
+                 "--settings", "small-last,bucket-copy"}) ==
+        Names{"none/1", "none/4", "none/2", "none/9", "ddp/4/4", "ddp/4/4/bucket-copy",
+              "ddp/4/4/small-last"});
+  CHECK(parse({"--settings", "all"}).settings == setting_names());
+  CHECK_THROWS_WITH(parse({"--settings", "bucket-cpoy"}), ContainsSubstring("bucket-cpoy"));
+  CHECK(parse({}).settings.empty());
+}
+
+TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
+  const auto bench_of = [](std::vector<const char*> arguments, BackendKind backend) {
+    arguments.insert(arguments.end(), {"--strategies", "ddp", "--settings", "all"});
+    return benches_of(parse(std::move(arguments)), backend, 2).front();
+  };
+  const auto find = [](const Bench& bench, const std::string& setting) {
+    const auto found = std::find_if(bench.begin(), bench.end(),
+                                    [&](const auto& c) { return c.setting == setting; });
+    return found == bench.end() ? nullptr : &*found;
+  };
+  const Bench gpu = bench_of({}, BackendKind::gpu);  // of tf32
+  CHECK(gpu.size() == 3 + settings().size() - 1);
+  CHECK(find(gpu, "fp32")->options.model.precision == "fp32");
+  CHECK(find(gpu, "tf32") == nullptr);
+  CHECK_FALSE(find(gpu, "autotune-off")->options.model.autotune);
+  CHECK(find(gpu, "autotune-off")->options.model.precision == "tf32");
+  CHECK(find(gpu, "bucket-copy")->options.strategy.bucket_copy);
+  CHECK_FALSE(find(gpu, "bucket-copy")->options.strategy.no_overlap);
+  CHECK(find(gpu, "broadcast-buffers")->options.strategy.broadcast_buffers);
+  CHECK(find(gpu, "no-overlap")->options.strategy.no_overlap);
+  CHECK(small_bucket(find(gpu, "small-last")->options.strategy) == SmallBucket::last);
+  CHECK(find(gpu, "normal-priority")->options.strategy.comm_priority == "normal");
+
+  const Bench plain_fp32 = bench_of({"--precisions", "fp32"}, BackendKind::gpu);
+  CHECK(find(plain_fp32, "tf32")->options.model.precision == "tf32");
+  CHECK(find(plain_fp32, "fp32") == nullptr);
+  const Bench half = bench_of({"--precisions", "fp16"}, BackendKind::gpu);
+  CHECK(half.size() == 3 + settings().size() - 2);
+  const Bench cpu = bench_of({"--no-overlap"}, BackendKind::cpu);  // a switch that stands so
+  CHECK(cpu.size() == 3 + settings().size() - 3);
+  CHECK(find(cpu, "no-overlap") == nullptr);
 }
 
 TEST_CASE("lists are understood under their singular names, and bin/train's", "[compare]") {

@@ -101,12 +101,19 @@ double relative_difference(const std::vector<float>& a, const std::vector<float>
   return std::isnan(apart) ? INFINITY : std::sqrt(apart / moved);
 }
 
+/// What is exchanged in 16 bits has their roundings, whatever it was computed in.
+bool exact(const EngineSettings& settings) {
+  const std::string& exchanged = settings.strategy.grad_dtype;
+  return settings.network.precision == Precision::fp32 &&
+         (exchanged == "auto" || exchanged == "fp32");
+}
+
 /// After one step only roundings differ; Adam's first step is the gradient's sign, which a rounding
 /// can turn round where the gradient is nearly zero. Later it can turn a ReLU or a maximum round,
 /// which moves gradients by a step of their own (float16: by up to 0.18, measured on 3 GPUs). An
 /// exchange gone wrong is near 1.
 void check_same(const Trained& a, const Trained& b, const EngineSettings& settings) {
-  const bool fp32 = settings.network.precision == Precision::fp32;
+  const bool fp32 = exact(settings);
   const bool sgd = settings.optimizer.optimizer == "sgd";
   CHECK(relative_difference(a.one_step, b.one_step, b.start) <
         (!fp32 ? (sgd ? 2e-2 : 0.1) : (sgd ? 2e-5 : 5e-3)));
@@ -129,6 +136,37 @@ std::vector<StrategyOptions> exchanging_strategies() {
     options.ps_exchange = "reduce-broadcast";
     list.push_back(options);
   }
+  return list;
+}
+
+/// Of ddp, and of zero1 and all-reduce where they have them too, by what they are called.
+std::vector<std::pair<std::string, StrategyOptions>> exchange_options(Precision precision) {
+  std::vector<std::pair<std::string, StrategyOptions>> list;
+  const auto add = [&](const std::string& strategy, const std::string& what, auto&& change) {
+    StrategyOptions options;
+    options.strategy = strategy;
+    options.bucket_cap_mb = 4;
+    change(options);
+    list.emplace_back(strategy + ", " + what, options);
+  };
+  for (const char* strategy : {"ddp", "zero1"})
+    add(strategy, "small-last", [](auto& o) { o.bucket_order = "small-last"; });
+  for (const char* type : {"fp32", "fp16", "bf16"}) {
+    if (type == std::string(name_of(precision))) continue;
+    for (const char* strategy : {"ddp", "all-reduce"})
+      add(strategy, type, [&](auto& o) { o.grad_dtype = type; });
+  }
+  add("ddp", "bucket-copy", [](auto& o) { o.bucket_copy = true; });
+  add("ddp", "bucket-copy, bf16", [](auto& o) {
+    o.bucket_copy = true;
+    o.grad_dtype = "bf16";
+  });
+  add("all-reduce", "per tensor, bf16", [](auto& o) {
+    o.per_tensor = true;
+    o.grad_dtype = "bf16";
+  });
+  add("ddp", "broadcast-buffers", [](auto& o) { o.broadcast_buffers = true; });
+  add("ddp", "normal priority", [](auto& o) { o.comm_priority = "normal"; });
   return list;
 }
 
@@ -161,6 +199,63 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
     const int first = (session.rank() - (entry.computes(0) ? 0 : 1)) * accumulate;
     check_same(train(settings, backend, [&](int micro) { return first + micro; }),
                alone.at(computing), settings);
+  }
+}
+
+TEST_CASE("each option of the exchange equals the serial emulation too", "[strategies]") {
+  const Case c = GENERATE(from_range(cases()));
+  constexpr int kAccumulate = 2;  // sums are formed before gradients are converted or copied
+  const MpiSession& session = test::session();
+  Backend backend = test::open_backend_of(c.backend);
+  EngineSettings settings = settings_of(c.precision, "none");
+  settings.accumulate = session.world_size() * kAccumulate;
+  const Trained alone = train(settings, backend, [](int micro) { return micro; });
+  settings.accumulate = kAccumulate;
+  for (const auto& [what, strategy] : exchange_options(c.precision)) {
+    CAPTURE(name_of(c.backend), name_of(c.precision), what);
+    settings.strategy = strategy;
+    check_same(
+        train(settings, backend, [&](int micro) { return session.rank() * kAccumulate + micro; }),
+        alone, settings);
+  }
+}
+
+TEST_CASE("running statistics are rank 0's before each forward, where asked", "[strategies]") {
+  const MpiSession& session = test::session();
+  const bool asked = GENERATE(true, false);
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = settings_of(Precision::fp32, "ddp");
+  settings.strategy.broadcast_buffers = asked;
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  const auto statistics = [&] {
+    const View view = engine.network().weights().statistics();
+    engine.finish();
+    return download<float>(engine.device(), engine.stream(), view.data, view.count);
+  };
+  engine.step([&](int) { load(engine.network(), session.rank(), 0); }, 1e-3);
+  const std::vector<float> own = statistics();
+  std::vector<float> first = own;
+  const View view{std::span<float>(first)};
+  backend.host->broadcast(view, view, 0, engine.stream());
+  if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
+  engine.exchange_alone();
+  CHECK(statistics() == (asked ? first : own));
+}
+
+TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
+  if (test::session().world_size() == 1) return;  // some want two ranks
+  Backend backend = test::open_backend_of(test::backends().front());
+  for (const StrategyEntry& entry : strategies()) {
+    CAPTURE(entry.name);
+    EngineSettings settings = settings_of(Precision::fp32, entry.name);
+    settings.strategy.grad_dtype = "bf16";
+    if (entry.any_type || entry.name == std::string("none"))
+      CHECK(Engine(settings, backend).exchanged_type() ==
+            (entry.any_type ? DataType::bfloat16 : DataType::float32));
+    else
+      CHECK_THROWS_WITH(Engine(settings, backend),
+                        ContainsSubstring("--grad-dtype bf16") && ContainsSubstring(entry.name));
   }
 }
 
@@ -230,13 +325,16 @@ TEST_CASE("workers that do not wait push as often, and no staler than they may",
   check_same(train(settings, backend, [](int) { return 0; }), synchronous, settings);
 }
 
+// In float32 too, when it is exchanged in float16.
 TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
   const MpiSession& session = test::session();
-  for (BackendKind kind : test::backends()) {
-    if (kind != BackendKind::gpu) continue;  // float16 is the gpu's
-    Backend backend = test::open_backend_of(kind);
-    Engine engine(settings_of(Precision::fp16, "ddp"), backend);
-    engine.allocate(1);
+  for (const Case& c : cases()) {
+    CAPTURE(name_of(c.backend), name_of(c.precision));
+    Backend backend = test::open_backend_of(c.backend);
+    EngineSettings settings = settings_of(c.precision, "ddp");
+    settings.strategy.grad_dtype = "fp16";
+    Engine engine(settings, backend);
+    engine.allocate(session.local_size());
     const auto start = engine.master_weights();
     engine.step(
         [&](int) {
@@ -305,6 +403,29 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
     const Json failed = certify(engine, *batches, 0.01, session);
     INFO(failed.dump());
     CHECK(failed.at("pass") == false);
+  }
+}
+
+TEST_CASE("certificates tell what a conversion does", "[strategies]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Backend backend = test::open_backend_of(test::backends().front());
+  for (const char* strategy : {"ddp", "all-reduce"}) {
+    EngineSettings settings = settings_of(Precision::fp32, strategy);
+    settings.strategy.grad_dtype = "bf16";
+    Engine engine(settings, backend);
+    engine.allocate(session.local_size());
+    const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
+                                                static_cast<std::uint64_t>(session.rank()) + 1);
+    const Json certificate = certify(engine, *batches, 0.01, session);
+    INFO(certificate.dump());
+    CHECK(certificate.at("reference") == "all-reduce");
+    CHECK(certificate.at("pass") == true);
+    CHECK(certificate.at("relative_diff").get<double>() > 1e-4);  // bfloat16's roundings
+    StrategyOptions wrong = settings.strategy;
+    wrong.lose_share = true;
+    engine.use_strategy(wrong);
+    CHECK(certify(engine, *batches, 0.01, session).at("pass") == false);
   }
 }
 

@@ -1,13 +1,14 @@
 // All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
 #include "training/strategies/entries.hpp"
+#include "training/strategies/exchanged_gradients.hpp"
 
 namespace shakedown {
 namespace {
 
 class AllReduce final : public Strategy {
  public:
-  explicit AllReduce(const StrategyContext& context) : Strategy(context) {
+  explicit AllReduce(const StrategyContext& context) : Strategy(context), gradients_(context) {
     if (!context.options.per_tensor) {
       pieces_.push_back(context.all());
       return;
@@ -18,15 +19,14 @@ class AllReduce final : public Strategy {
   }
 
   std::vector<Share> finish() override {
-    for (const Range& piece : pieces_) {
-      const View view = context_.weights.gradients(piece);
-      exchange("all_reduce", view, context_.compute,
-               [&] { context_.world.all_reduce(view, view, Reduction::avg, context_.compute); });
-    }
-    return shares_in_place();
+    for (const Range& piece : pieces_)
+      exchange("all_reduce", gradients_.at(piece), context_.compute,
+               [&] { gradients_.all_reduce(piece, context_.compute); });
+    return gradients_.shares();
   }
 
  private:
+  ExchangedGradients gradients_;
   std::vector<Range> pieces_;
 };
 
@@ -40,6 +40,7 @@ StrategyEntry all_reduce_strategy() {
           .ranks_agree = true,
           .each_updates_all = true,
           .overlaps = false,
+          .any_type = true,
           .ranks = {},
           .make = make<AllReduce>};
 }

@@ -1,7 +1,6 @@
 // Buckets exchanged on a stream of their own while backward goes on.
 #pragma once
 
-#include "training/buckets.hpp"
 #include "training/strategies/exchange_stream.hpp"
 #include "training/strategy.hpp"
 
@@ -13,8 +12,9 @@ class BucketStream {
   BucketStream(const StrategyContext& context, const char* what)
       : context_(context),
         what_(what),
+        type_(exchanged_type(context.options, context.weights.type())),
         progress_(ddp_buckets(context.table, context.options.first_bucket_mb,
-                              context.options.bucket_cap_mb)),
+                              context.options.bucket_cap_mb, small_bucket(context.options))),
         stream_(context),
         ready_(context.device.make_event()),
         done_(context.device.make_event()) {}
@@ -29,7 +29,7 @@ class BucketStream {
     ready_->record(context_.compute);
     stream_->wait(*ready_);
     for (const Range& bucket : complete) {
-      const auto bytes = static_cast<double>(context_.weights.gradients(bucket).bytes());
+      const auto bytes = static_cast<double>(bucket.count() * size_of(type_));
       context_.timeline.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
     }
     context_.timeline.mark(Part::exchange);
@@ -45,6 +45,7 @@ class BucketStream {
  private:
   StrategyContext context_;
   const char* what_;
+  DataType type_;
   BucketProgress progress_;
   ExchangeStream stream_;
   std::unique_ptr<Event> ready_;

@@ -2,6 +2,7 @@
 // backward goes on: PyTorch's DistributedDataParallel.
 #include "training/strategies/bucket_stream.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/strategies/exchanged_gradients.hpp"
 
 namespace shakedown {
 namespace {
@@ -9,24 +10,34 @@ namespace {
 class Ddp final : public Strategy {
  public:
   explicit Ddp(const StrategyContext& context)
-      : Strategy(context), stream_(context, "all_reduce") {}
+      : Strategy(context),
+        stream_(context, "all_reduce"),
+        gradients_(context, context.options.bucket_copy) {}
+
+  /// The compute stream writes the statistics, and exchanges them itself: forward must wait.
+  void before_forward(int block) override {
+    if (!context_.options.broadcast_buffers || block != 0) return;
+    const View statistics = context_.weights.statistics();
+    exchange("broadcast", statistics, context_.compute,
+             [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
+    context_.timeline.mark(Part::exchange);
+  }
 
   void gradients_ready(int block) override {
-    stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
-      const View view = context_.weights.gradients(bucket);
-      context_.world.all_reduce(view, view, Reduction::avg, stream);
-    });
+    stream_.gradients_ready(
+        block, [&](Range bucket, Stream& stream) { gradients_.all_reduce(bucket, stream); });
   }
 
   std::vector<Share> finish() override {
     stream_.join();
-    return shares_in_place();
+    return gradients_.shares();
   }
 
   std::vector<Range> buckets() const override { return stream_.buckets(); }
 
  private:
   BucketStream stream_;
+  ExchangedGradients gradients_;
 };
 
 }  // namespace
@@ -39,6 +50,7 @@ StrategyEntry ddp_strategy() {
           .ranks_agree = true,
           .each_updates_all = true,
           .overlaps = true,
+          .any_type = true,
           .ranks = {},
           .make = make<Ddp>};
 }

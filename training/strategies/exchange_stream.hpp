@@ -9,13 +9,17 @@ class ExchangeStream {
  public:
   explicit ExchangeStream(const StrategyContext& context)
       : own_(context.options.no_overlap ? nullptr
-                                        : context.device.make_stream(StreamPriority::high)),
+                                        : context.device.make_stream(priority(context.options))),
         stream_(own_ ? *own_ : context.compute) {}
 
   Stream& operator*() const { return stream_; }
   Stream* operator->() const { return &stream_; }
 
  private:
+  static StreamPriority priority(const StrategyOptions& options) {
+    return options.comm_priority == "normal" ? StreamPriority::normal : StreamPriority::high;
+  }
+
   std::unique_ptr<Stream> own_;
   Stream& stream_;
 };

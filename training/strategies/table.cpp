@@ -39,10 +39,31 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   options.heading("Gradient exchange");
   options.add("--strategy", values.strategy, help).one_of(names);
   options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp, zero1: MiB of a bucket").at_least(0);
-  options.add("--first-bucket-mb", values.first_bucket_mb, "ddp, zero1: MiB of the first bucket")
+  options
+      .add("--first-bucket-mb", values.first_bucket_mb,
+           "ddp, zero1: MiB of the first bucket; by --bucket-order small-last of the last")
       .at_least(0);
+  options
+      .add("--bucket-order", values.bucket_order,
+           "ddp, zero1: the small bucket is the first (PyTorch's ddp) or the last to become ready")
+      .one_of({"ddp", "small-last"});
+  options
+      .add("--grad-dtype", values.grad_dtype,
+           "ddp, all-reduce: type of the gradients that are exchanged; auto: as computed; fp16 "
+           "scales the loss as --precision fp16 does")
+      .one_of({"auto", "fp32", "fp16", "bf16"});
+  options.add("--bucket-copy", values.bucket_copy,
+              "ddp: buckets are copies of the gradients, as PyTorch's without "
+              "gradient_as_bucket_view, not views of them");
+  options.add("--broadcast-buffers", values.broadcast_buffers,
+              "ddp: every forward starts with rank 0's running statistics of the norms, PyTorch's "
+              "default");
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
+  options
+      .add("--comm-priority", values.comm_priority,
+           "ddp, zero1, zero2, fsdp: of the stream that exchanges, over the one that computes")
+      .one_of({"high", "normal"});
   options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
   options
       .add("--ps-exchange", values.ps_exchange,

@@ -9,7 +9,7 @@ from ..records import configuration_of, number
 IRRELEVANT = {"seed", "record", "save", "epochs", "iterations", "warmup", "certificate", "timeout",
               "trace", "describe"}
 IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_size", "global_batch",
-            "accumulate", "strategy", "optimizer", "data_dir", "train_dir", "val_dir",
+            "accumulate", "strategy", "optimizer", "settings", "data_dir", "train_dir", "val_dir",
             "throttle_gbs"}
 
 
