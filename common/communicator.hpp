@@ -99,15 +99,11 @@ class Communicator {
   /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
   virtual void wait(const Event& event, HostWait how) = 0;
 
-  virtual const Traffic& traffic() const { return traffic_; }
+  const Traffic& traffic() const { return traffic_; }
 
  protected:
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
-
-  /// For a communicator that stands before another.
-  static void begin_group_of(Communicator& other) { other.begin_group(); }
-  static void end_group_of(Communicator& other) { other.end_group(); }
 
   /// An operation in which this rank sends, and receives, these multiples of `bytes` to and from
   /// others: reductions and gathers by rings, broadcast and reduce along a chain that begins, or

@@ -89,13 +89,10 @@ class Kernels {
   virtual void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const = 0;
   virtual void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const = 0;
 
-  /// *time = the device's clock, in nanoseconds.
-  virtual void mark_time(std::uint64_t* time, Stream& stream) const = 0;
-  /// A link is busy with something that began at *began: each way for `needed` from then on, or
-  /// from `free_at` on (its next free time on the device's clock, moved on by this) where that is
-  /// later. What follows on the stream waits until then; other streams' work goes on beside it.
-  virtual void occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
-                           Stream& stream) const = 0;
+  /// A link is busy each way for `needed` from now on, or from `free_at` on (its next free time on
+  /// the device's clock, moved on by this) where that is later. What follows on the stream waits
+  /// until then; other streams' work goes on beside it.
+  virtual void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const = 0;
 };
 
 }  // namespace shakedown

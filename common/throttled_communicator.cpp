@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "common/error.hpp"
 #include "common/kernels.hpp"
@@ -15,35 +16,19 @@ namespace {
 class Link {
  public:
   Link(Device& device, double gbs)
-      : kernels_(device.kernels()), gbs_(gbs), memory_(device, sizeof(Memory)) {
+      : kernels_(device.kernels()), gbs_(gbs), free_at_(device, sizeof(DuplexTime)) {
     const auto stream = device.make_stream();
-    device.zero(memory_.data(), memory_.bytes(), *stream);
+    device.zero(free_at_.data(), free_at_.bytes(), *stream);
     stream->synchronize();
   }
 
-  /// The place of the time at which something begins, which is now in the stream's order.
-  const std::uint64_t* begin(Stream& stream) {
-    std::uint64_t* time = &memory()->began[next_++ % kPlaces];
-    kernels_.mark_time(time, stream);
-    return time;
-  }
-  void occupy(const std::uint64_t* began, double sent_bytes, double received_bytes,
-              Stream& stream) {
+  void occupy(double sent_bytes, double received_bytes, Stream& stream) {
     const DuplexTime needed{nanoseconds(sent_bytes), nanoseconds(received_bytes)};
     if (needed.send > 0 || needed.receive > 0)
-      kernels_.occupy_link(&memory()->free_at, began, needed, stream);
+      kernels_.occupy_link(static_cast<DuplexTime*>(free_at_.data()), needed, stream);
   }
 
  private:
-  // Operations on one stream follow one another and could share a place; so many, taken in turns,
-  // keep streams apart.
-  static constexpr std::size_t kPlaces = 1024;
-  struct Memory {
-    DuplexTime free_at;
-    std::uint64_t began[kPlaces];
-  };
-
-  Memory* memory() const { return static_cast<Memory*>(memory_.data()); }
   std::uint64_t nanoseconds(double bytes) const {
     constexpr double kForEver = 1e18;  // 30 years; clocks count further
     return static_cast<std::uint64_t>(std::ceil(std::min(bytes / gbs_, kForEver)));
@@ -51,8 +36,7 @@ class Link {
 
   const Kernels& kernels_;
   double gbs_;
-  Buffer memory_;
-  std::size_t next_ = 0;
+  Buffer free_at_;
 };
 
 class ThrottledCommunicator final : public Communicator {
@@ -66,34 +50,44 @@ class ThrottledCommunicator final : public Communicator {
   bool supports(DataType type) const override { return fast_->supports(type); }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
-    slowed(stream, [&] { fast_->all_reduce(send, recv, op, stream); });
+    count_ring(recv.bytes(), 2);
+    slowed(stream, [=, this, &stream] { fast_->all_reduce(send, recv, op, stream); });
   }
   void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
-    slowed(stream, [&] { fast_->reduce(send, recv, op, root, stream); });
+    count_reduce(send.bytes(), root);
+    slowed(stream, [=, this, &stream] { fast_->reduce(send, recv, op, root, stream); });
   }
   void broadcast(ConstView send, View recv, int root, Stream& stream) override {
-    slowed(stream, [&] { fast_->broadcast(send, recv, root, stream); });
+    count_broadcast(recv.bytes(), root);
+    slowed(stream, [=, this, &stream] { fast_->broadcast(send, recv, root, stream); });
   }
   void all_gather(ConstView send, View recv, Stream& stream) override {
-    slowed(stream, [&] { fast_->all_gather(send, recv, stream); });
+    count_ring(recv.bytes(), 1);
+    slowed(stream, [=, this, &stream] { fast_->all_gather(send, recv, stream); });
   }
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
-    slowed(stream, [&] { fast_->reduce_scatter(send, recv, op, stream); });
+    count_ring(send.bytes(), 1);
+    slowed(stream, [=, this, &stream] { fast_->reduce_scatter(send, recv, op, stream); });
   }
   void gather(ConstView send, View recv, int root, Stream& stream) override {
-    slowed(stream, [&] { fast_->gather(send, recv, root, stream); });
+    count_gather(send.bytes(), root);
+    slowed(stream, [=, this, &stream] { fast_->gather(send, recv, root, stream); });
   }
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
-    slowed(stream, [&] { fast_->scatter(send, recv, root, stream); });
+    count_scatter(recv.bytes(), root);
+    slowed(stream, [=, this, &stream] { fast_->scatter(send, recv, root, stream); });
   }
   void all_to_all(ConstView send, View recv, Stream& stream) override {
-    slowed(stream, [&] { fast_->all_to_all(send, recv, stream); });
+    count_ring(send.bytes(), 1);
+    slowed(stream, [=, this, &stream] { fast_->all_to_all(send, recv, stream); });
   }
   void send(ConstView view, int peer, Stream& stream) override {
-    slowed(stream, [&] { fast_->send(view, peer, stream); });
+    count(view.bytes(), 1, 0);
+    slowed(stream, [=, this, &stream] { fast_->send(view, peer, stream); });
   }
   void recv(View view, int peer, Stream& stream) override {
-    slowed(stream, [&] { fast_->recv(view, peer, stream); });
+    count(view.bytes(), 0, 1);
+    slowed(stream, [=, this, &stream] { fast_->recv(view, peer, stream); });
   }
 
   std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
@@ -106,50 +100,40 @@ class ThrottledCommunicator final : public Communicator {
     return std::make_unique<ThrottledCommunicator>(fast_->split(color, key), link_);
   }
   void wait(const Event& event, HostWait how) override { fast_->wait(event, how); }
-  const Traffic& traffic() const override { return fast_->traffic(); }
 
  protected:
-  void begin_group() override {
-    begin_group_of(*fast_);
-    ++groups_;
-  }
+  void begin_group() override { ++groups_; }
   void end_group() override {
-    end_group_of(*fast_);
-    if (--groups_ > 0 || !group_) return;
-    finish(*group_);
-    group_.reset();
+    if (--groups_ == 0 && !asked_for_.empty()) start();
   }
 
  private:
-  /// What is under way: an operation, or a group of them.
-  struct Turn {
-    Stream* stream;
-    const std::uint64_t* began;
-    Traffic before;
-  };
-
-  Turn start(Stream& stream) { return {&stream, link_->begin(stream), traffic()}; }
-  void finish(const Turn& turn) {
-    link_->occupy(turn.began, traffic().sent_bytes - turn.before.sent_bytes,
-                  traffic().received_bytes - turn.before.received_bytes, *turn.stream);
+  /// Asked for, and already counted.
+  void slowed(Stream& stream, std::function<void()> operation) {
+    ENSURE(asked_for_.empty() || stream_ == &stream, "a throttled group is on one stream");
+    stream_ = &stream;
+    asked_for_.push_back(std::move(operation));
+    if (groups_ == 0) start();
   }
 
-  template <class Operation>
-  void slowed(Stream& stream, Operation&& operation) {
-    if (groups_ > 0) {
-      if (!group_) group_ = start(stream);
-      ENSURE(group_->stream == &stream, "a throttled group is on one stream");
-      return operation();
-    }
-    const Turn turn = start(stream);
-    operation();
-    finish(turn);
+  void start() {
+    link_->occupy(traffic_.sent_bytes - started_.sent_bytes,
+                  traffic_.received_bytes - started_.received_bytes, *stream_);
+    fast_->group([&] {
+      for (const auto& operation : asked_for_) operation();
+    });
+    asked_for_.clear();
+    traffic_.staged_bytes = fast_->traffic().staged_bytes;
+    started_ = traffic_;
   }
 
   std::unique_ptr<Communicator> fast_;
   std::shared_ptr<Link> link_;
   int groups_ = 0;  // one within another
-  std::optional<Turn> group_;
+  // What has been asked for and waits for the end of its group; all on one stream.
+  std::vector<std::function<void()>> asked_for_;
+  Stream* stream_ = nullptr;
+  Traffic started_;  // of what has started
 };
 
 }  // namespace

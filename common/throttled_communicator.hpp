@@ -11,13 +11,12 @@ namespace shakedown {
 /// Hands everything on to `fast`. Each rank is then as if behind one full-duplex link of `gbs` (1e9
 /// bytes/s each way), which it shares with whatever is split from this:
 ///
-/// - An operation takes at least what this rank sends in it over the rate, and what it receives
-///   over the rate, as Traffic counts them. Operations of a group, on one stream, count together.
+/// - An operation starts after what this rank sends in it over the rate, and what it receives over
+///   the rate, as Traffic counts them; so nobody has finished before the rank that moves most could
+///   have. Operations of a group, on one stream, count together. What the operation itself takes on
+///   the fast transport comes on top.
 /// - Operations that streams have under way at the same time share the rate.
-/// - That time runs from the operation's turn on the stream, so it holds what the operation itself
-///   takes, and waiting for other ranks: who comes early to an all-reduce may leave early. The last
-///   has the whole time, and everyone waits for it at the next operation.
-/// - The host waits no more than without: a GPU spins with one thread behind the operation.
+/// - The host waits no more than without: a GPU spins with one thread before the operation.
 ///
 /// `device` must outlive it.
 std::unique_ptr<Communicator> make_throttled_communicator(std::unique_ptr<Communicator> fast,

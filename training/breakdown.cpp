@@ -134,7 +134,7 @@ std::vector<const RankTrace*> computing_ranks(const Trace& trace) {
   return ranks;
 }
 
-void add_waiting(ExchangeTimes& times, const Trace& trace, std::size_t index) {
+Waiting waiting_in(const Trace& trace, std::size_t index) {
   const auto ranks = computing_ranks(trace);
   std::map<int, int> last;  // rank -> in how many steps
   std::vector<double> waits;
@@ -148,11 +148,21 @@ void add_waiting(ExchangeTimes& times, const Trace& trace, std::size_t index) {
     const auto which = static_cast<std::size_t>(shortest - ms.begin());
     ++last[static_cast<int>(ranks[which] - trace.data())];
   }
-  times.wait_ms = median_of(waits);
   const auto most = std::max_element(
       last.begin(), last.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  times.straggler_rank = most->first;
-  times.straggler_share = static_cast<double>(most->second) / static_cast<double>(steps);
+  return {median_of(waits), most->first,
+          static_cast<double>(most->second) / static_cast<double>(steps)};
+}
+
+/// A server's part of the baseline has nothing to be held against.
+Trace of_the_same_ranks(Trace baseline, const Trace& trace) {
+  for (std::size_t r = 0; r < baseline.size(); ++r) baseline[r].computes = trace.at(r).computes;
+  return baseline;
+}
+
+/// Operations in which nobody is done before everybody has come.
+bool symmetric(const std::string& what) {
+  return what == "all_reduce" || what == "reduce_scatter" || what == "all_gather";
 }
 
 }  // namespace
@@ -164,7 +174,8 @@ double step_ms(const Trace& trace) {
 Breakdown break_down(const Trace& trace, const Trace* baseline) {
   Breakdown b;
   b.step_ms = step_ms(trace);
-  b.compute_ms = typical(baseline != nullptr ? *baseline : trace, compute_ms);
+  b.compute_ms = baseline != nullptr ? typical(of_the_same_ranks(*baseline, trace), compute_ms)
+                                     : typical(trace, compute_ms);
   b.exposed_comm_ms = typical(trace, [](const auto& s) { return spent(s, Part::exchange); });
   b.input_stall_ms = typical(trace, [](const auto& s) { return spent(s, Part::input); });
   b.optimizer_ms = typical(trace, [](const auto& s) { return spent(s, Part::update); });
@@ -210,7 +221,7 @@ std::vector<ExchangeTimes> exchange_times(const Trace& trace) {
     times.end_ms = of([](const auto& e, const auto& s) { return e.end_ms - s.begin_ms; });
     times.hidden_ms = of(hidden_ms);
     times.exposed_ms = of(exposed_ms);
-    add_waiting(times, trace, i);
+    if (symmetric(times.what)) times.waiting = waiting_in(trace, i);
   }
   return all;
 }

@@ -35,6 +35,14 @@ struct Breakdown {
 /// `baseline`: the same ranks' steps without an exchange, or null.
 Breakdown break_down(const Trace& trace, const Trace* baseline);
 
+/// The time of a collective is wait and transfer: whoever comes last waits for nobody, so the
+/// shortest time of all ranks is the transfer. No clock is compared.
+struct Waiting {
+  double ms = 0;      // mean over the ranks
+  int straggler = 0;  // the rank that comes last, most often
+  double share = 0;   // in so many of the steps
+};
+
 /// The same of one exchange; times are since the step's begin.
 struct ExchangeTimes {
   std::string what;
@@ -45,11 +53,7 @@ struct ExchangeTimes {
   double end_ms = 0;
   double hidden_ms = 0;
   double exposed_ms = 0;
-  /// Its time is wait and transfer: whoever comes last waits for nobody, so the shortest time of
-  /// all ranks is the transfer. No clock is compared.
-  double wait_ms = 0;
-  int straggler_rank = 0;      // the last to come, most often
-  double straggler_share = 0;  // in so many of the steps
+  std::optional<Waiting> waiting;  // where all ranks need one another
 };
 
 /// In the order of their launch. Empty where the ranks, or the steps, do not all exchange alike.

@@ -80,7 +80,7 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
   const TrainOptions& options = result.configuration.options;
   const double learning_rate = options.optimizer.learning_rate;
-  const auto trial = set_up(result, backend, ranks, job);
+  auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
   const Json step = measure_throughput(engine, trial->data.training(),
@@ -97,13 +97,18 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   result.steps.push_back(
       merged(merged(result.identity, step), exchange_fields(result.profiles.back().steps)));
   if (result.configuration.strategy() == "none" && !result.inputs)
-    result.inputs = model_inputs(engine, backend, result.profiles.back().steps, ranks);
+    result.inputs = model_inputs(engine, result.profiles.back().steps);
   // Behind the timing, whose memory it would change.
   if (options.certificate && result.certificate.is_null()) {
     result.certificate = certify(engine, trial->data.training(), learning_rate, ranks);
     job.record.write("certificate", merged(result.identity, result.certificate));
   }
   engine.finish();
+  const DataType type = engine.network().weights().type();
+  const std::size_t bytes = engine.network().table().stored_count() * size_of(type);
+  trial.reset();  // the links want memory of their own
+  if (result.inputs && result.inputs->links.ring.empty())
+    result.inputs->links = measure_links(backend, type, bytes, ranks);
 }
 
 void take_turn(Result& result, const Job& job) {
@@ -156,7 +161,10 @@ const Result* plain(const std::vector<Result>& results, const Configuration& of,
 }
 
 void record_profile(Result& result, const Result* none, std::size_t round, const Job& job) {
-  const Trace* without = none != nullptr ? &none->profiles[round].steps : nullptr;
+  // A server's share of --global-batch makes the others' batches larger than those of `none`.
+  const bool alike =
+      none != nullptr && none->identity["batch_size"] == result.identity["batch_size"];
+  const Trace* without = alike ? &none->profiles[round].steps : nullptr;
   const Profile& profile = result.profiles[round];
   const Json identity = merged(result.identity, {{"repeat", round + 1}});
   result.breakdowns.push_back(merged(identity, breakdown_fields(profile, without)));

@@ -226,6 +226,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
       shares = strategy_->finish();
       timeline_.mark(Part::exchange);
       for (const Share& share : shares) accumulate(share.range, share.gradient, micro_batch);
+      timeline_.mark(Part::update);
     }
     if (!strategy_->exchanges_each_micro_batch()) {
       shares = strategy_->finish();
@@ -269,6 +270,8 @@ void Engine::exchange_alone() {
   } else {
     strategy_->serve([](const Share&) {});
   }
+  // Whatever was not finite is none of the next step's.
+  device().kernels().finish_update(static_cast<StepScalars*>(scalars_.data()), false, *stream_);
   strategy_->publish();
   timeline_.mark(Part::exchange);
   end_step();

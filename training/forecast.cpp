@@ -26,8 +26,9 @@ constexpr double kTie = 0.0005;
 /// Median over the rounds of a breakdown's term.
 double term(const Result& result, const char* key) {
   std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns) values.push_back(breakdown.at(key).get<double>());
-  return median_of(values);
+  for (const Json& breakdown : result.breakdowns)
+    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
+  return values.empty() ? 0 : median_of(values);
 }
 double step_value(const Result& result, const char* key) {
   std::vector<double> values;
@@ -65,7 +66,8 @@ std::vector<const Result*> bases_of(const Group& group) {
   int most = 2;  // one rank exchanges nothing
   for (const Result* result : group) most = std::max(most, result->configuration.ranks);
   for (const Result* result : group)
-    if (result->configuration.strategy() == "none" && result->configuration.ranks == most)
+    if (result->configuration.strategy() == "none" && result->configuration.ranks == most &&
+        result->inputs && !result->inputs->links.ring.empty())
       bases.push_back(result);
   return bases;
 }
@@ -170,13 +172,19 @@ std::string tell_links(const Links& links, const ModelInputs& inputs) {
   std::string text;
   for (const auto& [name, what, fit, points] :
        {std::tuple{"ring", "all-reduces", &links.ring, &inputs.links.ring},
-        std::tuple{"star", "sends of all to one", &links.star, &inputs.links.star}})
+        std::tuple{"star", "sends of all to one", &links.star, &inputs.links.star}}) {
     text += fmt::format(
         "  {}: {:.1f} us a message, {:.1f} GB/s; fits {} {} of {} to {} within "
-        "{:.1f} %\n",
-        name, fit->link.alpha_s * 1e6, fit->link.bytes_per_s / kGigabyte, points->size(), what,
-        readable_bytes(points->front().bytes), readable_bytes(points->back().bytes),
-        100 * worst(*fit));
+        "{:.1f} %",
+        name, fit->link.alpha_s * 1e6, fit->link.bytes_per_s / kGigabyte,
+        points->size() - (fit->outlier ? 1 : 0), what, readable_bytes(points->front().bytes),
+        readable_bytes(points->back().bytes), 100 * worst(*fit));
+    if (fit->outlier)
+      text += fmt::format("; not that of {}, by {:+.0f} %",
+                          readable_bytes((*points)[*fit->outlier].bytes),
+                          100 * fit->errors[*fit->outlier]);
+    text += "\n";
+  }
   return text;
 }
 
@@ -282,7 +290,8 @@ class Forecast {
 
   std::string advice() const {
     const auto peaks = base_.steps.front().at("peak_memory_bytes").get<std::vector<double>>();
-    const double room = static_cast<double>(job_.backend.device->memory().total_bytes) /
+    const int sharing = job_.backend.kind == BackendKind::cpu ? job_.session.local_size() : 1;
+    const double room = static_cast<double>(job_.backend.device->memory().total_bytes) / sharing /
                         *std::max_element(peaks.begin(), peaks.end());
     const auto largest = static_cast<int>(batch_of(base_) * std::min(room, 1e3));
     std::string text = "advice for ddp, by predicted gain:\n";
@@ -370,8 +379,7 @@ class Forecast {
 
 }  // namespace
 
-ModelInputs model_inputs(Engine& engine, Backend& backend, const Trace& steps,
-                         const MpiSession& session) {
+ModelInputs model_inputs(Engine& engine, const Trace& steps) {
   const Network& network = engine.network();
   const ParameterTable& table = network.table();
   const DataType type = network.weights().type();
@@ -387,8 +395,6 @@ ModelInputs model_inputs(Engine& engine, Backend& backend, const Trace& steps,
   inputs.sent_bytes_factor = static_cast<double>(size_of(type)) / sizeof(float);
   inputs.input_bytes_per_image =
       static_cast<double>(batch_bytes(network.settings())) / network.settings().batch_size;
-  inputs.links =
-      measure_links(backend, engine.stream(), type, table.stored_count() * size_of(type), session);
   return inputs;
 }
 

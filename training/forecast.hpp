@@ -22,8 +22,8 @@ struct ModelInputs {
   double input_bytes_per_image = 0;
   MeasuredLinks links;
 };
-ModelInputs model_inputs(Engine& engine, Backend& backend, const Trace& steps,
-                         const MpiSession& session);
+/// All but the links.
+ModelInputs model_inputs(Engine& engine, const Trace& steps);
 
 /// For each model and precision, of the batches that were measured with it on the most ranks:
 /// writes the records and returns what people read. Rank 0 alone.

@@ -16,8 +16,9 @@ struct MeasuredLinks {
 
 /// Of a gradient buffer of `largest_bytes` and of parts of it, down to a thirty-second: what
 /// buckets are. Seconds of one of several in a row, of the slowest rank; the median of some
-/// repetitions. Empty on one rank. Every rank calls it; the same on all.
-MeasuredLinks measure_links(Backend& backend, Stream& stream, DataType type,
-                            std::size_t largest_bytes, const MpiSession& session);
+/// repetitions. Empty on one rank, and where a rank has no memory for it. Every rank calls it; the
+/// same on all.
+MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
+                            const MpiSession& session);
 
 }  // namespace shakedown

@@ -12,6 +12,7 @@ constexpr double kWaited = 0.05;  // of an exchange's time: less is not worth a 
 
 std::string straggler_of(const Json& b) {
   const auto number = [&](const char* key) { return b.at(key).get<double>(); };
+  if (!b.contains("wait_ms")) return "";
   if (number("wait_ms") < kWaited * (number("end_ms") - number("start_ms"))) return "-";
   return fmt::format("rank {} ({:.0f} %)", b.at("straggler_rank").get<int>(),
                      100 * number("straggler_share"));
@@ -75,19 +76,21 @@ std::vector<Json> bucket_fields(const Trace& steps) {
   const std::vector<ExchangeTimes> exchanges = exchange_times(steps);
   if (exchanges.size() > kMostBuckets) return {};
   std::vector<Json> all;
-  for (const ExchangeTimes& e : exchanges)
-    all.push_back({{"index", all.size()},
-                   {"exchange", e.what},
-                   {"bytes", e.bytes},
-                   {"ready_ms", e.ready_ms},
-                   {"launch_ms", e.launch_ms},
-                   {"start_ms", e.start_ms},
-                   {"end_ms", e.end_ms},
-                   {"hidden_ms", e.hidden_ms},
-                   {"exposed_ms", e.exposed_ms},
-                   {"wait_ms", e.wait_ms},
-                   {"straggler_rank", e.straggler_rank},
-                   {"straggler_share", e.straggler_share}});
+  for (const ExchangeTimes& e : exchanges) {
+    Json& fields = all.emplace_back(Json{{"index", all.size()},
+                                         {"exchange", e.what},
+                                         {"bytes", e.bytes},
+                                         {"ready_ms", e.ready_ms},
+                                         {"launch_ms", e.launch_ms},
+                                         {"start_ms", e.start_ms},
+                                         {"end_ms", e.end_ms},
+                                         {"hidden_ms", e.hidden_ms},
+                                         {"exposed_ms", e.exposed_ms}});
+    if (e.waiting)
+      fields.update({{"wait_ms", e.waiting->ms},
+                     {"straggler_rank", e.waiting->straggler},
+                     {"straggler_share", e.waiting->share}});
+  }
   return all;
 }
 
@@ -107,12 +110,13 @@ std::string table_of_buckets(const std::vector<Json>& buckets) {
       "ready", "launched", "start", "end", "hidden", "exposed", "waits", "last to come");
   for (const Json& b : buckets) {
     const auto ms = [&](const char* key) { return b.at(key).get<double>(); };
+    const std::string waits = b.contains("wait_ms") ? fmt::format("{:.3f}", ms("wait_ms")) : "-";
     text += fmt::format(
-        "  {:>2} {:<14} {:>10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f} {:>8.3f}  "
+        "  {:>2} {:<14} {:>10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f} {:>8.3f} {:>8.3f} {:>8}  "
         "{}\n",
         b.at("index").get<int>(), b.at("exchange").get<std::string>(), readable_bytes(ms("bytes")),
         ms("ready_ms"), ms("launch_ms"), ms("start_ms"), ms("end_ms"), ms("hidden_ms"),
-        ms("exposed_ms"), ms("wait_ms"), straggler_of(b));
+        ms("exposed_ms"), waits, straggler_of(b));
   }
   return text;
 }

@@ -93,8 +93,9 @@ Json identity_of(const EngineSettings& s, const Backend& backend, const std::str
 }
 
 bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
+  constexpr double kLeast = 0.4;  // of what was counted: less, and some went another way
   for (std::size_t r = 0; r < counted.size(); ++r)
-    if (!std::isfinite(over_nvlink[r]) || (counted[r] > 0 && over_nvlink[r] <= 0)) return false;
+    if (!std::isfinite(over_nvlink[r]) || over_nvlink[r] < kLeast * counted[r]) return false;
   return counted.size() > 1;
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "common/program.hpp"
 #include "training/certificate.hpp"
 #include "training/profile.hpp"
@@ -34,18 +36,26 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   }
   Json step = measure_throughput(engine, batches,
                                  {options.iterations, options.warmup, learning_rate}, session);
-  const Trace trace =
+  if (std::isfinite(step.at("loss_last").get<double>())) save_if_asked(options, engine, session);
+  const Trace trace =  // which trains on
       trace_steps(engine, batches, steps_to_trace(options.iterations), learning_rate, session);
   step.update(exchange_fields(trace));
   record.write("step", merged(identity, step));
   const Json breakdown = breakdown_fields(trace, nullptr);
   record.write("breakdown", merged(identity, breakdown));
-  const std::vector<Json> buckets = bucket_fields(trace);
+  std::vector<Json> buckets;
+  if (engine.strategy_entry().ranks_agree) buckets = bucket_fields(trace);
   for (const Json& bucket : buckets) record.write("bucket", merged(identity, bucket));
   say(session, summary_of_step(step) + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
   write_if_asked(options, trace, session);
   check_loss(step);
   return result;
+}
+
+void save_if_asked(const TrainOptions& options, Engine& engine, const MpiSession& session) {
+  if (options.save.empty()) return;
+  const std::vector<Tensor> state = engine.state();
+  if (session.is_root()) write_safetensors(options.save, state);
 }
 
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

@@ -11,11 +11,14 @@ namespace shakedown {
 
 class MpiSession;
 
-/// Writes the records, and the trace if one is asked for, and tells people. Returns `fail` where
-/// the certificate failed; throws FailError when the loss is not finite any more. Every rank calls
-/// it.
+/// Writes the records, and weights and trace if they are asked for, and tells people. Returns
+/// `fail` where the certificate failed; throws FailError when the loss is not finite any more.
+/// Every rank calls it.
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
                         const Json& identity, const MpiSession& session, Record& record);
+
+/// Writes the weights to --save, if that was given. Every rank calls it.
+void save_if_asked(const TrainOptions& options, Engine& engine, const MpiSession& session);
 
 /// Traces steps into the file, and goes back to the start. Every rank calls it.
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

@@ -101,17 +101,29 @@ double first_ms(const Trace& trace) {
   return first;
 }
 
+/// How long before its first step the host asked for something. Perfetto drops what comes before 0.
+double lead_ms(const std::vector<TracedRun>& runs) {
+  double lead = 0;
+  for (const TracedRun& run : runs)
+    for (const RankTrace& rank : run.trace)
+      for (const TracedStep& step : rank.steps)
+        for (const Exchanged& e : step.exchanges)
+          lead = std::max(lead, first_ms(run.trace) - e.launch_ms);
+  return lead;
+}
+
 }  // namespace
 
 void write_trace(const std::string& path, const std::vector<TracedRun>& runs,
                  const std::vector<std::string>& hosts) {
   Json events = Json::array();
+  const double lead = lead_ms(runs);
   for (std::size_t run = 0; run < runs.size(); ++run) {
     const Trace& trace = runs[run].trace;
     const auto blocks = block_names(find_architecture(runs[run].model));
     for (std::size_t r = 0; r < trace.size(); ++r) {
       const Process process(events, static_cast<int>(run) * kRanksARun + static_cast<int>(r) + 1,
-                            first_ms(trace));
+                            first_ms(trace) - lead);
       process.name(fmt::format("{}: rank {}{} on {}", runs[run].label, r,
                                trace[r].computes ? "" : ", the server,", hosts.at(r)));
       add_steps(process, trace[r], blocks);

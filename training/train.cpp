@@ -37,14 +37,11 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
                  session, record);
+    save_if_asked(options, engine, session);
   } else {
     result = run_throughput(engine, data.training(), options, identity, session, record);
   }
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
-  if (!options.save.empty()) {
-    const std::vector<Tensor> state = engine.state();
-    if (session.is_root()) write_safetensors(options.save, state);
-  }
   return result;
 }
 

@@ -139,10 +139,12 @@ Communication fsdp(const Exchanges& x) {
   return {times * overlap.hidden_ms, times * overlap.exposed_ms};
 }
 
-/// Rank 0 sends every micro-batch's inputs and once the weights, and receives the gradients.
+/// Rank 0 sends every micro-batch's inputs, broadcasts the weights along a chain, and receives the
+/// gradients.
 Communication data_parallel(const Exchanges& x) {
   const Scenario& s = x.scenario;
-  return {0, s.accumulate * x.star_ms(x.input_bytes) + x.star_ms(x.bytes * s.weight_bytes_factor) +
+  const Exchange chain{static_cast<double>(x.others), x.others > 0 ? 1.0 : 0.0};
+  return {0, s.accumulate * x.star_ms(x.input_bytes) + x.weight_time(chain).ms(x.bytes) +
                  x.star_ms(x.bytes * s.gradient_bytes_factor)};
 }
 

@@ -155,15 +155,11 @@ void CpuKernels::set_learning_rate(StepScalars* scalars, float value, Stream&) c
   scalars->learning_rate = value;
 }
 
-void CpuKernels::mark_time(std::uint64_t* time, Stream&) const {
-  *time =
+void CpuKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream&) const {
+  const auto now =
       static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count());
-}
-
-void CpuKernels::occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
-                             Stream&) const {
-  const std::uint64_t end = std::max(occupy(free_at->send, *began, needed.send),
-                                     occupy(free_at->receive, *began, needed.receive));
+  const std::uint64_t end = std::max(occupy(free_at->send, now, needed.send),
+                                     occupy(free_at->receive, now, needed.receive));
   std::this_thread::sleep_until(
       Clock::time_point(std::chrono::nanoseconds(static_cast<std::int64_t>(end))));
 }

@@ -192,24 +192,22 @@ __device__ std::uint64_t nanoseconds() {
 
 /// Moves the time from which one way of a link is free, and returns it; 0 where it is not needed.
 /// Several streams may do so at once.
-__device__ std::uint64_t occupy(std::uint64_t* free_at, std::uint64_t began, std::uint64_t needed) {
+__device__ std::uint64_t occupy(std::uint64_t* free_at, std::uint64_t now, std::uint64_t needed) {
   if (needed == 0) return 0;
   auto* address = reinterpret_cast<unsigned long long*>(free_at);
   unsigned long long found = atomicAdd(address, 0ULL);
   for (;;) {
-    const unsigned long long end = (found > began ? found : began) + needed;
+    const unsigned long long end = (found > now ? found : now) + needed;
     const unsigned long long expected = found;
     found = atomicCAS(address, expected, end);
     if (found == expected) return end;
   }
 }
 
-__global__ void mark_time_kernel(std::uint64_t* time) { *time = nanoseconds(); }
-
-__global__ void occupy_link_kernel(DuplexTime* free_at, const std::uint64_t* began,
-                                   DuplexTime needed) {
-  const std::uint64_t sent = occupy(&free_at->send, *began, needed.send);
-  const std::uint64_t received = occupy(&free_at->receive, *began, needed.receive);
+__global__ void occupy_link_kernel(DuplexTime* free_at, DuplexTime needed) {
+  const std::uint64_t now = nanoseconds();
+  const std::uint64_t sent = occupy(&free_at->send, now, needed.send);
+  const std::uint64_t received = occupy(&free_at->receive, now, needed.receive);
   const std::uint64_t end = sent > received ? sent : received;
   while (nanoseconds() < end) __nanosleep(500);
 }
@@ -299,14 +297,8 @@ void CudaKernels::set_learning_rate(StepScalars* scalars, float value, Stream& s
   CHECK_LAUNCH();
 }
 
-void CudaKernels::mark_time(std::uint64_t* time, Stream& stream) const {
-  mark_time_kernel<<<1, 1, 0, native(stream)>>>(time);
-  CHECK_LAUNCH();
-}
-
-void CudaKernels::occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
-                              Stream& stream) const {
-  occupy_link_kernel<<<1, 1, 0, native(stream)>>>(free_at, began, needed);
+void CudaKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const {
+  occupy_link_kernel<<<1, 1, 0, native(stream)>>>(free_at, needed);
   CHECK_LAUNCH();
 }
 

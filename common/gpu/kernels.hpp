@@ -19,9 +19,7 @@ class CudaKernels final : public Kernels {
             Stream& stream) const override;
   void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const override;
   void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const override;
-  void mark_time(std::uint64_t* time, Stream& stream) const override;
-  void occupy_link(DuplexTime* free_at, const std::uint64_t* began, DuplexTime needed,
-                   Stream& stream) const override;
+  void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override;
 };
 
 }  // namespace shakedown::gpu

@@ -81,15 +81,29 @@ TEST_CASE("The rank that comes last waits for nobody", "[breakdown]") {
   trace.push_back({true, {step(100, 9, 2, {exchange(119, 119, 121)})}});
   const auto times = exchange_times(trace);
   REQUIRE(times.size() == 1);
-  CHECK(times[0].wait_ms == 1.5);  // 3 and 0
-  CHECK(times[0].straggler_rank == 1);
-  CHECK(times[0].straggler_share == 1);
+  REQUIRE(times[0].waiting.has_value());
+  CHECK(times[0].waiting->ms == 1.5);  // 3 and 0
+  CHECK(times[0].waiting->straggler == 1);
+  CHECK(times[0].waiting->share == 1);
   CHECK(times[0].ready_ms == 17.5);
   CHECK(times[0].launch_ms == -2.5);
   CHECK(times[0].start_ms == 17.5);
   CHECK(times[0].end_ms == 21);
   CHECK(times[0].exposed_ms == 3.5);
   CHECK(times[0].hidden_ms == 0);
+}
+
+TEST_CASE("A server's part of the baseline is left out, and in a star nobody waits for all",
+          "[breakdown]") {
+  Trace none = trace_of({step(0, 50, 0, {})});
+  none.push_back({true, {step(0, 5, 0, {})}});
+  Exchanged push = exchange(15, 15, 16);
+  push.what = "push";
+  Trace served = trace_of({});
+  served.front().computes = false;
+  served.push_back({true, {step(0, 5, 1, {push})}});
+  CHECK(break_down(served, &none).compute_ms == 14);
+  CHECK_FALSE(exchange_times(served).front().waiting.has_value());
 }
 
 TEST_CASE("Exchanges that differ from step to step have no times of their own", "[breakdown]") {
