@@ -2,6 +2,9 @@
 
 import json
 
+from .records import plain
+from .summary import median_of
+
 FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.json",
          "parameter-server": "results_ps.json"}
 
@@ -19,7 +22,8 @@ def exported(summary, measured):
     known = measured.communication
     conditions = measured.conditions._asdict()
     return {
-        "strategy": measured.strategy,
+        "strategy": plain(measured.strategy),
+        "bucket_cap_mb": median_of(measured.steps, "bucket_cap_mb"),
         **conditions,
         "ranks_computing": measured.ranks_computing,
         "throughput_images_per_s": rate and rate.mean,
@@ -50,7 +54,7 @@ def write_exports(summary, folder):
     strategies = {}
     for measured in summary.measured.values():
         if measured.rate or measured.histories:
-            strategies.setdefault(measured.strategy, []).append(measured)
+            strategies.setdefault(plain(measured.strategy), []).append(measured)
     paths = []
     for strategy, found in strategies.items():
         found.sort(key=lambda measured: (not measured.histories, -measured.conditions.world_size))

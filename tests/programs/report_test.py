@@ -1,73 +1,22 @@
 """results/report as its users meet it: figures, sentences, files, exit codes. Run by tests/run.
 
 Most records are made by hand, so that each claim of the report can be turned round; the last class
-feeds it what the programs write.
+feeds it what the programs write. What bin/compare adds is in report_compare.py.
 """
 
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
+from report_compare import BucketCaps  # noqa: F401, are run
 from report_records import breakdown, everything, header, record, step, training
-from support import BIN, TREE, make_image_folder, run, run_bare
+from report_support import Report, row, unfolded
+from support import BIN, make_image_folder, run
 
-REPORT = TREE / "results/report"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-class Report(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.out = self.folder / "out"
-
-    def write(self, name, *records, head=None, ended=True):
-        lines = [head or header(), *records] + [{"kind": "end", "exit_code": 0,
-                                                 "elapsed_s": 1}] * ended
-        path = self.folder / name
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return path
-
-    def report(self, *arguments, code=0, env=None):
-        result = run_bare(REPORT, *arguments, env=env)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        return result
-
-    def text_of(self, *records, **options):
-        """The report on these records; quick, for it is made without matplotlib."""
-        self.report(self.write("r.jsonl", *records, **options), "--output", self.out,
-                    env=self.without("matplotlib"))
-        return unfolded((self.out / "performance_report.txt").read_text())
-
-    def without(self, *modules):
-        """An environment in which importing the modules fails."""
-        stubs = self.folder / "stubs"
-        stubs.mkdir(exist_ok=True)
-        for module in modules:
-            (stubs / f"{module}.py").write_text("raise ImportError('hidden by the test')\n")
-        return {"PYTHONPATH": str(stubs)}
-
-    def with_plots(self, *paths):
-        result = self.report(*paths, "--output", self.out)
-        if "is missing" in result.stderr:
-            self.skipTest(result.stderr.strip())
-        return result
-
-
-def unfolded(text):
-    """Sentences on one line each."""
-    return re.sub(r"\n  (?=\S)", " ", text)
-
-
-def row(text, method):
-    """The cells of a method's row in the first table."""
-    line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
-    return re.split(r"  +", line[1])
 
 
 class Figures(Report):

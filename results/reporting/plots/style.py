@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import words
+from ..records import plain
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart.
 COLOURS = {"ddp": "#0072B2", "all-reduce": "#E69F00", "parameter-server": "#D55E00",
@@ -19,7 +20,7 @@ DPI = 120
 
 
 def colour(strategy):
-    return COLOURS.get(strategy, "#444444")
+    return COLOURS.get(plain(strategy), "#444444")
 
 
 def panels(titles, height=3.4, width=5.2):
