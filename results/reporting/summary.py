@@ -3,6 +3,7 @@
 import statistics
 
 from . import intervals, words
+from .exchanges import over_rounds, rounds_of
 from .records import configuration_of, number
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
@@ -39,7 +40,7 @@ class Measured:
         self.histories = []  # of each training its epochs
         self.certificates = []
         self.breakdowns = []
-        self.buckets = []  # of each run its buckets, by index
+        self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
 
     @property
     def rate(self):
@@ -106,12 +107,20 @@ class Measured:
         return median_of(self.breakdowns, key)
 
     @property
+    def exchanges(self):
+        """A step's exchanges: medians over the rounds."""
+        return over_rounds(self.rounds)
+
+    @property
     def communication(self):
         """What is known of the communication of a step, ms: total (busy, hidden or not), its
-        push and pull, and exposed (what the step waits for)."""
+        push and pull, hidden (busy while the rank computes), and exposed (the stream that computes
+        exchanges or waits)."""
         known = {"push": median_of(self.steps, "push_ms"), "pull": median_of(self.steps, "pull_ms"),
-                 "exposed": self.term("exposed_comm_ms")}
+                 "exposed": self.term("exposed_comm_ms"), "hidden": self.term("hidden_comm_ms")}
         known["total"] = median_of(self.steps, "comm_ms")
+        if known["total"] is None:
+            known["total"] = self.term("comm_ms")
         if known["total"] is None and None not in (known["push"], known["pull"]):
             known["total"] = known["push"] + known["pull"]
         if known["total"] is None:
@@ -133,7 +142,7 @@ class Summary:
         return self.measured[configuration]
 
     def add(self, run):
-        histories, buckets = {}, {}
+        histories, exchanges = {}, {}
         for record in run.records:
             kind, configuration = record["kind"], configuration_of(run, record)
             if kind == "step" and number(record, "images_per_s"):
@@ -147,11 +156,11 @@ class Summary:
             elif kind == "epoch" and number(record, "epoch") is not None:
                 histories.setdefault(configuration, []).append(record)
             elif kind == "bucket":
-                buckets.setdefault(configuration, []).append(record)
+                exchanges.setdefault(configuration, []).append(record)
         for configuration, epochs in histories.items():
             self.of(configuration).histories.append(epochs)
-        for configuration, records in buckets.items():
-            self.of(configuration).buckets.append(records)
+        for configuration, records in exchanges.items():
+            self.of(configuration).rounds += rounds_of(records)
 
     def records(self, kind):
         return [record for run in self.runs for record in run.of(kind)]

@@ -1,5 +1,7 @@
 """Figures as text, everywhere alike."""
 
+import re
+
 
 def rate(value):
     """images/s: three digits at least."""
@@ -16,6 +18,11 @@ def seconds(value):
 
 def percent(ratio, digits=1):
     return "-" if ratio is None else f"{100 * ratio:.{digits}f} %"
+
+
+def glued(text):
+    """A figure and its unit held together, by a blank that is no place to break."""
+    return re.sub(r"(\d) (?=(%|ms|us|s|GB/s|[KMG]?iB|images/s|points)(\W|$))", "\\1\u00a0", text)
 
 
 def size(value):
