@@ -3,14 +3,24 @@
 import json
 
 from .records import plain
-from .summary import median_of
+from .summary import TERMS, median_of
 
+# Of `breakdown` records: the terms, their sum, and what the step is held against.
+BREAKDOWN = [*TERMS, "step_ms", "interference_slowdown", "residual", "none_step_ms",
+             "comm_alone_ms", "serial_step_ms"]
 FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.json",
          "parameter-server": "results_ps.json"}
 
 
 def file_name(strategy):
     return FILES.get(strategy) or f"results_{strategy.replace('-', '_')}.json"
+
+
+def hidden_share(known):
+    """Of the communication, from 0 to 1; null where nothing is exchanged."""
+    if "hidden" not in known or not known.get("total"):
+        return None
+    return known["hidden"] / known["total"]
 
 
 def exported(summary, measured):
@@ -41,6 +51,9 @@ def exported(summary, measured):
         "push_ms": known.get("push"),
         "pull_ms": known.get("pull"),
         "exposed_communication_ms": known.get("exposed"),
+        "hidden_communication_ms": known.get("hidden"),
+        "hidden_share": hidden_share(known),
+        **{f"breakdown.{key}": measured.term(key) for key in BREAKDOWN},
         "efficiency_vs_none": summary.efficiency_vs_none(measured),
         "efficiency_vs_single": summary.efficiency_vs_single(measured),
         "peak_memory_bytes": measured.peak_memory,

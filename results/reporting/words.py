@@ -25,6 +25,11 @@ def glued(text):
     return re.sub(r"(\d) (?=(%|ms|us|s|GB/s|[KMG]?iB|images/s|points)(\W|$))", "\\1\u00a0", text)
 
 
+def unsigned_zero(figure):
+    """-0.00 is 0.00."""
+    return figure.lstrip("-") if not figure.strip("-0.") else figure
+
+
 def size(value):
     """Bytes in binary units, as the programs' options take them."""
     for unit in ("B", "KiB", "MiB", "GiB"):

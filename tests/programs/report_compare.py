@@ -1,6 +1,7 @@
 """What results/report makes of bin/compare's records; run by report_test.py."""
 
 import json
+import re
 
 from report_records import breakdown, exchange, header, step, training
 from report_support import Report, row
@@ -120,6 +121,33 @@ class Terms(Report):
         self.assertNotIn(wrong, self.text_of(step("ddp", 1000), self.ladder(residual_ms=0.1)))
         self.assertNotIn(wrong, self.text_of(step("ddp", 1000, backend="cpu"), self.ladder(
             residual_ms=0.3, backend="cpu")))
+
+    def test_the_table(self):
+        none = breakdown("none", compute_ms=8.0, input_stall_ms=0.0, optimizer_ms=0.5,
+                         residual_ms=-0.001) | {"none_step_ms": 8.5, "comm_alone_ms": 0.01}
+        text = self.text_of(none, self.ladder(residual_ms=0.1, residual=0.01, input_stall_ms=0.0))
+        table = text[text.index("where a step's time goes, ms"):]
+        head = table.splitlines()[1]
+        self.assertLessEqual(len(head), 142)
+        self.assertEqual(re.split("  +", head), [
+            "method", "compute", "exposed", "interference", "optimizer", "residual", "step",
+            "hidden", "none's step", "exchange alone", "serial"])  # no column for the input's stall
+        self.assertEqual(row(table, "ddp"), ["8.00", "1.00", "0.50 (12.5 %)", "0.50",
+                                             "0.10 (1.0 %)", "10.00", "3.00", "8.50", "3.00",
+                                             "12.50"])
+        self.assertEqual(row(table, "none"), ["8.00", "-", "-", "0.50", "0.00", "8.50", "-", "-",
+                                              "-", "-"])
+
+    def test_scripts_find_the_terms(self):
+        self.text_of(step("ddp", 1000), self.ladder(), step("all-reduce", 900))
+        ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
+        self.assertEqual([ddp[key] for key in (
+            "hidden_communication_ms", "hidden_share", "breakdown.compute_ms",
+            "breakdown.interference_slowdown", "breakdown.serial_step_ms")],
+            [3.0, 0.75, 8.0, 0.125, 12.5])
+        other = json.loads((self.out / "results_all_reduce.json").read_text())
+        self.assertIsNone(other["hidden_share"])
+        self.assertIsNone(other["breakdown.compute_ms"])
 
 
 class BucketCaps(Report):
