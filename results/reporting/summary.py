@@ -5,6 +5,7 @@ import statistics
 from . import intervals, words
 from .exchanges import over_rounds, rounds_of
 from .records import configuration_of, number
+from .what_if import models_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
@@ -132,9 +133,9 @@ class Summary:
     def __init__(self, runs):
         self.runs = runs
         self.measured = {}
-        self.predictions = []  # (configuration, record)
         for run in runs:
             self.add(run)
+        self.models = models_of(runs)  # what_if.Model
 
     def of(self, configuration):
         if configuration not in self.measured:
@@ -151,8 +152,6 @@ class Summary:
                 self.of(configuration).certificates.append(record)
             elif kind == "breakdown":
                 self.of(configuration).breakdowns.append(record)
-            elif kind == "prediction":
-                self.predictions.append((configuration, record))
             elif kind == "epoch" and number(record, "epoch") is not None:
                 histories.setdefault(configuration, []).append(record)
             elif kind == "bucket":
@@ -215,8 +214,9 @@ class Summary:
             return recorded
         return measured.rate.median / (single.rate.median * measured.conditions.world_size)
 
-    def series(self):
-        """{(conditions without ranks, strategy): [Measured by rising world_size]}, two at least."""
+    def series(self, least=2):
+        """{(conditions without ranks, strategy): [Measured by rising world_size]}, on so many
+        numbers of ranks at least."""
         series = {}
         for (conditions, strategy), measured in self.measured.items():
             if measured.rate:
@@ -224,7 +224,7 @@ class Summary:
                 series.setdefault(key, []).append(measured)
         return {key: sorted(points, key=lambda point: point.conditions.world_size)
                 for key, points in series.items()
-                if len({point.conditions.world_size for point in points}) > 1}
+                if len({point.conditions.world_size for point in points}) >= least}
 
 
 def ranked(group):

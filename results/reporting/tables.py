@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass, field
 
-from . import words
+from . import what_if, words
 from .records import number
 from .summary import TERMS, highest, median_of
 
@@ -126,6 +126,26 @@ def milliseconds(measured, key):
     return f"{text} ({words.unsigned_zero(f'{100 * share:.1f}')} %)"
 
 
+def winners(summary):
+    """The map of the fastest strategies by batch and bandwidth."""
+    tables = []
+    for model in summary.models:
+        grid = what_if.WinnerMap(model)
+        if not grid.cells:
+            continue
+        name = summary.name(model.conditions)
+        table = Table("fastest strategy by the step model, by the bandwidth of every rank's link" +
+                      (f": {name}" if name else ""),
+                      ["batch", *(grid.bandwidth_name(gbs) for gbs in grid.bandwidths)])
+        table.rows = [[str(batch), *(grid.name(batch, gbs) for gbs in grid.bandwidths)]
+                      for batch in grid.batches]
+        table.notes = ["%: images/s over the second's; or another: less than "
+                       f"{words.percent(what_if.TIE, 2)} apart"]
+        table.notes += what_if.doubt(summary, model)
+        tables.append(table)
+    return tables
+
+
 def collectives(summary):
     """Latency at the smallest size and the highest busbw, of each operation and way of running."""
     table = Table("collectives", ["operation", "ranks", "smallest, median us", "highest busbw GB/s",
@@ -242,5 +262,5 @@ def step_conditions(summary):
 
 def others(summary):
     """The tables behind the first: in text and page after the sentences."""
-    return [table for make in (breakdowns, collectives, links, splits, step_conditions, health)
-            for table in make(summary)]
+    return [table for make in (breakdowns, winners, collectives, links, splits, step_conditions,
+                               health) for table in make(summary)]

@@ -58,7 +58,8 @@ def parts(conditions):
         "model": conditions.model,
         "precision": conditions.precision,
         "image_size": f"{conditions.image_size}x{conditions.image_size}",
-        "batch": f"batch {conditions.batch} {conditions.batch_of}" +
+        "batch": "" if not conditions.batch else
+                 f"batch {conditions.batch} {conditions.batch_of}" +
                  (f" x {conditions.accumulate}" if conditions.accumulate > 1 else ""),
         "world_size": count(conditions.world_size, "rank") +
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),

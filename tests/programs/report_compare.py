@@ -3,8 +3,9 @@
 import json
 import re
 
-from report_records import breakdown, exchange, header, step, training
-from report_support import Report, row
+from report_records import (breakdown, exchange, header, link_cost, prediction, record, step,
+                            training, winner)
+from report_support import Report, row, unfolded
 
 
 class Exchanges(Report):
@@ -148,6 +149,125 @@ class Terms(Report):
         other = json.loads((self.out / "results_all_reduce.json").read_text())
         self.assertIsNone(other["hidden_share"])
         self.assertIsNone(other["breakdown.compute_ms"])
+
+
+class WhatIf(Report):
+    def test_the_links(self):
+        text = self.text_of(link_cost(), link_cost("star", alpha_us=3.5, bandwidth_gbs=None,
+                                                   worst_error=0), prediction("ddp", 10))
+        self.assertIn("ring messages 10.0 us and 100 GB/s, half of it at 976.6 KiB (within 5.0 %); "
+                      "sends of all ranks to one 3.5 us whatever their size (within 0.1 %)", text)
+
+    def test_links_are_of_the_records_that_follow(self):
+        text = self.text_of(link_cost(alpha_us=10), prediction("ddp", 10), prediction("ddp", 10),
+                            link_cost(alpha_us=20), prediction("ddp", 20, precision="fp32"),
+                            step("none", 1), step("none", 1, precision="fp32"))
+        half, full = text[text.index("What if"):].split("fp32:")
+        self.assertIn("ring messages 10.0 us", half)
+        self.assertIn("ring messages 20.0 us", full)
+
+    def test_the_models_error(self):
+        def held(*errors):
+            return self.text_of(*(
+                prediction("ddp", 10 * (1 + error), batch_size=2 ** i, step_ms_measured=10.0,
+                           error=error) for i, error in enumerate(errors)))
+        text = held(0.01, -0.02, -0.05)
+        self.assertIn("held against 3 measured steps, is off by 2.0 % in the median, most for ddp "
+                      "at batch 4 a rank on 4 ranks: 9.50 ms predicted, 10.00 ms measured (-5.0 %); "
+                      "2 of 3 are predicted too short", text)
+        self.assertNotIn("N x single", text)  # what was measured is not predicted besides
+        self.assertIn("all are predicted too long", held(0.01, 0.02))
+        self.assertIn("The step model, held against ddp at batch 1 a rank on 4 ranks: 9.00 ms "
+                      "predicted, 10.00 ms measured (-10.0 %).", held(-0.1))
+
+    def test_what_another_run_measured_is_held_against_the_prediction(self):
+        small = self.write("2.jsonl", prediction("ddp", 11.0), prediction("ddp", 12, world_size=8),
+                           head=header(world_size=2))
+        large = self.write("4.jsonl", step("ddp", 1000, step_ms_p50=10.0))
+        self.report(small, large, "--output", self.out, env=self.without("matplotlib"))
+        text = unfolded((self.out / "performance_report.txt").read_text())
+        self.assertIn("11.00 ms predicted, 10.00 ms measured (+10.0 %)", text)
+        self.assertIn("keep 90.0 % of N x single on 8 ranks", text)
+        self.assertNotIn("on 4 ranks, ", text)
+
+    def test_more_ranks_in_a_sentence_a_strategy_and_batch(self):
+        ranks = {8: 0.9, 16: 0.85, 64: 0.7}
+        text = self.text_of(*(
+            prediction("ddp", 10, batch_size=batch, world_size=n, efficiency_predicted=kept,
+                       images_per_s_predicted=100 * n, extrapolated=batch == 512)
+            for batch in (64, 512) for n, kept in ranks.items()))
+        self.assertIn("ddp at batch 64 a rank is predicted to keep 90.0 % of N x single on 8 ranks, "
+                      "85.0 % on 16 and 70.0 % on 64 (6,400 images/s), were their links as these.",
+                      text)
+        self.assertIn("ddp at batch 512 a rank is predicted to keep 90.0 % of N x single on 8 "
+                      "ranks, 85.0 % on 16 and 70.0 % on 64 (6,400 images/s), a batch outside the "
+                      "measured ones.", text)
+        self.assertEqual(text.count("N x single"), 2)
+        bare = self.text_of(prediction("ddp", 10, world_size=64, images_per_s_predicted=8000,
+                                       efficiency_predicted=None))
+        self.assertIn("is predicted to reach 8,000 images/s on 64 ranks", bare)
+
+    def test_bucket_plans(self):
+        def plan(batch, best, sizes):
+            return record("bucket_plan", "none", batch_size=batch, rule_buckets=5,
+                          rule_exposed_ms=1.0, best_exposed_ms=best, best_buckets_mib=sizes)
+        told = [prediction("ddp", 10.0, batch_size=64), prediction("ddp", 20.0, batch_size=256)]
+        text = self.text_of(plan(64, 0.8, [8, 17]), plan(256, 0.8, [8, 17]), *told)
+        self.assertIn("ddp's buckets at batch 64 and 256, by the model: the rule's 5 leave 1.000 ms "
+                      "exposed, the best plan's 2 leave 0.800 ms: at most 2.0 % of the step to "
+                      "gain, with 8, 17 MiB (float32).", text)
+        text = self.text_of(plan(64, 0.99, [8, 17]), told[0])
+        self.assertIn("the best plan's 2 leave 0.990 ms: 0.1 % of the step to gain.", text)
+
+    def test_advice_by_gain(self):
+        gains = [1.25, 30, 5, 0.5, 2, 4, 3]
+        text = self.text_of(step("ddp", 1000), *(record("advice", "ddp", change=f"change {i}", gain_percent=gain,
+                                     extrapolated=gain == 5) for i, gain in enumerate(gains)))
+        self.assertIn("Advice for ddp at batch 64 a rank, images/s by the model: change 1 +30.0 %; "
+                      "change 2 +5.0 % (extrapolated); change 5 +4.0 %; change 6 +3.0 %; change 4 "
+                      "+2.0 %.", text)
+
+    def test_the_map_of_winners(self):
+        text = self.text_of(link_cost(), prediction("ddp", 10, step_ms_measured=8), *(
+            winner(name, gbs, margin, batch_size=batch) for batch, gbs, name, margin in (
+                (64, 1, "zero1", 0.0004), (64, 100, "ddp", 0.137), (256, 100, "ddp", 0.0005))))
+        table = text[text.index("fastest strategy by the step model"):]
+        self.assertRegex(table, r"batch +1 GB/s +100 GB/s \(measured\)\n")
+        self.assertEqual(row(table, "64"), ["zero1 or another", "ddp +13.7 %"])
+        self.assertEqual(row(table, "256"), ["-", "ddp +0.1 %"])
+        self.assertIn("where steps were measured the model is off by 25.0 % in the median", table)
+
+    def test_a_global_batch_is_not_kept_on_more_ranks(self):
+        text = self.text_of(prediction("ddp", 10, world_size=8),
+                            head=header(**{"options.global_batch": 256}))
+        self.assertIn("ddp at batch 64 a rank is predicted to keep", text)
+        self.assertNotIn("globally", text)
+
+
+class Throttled(Report):
+    def test_a_throttled_run_of_the_same_file_is_a_condition_of_its_own(self):
+        def said(step_ms, measured, gbs, **throttle):
+            return [step("ddp", 1000 / step_ms, step_ms_p50=measured, **throttle),
+                    breakdown("ddp", compute_ms=step_ms) | throttle,
+                    *(exchange("ddp", i, step_ms, **throttle) for i in range(2)),
+                    link_cost(bandwidth_gbs=gbs),
+                    prediction("ddp", step_ms, step_ms_measured=measured, **throttle),
+                    prediction("ddp", step_ms, world_size=8, efficiency_predicted=1 / step_ms,
+                               **throttle),
+                    winner("ddp", gbs, 0.01, **throttle)]
+        end = {"kind": "end", "exit_code": 0, "elapsed_s": 1}
+        text = self.text_of(*said(2.0, 2.5, 300), end, header(), *said(5.0, 4.0, 3, throttle_gbs=3))
+        what_if = text[text.index("What if"):]
+        plain, slow = what_if.split("exchange throttled to 3 GB/s:", 1)
+        for part, gbs, kept, error in ((plain, 300, 50, "-20.0 %"), (slow, 3, 20, "+25.0 %")):
+            self.assertIn(f"10.0 us and {gbs} GB/s", part)
+            self.assertIn(f"keep {kept}.0 % of N x single", part)
+            self.assertIn(f"measured ({error})", part)
+        self.assertNotIn("3 measured steps", text)
+        self.assertIn("2 exchanges a step (all_reduce), 100.0 % of their 4.00 ms", text)
+        self.assertIn("2 exchanges a step (all_reduce), 100.0 % of their 10.00 ms", text)
+        self.assertNotIn("300 GB/s", slow[:slow.index("fastest strategy")])
+        self.assertRegex(slow, r"links?: exchange throttled to 3 GB/s\nbatch +3 GB/s \(measured\)")
 
 
 class BucketCaps(Report):

@@ -45,6 +45,20 @@ def exchange(strategy, index, hidden_ms, exposed_ms=0.0, **figures):
         **figures})
 
 
+def prediction(strategy, step_ms, **figures):
+    return record("prediction", strategy, step_ms_predicted=step_ms, **{
+        "images_per_s_predicted": 1000, "efficiency_predicted": 0.9, **figures})
+
+
+def link_cost(path="ring", **figures):
+    return {"kind": "link_cost", "path": path, "backend": "gpu", "world_size": 4, "alpha_us": 10,
+            "bandwidth_gbs": 100, "worst_error": 0.05, **figures}
+
+
+def winner(strategy, gbs, margin, **figures):
+    return record("winner", strategy, bandwidth_gbs=gbs, second="fsdp", margin=margin, **figures)
+
+
 def everything():
     """Records of every kind that is drawn."""
     strategies = {"none": (1000, 30.0, 0, 0), "ddp": (970, 31.0, 0.8, 4.0),
@@ -64,8 +78,11 @@ def everything():
                     "breakdown", name, world_size=8, compute_ms=step_ms - exposed - 1,
                     exposed_comm_ms=exposed, interference_ms=0.4, input_stall_ms=0,
                     optimizer_ms=0.5, residual_ms=0.1, step_ms=step_ms, comm_alone_ms=alone))
-    records += [record("prediction", "ddp", world_size=n, images_per_s_predicted=960 * n)
+    records += [link_cost()]
+    records += [prediction("ddp", 31, world_size=n, images_per_s_predicted=960 * n)
                 for n in (8, 16, 32)]
+    records += [winner("ddp" if gbs > 3 else "zero1", gbs, 0.02 * (gbs > 1), batch_size=batch)
+                for batch in (64, 256) for gbs in (1, 10, 100)]
     records += [exchange("ddp", i, 3.0 - (i == 4), float(i == 4), world_size=8, repeat=n,
                          straggler_rank=i % 3) for n in (1, 2) for i in range(5)]
     for i, (name, best) in enumerate((("ddp", 0.91), ("all-reduce", 0.908),

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import unittest
 
-from report_compare import BucketCaps, Exchanges, Terms  # noqa: F401, are run
+from report_compare import BucketCaps, Exchanges, Terms, Throttled, WhatIf  # noqa: F401, are run
 from report_records import breakdown, everything, header, record, step, training
 from report_support import Report, row, unfolded
 from support import BIN, make_image_folder, run
@@ -177,15 +177,6 @@ class Sentences(Report):
                 self.assertIn("parameter-server communicates 10.00 ms a step, all-reduce 5.00 ms: "
                               "2.00 times as long", text)
 
-    def test_predictions(self):
-        text = self.text_of(
-            step("ddp", 1000),
-            record("prediction", "ddp", images_per_s_predicted=900, efficiency_predicted=0.9),
-            record("prediction", "ddp", world_size=64, images_per_s_predicted=8000))
-        self.assertRegex(text, r"4 ranks.*: 900 images/s, efficiency 90.0 %; measured 1,000, the "
-                         r"prediction is off by -10.0 %")
-        self.assertRegex(text, r"64 ranks.*: 8,000 images/s\.")
-
     def test_other_machines_and_settings_are_not_ranked_together(self):
         a = self.write("a.jsonl", step("ddp", 1000))
         b = self.write("b.jsonl", step("all-reduce", 900), head=header(gpu="NVIDIA A100"))
@@ -313,7 +304,7 @@ class Usage(Report):
 class Pictures(Report):
     NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
              "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
-             "collective_bandwidth", "link_matrix", "gpu_samples"}
+             "strategy_map", "collective_bandwidth", "link_matrix", "gpu_samples"}
 
     def test_a_plot_for_each_kind_of_record_and_no_other(self):
         self.with_plots(self.write("r.jsonl", *everything()))
