@@ -2,6 +2,8 @@
 
 records     files to runs; what names a configuration
 summary     runs to what was measured of each configuration
+exchanges   a step's exchanges, over the rounds
+what_if     what the step model says, and how far it is off
 intervals   the statistics
 words       figures as text
 tables      what is printed as a table, in text and HTML alike

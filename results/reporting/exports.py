@@ -2,12 +2,25 @@
 
 import json
 
+from .records import plain
+from .summary import TERMS, median_of
+
+# Of `breakdown` records: the terms, their sum, and what the step is held against.
+BREAKDOWN = [*TERMS, "step_ms", "interference_slowdown", "residual", "none_step_ms",
+             "comm_alone_ms", "serial_step_ms"]
 FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.json",
          "parameter-server": "results_ps.json"}
 
 
 def file_name(strategy):
     return FILES.get(strategy) or f"results_{strategy.replace('-', '_')}.json"
+
+
+def hidden_share(known):
+    """Of the communication, from 0 to 1; null where nothing is exchanged."""
+    if "hidden" not in known or not known.get("total"):
+        return None
+    return known["hidden"] / known["total"]
 
 
 def exported(summary, measured):
@@ -19,7 +32,8 @@ def exported(summary, measured):
     known = measured.communication
     conditions = measured.conditions._asdict()
     return {
-        "strategy": measured.strategy,
+        "strategy": plain(measured.strategy),
+        "bucket_cap_mb": median_of(measured.steps, "bucket_cap_mb"),
         **conditions,
         "ranks_computing": measured.ranks_computing,
         "throughput_images_per_s": rate and rate.mean,
@@ -37,6 +51,9 @@ def exported(summary, measured):
         "push_ms": known.get("push"),
         "pull_ms": known.get("pull"),
         "exposed_communication_ms": known.get("exposed"),
+        "hidden_communication_ms": known.get("hidden"),
+        "hidden_share": hidden_share(known),
+        **{f"breakdown.{key}": measured.term(key) for key in BREAKDOWN},
         "efficiency_vs_none": summary.efficiency_vs_none(measured),
         "efficiency_vs_single": summary.efficiency_vs_single(measured),
         "peak_memory_bytes": measured.peak_memory,
@@ -51,7 +68,7 @@ def write_exports(summary, folder):
     strategies = {}
     for measured in summary.measured.values():
         if measured.rate or measured.histories:
-            strategies.setdefault(measured.strategy, []).append(measured)
+            strategies.setdefault(plain(measured.strategy), []).append(measured)
     paths = []
     for strategy, found in strategies.items():
         found.sort(key=lambda measured: (not measured.histories, measured.conditions.setting != "",

@@ -21,6 +21,7 @@ class Run:
         self.records = []
         self.end = None
         self.cut_at = None  # the line that a crash left unfinished
+        self.several_caps = set()  # strategies of which the runs read with it have several
 
     def of(self, kind):
         return [record for record in self.records if record.get("kind") == kind]
@@ -67,7 +68,19 @@ class Conditions(NamedTuple):
 
 class Configuration(NamedTuple):
     conditions: Conditions
-    strategy: str
+    strategy: str  # as strategy_of
+
+
+def strategy_of(run, record):
+    """With the cap of its buckets where the runs have several, as if each were a strategy."""
+    strategy, cap = record.get("strategy", ""), number(record, "bucket_cap_mb")
+    several = cap is not None and strategy in run.several_caps
+    return f"{strategy} ({cap:g} MiB)" if several else strategy
+
+
+def plain(strategy):
+    """Without the cap."""
+    return strategy.split(" (")[0]
 
 
 def configuration_of(run, record):
@@ -91,7 +104,7 @@ def configuration_of(run, record):
             data=record.get("data", ""),
             throttle_gbs=number(record, "throttle_gbs") or 0,
             setting=record.get("setting", "")),
-        record.get("strategy", ""))
+        strategy_of(run, record))
 
 
 def files_of(paths):
@@ -150,4 +163,10 @@ def read_runs(paths):
     if not any(record["kind"] in USABLE for run in runs for record in run.records):
         raise UsageError(f"no usable records in {', '.join(map(str, paths))}: "
                          f"wanted {', '.join(USABLE)}")
+    caps = {}
+    for record in (record for run in runs for record in run.records):
+        caps.setdefault(record.get("strategy"), set()).add(number(record, "bucket_cap_mb"))
+    several = {strategy for strategy, found in caps.items() if len(found - {None}) > 1}
+    for run in runs:
+        run.several_caps = several
     return runs

@@ -3,7 +3,9 @@
 import statistics
 
 from . import intervals, words
+from .exchanges import over_rounds, rounds_of
 from .records import configuration_of, number
+from .what_if import models_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
@@ -39,7 +41,7 @@ class Measured:
         self.histories = []  # of each training its epochs
         self.certificates = []
         self.breakdowns = []
-        self.buckets = []  # of each run its buckets, by index
+        self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
 
     @property
     def rate(self):
@@ -106,12 +108,20 @@ class Measured:
         return median_of(self.breakdowns, key)
 
     @property
+    def exchanges(self):
+        """A step's exchanges: medians over the rounds."""
+        return over_rounds(self.rounds)
+
+    @property
     def communication(self):
         """What is known of the communication of a step, ms: total (busy, hidden or not), its
-        push and pull, and exposed (what the step waits for)."""
+        push and pull, hidden (busy while the rank computes), and exposed (the stream that computes
+        exchanges or waits)."""
         known = {"push": median_of(self.steps, "push_ms"), "pull": median_of(self.steps, "pull_ms"),
-                 "exposed": self.term("exposed_comm_ms")}
+                 "exposed": self.term("exposed_comm_ms"), "hidden": self.term("hidden_comm_ms")}
         known["total"] = median_of(self.steps, "comm_ms")
+        if known["total"] is None:
+            known["total"] = self.term("comm_ms")
         if known["total"] is None and None not in (known["push"], known["pull"]):
             known["total"] = known["push"] + known["pull"]
         if known["total"] is None:
@@ -123,9 +133,9 @@ class Summary:
     def __init__(self, runs):
         self.runs = runs
         self.measured = {}
-        self.predictions = []  # (configuration, record)
         for run in runs:
             self.add(run)
+        self.models = models_of(runs)  # what_if.Model
 
     def of(self, configuration):
         if configuration not in self.measured:
@@ -133,7 +143,7 @@ class Summary:
         return self.measured[configuration]
 
     def add(self, run):
-        histories, buckets = {}, {}
+        histories, exchanges = {}, {}
         for record in run.records:
             kind, configuration = record["kind"], configuration_of(run, record)
             if kind == "step" and number(record, "images_per_s"):
@@ -142,16 +152,14 @@ class Summary:
                 self.of(configuration).certificates.append(record)
             elif kind == "breakdown":
                 self.of(configuration).breakdowns.append(record)
-            elif kind == "prediction":
-                self.predictions.append((configuration, record))
             elif kind == "epoch" and number(record, "epoch") is not None:
                 histories.setdefault(configuration, []).append(record)
             elif kind == "bucket":
-                buckets.setdefault(configuration, []).append(record)
+                exchanges.setdefault(configuration, []).append(record)
         for configuration, epochs in histories.items():
             self.of(configuration).histories.append(epochs)
-        for configuration, records in buckets.items():
-            self.of(configuration).buckets.append(records)
+        for configuration, records in exchanges.items():
+            self.of(configuration).rounds += rounds_of(records)
 
     def records(self, kind):
         return [record for run in self.runs for record in run.of(kind)]
@@ -206,8 +214,9 @@ class Summary:
             return recorded
         return measured.rate.median / (single.rate.median * measured.conditions.world_size)
 
-    def series(self):
-        """{(conditions without ranks, strategy): [Measured by rising world_size]}, two at least."""
+    def series(self, least=2):
+        """{(conditions without ranks, strategy): [Measured by rising world_size]}, on so many
+        numbers of ranks at least."""
         series = {}
         for (conditions, strategy), measured in self.measured.items():
             if measured.rate:
@@ -215,7 +224,7 @@ class Summary:
                 series.setdefault(key, []).append(measured)
         return {key: sorted(points, key=lambda point: point.conditions.world_size)
                 for key, points in series.items()
-                if len({point.conditions.world_size for point in points}) > 1}
+                if len({point.conditions.world_size for point in points}) >= least}
 
 
 def ranked(group):

@@ -3,7 +3,7 @@
 import statistics
 from dataclasses import dataclass, field
 
-from . import words
+from . import what_if, words
 from .records import number
 from .summary import TERMS, highest, median_of
 
@@ -73,14 +73,77 @@ def method_notes(rows):
 
 
 def breakdowns(summary):
-    """Where the time of a step goes, ms."""
-    table = Table("where a step's time goes, ms", ["configuration", *TERMS.values(), "step"])
-    for measured in summary.measured.values():
-        if measured.breakdowns:
-            terms = [measured.term(key) for key in [*TERMS, "step_ms"]]
-            table.rows.append([f"{measured.strategy}, {summary.name(measured.conditions)}",
-                               *("-" if term is None else f"{term:.2f}" for term in terms)])
-    return [table] if table.rows else []
+    """Where the time of a step goes, ms: a table for each set of conditions under which strategies
+    stand side by side, one for those that stand alone."""
+    groups = [(conditions, [measured for measured in group if measured.breakdowns])
+              for conditions, group in summary.groups()]
+    tables = [breakdown_table(summary.name(conditions), rows, lambda measured: measured.strategy)
+              for conditions, rows in groups if len(rows) > 1]
+    alone = [measured for _, rows in groups if len(rows) == 1 for measured in rows]
+    if alone:
+        tables.append(breakdown_table("", alone, lambda measured: ", ".join(filter(None, (
+            measured.strategy, summary.name(measured.conditions))))))
+    if tables:
+        tables[-1].notes = BREAKDOWN_NOTES
+    return tables
+
+
+LADDER = {"hidden_comm_ms": "hidden", "none_step_ms": "none's step",
+          "comm_alone_ms": "exchange alone", "serial_step_ms": "serial"}
+SHORT = {"exposed_comm_ms": "exposed"}  # of summary.TERMS
+SHARES = {"interference_ms": "interference_slowdown", "residual_ms": "residual"}
+BREAKDOWN_NOTES = [
+    "step: what stands left of it together; exposed: the stream that computes exchanges or waits "
+    "for an exchange; interference in brackets: by how much computing is slower while an exchange "
+    "goes on; residual in brackets: of the step",
+    "hidden: exchanges go on while the rank computes; exchange alone: without computing; serial: "
+    "the step with the same exchanges in turn with computing"]
+
+
+def breakdown_table(title, rows, name):
+    """Without the columns in which there is nothing."""
+    heads = {**{key: SHORT.get(key, term) for key, term in TERMS.items()}, "step_ms": "step",
+             **LADDER}
+    cells = {key: [milliseconds(measured, key) for measured in rows] for key in heads}
+    shown = {key: found for key, found in cells.items()
+             if {cell.split(" ")[0] for cell in found} - {"-", "0.00"}}
+    table = Table("where a step's time goes, ms" + (f": {title}" if title else ""),
+                  ["method", *(heads[key] for key in shown)])
+    table.rows = [[name(measured), *(found[i] for found in shown.values())]
+                  for i, measured in enumerate(rows)]
+    return table
+
+
+def milliseconds(measured, key):
+    """A term with its share; a strategy that does not overlap has none of interference."""
+    value = measured.term(key)
+    if value is None or measured.strategy == "none" and key in LADDER:
+        return "-"
+    share = measured.term(SHARES[key]) if key in SHARES else None
+    text = words.unsigned_zero(f"{value:.2f}")
+    if share is None or key == "interference_ms" and value == 0:
+        return text
+    return f"{text} ({words.unsigned_zero(f'{100 * share:.1f}')} %)"
+
+
+def winners(summary):
+    """The map of the fastest strategies by batch and bandwidth."""
+    tables = []
+    for model in summary.models:
+        grid = what_if.WinnerMap(model)
+        if not grid.cells:
+            continue
+        name = summary.name(model.conditions)
+        table = Table("fastest strategy by the step model, by the bandwidth of every rank's link" +
+                      (f": {name}" if name else ""),
+                      ["batch", *(grid.bandwidth_name(gbs) for gbs in grid.bandwidths)])
+        table.rows = [[str(batch), *(grid.name(batch, gbs) for gbs in grid.bandwidths)]
+                      for batch in grid.batches]
+        table.notes = ["%: images/s over the second's; or another: less than "
+                       f"{words.percent(what_if.TIE, 2)} apart"]
+        table.notes += what_if.doubt(summary, model)
+        tables.append(table)
+    return tables
 
 
 def collectives(summary):
@@ -199,5 +262,5 @@ def step_conditions(summary):
 
 def others(summary):
     """The tables behind the first: in text and page after the sentences."""
-    return [table for make in (breakdowns, collectives, links, splits, step_conditions, health)
-            for table in make(summary)]
+    return [table for make in (breakdowns, winners, collectives, links, splits, step_conditions,
+                               health) for table in make(summary)]

@@ -1,16 +1,16 @@
 """performance_report.txt."""
 
-import re
 import textwrap
+
+from . import words
 
 WIDTH = 100
 
 
 def folded(sentence, **indents):
     """A sentence in lines, a figure and its unit on one."""
-    glued = re.sub(r"(\d) (?=(%|ms|s|GB/s|images/s|points)\W)", "\\1\u00a0", sentence)
-    return textwrap.fill(glued, WIDTH, break_long_words=False, break_on_hyphens=False,
-                         **indents).replace("\u00a0", " ")
+    return textwrap.fill(words.glued(sentence), WIDTH, break_long_words=False,
+                         break_on_hyphens=False, **indents).replace("\u00a0", " ")
 
 
 def table_text(table):

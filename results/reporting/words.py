@@ -1,5 +1,7 @@
 """Figures as text, everywhere alike."""
 
+import re
+
 
 def rate(value):
     """images/s: three digits at least."""
@@ -16,6 +18,16 @@ def seconds(value):
 
 def percent(ratio, digits=1):
     return "-" if ratio is None else f"{100 * ratio:.{digits}f} %"
+
+
+def glued(text):
+    """A figure and its unit held together, by a blank that is no place to break."""
+    return re.sub(r"(\d) (?=(%|ms|us|s|GB/s|[KMG]?iB|images/s|points)(\W|$))", "\\1\u00a0", text)
+
+
+def unsigned_zero(figure):
+    """-0.00 is 0.00."""
+    return figure.lstrip("-") if not figure.strip("-0.") else figure
 
 
 def size(value):
@@ -46,7 +58,8 @@ def parts(conditions):
         "model": conditions.model,
         "precision": conditions.precision,
         "image_size": f"{conditions.image_size}x{conditions.image_size}",
-        "batch": f"batch {conditions.batch} {conditions.batch_of}" +
+        "batch": "" if not conditions.batch else
+                 f"batch {conditions.batch} {conditions.batch_of}" +
                  (f" x {conditions.accumulate}" if conditions.accumulate > 1 else ""),
         "world_size": count(conditions.world_size, "rank") +
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),

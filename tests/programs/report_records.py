@@ -35,6 +35,30 @@ def breakdown(strategy, **terms):
     return record("breakdown", strategy, step_ms=sum(terms.values()), **terms)
 
 
+def exchange(strategy, index, hidden_ms, exposed_ms=0.0, **figures):
+    """A `bucket` record: exchanges of a ms, each half a ms after the one before."""
+    start = 1.5 * index
+    return record("bucket", strategy, **{
+        "index": index, "exchange": "all_reduce", "bytes": 2 ** 20, "ready_ms": start,
+        "launch_ms": start, "start_ms": start, "end_ms": start + hidden_ms + exposed_ms,
+        "hidden_ms": hidden_ms, "exposed_ms": exposed_ms, "wait_ms": 0, "straggler_rank": 1,
+        **figures})
+
+
+def prediction(strategy, step_ms, **figures):
+    return record("prediction", strategy, step_ms_predicted=step_ms, **{
+        "images_per_s_predicted": 1000, "efficiency_predicted": 0.9, **figures})
+
+
+def link_cost(path="ring", **figures):
+    return {"kind": "link_cost", "path": path, "backend": "gpu", "world_size": 4, "alpha_us": 10,
+            "bandwidth_gbs": 100, "worst_error": 0.05, **figures}
+
+
+def winner(strategy, gbs, margin, **figures):
+    return record("winner", strategy, bandwidth_gbs=gbs, second="fsdp", margin=margin, **figures)
+
+
 def everything():
     """Records of every kind that is drawn."""
     strategies = {"none": (1000, 30.0, 0, 0), "ddp": (970, 31.0, 0.8, 4.0),
@@ -54,12 +78,13 @@ def everything():
                     "breakdown", name, world_size=8, compute_ms=step_ms - exposed - 1,
                     exposed_comm_ms=exposed, interference_ms=0.4, input_stall_ms=0,
                     optimizer_ms=0.5, residual_ms=0.1, step_ms=step_ms, comm_alone_ms=alone))
-    records += [record("prediction", "ddp", world_size=n, images_per_s_predicted=960 * n)
+    records += [link_cost()]
+    records += [prediction("ddp", 31, world_size=n, images_per_s_predicted=960 * n)
                 for n in (8, 16, 32)]
-    records += [record("bucket", "ddp", world_size=8, index=i, bytes=25 << 20, ready_ms=8 + 4 * i,
-                       launch_ms=8.2 + 4 * i, start_ms=8.5 + 4 * i, end_ms=11.5 + 4 * i,
-                       hidden_ms=3 - (i == 4), exposed_ms=float(i == 4), wait_ms=0.3,
-                       straggler_rank=i % 3) for i in range(5)]
+    records += [winner("ddp" if gbs > 3 else "zero1", gbs, 0.02 * (gbs > 1), batch_size=batch)
+                for batch in (64, 256) for gbs in (1, 10, 100)]
+    records += [exchange("ddp", i, 3.0 - (i == 4), float(i == 4), world_size=8, repeat=n,
+                         straggler_rank=i % 3) for n in (1, 2) for i in range(5)]
     for i, (name, best) in enumerate((("ddp", 0.91), ("all-reduce", 0.908),
                                       ("parameter-server", 0.905))):
         records += training(name, [best * (1 - 0.6 ** n) for n in range(1, 11)], 3500 - 800 * i)

@@ -1,73 +1,22 @@
 """results/report as its users meet it: figures, sentences, files, exit codes. Run by tests/run.
 
 Most records are made by hand, so that each claim of the report can be turned round; the last class
-feeds it what the programs write.
+feeds it what the programs write. What bin/compare adds is in report_compare.py.
 """
 
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
-import tempfile
 import unittest
 
+from report_compare import BucketCaps, Exchanges, Terms, Throttled, WhatIf  # noqa: F401, are run
 from report_records import breakdown, everything, header, record, step, training
-from support import BIN, TREE, make_image_folder, run, run_bare
+from report_support import Report, row, unfolded
+from support import BIN, make_image_folder, run
 
-REPORT = TREE / "results/report"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-
-
-class Report(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.out = self.folder / "out"
-
-    def write(self, name, *records, head=None, ended=True):
-        lines = [head or header(), *records] + [{"kind": "end", "exit_code": 0,
-                                                 "elapsed_s": 1}] * ended
-        path = self.folder / name
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return path
-
-    def report(self, *arguments, code=0, env=None):
-        result = run_bare(REPORT, *arguments, env=env)
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        return result
-
-    def text_of(self, *records, **options):
-        """The report on these records; quick, for it is made without matplotlib."""
-        self.report(self.write("r.jsonl", *records, **options), "--output", self.out,
-                    env=self.without("matplotlib"))
-        return unfolded((self.out / "performance_report.txt").read_text())
-
-    def without(self, *modules):
-        """An environment in which importing the modules fails."""
-        stubs = self.folder / "stubs"
-        stubs.mkdir(exist_ok=True)
-        for module in modules:
-            (stubs / f"{module}.py").write_text("raise ImportError('hidden by the test')\n")
-        return {"PYTHONPATH": str(stubs)}
-
-    def with_plots(self, *paths):
-        result = self.report(*paths, "--output", self.out)
-        if "is missing" in result.stderr:
-            self.skipTest(result.stderr.strip())
-        return result
-
-
-def unfolded(text):
-    """Sentences on one line each."""
-    return re.sub(r"\n  (?=\S)", " ", text)
-
-
-def row(text, method):
-    """The cells of a method's row in the first table."""
-    line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
-    return re.split(r"  +", line[1])
 
 
 class Figures(Report):
@@ -238,25 +187,6 @@ class Sentences(Report):
                 self.assertIn("parameter-server communicates 10.00 ms a step, all-reduce 5.00 ms: "
                               "2.00 times as long", text)
 
-    def test_bytes_buckets_and_predictions(self):
-        buckets = [record("bucket", "ddp", index=i, bytes=2 ** 20, ready_ms=i, launch_ms=i,
-                          start_ms=i, end_ms=i + 1, hidden_ms=hidden, exposed_ms=1 - hidden,
-                          wait_ms=0, straggler_rank=late)
-                   for i, (hidden, late) in enumerate([(1, 3), (1, 3), (0.25, 0)])]
-        text = self.text_of(
-            step("ddp", 1000, bytes_per_step_predicted=[100, 100, 100, 100],
-                 bytes_per_step_measured=[101, 110, 100, 100], bytes_source="nvlink"), *buckets,
-            record("prediction", "ddp", images_per_s_predicted=900, efficiency_predicted=0.9),
-            record("prediction", "ddp", world_size=64, images_per_s_predicted=8000))
-        self.assertIn("ddp: rank 1 moves most, 110 B a step, counted by nvlink; 100 B are "
-                      "predicted (+10.0 %)", text)
-        self.assertIn("of 3.00 ms in 3 buckets, 75.0 % is hidden behind backward; bucket 2 is "
-                      "exposed longest, 0.75 ms", text)
-        self.assertIn("rank 3 is the last to be ready for 2 of 3 buckets", text)
-        self.assertRegex(text, r"4 ranks.*: 900 images/s, efficiency 90.0 %; measured 1,000, the "
-                         r"prediction is off by -10.0 %")
-        self.assertRegex(text, r"64 ranks.*: 8,000 images/s\.")
-
     def test_other_machines_and_settings_are_not_ranked_together(self):
         a = self.write("a.jsonl", step("ddp", 1000))
         b = self.write("b.jsonl", step("all-reduce", 900), head=header(gpu="NVIDIA A100"))
@@ -384,7 +314,7 @@ class Usage(Report):
 class Pictures(Report):
     NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
              "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
-             "collective_bandwidth", "link_matrix", "gpu_samples"}
+             "strategy_map", "collective_bandwidth", "link_matrix", "gpu_samples"}
 
     def test_a_plot_for_each_kind_of_record_and_no_other(self):
         self.with_plots(self.write("r.jsonl", *everything()))

@@ -1,6 +1,6 @@
 """The plots. Each takes the summary and returns a figure, or None where there are no records."""
 
-from . import communication, machine, scaling, training
+from . import communication, exchanges, machine, scaling, training, what_if
 from .style import finish
 
 PLOTS = [
@@ -11,7 +11,8 @@ PLOTS = [
     ("communication_overhead", "Communication of a step", communication.overhead),
     ("step_breakdown", "Where a step's time goes", communication.breakdown),
     ("scaling", "Throughput over ranks", scaling.scaling),
-    ("bucket_timeline", "Buckets of a step", communication.bucket_timeline),
+    ("bucket_timeline", "Exchanges of a step", exchanges.timeline),
+    ("strategy_map", "Fastest strategy by the step model", what_if.strategy_map),
     ("collective_bandwidth", "Bus bandwidth of the collectives", machine.collective_bandwidth),
     ("link_matrix", "Bandwidth of each link", machine.link_matrix),
     ("gpu_samples", "GPU samples", machine.gpu_samples),
@@ -26,5 +27,7 @@ def write_plots(summary, source, folder):
         figure = draw(summary)
         if figure is not None:
             folder.mkdir(exist_ok=True)
-            written.append((caption, finish(figure, caption, source, folder / f"{name}.png")))
+            path = finish(figure, caption, source, folder / f"{name}.png")
+            note = getattr(figure, "note", "")
+            written.append((f"{caption} ({note})" if note else caption, path))
     return written

@@ -1,4 +1,4 @@
-"""Communication of a step, the terms of its time, and its buckets."""
+"""Communication of a step, and the terms of its time."""
 
 from matplotlib.patches import Patch
 
@@ -11,7 +11,7 @@ TERM_COLOURS = dict(zip(TERMS, ("#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#00
 PARTS = {  # of a bar: colour, hatch, label
     "push": ("#D55E00", None, "push of gradients"),
     "pull": ("#F0B48A", None, "pull of weights"),
-    "exposed": ("#D55E00", "//", "exposed: the step waits"),
+    "exposed": ("#D55E00", "//", "exposed"),
     "hidden": ("#56B4E9", None, "hidden behind computing"),
     "total": ("#0072B2", None, "communication"),
     "beyond_none": ("#888888", "..", "step time beyond none's"),
@@ -22,6 +22,9 @@ def parts_of(known):
     """What a bar is made of, left to right; its parts never add up to more than is known."""
     if "push" in known and "pull" in known:
         return {"push": known["push"], "pull": known["pull"]}
+    if "total" in known and "hidden" in known:
+        hidden = min(known["hidden"], known["total"])
+        return {"exposed": known["total"] - hidden, "hidden": hidden}
     if "total" in known and known.get("exposed", known["total"] + 1) <= known["total"]:
         return {"exposed": known["exposed"], "hidden": known["total"] - known["exposed"]}
     return {key: known[key] for key in ("total", "exposed", "beyond_none") if key in known and
@@ -74,45 +77,3 @@ def breakdown(summary):
         axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
                     frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
     return figure
-
-
-def bucket_timeline(summary):
-    """When each bucket's gradients were ready, waited, and were exchanged: the last run of each
-    configuration."""
-    found = []
-    for measured in summary.measured.values():
-        for records in measured.buckets[-1:]:
-            timed = [r for r in records if None not in (r.get("start_ms"), r.get("end_ms"),
-                                                        r.get("ready_ms"))]
-            if timed:
-                found.append((measured, sorted(timed, key=lambda record: record["index"])))
-    if not found:
-        return None
-    tallest = max(len(records) for _, records in found)
-    figure, panels = style.panels(
-        [f"{m.strategy}, {words.setting(m.conditions, without=('machine',))}" for m, _ in found],
-        height=1.6 + 0.28 * min(tallest, 24), width=6.5)
-    for axes, (_, records) in zip(panels, found):
-        draw_buckets(axes, records)
-    return figure
-
-
-def draw_buckets(axes, records):
-    for row, record in enumerate(records):
-        ready, start, end = (record[key] for key in ("ready_ms", "start_ms", "end_ms"))
-        exposed = min(max(record.get("exposed_ms") or 0, 0), end - start)
-        axes.barh(row, start - ready, left=ready, color="#DDDDDD", height=0.6)
-        axes.barh(row, end - start - exposed, left=start, color="#56B4E9", height=0.6)
-        axes.barh(row, exposed, left=end - exposed, color="#D55E00", hatch="//", edgecolor="white",
-                  height=0.6)
-    names = [f"{record['index']} ({words.size(record['bytes'])})" if record.get("bytes")
-             else str(record["index"]) for record in records]
-    axes.set_yticks(range(len(records)), names)
-    axes.set_ylim(len(records) - 0.4, -0.6)
-    axes.set_xlabel("ms since the step began")
-    axes.set_ylabel("bucket")
-    axes.grid(axis="x", alpha=0.25)
-    axes.legend([Patch(color="#DDDDDD"), Patch(color="#56B4E9"),
-                 Patch(facecolor="#D55E00", hatch="//", edgecolor="white")],
-                ["ready, waiting", "exchanged, hidden", "exchanged, exposed"], fontsize=8,
-                frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)

@@ -2,21 +2,25 @@
 
 from .. import words
 from ..records import number
+from ..what_if import unmeasured
 from . import style
 
 
 def scaling(summary):
     """A panel for what differs in strategy and ranks alone. The ideal line is the throughput of a
-    single rank (summary.single), else of a computing rank of the smallest run, times ranks."""
-    series = {}
-    for (conditions, strategy), points in summary.series().items():
-        series.setdefault(conditions, {})[strategy] = points
+    single rank (summary.single), else of a computing rank of the smallest run, times ranks.
+    Predictions are drawn of what was not measured, from the largest that was."""
     predicted = {}
-    for (conditions, strategy), record in summary.predictions:
-        if number(record, "images_per_s_predicted"):
-            key = conditions._replace(world_size=0, nodes=0)
-            predicted.setdefault(key, {}).setdefault(strategy, []).append(
-                (conditions.world_size, record["images_per_s_predicted"]))
+    for model in summary.models:
+        for (conditions, strategy), record in unmeasured(summary, model.predictions):
+            if number(record, "images_per_s_predicted"):
+                key = conditions._replace(world_size=0, nodes=0)
+                predicted.setdefault(key, {}).setdefault(strategy, []).append(
+                    (conditions.world_size, record["images_per_s_predicted"]))
+    series = {}
+    for (conditions, strategy), points in summary.series(least=1).items():
+        if len(points) > 1 or strategy in predicted.get(conditions, {}):
+            series.setdefault(conditions, {})[strategy] = points
     drawn = sorted({*series, *predicted})
     if not drawn:
         return None
@@ -34,8 +38,13 @@ def draw(axes, summary, conditions, series, predicted):
         axes.plot([p.conditions.world_size for p in points], [p.rate.median for p in points],
                   marker="o", color=style.colour(strategy), label=strategy)
     for strategy, points in predicted.items():
-        axes.plot(*zip(*sorted(points)), linestyle=":", marker="o", markerfacecolor="white",
-                  color=style.colour(strategy), label=f"{strategy or 'step'}, predicted")
+        hue = style.colour(strategy)
+        points = sorted(points)
+        axes.plot(*zip(*points), linestyle=":", marker="o", markerfacecolor="white", color=hue,
+                  label=f"{strategy or 'step'}, predicted")
+        for last in series.get(strategy, [])[-1:]:
+            axes.plot((last.conditions.world_size, points[0][0]), (last.rate.median, points[0][1]),
+                      linestyle=":", color=hue, zorder=1)
     base = ideal_base(summary, conditions, series)
     if base:
         rate, of = base

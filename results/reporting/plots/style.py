@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import words
+from ..records import plain
 
 # Okabe and Ito's colours, which most colour-blind readers tell apart.
 COLOURS = {"ddp": "#0072B2", "all-reduce": "#E69F00", "parameter-server": "#D55E00",
@@ -19,7 +20,7 @@ DPI = 120
 
 
 def colour(strategy):
-    return COLOURS.get(strategy, "#444444")
+    return COLOURS.get(plain(strategy), "#444444")
 
 
 def panels(titles, height=3.4, width=5.2):
@@ -31,13 +32,17 @@ def panels(titles, height=3.4, width=5.2):
     figure = Figure(figsize=(max(width * across, 7), height * down + 1.1), layout="constrained")
     grid = list(figure.subplots(down, across, squeeze=False).flat)
     for axes, title in zip(grid, shown):
-        axes.set_title("\n".join(textwrap.wrap(title, 52 if across > 1 else 80)), fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=9)
+        prepare(axes, title, 52 if across > 1 else 80)
     for axes in grid[len(shown):]:
         axes.remove()
     figure.left_out = len(titles) - len(shown)
     return figure, grid[:len(shown)]
+
+
+def prepare(axes, title, wide):
+    axes.set_title("\n".join(textwrap.wrap(words.glued(title), wide)), fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=9)
 
 
 def grouped_panels(summary, wanted, **sizes):
@@ -100,8 +105,10 @@ def thousands(value, _):
 
 
 def finish(figure, caption, source, path):
-    """Heading, machine and date below, and the file."""
-    about = textwrap.wrap(getattr(figure, "shared", ""), int(figure.get_figwidth() * 11))
+    """Heading, machine and date below, and the file. What a figure is marked with: `shared`, what
+    its panels have in common; `note`; `left_out`, panels."""
+    about = [line for text in (getattr(figure, "shared", ""), getattr(figure, "note", ""))
+             for line in textwrap.wrap(text, int(figure.get_figwidth() * 11))]
     figure.suptitle("\n".join([caption, *about]), fontsize=11)
     if getattr(figure, "left_out", 0):
         source += f"; {figure.left_out} more panels are left out"

@@ -2,14 +2,15 @@
 conditions being None for what concerns all. A sentence is made only where the figures that it names
 are there, and what it claims (faster, alike, more) is decided by them."""
 
-from . import choice, communication, convergence, ranking, runs, scaling
+from . import choice, communication, convergence, ranking, runs, scaling, what_if
 
 TOPICS = [
     ("Ranking, and why", ranking.sentences),
     ("Convergence", convergence.sentences),
     ("Communication", communication.sentences),
     ("Scaling of the parameter server", scaling.parameter_server),
-    ("Scaling and predictions", scaling.others),
+    ("Scaling", scaling.others),
+    ("What if", what_if.sentences),
     ("When to choose which", choice.sentences),
     ("Runs", runs.sentences),
 ]

@@ -1,33 +1,45 @@
 """What a step's communication takes, how much of it the step waits for, and the bytes it moves."""
 
 from .. import words
-from ..records import number
 from ..summary import median_of, ranked
+from . import overlap
+
+COUNTED_BY = {"nvlink": "by the GPUs' NVLink counters",
+              "communicator": "by the communicator's count"}
+APART = 0.001  # figures of bytes that print alike
 
 
 def sentences(summary):
     for conditions, group in summary.groups():
         about = [text for measured in group if measured.strategy != "none" for text in
-                 (*times(measured), *beyond_none(group, measured), *bytes_sent(measured),
-                  *buckets(measured))]
+                 (*times(measured), *beyond_none(group, measured), *overlap.gain(measured),
+                  *overlap.exchanges(measured), *overlap.stragglers(measured),
+                  *bytes_sent(measured))]
         about += against_all_reduce(group)
+        about += [text for measured in group for text in overlap.accounts(measured)]
         yield from ((conditions, text) for text in about)
 
 
 def times(measured):
     known = measured.communication
-    total, exposed = known.get("total"), known.get("exposed")
+    total, exposed, hidden = (known.get(key) for key in ("total", "exposed", "hidden"))
+    waits = None if exposed is None else f"the step waits {words.ms(exposed)}"
     if "push" in known and "pull" in known:
         yield (f"{measured.strategy}: pushing gradients takes {words.ms(known['push'])} of a step, "
-               f"pulling weights {words.ms(known['pull'])}.")
-    if None not in (total, exposed) and 0 <= exposed <= total and total > 0:
-        hidden = "the rest is hidden behind computing" if exposed < total else "none is hidden"
-        yield (f"{measured.strategy}: communication takes {words.ms(total)} a step; the step waits "
-               f"for {words.ms(exposed)} of it ({words.percent(exposed / total)}), {hidden}.")
-    elif total is not None and "push" not in known:
+               f"pulling weights {words.ms(known['pull'])}" +
+               (f"; {waits} for them." if waits else "."))
+    elif total and None not in (hidden, exposed):
+        share = f"{words.ms(hidden)} ({words.percent(hidden / total)})" if hidden > 0 else "none"
+        yield (f"{measured.strategy}: communication takes {words.ms(total)} a step, {share} of it "
+               f"hidden behind computing; {waits} for it.")
+    elif total and exposed is not None and 0 <= exposed <= total:
+        hides = "the rest is hidden behind computing" if exposed < total else "none is hidden"
+        yield (f"{measured.strategy}: communication takes {words.ms(total)} a step; {waits} for it "
+               f"({words.percent(exposed / total)}), {hides}.")
+    elif total is not None:
         yield f"{measured.strategy}: communication takes {words.ms(total)} a step."
-    elif exposed is not None:
-        yield f"{measured.strategy}: the step waits for {words.ms(exposed)} of communication."
+    elif waits:
+        yield f"{measured.strategy}: {waits} for communication."
 
 
 def beyond_none(group, measured):
@@ -64,42 +76,24 @@ def per_rank(steps, key):
 
 
 def bytes_sent(measured):
+    """What the busiest rank sends, by whom it was counted, and what theory says; the
+    communicator's own count where it differs, for that tells padding from what the links add."""
     ranks = per_rank(measured.steps, "bytes_per_step_measured")
     if not ranks:
         return
     rank, sent = max(ranks.items(), key=lambda item: item[1])
     sources = sorted({step["bytes_source"] for step in measured.steps if step.get("bytes_source")})
-    counted = f", counted by {words.listed(sources)}" if sources else ""
-    text = f"{measured.strategy}: rank {rank} moves most, {words.size(sent)} a step{counted}"
+    text = f"{measured.strategy}: rank {rank} sends most, {words.size(sent)} a step"
+    if sources:
+        text += " " + words.listed(COUNTED_BY.get(source, f"by {source}") for source in sources)
+    counted = per_rank(measured.steps, "bytes_per_step_counted").get(rank)
+    if counted and abs(sent / counted - 1) >= APART:
+        text += f", {words.size(counted)} by the communicator's"
     predicted = per_rank(measured.steps, "bytes_per_step_predicted").get(rank)
     if predicted:
         text += (f"; {words.size(predicted)} are predicted "
                  f"({100 * (sent / predicted - 1):+.1f} %)")
     yield text + "."
-
-
-def buckets(measured):
-    if not measured.buckets:
-        return
-    records = measured.buckets[-1]
-    exposed = {record.get("index"): number(record, "exposed_ms") for record in records}
-    hidden = [number(record, "hidden_ms") for record in records]
-    if None in exposed.values() or None in hidden:
-        return
-    busy = sum(hidden) + sum(exposed.values())
-    if busy > 0:
-        index = max(exposed, key=exposed.get)
-        last = "" if exposed[index] == 0 else (f"; bucket {index} is exposed longest, "
-                                               f"{words.ms(exposed[index])}")
-        yield (f"{measured.strategy}: of {words.ms(busy)} in "
-               f"{words.count(len(records), 'bucket')}, "
-               f"{words.percent(sum(hidden) / busy)} is hidden behind backward{last}.")
-    ranks = [record["straggler_rank"] for record in records
-             if number(record, "straggler_rank") is not None]
-    if ranks:
-        late = max(set(ranks), key=ranks.count)
-        yield (f"{measured.strategy}: rank {late} is the last to be ready for "
-               f"{ranks.count(late)} of {words.count(len(ranks), 'bucket')}.")
 
 
 def overhead(group):

@@ -7,10 +7,11 @@ from ..records import configuration_of, number
 
 # Options that repetitions of one configuration may differ in, or that its identity already names.
 IRRELEVANT = {"seed", "record", "save", "epochs", "iterations", "warmup", "certificate", "timeout",
-              "trace", "describe"}
+              "trace", "describe", "repeats"}
 IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_size", "global_batch",
             "accumulate", "strategy", "optimizer", "settings", "data_dir", "train_dir", "val_dir",
-            "throttle_gbs"}
+            "throttle_gbs", "models", "precisions", "batch_sizes", "ranks", "strategies",
+            "bucket_caps"}
 
 
 def sentences(summary):
@@ -46,17 +47,21 @@ def mixed_options(summary):
     for run in summary.runs:
         settings = {key[len("options."):]: value for key, value in run.header.items()
                     if key.startswith("options.")}
-        for configuration in {configuration_of(run, record) for record in run.records
-                              if record["kind"] in ("step", "epoch")}:
+        for configuration in sorted({configuration_of(run, record) for record in run.records
+                                     if record["kind"] in ("step", "epoch")}):
             options.setdefault(configuration, []).append(settings)
-    for configuration, found in options.items():
+    differing = {}
+    for (conditions, strategy), found in options.items():
         for key in sorted(set().union(*found) - IRRELEVANT - IDENTITY):
             values = sorted({str(settings[key]) for settings in found if key in settings})
             if len(values) > 1:
-                setting = words.setting(configuration.conditions, summary.shared)
-                yield (f"{configuration.strategy} ({setting}): its runs differ in "
-                       f"--{key.replace('_', '-')} ({', '.join(values)}) and are taken together "
-                       f"here.")
+                name = f"{strategy} ({words.setting(conditions, summary.shared)})"
+                differing.setdefault((key, ", ".join(values)), []).append(name)
+    for (key, values), names in differing.items():
+        more = f" and {len(names) - 1} more configurations" if len(names) > 2 else \
+            f" and {names[1]}" if len(names) == 2 else ""
+        yield (f"{names[0]}{more}: {'their' if more else 'its'} runs differ in "
+               f"--{key.replace('_', '-')} ({values}) and are taken together here.")
 
 
 def wrong_data(summary):

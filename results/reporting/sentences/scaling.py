@@ -1,7 +1,6 @@
-"""Throughput over ranks; what was predicted against what was measured."""
+"""Throughput over ranks."""
 
 from .. import words
-from ..records import number
 
 
 def parameter_server(summary):
@@ -18,7 +17,6 @@ def others(summary):
             yield None, growth(summary, conditions, strategy, points)
     for measured in summary.measured.values():
         yield from ((measured.conditions, text) for text in against_single(summary, measured))
-    yield from ((None, text) for text in predictions(summary))
 
 
 def growth(summary, conditions, strategy, points):
@@ -54,22 +52,3 @@ def beside_all_reduce(summary, points):
             yield (f"On {words.count(point.conditions.world_size, 'rank')} {point.strategy} "
                    f"reaches {words.percent(ratio)} of all-reduce's images/s "
                    f"({words.rate(point.rate.median)} against {words.rate(other.rate.median)}).")
-
-
-def predictions(summary):
-    """The measured figure is looked up; the record's own error is not needed for it."""
-    for configuration, record in summary.predictions:
-        predicted = number(record, "images_per_s_predicted")
-        if not predicted:
-            continue
-        text = (f"Predicted for {configuration.strategy or 'a step'}, "
-                f"{words.setting(configuration.conditions, summary.shared - {'world_size'})}: "
-                f"{words.rate(predicted)} images/s")
-        efficiency = number(record, "efficiency_predicted")
-        if efficiency is not None:
-            text += f", efficiency {words.percent(efficiency)}"
-        measured = summary.measured.get(configuration)
-        if measured and measured.rate:
-            text += (f"; measured {words.rate(measured.rate.median)}, the prediction is off by "
-                     f"{100 * (predicted / measured.rate.median - 1):+.1f} %")
-        yield text + "."
