@@ -86,17 +86,22 @@ class WinnerMap:
     """The fastest strategy of each batch and bandwidth."""
 
     def __init__(self, model):
-        self.ring_gbs = model.ring_gbs
+        self.ring_gbs = sorted(gbs for gbs in model.ring_gbs if gbs is not None)
         self.cells = {}  # {(batch, GB/s): (strategy, margin)}, of several runs the last
         for (conditions, strategy), record in model.winners:
             gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")
             if None not in (gbs, margin):
-                self.cells[conditions.batch, gbs] = strategy, margin
+                # What several runs measured differs a little, and is one column.
+                column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
+                self.cells[conditions.batch, column] = strategy, margin
         self.batches = sorted({batch for batch, _ in self.cells})
         self.bandwidths = sorted({gbs for _, gbs in self.cells})
 
     def bandwidth_name(self, gbs):
-        return f"{gbs:.3g} GB/s" + (" (measured)" if gbs in self.ring_gbs else "")
+        if gbs not in self.ring_gbs:
+            return f"{gbs:.3g} GB/s"
+        ends = dict.fromkeys(f"{end:.3g}" for end in (self.ring_gbs[0], self.ring_gbs[-1]))
+        return f"{' to '.join(ends)} GB/s (measured)"
 
     def parts(self, batch, gbs):
         """(strategy, how much faster in words); None where nothing was predicted."""

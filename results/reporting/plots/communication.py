@@ -53,7 +53,8 @@ def overhead(summary):
 
 def breakdown(summary):
     def broken_down(group):
-        return [measured for measured in group if measured.breakdowns]
+        found = [measured for measured in group if measured.breakdowns]
+        return found if len(found) > 1 or len(summary.groups()) == 1 else []
 
     figure, found = style.grouped_panels(summary, broken_down, height=3)
     for axes, measured in found:
@@ -75,5 +76,5 @@ def breakdown(summary):
         style.label_rows(axes, [one.strategy for one in measured], "ms a step; line: measured step",
                          longest)
         axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
-                    frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+                    frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure
