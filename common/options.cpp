@@ -66,7 +66,7 @@ class Declared final : public Option {
       : names(std::move(names)), target(target), default_shown(show(target)), option(option) {}
 
   Option& one_of(std::vector<std::string> choices) override {
-    if (expands) {
+    if (std::holds_alternative<std::vector<std::string>*>(target)) {
       all = choices;
       choices.emplace_back("all");
     }
@@ -97,7 +97,7 @@ class Declared final : public Option {
   /// Puts every choice in the place of "all".
   void expand() {
     auto* const* list = std::get_if<std::vector<std::string>*>(&target);
-    if (list != nullptr && expands && std::count((*list)->begin(), (*list)->end(), "all") > 0)
+    if (list != nullptr && !all.empty() && std::count((*list)->begin(), (*list)->end(), "all") > 0)
       **list = all;
   }
 
@@ -105,8 +105,7 @@ class Declared final : public Option {
   OptionTarget target;
   std::string default_shown;
   CLI::Option* option;
-  bool expands = false;          // a list in which "all" stands for ...
-  std::vector<std::string> all;  // ... these
+  std::vector<std::string> all;  // of a list of texts: what "all" stands for in it
 };
 
 /// What stands in for an option with a single value; see take_list.
@@ -202,7 +201,6 @@ Option& OptionSet::add(const std::string& own_names, OptionTarget target, const 
       target);
   option->group(implementation_->group);
   Declared& declared = implementation_->declared.emplace_back(names, target, option);
-  declared.expands = std::holds_alternative<std::vector<std::string>*>(target);
   if (!std::holds_alternative<bool*>(target)) option->default_str(declared.default_shown);
   return declared;
 }

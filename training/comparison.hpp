@@ -10,7 +10,7 @@
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/configurations.hpp"
-#include "training/forecast.hpp"
+#include "training/model_inputs.hpp"
 #include "training/profile.hpp"
 #include "training/training_data.hpp"
 

@@ -7,11 +7,9 @@
 #include <optional>
 
 #include "common/progress.hpp"
-#include "common/statistics.hpp"
-#include "resnet/precision.hpp"
 #include "training/advice.hpp"
-#include "training/comparison.hpp"
 #include "training/comparison_table.hpp"
+#include "training/fitted_model.hpp"
 #include "training/text_table.hpp"
 
 namespace shakedown {
@@ -22,143 +20,6 @@ constexpr double kGigabyte = 1e9;
 constexpr int kTimesRanks = 8;  // as many times the measured ranks are told
 constexpr std::size_t kMostAdvice = 8;
 constexpr double kTie = 0.0005;
-
-/// Median over the rounds of a breakdown's term.
-double term(const Result& result, const char* key) {
-  std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns)
-    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
-  return values.empty() ? 0 : median_of(values);
-}
-double step_value(const Result& result, const char* key) {
-  std::vector<double> values;
-  for (const Json& step : result.steps) values.push_back(step.at(key).get<double>());
-  return median_of(values);
-}
-
-const TrainOptions& options_of(const Result& result) { return result.configuration.options; }
-int batch_of(const Result& result) { return result.identity.at("batch_size").get<int>(); }
-
-/// Results of one model and precision; none of settings, which the model does not describe.
-using Group = std::vector<const Result*>;
-
-std::vector<Group> groups_of(const std::vector<Result>& results) {
-  std::vector<Group> groups;
-  for (const Result& result : results) {
-    if (!result.measured() || !result.configuration.setting.empty()) continue;
-    const auto same = [&](const Group& group) {
-      const ModelOptions& known = options_of(*group.front()).model;
-      return known.model == options_of(result).model.model &&
-             known.precision == options_of(result).model.precision;
-    };
-    const auto group = std::find_if(groups.begin(), groups.end(), same);
-    if (group == groups.end())
-      groups.push_back({&result});
-    else
-      group->push_back(&result);
-  }
-  return groups;
-}
-
-/// `none` on the most ranks, of each batch.
-std::vector<const Result*> bases_of(const Group& group) {
-  std::vector<const Result*> bases;
-  int most = 2;  // one rank exchanges nothing
-  for (const Result* result : group) most = std::max(most, result->configuration.ranks);
-  for (const Result* result : group)
-    if (result->configuration.strategy() == "none" && result->configuration.ranks == most &&
-        result->inputs && !result->inputs->links.ring.empty())
-      bases.push_back(result);
-  return bases;
-}
-
-/// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
-/// measured and hides any.
-double interference_beside(const Group& group, const Result& base) {
-  for (const Result* result : group) {
-    if (result->configuration.strategy() != "ddp" ||
-        result->configuration.ranks != base.configuration.ranks ||
-        batch_of(*result) != batch_of(base))
-      continue;
-    const double hidden = term(*result, "hidden_comm_ms");
-    if (hidden > 0) return std::max(0.0, term(*result, "interference_ms") / hidden);
-  }
-  return 0;
-}
-
-StepModel model_of(const Group& group, const std::vector<const Result*>& bases,
-                   const Result& base) {
-  MeasuredStep measured;
-  for (const Result* other : bases)
-    measured.compute.push_back(
-        {batch_of(*other), term(*other, "compute_ms") / options_of(*other).accumulate});
-  measured.gradients = base.inputs->gradients;
-  measured.backward_ms = base.inputs->backward_ms;
-  measured.ready_batch_size = batch_of(base);
-  measured.optimizer_ms = term(base, "optimizer_ms");
-  measured.interference = interference_beside(group, base);
-  measured.input_bytes_per_image = base.inputs->input_bytes_per_image;
-  return StepModel(std::move(measured));
-}
-
-struct Links {
-  LinkFit ring, star;
-};
-Links fit(const Result& base) {
-  const int ranks = base.configuration.ranks;
-  return {fit_link(ring_all_reduce(ranks), base.inputs->links.ring),
-          fit_link(star_pass(ranks - 1), base.inputs->links.star)};
-}
-
-double worst(const LinkFit& fit) {
-  double error = 0;
-  for (std::size_t i = 0; i < fit.errors.size(); ++i)
-    if (fit.outlier != i) error = std::max(error, std::abs(fit.errors[i]));
-  return error;
-}
-
-/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
-double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
-  StrategyOptions o = options.strategy;
-  if (o.strategy == "none") o.strategy = "ddp";
-  const DataType computed = compute_type(parse_precision(options.model.precision, backend));
-  return static_cast<double>(size_of(exchanged_type(o, computed))) / sizeof(float);
-}
-
-/// What was measured as `result`, on these links.
-Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
-                     BackendKind backend) {
-  const TrainOptions& o = options_of(result);
-  Scenario scenario;
-  scenario.world_size = result.configuration.ranks;
-  scenario.batch_size = batch_of(result);
-  scenario.accumulate = o.accumulate;
-  scenario.ring = links.ring.link;
-  scenario.star = links.star.link;
-  scenario.first_bucket_mb = o.strategy.first_bucket_mb;
-  scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
-  scenario.small_bucket = small_bucket(o.strategy);
-  scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);
-  scenario.weight_bytes_factor = inputs.sent_bytes_factor;
-  scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
-  if (o.strategy.ps_partition_mb > 0) {
-    double bytes = 0;
-    for (const ReadyGradient& gradient : inputs.gradients) bytes += gradient.bytes;
-    scenario.partitions = static_cast<int>(
-        std::ceil(bytes * inputs.sent_bytes_factor / (o.strategy.ps_partition_mb * kMebibyte)));
-  }
-  return scenario;
-}
-
-/// Whether the model describes what ran.
-bool described(const Result& result) {
-  const StrategyOptions& o = options_of(result).strategy;
-  const auto known = predicted_strategies();
-  if (std::find(known.begin(), known.end(), o.strategy) == known.end()) return false;
-  if (o.strategy == "all-reduce" && o.per_tensor) return false;
-  if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
-  return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
-}
 
 Json prediction_fields(const Prediction& p) {
   return {{"step_ms_predicted", p.step_ms},
@@ -178,7 +39,7 @@ std::string tell_links(const Links& links, const ModelInputs& inputs) {
         "{:.1f} %",
         name, fit->link.alpha_s * 1e6, fit->link.bytes_per_s / kGigabyte,
         points->size() - (fit->outlier ? 1 : 0), what, readable_bytes(points->front().bytes),
-        readable_bytes(points->back().bytes), 100 * worst(*fit));
+        readable_bytes(points->back().bytes), 100 * worst_error(*fit));
     if (fit->outlier)
       text += fmt::format("; not that of {}, by {:+.0f} %",
                           readable_bytes((*points)[*fit->outlier].bytes),
@@ -195,7 +56,7 @@ void record_links(const Links& links, const Result& base, const Job& job) {
                                    {"world_size", base.configuration.ranks},
                                    {"alpha_us", fit->link.alpha_s * 1e6},
                                    {"bandwidth_gbs", fit->link.bytes_per_s / kGigabyte},
-                                   {"worst_error", worst(*fit)}});
+                                   {"worst_error", worst_error(*fit)}});
 }
 
 /// One base's part of the forecast.
@@ -219,13 +80,13 @@ class Forecast {
                                       {"error", "%", 6}};
     std::string rows;
     for (const Result* result : group_) {
-      if (result->configuration.ranks == 1 || result == &base_ || !described(*result) ||
+      if (result->configuration.ranks == 1 || result == &base_ || !model_describes(*result) ||
           batch_of(*result) != batch_of(base_))
         continue;
       const std::string& strategy = result->configuration.strategy();
       const Prediction p =
           model_.predict(strategy, scenario_of(*result, *base_.inputs, links_, job_.backend.kind));
-      const double measured = step_value(*result, "step_ms_p50");
+      const double measured = step_median(*result, "step_ms_p50");
       const double error = p.step_ms / measured - 1;
       job_.record.write("prediction", merged(merged(result->identity, prediction_fields(p)),
                                              {{"step_ms_measured", measured}, {"error", error}}));
@@ -364,7 +225,7 @@ class Forecast {
           other.configuration.strategy() == "none" &&
           other.configuration.ranks == base_.configuration.ranks &&
           batch_of(other) == batch_of(base_) && options_of(base_).model.precision != "fp16")
-        return term(base_, "compute_ms") / term(other, "compute_ms");
+        return breakdown_median(base_, "compute_ms") / breakdown_median(other, "compute_ms");
     return std::nullopt;
   }
 
@@ -379,32 +240,13 @@ class Forecast {
 
 }  // namespace
 
-ModelInputs model_inputs(Engine& engine, const Trace& steps) {
-  const Network& network = engine.network();
-  const ParameterTable& table = network.table();
-  const DataType type = network.weights().type();
-  const BackwardTimes times = backward_times(steps);
-  ModelInputs inputs;
-  const auto& parameters = table.parameters();
-  for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
-    const auto count = static_cast<double>(table.payload_in({p->offset, p->offset + p->stored}));
-    inputs.gradients.push_back(
-        {count * sizeof(float), times.ready_ms.at(static_cast<std::size_t>(p->block)), p->block});
-  }
-  inputs.backward_ms = times.backward_ms;
-  inputs.sent_bytes_factor = static_cast<double>(size_of(type)) / sizeof(float);
-  inputs.input_bytes_per_image =
-      static_cast<double>(batch_bytes(network.settings())) / network.settings().batch_size;
-  return inputs;
-}
-
 std::string forecast(const std::vector<Result>& results, const Job& job) {
   std::string text;
   for (const Group& group : groups_of(results)) {
     const std::vector<const Result*> bases = bases_of(group);
     if (bases.empty()) continue;
     const Result& first = *bases.front();
-    const Links links = fit(first);
+    const Links links = fit_links(first);
     record_links(links, first, job);
     text += fmt::format("\nwhat if: {}, {}, from {} ranks\nlinks:\n{}",
                         options_of(first).model.model, options_of(first).model.precision,

@@ -196,7 +196,7 @@ class Configurations(Folder):
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"PASS"})
         buckets = {}
         for b in self.lines("bucket"):
-            buckets.setdefault(b.get("setting"), []).append((b["operation"], b["bytes"]))
+            buckets.setdefault(b.get("setting"), []).append((b["exchange"], b["bytes"]))
         self.assertEqual(buckets["broadcast-buffers"][0][0], "broadcast")
         self.assertEqual(buckets["broadcast-buffers"][1:], buckets[None])
         self.assertLess(buckets["small-last"][-1][1], buckets[None][-1][1])
@@ -230,7 +230,8 @@ class Configurations(Folder):
     def check_forecast(self, text):
         """The links are those of --throttle-gbs, and so slow that they decide what a step takes."""
         for link in self.lines("link_cost"):
-            self.assertAlmostEqual(link["bandwidth_gbs"], 0.5, delta=0.1)
+            self.assertLess(link["bandwidth_gbs"], 0.55)  # what the transfer itself takes comes on top
+            self.assertGreater(link["bandwidth_gbs"], 0.25)
         measured = [p for p in self.lines("prediction") if "error" in p]
         self.assertEqual({(key(p)) for p in measured}, {("all-reduce", 2), ("parameter-server", 2)})
         for p in measured:

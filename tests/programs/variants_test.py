@@ -85,7 +85,7 @@ class Runs(Folder):
                     f"results: {self.results()}", "shared memory of ")
         rates = {}
         for name in ["default", "mpi-tcp"]:
-            start, step, end = read_record(self.results() / f"{name}.jsonl")
+            start, step, *_, end = read_record(self.results() / f"{name}.jsonl")
             self.assertEqual((start["kind"], end["exit_code"]), ("run", 0))
             rates[name] = step["images_per_s"]
             self.assertIn("images/s", (self.results() / f"{name}.log").read_text())

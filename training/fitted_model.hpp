@@ -1,0 +1,43 @@
+// The step model of a comparison, fitted to its results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training/comparison.hpp"
+#include "training/link_cost.hpp"
+#include "training/what_if.hpp"
+
+namespace shakedown {
+
+/// Medians over the rounds; of a breakdown 0 where no round has the term.
+double breakdown_median(const Result& result, const char* key);
+double step_median(const Result& result, const char* key);
+
+const TrainOptions& options_of(const Result& result);
+int batch_of(const Result& result);
+
+/// Results of one model and precision; none of settings, which the model does not describe.
+using Group = std::vector<const Result*>;
+std::vector<Group> groups_of(const std::vector<Result>& results);
+
+/// `none` on the most ranks, of each batch; those whose links were timed.
+std::vector<const Result*> bases_of(const Group& group);
+
+/// Of the base's batch, with the computing times of all bases.
+StepModel model_of(const Group& group, const std::vector<const Result*>& bases, const Result& base);
+
+struct Links {
+  LinkFit ring, star;
+};
+Links fit_links(const Result& base);
+/// At a measured size, as a share of its time; an outlier left out.
+double worst_error(const LinkFit& fit);
+
+/// What was measured as `result`, on these links.
+Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
+                     BackendKind backend);
+/// Whether the model describes what ran.
+bool model_describes(const Result& result);
+
+}  // namespace shakedown
