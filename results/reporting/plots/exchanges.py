@@ -102,9 +102,11 @@ def explain(axes, operations):
 
 
 def exposed_of(one):
-    """What can be seen of it in the exchange's own time."""
-    exposed = min(one.exposed_ms or 0, one.duration_ms)
-    return exposed if exposed > HIDES * one.duration_ms else 0
+    """Its share in the exchange's time, as far as it can be seen. (All are medians: hidden and
+    exposed need not add up to the duration.)"""
+    known = (one.exposed_ms or 0) + (one.hidden_ms or 0)
+    share = (one.exposed_ms or 0) / known if known else 0
+    return one.duration_ms * share if share > HIDES else 0
 
 
 def end_of_step(measured):
