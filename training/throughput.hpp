@@ -26,7 +26,7 @@ Json identity_of(const EngineSettings& settings, const Backend& backend, const s
 
 /// Of ranks on one host, the bytes that each sent over NVLink by its GPU's counter, and by the
 /// communicator's: whether the first are what was sent. Not where a counter cannot be read, nor
-/// where it stands still though something was sent: that went another way then.
+/// where it moved by much less than what was sent: some of that went another way then.
 bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
 
 /// Throws FailError when the loss is not finite.
