@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "common/error.hpp"
 #include "common/options.hpp"
@@ -52,6 +53,35 @@ void declare_options(OptionSet& options, ModelOptions& values) {
               "on: time each convolution's candidate algorithms; off: take the first");
   options.add("--deterministic", values.deterministic,
               "steps repeat to the last bit, from run to run; no autotuning");
+  options
+      .add("--fusion", values.fusion,
+           "statistics: norms' statistics in the convolutions that compute what they normalise; "
+           "auto: where that is faster")
+      .one_of({"auto", "none", "statistics"});
+  options
+      .add("--plan-cache", values.plan_cache,
+           "file of the algorithms found fastest, so that a later run need not time them; off")
+      .default_text("$XDG_CACHE_HOME or ~/.cache, shakedown/plans.json");
+}
+
+Tuning tuning_of(const ModelOptions& options) {
+  Tuning tuning;
+  tuning.autotune = options.autotune;
+  tuning.deterministic = options.deterministic;
+  if (options.fusion == "none") tuning.fusion = Fusion::none;
+  if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
+  tuning.cache = options.plan_cache;
+  if (tuning.cache == "off") tuning.cache.clear();
+  if (tuning.cache != "auto") return tuning;
+  const auto directory = [](const char* variable) -> std::string {
+    const char* value = std::getenv(variable);
+    return value == nullptr ? "" : value;
+  };
+  tuning.cache = directory("XDG_CACHE_HOME");
+  if (tuning.cache.empty() && !directory("HOME").empty())
+    tuning.cache = directory("HOME") + "/.cache";
+  if (!tuning.cache.empty()) tuning.cache += "/shakedown/plans.json";
+  return tuning;
 }
 
 Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,
@@ -63,9 +93,10 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
       layers_(layers_of(settings.architecture)),
       table_(layers_, settings.classes, stem_channels(device)),
       weights_(device, stream, table_, compute_type(settings.precision)),
+      log_(device, stream),
       metrics_(device, sizeof(HeadMetrics)) {
-  const UnitContext context{device_,  stream_, settings_.precision, table_,
-                            weights_, plan_,   settings_.autotune,  settings_.deterministic};
+  const UnitContext context{device_, stream_, settings_.precision, table_, weights_,
+                            plan_,   log_,    settings_.tuning};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
   device_.zero(metrics_.data(), metrics_.bytes(), stream_);
   build_units();
@@ -200,16 +231,19 @@ void Network::build_units() {
 void Network::allocate() {
   arena_ = Buffer(device_, plan_.bytes());
   plan_.bind(arena_.data());
+  bind();
+}
+
+void Network::bind() {
   for (auto& block : blocks_)
     for (auto& unit : block) unit->bind();
+  units_->bound();
 }
 
 void Network::set_layout(const WeightsLayout& layout) {
   if (layout == weights_.layout()) return;
   weights_.set_layout(layout);
-  if (arena_.bytes() == 0) return;
-  for (auto& block : blocks_)
-    for (auto& unit : block) unit->bind();
+  if (arena_.bytes() > 0) bind();
 }
 
 void Network::forward(int block, Pass pass) {

@@ -26,6 +26,8 @@ struct ModelOptions {
   double label_smoothing = 0;
   bool autotune = true;
   bool deterministic = false;
+  std::string fusion = "auto";
+  std::string plan_cache = "auto";
 };
 void declare_options(OptionSet& options, ModelOptions& values);
 
@@ -36,9 +38,10 @@ struct NetworkSettings {
   int classes = 1000;
   Precision precision = Precision::fp32;
   float label_smoothing = 0;
-  bool autotune = true;        // time each convolution's algorithms, else take the first
-  bool deterministic = false;  // the first algorithm that repeats bitwise: a rerun gives the same
+  Tuning tuning;
 };
+/// Of what was asked for.
+Tuning tuning_of(const ModelOptions& options);
 
 class Network {
  public:
@@ -103,12 +106,15 @@ class Network {
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }
   const MemoryPlan& plan() const { return plan_; }
+  /// Tells of what forward and backward enqueue, where it is asked to.
+  WorkLog& work_log() { return log_; }
   Weights& weights() { return weights_; }
   const Weights& weights() const { return weights_; }
 
  private:
   struct Build;
   void build_units();
+  void bind();
   void check_statistics(const ActivationShape& y) const;
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
   std::vector<float> whole_master() const;
@@ -122,6 +128,7 @@ class Network {
   ParameterTable table_;
   Weights weights_;
   MemoryPlan plan_;
+  WorkLog log_;
   std::unique_ptr<UnitFactory> units_;
   std::vector<std::vector<std::unique_ptr<Unit>>> blocks_;
   const Slot* input_ = nullptr;

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "common/device.hpp"
 #include "common/kernels.hpp"
@@ -19,6 +20,7 @@
 #include "resnet/precision.hpp"
 #include "resnet/shapes.hpp"
 #include "resnet/weights.hpp"
+#include "resnet/work_log.hpp"
 
 namespace shakedown {
 
@@ -119,6 +121,18 @@ struct HeadSpec {
   const StepScalars* scalars = nullptr;  // device memory
 };
 
+/// What is computed in one pass that could be several: see resnet/gpu/normed_convolution.cpp.
+/// automatic: what is faster.
+enum class Fusion { automatic, none, statistics };
+
+/// How a backend chooses between ways to compute the same.
+struct Tuning {
+  bool autotune = true;        // time each convolution's algorithms, else take the first
+  bool deterministic = false;  // the first algorithm that repeats bitwise: a rerun gives the same
+  Fusion fusion = Fusion::automatic;
+  std::string cache;  // file of what was timed before, or empty
+};
+
 /// What a backend needs to make the units of one network.
 struct UnitContext {
   Device& device;
@@ -127,8 +141,8 @@ struct UnitContext {
   const ParameterTable& table;
   const Weights& weights;
   MemoryPlan& plan;
-  bool autotune = true;
-  bool deterministic = false;
+  WorkLog& log;
+  Tuning tuning;
 };
 
 /// Makes units and knows the backend's layouts. Conversions are on the host, for files and tests.
@@ -140,6 +154,9 @@ class UnitFactory {
   virtual std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) = 0;
   virtual std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
   virtual std::unique_ptr<Unit> head(const HeadSpec& spec) = 0;
+
+  /// All units are bound.
+  virtual void bound() {}
 
   /// Bytes of an activation in the backend's layout.
   virtual std::size_t activation_bytes(const ActivationShape& shape) const = 0;

@@ -86,8 +86,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
                       classes,
                       parse_precision(options.model.precision, backend.kind),
                       static_cast<float>(options.model.label_smoothing),
-                      options.model.autotune,
-                      options.model.deterministic};
+                      tuning_of(options.model)};
   settings.optimizer = options.optimizer;
   settings.strategy = options.strategy;
   settings.accumulate = options.accumulate;

@@ -20,21 +20,33 @@ class GpuConvNorm final : public Unit {
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    normalise_relu(convolution_->z(), convolution_->vectors(), spec_.y->data(),
-                   convolution_->shape(), shared_.type, shared_.stream);
+    run("normalise_relu", 2, [&] {
+      normalise_relu(convolution_->z(), convolution_->norm(pass), spec_.y->data(),
+                     convolution_->shape(), shared_.type, shared_.stream);
+    });
   }
 
   void backward() override {
     const NormVectors norm = convolution_->vectors();
-    normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->shape(),
-                            shared_.type, convolution_->parameters(), norm, sums_->as<float>(),
-                            shared_.stream);
-    normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
-                         convolution_->shape(), shared_.type, shared_.stream);
+    run("normalise_relu_backward", 2, [&] {
+      normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->shape(),
+                              shared_.type, convolution_->parameters(), norm, sums_->as<float>(),
+                              shared_.stream);
+    });
+    run("normalise_relu_apply", 3, [&] {
+      normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
+                           convolution_->shape(), shared_.type, shared_.stream);
+    });
     convolution_->backward();
   }
 
  private:
+  /// A kernel that moves so many tensors.
+  template <class Body>
+  void run(const char* kernel, int tensors, Body&& body) const {
+    shared_.run(kernel, convolution_->weight(), tensors * convolution_->bytes(), body);
+  }
+
   Shared& shared_;
   ConvNormSpec spec_;
   const Slot* dz_;

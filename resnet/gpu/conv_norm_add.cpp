@@ -10,7 +10,7 @@ class GpuConvNormAdd final : public Unit {
     const ActivationShape y = spec.layer.conv.y();
     const std::size_t bytes = y.count() * size_of(shared.type);
     const Moments when = spec.when;
-    mask_ = plan.reserve("mask", mask_bytes(y, shared.type), when.forward, when.backward);
+    mask_ = plan.reserve("mask", gpu::mask_bytes(y, shared.type), when.forward, when.backward);
     dz_ = plan.reserve("dz", bytes, when.backward, when.backward);  // of one norm after the other
     sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
                          when.backward, when.backward);
@@ -31,15 +31,17 @@ class GpuConvNormAdd final : public Unit {
 
   void forward(Pass pass) override {
     main_->forward(pass);
-    NormVectors shortcut_norm{};
+    const Norm norm = main_->norm(pass);
+    Norm shortcut_norm{};
     if (projection_) {
       projection_->forward(pass);
-      shortcut_norm = projection_->vectors();
+      shortcut_norm = projection_->norm(pass);
     }
-    normalise_add_relu(main_->z(), main_->vectors(),
-                       projection_ ? projection_->z() : spec_.shortcut->data(),
-                       projection_ ? &shortcut_norm : nullptr, spec_.y->data(),
-                       mask_->as<std::uint8_t>(), main_->shape(), shared_.type, shared_.stream);
+    run("normalise_add_relu", 3 * main_->bytes() + mask_bytes(), [&] {
+      normalise_add_relu(main_->z(), norm, projection_ ? projection_->z() : spec_.shortcut->data(),
+                         projection_ ? &shortcut_norm : nullptr, spec_.y->data(),
+                         mask_->as<std::uint8_t>(), main_->shape(), shared_.type, shared_.stream);
+    });
   }
 
   void backward() override {
@@ -49,19 +51,30 @@ class GpuConvNormAdd final : public Unit {
     const AddedNorm main = added(*main_);
     AddedNorm projection{};
     if (projection_) projection = added(*projection_);
-    add_relu_backward(
-        spec_.dy.first->data(), spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr,
-        mask_->as<std::uint8_t>(), dsum_->data(), main, projection_ ? &projection : nullptr,
-        main_->shape(), shared_.type, sums_->as<float>(), shared_.stream);
+    const int tensors = 3 + (spec_.dy.second != nullptr ? 1 : 0) + (projection_ ? 1 : 0);
+    run("add_relu_backward", tensors * main_->bytes() + mask_bytes(), [&] {
+      add_relu_backward(
+          spec_.dy.first->data(), spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr,
+          mask_->as<std::uint8_t>(), dsum_->data(), main, projection_ ? &projection : nullptr,
+          main_->shape(), shared_.type, sums_->as<float>(), shared_.stream);
+    });
     for (NormedConvolution* branch : {main_.get(), projection_.get()}) {
       if (branch == nullptr) continue;
-      normalise_apply(dsum_->data(), branch->z(), branch->vectors(), dz_->data(), branch->shape(),
-                      shared_.type, shared_.stream);
+      run("normalise_apply", 3 * branch->bytes(), [&] {
+        normalise_apply(dsum_->data(), branch->z(), branch->vectors(), dz_->data(), branch->shape(),
+                        shared_.type, shared_.stream);
+      });
       branch->backward();
     }
   }
 
  private:
+  template <class Body>
+  void run(const char* kernel, double bytes, Body&& body) const {
+    shared_.run(kernel, main_->weight(), bytes, body);
+  }
+  double mask_bytes() const { return static_cast<double>(mask_->bytes()); }
+
   Shared& shared_;
   ConvNormAddSpec spec_;
   const Slot* mask_;

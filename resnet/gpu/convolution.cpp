@@ -1,9 +1,6 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <limits>
-
-#include "common/gpu/check.hpp"
+#include "common/identity.hpp"
 #include "resnet/gpu/units.hpp"
 
 namespace shakedown::gpu {
@@ -12,32 +9,84 @@ namespace {
 constexpr int kCandidates = 8;  // timing more gains 0.3 % at most (measured over all shapes)
 constexpr std::size_t kWorkspaceShare = 32;  // of the device's memory: a workspace takes no more
 
+const char* work_name(ConvKind kind) {
+  switch (kind) {
+    case ConvKind::forward: return "conv_forward";
+    case ConvKind::forward_with_sums: return "conv_forward_sums";
+    case ConvKind::backward_data: return "conv_backward_data";
+    case ConvKind::backward_weights: return "conv_backward_weights";
+  }
+  return "";
+}
+
+std::string key_of(ConvKind kind, const ConvShape& c, Precision precision) {
+  return fmt::format("{} {} n{} c{} h{} w{} k{} r{} stride{} pad{}", work_name(kind),
+                     name_of(precision), c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride,
+                     c.pad);
+}
+
+/// Without the ones that ask for a lot of workspace, as long as there are others.
+void drop_hungry(ConvPlans& plans, std::size_t limit) {
+  const auto by_workspace = [](const auto& a, const auto& b) {
+    return a->workspace_bytes() < b->workspace_bytes();
+  };
+  const auto leanest = *std::min_element(plans.begin(), plans.end(), by_workspace);
+  std::erase_if(
+      plans, [&](const auto& plan) { return plan->workspace_bytes() > limit && plan != leanest; });
+}
+
 }  // namespace
+
+Shared::Shared(const UnitContext& context)
+    : context(context),
+      type(compute_type(context.precision)),
+      stream(native(context.stream)),
+      dnn(stream),
+      blas(stream),
+      cache(context.tuning.autotune && !context.tuning.deterministic ? context.tuning.cache : "",
+            fmt::format("{}, cuDNN {}, CUDA {}, shakedown {}", context.device.identity().model,
+                        cudnnGetVersion(), CUDART_VERSION, git_revision())) {}
 
 ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   const auto [entry, fresh] =
       choices_.try_emplace(Key{kind, c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride, c.pad});
   ConvChoice& choice = entry->second;
   if (!fresh) return choice;
-  choice.candidates =
-      plan_convolution(dnn.get, kind, c, context.precision, context.deterministic, kCandidates);
-  const auto by_workspace = [](const auto& a, const auto& b) {
-    return a->workspace_bytes() < b->workspace_bytes();
-  };
-  const auto leanest =
-      *std::min_element(choice.candidates.begin(), choice.candidates.end(), by_workspace);
-  const std::size_t limit = context.device.memory().total_bytes / kWorkspaceShare;
-  std::erase_if(choice.candidates, [&](const auto& plan) {
-    return plan->workspace_bytes() > limit && plan != leanest;
-  });
+  choice.key = key_of(kind, c, context.precision);
+  const bool times = context.tuning.autotune && !context.tuning.deterministic;
+  PlanQuery query{kind, c, context.precision, context.tuning.deterministic, times ? kCandidates : 1,
+                  ""};
+  if (const auto known = cache.find(choice.key)) {
+    if (known->empty()) return choice;  // found not worth it
+    query.name = *known;
+    choice.candidates = plan_convolution(dnn.get, query);
+    query.name.clear();
+  }
+  if (choice.candidates.empty()) choice.candidates = plan_convolution(dnn.get, query);
+  if (choice.candidates.empty()) return choice;
+  drop_hungry(choice.candidates, context.device.memory().total_bytes / kWorkspaceShare);
   // timings differ from run to run, and another algorithm rounds otherwise
-  if (!context.autotune || context.deterministic) choice.candidates.resize(1);
+  if (!times) choice.candidates.resize(1);
   if (choice.candidates.size() == 1) choice.chosen = 0;
   return choice;
 }
 
-Convolution::Convolution(Shared& shared, ConvKind kind, const ConvShape& conv)
-    : shared_(shared), kind_(kind), conv_(conv), choice_(shared.choice(kind, conv)) {}
+Convolution::Convolution(Shared& shared, ConvKind kind, const NormedConv& layer)
+    : shared_(shared),
+      kind_(kind),
+      conv_(layer.conv),
+      work_{work_name(kind), layer.weight,
+            shared.bytes_of(conv_.x) + shared.bytes_of(conv_.y()) +
+                static_cast<double>(conv_.weight_count() * size_of(shared.type)),
+            conv_.flop()},
+      choice_(shared.choice(kind, conv_)) {
+  if (!exists() && kind != ConvKind::forward_with_sums)
+    throw UsageError(fmt::format(
+        "cuDNN has no {} convolution in {} for {} x {} x {} x {}, {} filters {}x{}, stride {}: try "
+        "another --precision, --batch-size or --image-size",
+        name_of(kind), name_of(shared.context.precision), conv_.x.n, conv_.x.c, conv_.x.h,
+        conv_.x.w, conv_.k, conv_.kernel, conv_.kernel, conv_.stride));
+}
 
 std::size_t Convolution::workspace_bytes() const {
   std::size_t most = 0;
@@ -54,29 +103,29 @@ void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
   // zeros would run faster than data do
   if (kind_ != ConvKind::backward_data)
     randomise(buffers.x, conv_.x.count(), shared_.type, shared_.stream);
-  if (kind_ != ConvKind::forward)
+  if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
     randomise(buffers.y, conv_.y().count(), shared_.type, shared_.stream);
 
-  Device& device = shared_.context.device;
-  const auto start = device.make_event();
-  const auto end = device.make_event();
-  double best = std::numeric_limits<double>::infinity();
+  choice_.ms = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < choice_.candidates.size(); ++i) {
     const BoundPlan plan(choice_.candidates[i], buffers, workspace);
-    double fastest = std::numeric_limits<double>::infinity();
-    for (int run = 0; run < 4; ++run) {  // the first loads the kernels
-      start->record(shared_.context.stream);
-      plan.execute(shared_.dnn.get);
-      end->record(shared_.context.stream);
-      end->synchronize();
-      if (run > 0) fastest = std::min(fastest, end->milliseconds_since(*start));
-    }
-    if (fastest >= best) continue;
-    best = fastest;
+    const double ms = shared_.time([&] { plan.execute(shared_.dnn.get); });
+    if (ms >= choice_.ms) continue;
+    choice_.ms = ms;
     choice_.chosen = i;
   }
+  shared_.cache.keep(choice_.key, choice_.candidates[*choice_.chosen]->name());
 }
 
-void Convolution::run() const { bound_->execute(shared_.dnn.get); }
+void Convolution::give_up() {
+  choice_.candidates.clear();
+  choice_.chosen.reset();
+  bound_.reset();
+  shared_.cache.keep(choice_.key, "");
+}
+
+void Convolution::run() const {
+  shared_.context.log.run(work_, [&] { bound_->execute(shared_.dnn.get); });
+}
 
 }  // namespace shakedown::gpu

@@ -12,6 +12,8 @@ namespace {
 constexpr std::int64_t kX = 1;  // the buffers' ids in a graph
 constexpr std::int64_t kW = 2;
 constexpr std::int64_t kY = 3;
+constexpr std::int64_t kSum = 4;
+constexpr std::int64_t kSquareSum = 5;
 
 cudnnDataType_t cudnn_type(Precision precision) {
   switch (precision) {
@@ -22,10 +24,10 @@ cudnnDataType_t cudnn_type(Precision precision) {
 }
 
 /// Four dimensions with the second one innermost in memory: NHWC, or KRSC.
-Descriptor tensor(std::int64_t id, Precision precision, std::array<std::int64_t, 4> d) {
+Descriptor tensor(std::int64_t id, cudnnDataType_t type, std::array<std::int64_t, 4> d) {
   Descriptor made(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
   made.set(CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, id);
-  made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, cudnn_type(precision));
+  made.set(CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
   made.set(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, std::int64_t{128});
   made.set_all<std::int64_t>(CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64,
                              {d[0], d[1], d[2], d[3]});
@@ -58,6 +60,7 @@ struct OperationNames {
 OperationNames names_of(ConvKind kind) {
   switch (kind) {
     case ConvKind::forward:
+    case ConvKind::forward_with_sums:
       return {CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
               CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
@@ -85,15 +88,31 @@ OperationNames names_of(ConvKind kind) {
   throw InternalError("unknown kind of convolution");
 }
 
-Descriptor operation_graph(cudnnHandle_t handle, ConvKind kind, const ConvShape& conv,
-                           Precision precision) {
+/// Of each channel of y, in float32.
+Descriptor channel_sums(const Descriptor& y, std::int64_t channels) {
+  Descriptor made(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
+  made.set(CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, CUDNN_GENSTATS_SUM_SQSUM);
+  made.set(CUDNN_ATTR_OPERATION_GENSTATS_MATH_PREC, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
+  const Descriptor sum = tensor(kSum, CUDNN_DATA_FLOAT, {1, channels, 1, 1});
+  const Descriptor square_sum = tensor(kSquareSum, CUDNN_DATA_FLOAT, {1, channels, 1, 1});
+  made.set(CUDNN_ATTR_OPERATION_GENSTATS_XDESC, y);
+  made.set(CUDNN_ATTR_OPERATION_GENSTATS_SUMDESC, sum);
+  made.set(CUDNN_ATTR_OPERATION_GENSTATS_SQSUMDESC, square_sum);
+  made.finalize();
+  return made;
+}
+
+Descriptor operation_graph(cudnnHandle_t handle, const PlanQuery& query) {
+  const ConvShape& conv = query.conv;
   const ActivationShape y = conv.y();
-  const Descriptor x_tensor = tensor(kX, precision, {conv.x.n, conv.x.c, conv.x.h, conv.x.w});
-  const Descriptor w_tensor = tensor(kW, precision, {conv.k, conv.x.c, conv.kernel, conv.kernel});
-  const Descriptor y_tensor = tensor(kY, precision, {y.n, y.c, y.h, y.w});
+  const cudnnDataType_t type = cudnn_type(query.precision);
+  const Descriptor x_tensor = tensor(kX, type, {conv.x.n, conv.x.c, conv.x.h, conv.x.w});
+  const Descriptor w_tensor = tensor(kW, type, {conv.k, conv.x.c, conv.kernel, conv.kernel});
+  const Descriptor y_tensor = tensor(kY, type, {y.n, y.c, y.h, y.w});
   const Descriptor shape = convolution(conv);
-  const OperationNames names = names_of(kind);
-  Descriptor operation(names.type);
+  const OperationNames names = names_of(query.kind);
+  std::vector<Descriptor> operations;
+  Descriptor& operation = operations.emplace_back(names.type);
   operation.set(names.alpha, CUDNN_TYPE_FLOAT, 1.0F);
   operation.set(names.beta, CUDNN_TYPE_FLOAT, 0.0F);
   operation.set(names.conv, shape);
@@ -101,10 +120,14 @@ Descriptor operation_graph(cudnnHandle_t handle, ConvKind kind, const ConvShape&
   operation.set(names.w, w_tensor);
   operation.set(names.y, y_tensor);
   operation.finalize();
+  if (query.kind == ConvKind::forward_with_sums)
+    operations.push_back(channel_sums(y_tensor, conv.k));
 
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (const Descriptor& each : operations) raw.push_back(each.get());
   Descriptor graph(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
   graph.set(CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, handle);
-  graph.set(CUDNN_ATTR_OPERATIONGRAPH_OPS, operation);
+  graph.set_all(CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw);
   graph.finalize();
   return graph;
 }
@@ -127,32 +150,82 @@ std::vector<Descriptor> engine_configs(const Descriptor& graph, cudnnBackendHeur
   return configs;
 }
 
-/// Whether the engine behind a configuration keeps the precision and, where asked, repeats bitwise.
-bool acceptable(const Descriptor& config, Precision precision, bool deterministic) {
+Descriptor engine_of(const Descriptor& config) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
   std::int64_t count = 0;
   CHECK_CUDNN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_ENGINE,
                                        CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &raw));
-  std::array<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT> notes{};
+  return engine;
+}
+
+template <class T>
+T number_of(const Descriptor& from, cudnnBackendAttributeName_t name,
+            cudnnBackendAttributeType_t type) {
+  T value{};
+  std::int64_t count = 0;
+  CHECK_CUDNN(cudnnBackendGetAttribute(from.get(), name, type, 1, &count, &value));
+  return value;
+}
+
+std::string name_of(const Descriptor& config) {
+  std::string name = fmt::format(
+      "engine {}",
+      number_of<std::int64_t>(engine_of(config), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64));
+  std::vector<Descriptor> knobs;
+  std::vector<cudnnBackendDescriptor_t> raw;
+  for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i)
+    raw.push_back(knobs.emplace_back(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR).get());
+  std::int64_t count = 0;
+  CHECK_CUDNN(cudnnBackendGetAttribute(config.get(), CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                       CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                                       static_cast<std::int64_t>(raw.size()), &count, raw.data()));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i)
+    name += fmt::format(
+        " {}={}",
+        static_cast<int>(number_of<cudnnBackendKnobType_t>(
+            knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE)),
+        number_of<std::int64_t>(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64));
+  return name;
+}
+
+template <class Note, std::size_t kMost>
+bool any_note(const Descriptor& engine, cudnnBackendAttributeName_t name,
+              cudnnBackendAttributeType_t type, std::initializer_list<Note> unwanted) {
+  std::array<Note, kMost> notes{};
+  std::int64_t count = 0;
   CHECK_CUDNN(cudnnBackendGetAttribute(
-      engine.get(), CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-      static_cast<std::int64_t>(notes.size()), &count, notes.data()));
-  return std::none_of(notes.begin(), notes.begin() + count, [&](cudnnBackendNumericalNote_t note) {
-    return (deterministic && note == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ||
-           note == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION ||
-           (precision == Precision::fp32 && (note == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-                                             note == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS));
-  });
+      engine.get(), name, type, static_cast<std::int64_t>(notes.size()), &count, notes.data()));
+  return std::find_first_of(notes.begin(), notes.begin() + count, unwanted.begin(),
+                            unwanted.end()) != notes.begin() + count;
+}
+
+/// Whether the engine behind a configuration keeps the precision and, where asked, repeats bitwise.
+bool acceptable(const Descriptor& config, const PlanQuery& query) {
+  const Descriptor engine = engine_of(config);
+  const auto numerical = [&](std::initializer_list<cudnnBackendNumericalNote_t> unwanted) {
+    return any_note<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT>(
+        engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, unwanted);
+  };
+  if (numerical({CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION})) return false;
+  if (query.deterministic && numerical({CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC})) return false;
+  if (query.precision == Precision::fp32 &&
+      numerical({CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}))
+    return false;
+  return query.kind != ConvKind::forward_with_sums ||
+         !any_note<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT>(
+             engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+             {CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION});
 }
 
 /// Nothing where cuDNN finds, at the end, that it does not support the configuration.
-std::shared_ptr<const ConvPlan> build_plan(cudnnHandle_t handle, const Descriptor& config) {
+std::shared_ptr<const ConvPlan> build_plan(cudnnHandle_t handle, const PlanQuery& query,
+                                           std::string name, const Descriptor& config) {
   Descriptor plan(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, handle);
   plan.set(CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
   if (cudnnBackendFinalize(plan.get()) != CUDNN_STATUS_SUCCESS) return nullptr;
-  return std::make_shared<ConvPlan>(std::move(plan));
+  return std::make_shared<ConvPlan>(query.kind, query.conv, std::move(name), std::move(plan));
 }
 
 }  // namespace
@@ -168,27 +241,32 @@ void check_cudnn(cudnnStatus_t status, const char* expression, const char* file,
 const char* name_of(ConvKind kind) {
   switch (kind) {
     case ConvKind::forward: return "forward";
+    case ConvKind::forward_with_sums: return "forward with sums";
     case ConvKind::backward_data: return "backward data";
     case ConvKind::backward_weights: return "backward weights";
   }
   throw InternalError("unknown kind of convolution");
 }
 
-ConvPlan::ConvPlan(Descriptor plan) : plan_(std::move(plan)) {
-  std::int64_t bytes = 0;
-  std::int64_t count = 0;
-  CHECK_CUDNN(cudnnBackendGetAttribute(plan_.get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                       CUDNN_TYPE_INT64, 1, &count, &bytes));
-  workspace_bytes_ = static_cast<std::size_t>(bytes);
-}
+ConvPlan::ConvPlan(ConvKind kind, const ConvShape& conv, std::string name, Descriptor plan)
+    : kind_(kind),
+      conv_(conv),
+      name_(std::move(name)),
+      plan_(std::move(plan)),
+      workspace_bytes_(static_cast<std::size_t>(number_of<std::int64_t>(
+          plan_, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64))) {}
 
 BoundPlan::BoundPlan(std::shared_ptr<const ConvPlan> plan, const ConvBuffers& buffers,
                      void* workspace)
     : plan_(std::move(plan)), variant_(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR) {
-  variant_.set_all<std::int64_t>(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64,
-                                 {kX, kW, kY});
-  variant_.set_all<void*>(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                          {buffers.x, buffers.w, buffers.y});
+  std::vector<std::int64_t> ids{kX, kW, kY};
+  std::vector<void*> pointers{buffers.x, buffers.w, buffers.y};
+  if (plan_->kind() == ConvKind::forward_with_sums) {
+    ids.insert(ids.end(), {kSum, kSquareSum});
+    pointers.insert(pointers.end(), {buffers.sums, buffers.sums + plan_->conv().k});
+  }
+  variant_.set_all(CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids);
+  variant_.set_all(CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, pointers);
   variant_.set(CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace);
   variant_.finalize();
 }
@@ -197,25 +275,21 @@ void BoundPlan::execute(cudnnHandle_t handle) const {
   CHECK_CUDNN(cudnnBackendExecute(handle, plan_->descriptor().get(), variant_.get()));
 }
 
-std::vector<std::shared_ptr<const ConvPlan>> plan_convolution(cudnnHandle_t handle, ConvKind kind,
-                                                              const ConvShape& conv,
-                                                              Precision precision,
-                                                              bool deterministic, int most) {
-  const Descriptor graph = operation_graph(handle, kind, conv, precision);
-  std::vector<std::shared_ptr<const ConvPlan>> plans;
+ConvPlans plan_convolution(cudnnHandle_t handle, const PlanQuery& query) {
+  const Descriptor graph = operation_graph(handle, query);
+  ConvPlans plans;
   for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : engine_configs(graph, mode)) {
-      if (!acceptable(config, precision, deterministic)) continue;
-      if (auto plan = build_plan(handle, config)) plans.push_back(std::move(plan));
-      if (static_cast<int>(plans.size()) == most) return plans;
+      if (!acceptable(config, query)) continue;
+      std::string name = name_of(config);
+      if (!query.name.empty() && name != query.name) continue;
+      if (auto plan = build_plan(handle, query, std::move(name), config))
+        plans.push_back(std::move(plan));
+      if (static_cast<int>(plans.size()) == query.most) return plans;
     }
-    if (!plans.empty()) return plans;
+    if (!plans.empty()) break;
   }
-  throw UsageError(fmt::format(
-      "cuDNN has no {} convolution in {} for {} x {} x {} x {}, {} filters {}x{}, stride {}: try "
-      "another --precision, --batch-size or --image-size",
-      name_of(kind), name_of(precision), conv.x.n, conv.x.c, conv.x.h, conv.x.w, conv.k,
-      conv.kernel, conv.kernel, conv.stride));
+  return plans;
 }
 
 }  // namespace shakedown::gpu

@@ -1,10 +1,11 @@
-// A thin builder over cuDNN's backend API: descriptors, and plans of single convolutions.
+// A thin builder over cuDNN's backend API: descriptors, and plans of convolutions.
 #pragma once
 
 #include <cudnn.h>
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "common/error.hpp"
@@ -54,25 +55,33 @@ class Descriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-enum class ConvKind { forward, backward_data, backward_weights };
+/// forward_with_sums also takes, while it computes y, each channel's sums of y and of y squared.
+enum class ConvKind { forward, forward_with_sums, backward_data, backward_weights };
 const char* name_of(ConvKind kind);
 
-/// The three buffers of a convolution: x or dx, w or dw, y or dy. Activations are NHWC, weights
-/// KRSC.
+/// The buffers of a convolution: x or dx, w or dw, y or dy. Activations are NHWC, weights KRSC.
 struct ConvBuffers {
   void* x = nullptr;
   void* w = nullptr;
   void* y = nullptr;
+  float* sums = nullptr;  // of forward_with_sums: K sums, then K sums of squares
 };
 
 /// An execution plan of cuDNN's: one algorithm for one convolution.
 class ConvPlan {
  public:
-  explicit ConvPlan(Descriptor plan);
+  ConvPlan(ConvKind kind, const ConvShape& conv, std::string name, Descriptor plan);
+  ConvKind kind() const { return kind_; }
+  const ConvShape& conv() const { return conv_; }
+  /// cuDNN's engine and how its knobs are set: what the plan can be found again by.
+  const std::string& name() const { return name_; }
   std::size_t workspace_bytes() const { return workspace_bytes_; }
   const Descriptor& descriptor() const { return plan_; }
 
  private:
+  ConvKind kind_;
+  ConvShape conv_;
+  std::string name_;
   Descriptor plan_;
   std::size_t workspace_bytes_ = 0;
 };
@@ -88,13 +97,19 @@ class BoundPlan {
   Descriptor variant_;
 };
 
-/// Plans that support this convolution here, best guess of cuDNN's heuristics first, at most
-/// `most`. With fp32, algorithms that round their inputs (TF32) are left out; with `deterministic`
-/// those that are not bitwise repeatable. Throws UsageError naming the convolution when there is
-/// none.
-std::vector<std::shared_ptr<const ConvPlan>> plan_convolution(cudnnHandle_t handle, ConvKind kind,
-                                                              const ConvShape& conv,
-                                                              Precision precision,
-                                                              bool deterministic, int most);
+using ConvPlans = std::vector<std::shared_ptr<const ConvPlan>>;
+
+struct PlanQuery {
+  ConvKind kind;
+  ConvShape conv;
+  Precision precision;
+  bool deterministic = false;  // bitwise repeatable algorithms only
+  int most = 1;
+  std::string name;  // the plan of this name only, or empty
+};
+/// Plans that support a convolution here, the best guess of cuDNN's heuristics first, at most
+/// `most`; none where there are none. With fp32, algorithms that round their inputs (TF32) are left
+/// out; of forward_with_sums those that would be compiled now, for seconds.
+ConvPlans plan_convolution(cudnnHandle_t handle, const PlanQuery& query);
 
 }  // namespace shakedown::gpu

@@ -40,13 +40,17 @@ class GpuHead final : public Unit {
     const Weights& weights = shared_.context.weights;
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
-    average_pool(spec_.x->data(), features_->data(), spec_.x_shape, shared_.type, shared_.stream);
+    run("average_pool", x_bytes() + bytes_of(features_), [&] {
+      average_pool(spec_.x->data(), features_->data(), spec_.x_shape, shared_.type, shared_.stream);
+    });
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
-    softmax_cross_entropy(spec_.logits->as<float>(), weights.vector(spec_.bias),
-                          spec_.labels->as<std::int32_t>(), n, spec_.classes, spec_.label_smoothing,
-                          spec_.scalars, dlogits_->data(), shared_.type,
-                          samples_->as<SampleResult>(), spec_.metrics, shared_.stream);
+    run("softmax_cross_entropy", 2 * bytes_of(spec_.logits) + bytes_of(dlogits_), [&] {
+      softmax_cross_entropy(spec_.logits->as<float>(), weights.vector(spec_.bias),
+                            spec_.labels->as<std::int32_t>(), n, spec_.classes,
+                            spec_.label_smoothing, spec_.scalars, dlogits_->data(), shared_.type,
+                            samples_->as<SampleResult>(), spec_.metrics, shared_.stream);
+    });
   }
 
   void backward() override {
@@ -54,17 +58,28 @@ class GpuHead final : public Unit {
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
-    bias_gradient(dlogits_->data(), n, classes, weights.gradient(spec_.bias), shared_.type,
-                  shared_.stream);
+    run("bias_gradient", bytes_of(dlogits_), [&] {
+      bias_gradient(dlogits_->data(), n, classes, weights.gradient(spec_.bias), shared_.type,
+                    shared_.stream);
+    });
     multiply({dlogits_->data(), classes, true}, {features_->data(), c}, classes, c, n,
              weights.gradient(spec_.weight), shared_.type);
     multiply({dlogits_->data(), classes}, {weights.compute(spec_.weight), c}, n, c, classes,
              dfeatures_->data(), shared_.type);
-    average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, shared_.type,
-                          shared_.stream);
+    run("average_pool_backward", x_bytes() + bytes_of(dfeatures_), [&] {
+      average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, shared_.type,
+                            shared_.stream);
+    });
   }
 
  private:
+  template <class Body>
+  void run(const char* kernel, double bytes, Body&& body) const {
+    shared_.run(kernel, spec_.weight, bytes, body);
+  }
+  static double bytes_of(const Slot* slot) { return static_cast<double>(slot->bytes()); }
+  double x_bytes() const { return shared_.bytes_of(spec_.x_shape); }
+
   /// out (rows x columns) = a b, all row by row; sums in float32. cuBLAS stores by columns, so it
   /// is told out^T = b^T a^T.
   void multiply(const Matrix& a, const Matrix& b, int rows, int columns, int inner, void* out,
@@ -74,11 +89,19 @@ class GpuHead final : public Unit {
     const cublasComputeType_t compute = shared_.context.precision == Precision::tf32
                                             ? CUBLAS_COMPUTE_32F_FAST_TF32
                                             : CUBLAS_COMPUTE_32F;
-    CHECK_CUBLAS(cublasGemmEx(shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
-                              a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner, &one,
-                              b.data, blas_type(shared_.type), b.columns, a.data,
-                              blas_type(shared_.type), a.columns, &zero, out, blas_type(out_type),
-                              columns, compute, CUBLAS_GEMM_DEFAULT));
+    const double elements = 1.0 * rows * inner + 1.0 * inner * columns;
+    const Work work{"matmul", spec_.weight,
+                    elements * static_cast<double>(size_of(shared_.type)) +
+                        1.0 * rows * columns * static_cast<double>(size_of(out_type)),
+                    2.0 * rows * columns * inner};
+    const auto gemm = [&] {
+      CHECK_CUBLAS(cublasGemmEx(shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner,
+                                &one, b.data, blas_type(shared_.type), b.columns, a.data,
+                                blas_type(shared_.type), a.columns, &zero, out, blas_type(out_type),
+                                columns, compute, CUBLAS_GEMM_DEFAULT));
+    };
+    shared_.context.log.run(work, gemm);
   }
 
   Shared& shared_;

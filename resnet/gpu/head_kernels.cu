@@ -1,4 +1,4 @@
-#include "resnet/gpu/reduce.cuh"
+#include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {
 namespace {
@@ -30,16 +30,19 @@ __global__ void average_pool_kernel(const T* x, T* features, int groups, int pix
 
 template <class T>
 struct AveragePoolBackward {
+  static constexpr unsigned kVectors = 4;
   static constexpr int V = vector_width<T>;
+  using Loaded = Pack<T>;
   const T* dfeatures;
   T* dx;
-  int groups;
-  int pixels;
+  unsigned groups;
+  unsigned pixels;
 
-  __device__ void operator()(std::size_t i, int group) const {
-    const std::size_t n = i / static_cast<unsigned>(groups) / static_cast<unsigned>(pixels);
-    auto d = Pack<T>::load(dfeatures +
-                           (n * static_cast<unsigned>(groups) + static_cast<unsigned>(group)) * V);
+  __device__ Loaded load(unsigned i) const {
+    return Pack<T>::load(dfeatures + (i / groups / pixels * groups + i % groups) * V);
+  }
+  __device__ void begin(unsigned, bool) {}
+  __device__ void store(std::size_t i, Loaded d) const {
 #pragma unroll
     for (int v = 0; v < V; ++v)
       d.x[v] = from_float<T>(to_float(d.x[v]) / static_cast<float>(pixels));
@@ -180,7 +183,8 @@ void average_pool_backward(const void* dfeatures, void* dx, const ActivationShap
                            DataType type, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     elementwise<T>(AveragePoolBackward<T>{static_cast<const T*>(dfeatures), static_cast<T*>(dx),
-                                          shape.c / vector_width<T>, shape.h * shape.w},
+                                          static_cast<unsigned>(shape.c / vector_width<T>),
+                                          static_cast<unsigned>(shape.h * shape.w)},
                    shape, stream);
   });
 }

@@ -3,6 +3,18 @@
 #include "resnet/gpu/units.hpp"
 
 namespace shakedown::gpu {
+namespace {
+
+std::string name_of_weights(const Shared& shared, const NormedConv& layer) {
+  return shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name;
+}
+
+/// cuDNN's sums come from atomic additions: they differ from run to run. The stem's 7x7 has none.
+bool may_take_sums(const Tuning& tuning, const ConvShape& conv) {
+  return tuning.fusion != Fusion::none && !tuning.deterministic && conv.kernel <= 3;
+}
+
+}  // namespace
 
 NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
                                      const Slot* x, const Slot* dz, const Slot* dx)
@@ -11,11 +23,12 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
       x_(x),
       dz_(dz),
       dx_(dx),
-      forward_(shared, ConvKind::forward, layer.conv),
-      backward_weights_(shared, ConvKind::backward_weights, layer.conv) {
-  if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer.conv);
-  const std::string name =
-      shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name;
+      forward_(shared, ConvKind::forward, layer),
+      backward_weights_(shared, ConvKind::backward_weights, layer) {
+  if (may_take_sums(shared.context.tuning, layer.conv))
+    forward_with_sums_.emplace(shared, ConvKind::forward_with_sums, layer);
+  if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
+  const std::string name = name_of_weights(shared, layer);
   MemoryPlan& plan = shared.context.plan;
   const ActivationShape y = layer.conv.y();
   z_ =
@@ -23,24 +36,42 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
   vectors_ = plan.reserve(name + " norm",
                           NormVectors::kCount * static_cast<std::size_t>(y.c) * sizeof(float),
                           when.forward, when.backward);
-  sums_ = plan.reserve(name + " sums", reduction_scratch(y, shared.type, 2) * sizeof(float),
+  const std::size_t of_channels = 2 * static_cast<std::size_t>(y.c);
+  sums_ = plan.reserve(name + " sums",
+                       std::max(reduction_scratch(y, shared.type, 2), of_channels) * sizeof(float),
                        when.forward, when.forward);
-  workspace_ =
-      plan.reserve(name + " workspace", forward_.workspace_bytes(), when.forward, when.forward);
-  std::size_t backward_bytes = backward_weights_.workspace_bytes();
-  if (backward_data_) backward_bytes = std::max(backward_bytes, backward_data_->workspace_bytes());
-  backward_workspace_ =
-      plan.reserve(name + " workspace", backward_bytes, when.backward, when.backward);
+  std::size_t bytes = forward_.workspace_bytes();
+  if (forward_with_sums_) bytes = std::max(bytes, forward_with_sums_->workspace_bytes());
+  workspace_ = plan.reserve(name + " workspace", bytes, when.forward, when.forward);
+  bytes = backward_weights_.workspace_bytes();
+  if (backward_data_) bytes = std::max(bytes, backward_data_->workspace_bytes());
+  backward_workspace_ = plan.reserve(name + " workspace", bytes, when.backward, when.backward);
 }
 
 void NormedConvolution::bind() {
   const Weights& weights = shared_.context.weights;
   void* w = weights.compute(layer_.weight);
-  forward_.bind({x_->data(), w, z_->data()}, workspace_->data());
+  const ConvBuffers buffers{x_->data(), w, z_->data(), sums_->as<float>()};
+  forward_.bind(buffers, workspace_->data());
+  bind_sums(buffers);
   if (backward_data_)
     backward_data_->bind({dx_->data(), w, dz_->data()}, backward_workspace_->data());
   backward_weights_.bind({x_->data(), weights.gradient(layer_.weight), dz_->data()},
                          backward_workspace_->data());
+}
+
+/// Takes the sums while z is computed where that is faster than afterwards; layers that convolve
+/// alike, and later runs, are not timed again.
+void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
+  takes_sums_ = forward_with_sums_ && forward_with_sums_->exists();
+  if (!takes_sums_) return;
+  forward_with_sums_->bind(buffers, workspace_->data());
+  const bool timed = forward_.ms() > 0 && forward_with_sums_->ms() > 0;
+  if (shared_.context.tuning.fusion == Fusion::statistics || !timed) return;
+  const double statistics = shared_.time([&] { take_statistics(); });
+  if (forward_with_sums_->ms() < forward_.ms() + statistics) return;
+  forward_with_sums_->give_up();
+  takes_sums_ = false;
 }
 
 NormParameters NormedConvolution::parameters() const {
@@ -53,13 +84,28 @@ NormParameters NormedConvolution::parameters() const {
           weights.gradient(layer_.beta)};
 }
 
+Norm NormedConvolution::norm(Pass pass) const {
+  const ActivationShape z = shape();
+  Norm norm{vectors(), parameters(), nullptr, z.c, static_cast<float>(z.n * z.h * z.w)};
+  if (takes_sums_ && pass == Pass::training) norm.sums = sums_->as<float>();
+  return norm;
+}
+
+void NormedConvolution::take_statistics() const {
+  batch_statistics(z(), shape(), shared_.type, parameters(), vectors(), sums_->as<float>(),
+                   shared_.stream);
+}
+
 void NormedConvolution::forward(Pass pass) {
-  forward_.run();
-  if (pass == Pass::training)
-    batch_statistics(z(), shape(), shared_.type, parameters(), vectors(), sums_->as<float>(),
-                     shared_.stream);
-  else
+  if (pass == Pass::evaluation) {
+    forward_.run();
     running_statistics(layer_.conv.k, parameters(), vectors(), shared_.stream);
+  } else if (takes_sums_) {
+    forward_with_sums_->run();
+  } else {
+    forward_.run();
+    shared_.run("batch_statistics", weight(), bytes(), [&] { take_statistics(); });
+  }
 }
 
 void NormedConvolution::backward() {

@@ -10,6 +10,8 @@ class GpuStem final : public Unit {
     const ActivationShape z = spec.layer.conv.y();
     const Moments when = spec.when;
     argmax_ = plan.reserve("stem argmax", pooled(z).count(), when.forward, when.backward);
+    peak_ = plan.reserve("stem peak", pooled(z).count() * size_of(shared.type), when.forward,
+                         when.backward);
     dz_ = plan.reserve("stem dz", z.count() * size_of(shared.type), when.backward, when.backward);
     sums_ = plan.reserve("stem sums", reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
                          when.backward, when.backward);
@@ -21,26 +23,41 @@ class GpuStem final : public Unit {
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    stem_pool(convolution_->z(), convolution_->vectors(), spec_.y->data(),
-              argmax_->as<std::uint8_t>(), convolution_->shape(), shared_.type, shared_.stream);
+    run("stem_pool", convolution_->bytes() + 2 * pooled_bytes() + argmax_bytes(), [&] {
+      stem_pool(convolution_->z(), convolution_->vectors(), spec_.y->data(), peak_->data(),
+                argmax_->as<std::uint8_t>(), convolution_->shape(), shared_.type, shared_.stream);
+    });
   }
 
   void backward() override {
     const void* dy_a = spec_.dy.first->data();
     const void* dy_b = spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr;
+    const double dy_bytes = (dy_b != nullptr ? 2 : 1) * pooled_bytes() + argmax_bytes();
     const auto* argmax = argmax_->as<std::uint8_t>();
     const NormVectors norm = convolution_->vectors();
-    stem_pool_backward(dy_a, dy_b, argmax, convolution_->z(), convolution_->shape(), shared_.type,
-                       convolution_->parameters(), norm, sums_->as<float>(), shared_.stream);
-    stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(), convolution_->shape(),
-                    shared_.type, shared_.stream);
+    run("stem_pool_backward", dy_bytes + pooled_bytes(), [&] {
+      stem_pool_backward(dy_a, dy_b, argmax, peak_->data(), convolution_->shape(), shared_.type,
+                         convolution_->parameters(), norm, sums_->as<float>(), shared_.stream);
+    });
+    run("stem_pool_apply", dy_bytes + 2 * convolution_->bytes(), [&] {
+      stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(),
+                      convolution_->shape(), shared_.type, shared_.stream);
+    });
     convolution_->backward();
   }
 
  private:
+  template <class Body>
+  void run(const char* kernel, double bytes, Body&& body) const {
+    shared_.run(kernel, convolution_->weight(), bytes, body);
+  }
+  double pooled_bytes() const { return static_cast<double>(peak_->bytes()); }
+  double argmax_bytes() const { return static_cast<double>(argmax_->bytes()); }
+
   Shared& shared_;
   StemSpec spec_;
   const Slot* argmax_;
+  const Slot* peak_;
   const Slot* dz_;
   const Slot* sums_;
   std::unique_ptr<NormedConvolution> convolution_;

@@ -43,6 +43,18 @@ struct NormParameters {
   void* dbeta;
 };
 
+/// A normalisation as forward applies it.
+struct Norm {
+  NormVectors vectors;  // scale and shift are ready, where sums is null
+  NormParameters parameters{};
+  /// Sums over the batch of z, then of z squared, a float a channel, taken while z was computed.
+  /// Who applies the norm makes mean, invstd, scale and shift of them, and keeps these and the
+  /// running statistics.
+  const float* sums = nullptr;
+  int channels = 0;
+  float count = 0;  // elements of z a channel
+};
+
 /// Floats of scratch that a reduction over `shape` needs, for `sums` sums a channel.
 std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums);
 
@@ -58,12 +70,12 @@ void running_statistics(int channels, const NormParameters& norm, const NormVect
                         cudaStream_t stream);
 
 /// y = relu(z * scale + shift).
-void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
+void normalise_relu(const void* z, const Norm& norm, void* y, const ActivationShape& shape,
                     DataType type, cudaStream_t stream);
 /// y = relu(z * scale + shift + s), where s is `shortcut`, normalised by `shortcut_norm` unless
 /// that is null. `mask` gets one byte a 16-byte vector of y, a bit an element that is positive.
-void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
-                        const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
+void normalise_add_relu(const void* z, const Norm& norm, const void* shortcut,
+                        const Norm* shortcut_norm, void* y, std::uint8_t* mask,
                         const ActivationShape& shape, DataType type, cudaStream_t stream);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 
@@ -92,12 +104,12 @@ void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, v
                      const ActivationShape& shape, DataType type, cudaStream_t stream);
 
 /// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
-/// the place in its window (0..8), or 255 where y is 0. `shape` is z's.
-void stem_pool(const void* z, const NormVectors& norm, void* y, std::uint8_t* argmax,
+/// the place in its window (0..8), or 255 where y is 0; peak: z there. `shape` is z's.
+void stem_pool(const void* z, const NormVectors& norm, void* y, void* peak, std::uint8_t* argmax,
                const ActivationShape& shape, DataType type, cudaStream_t stream);
 /// Backward, first half: the norm's gradients from dy_a + dy_b (dy_b may be null).
 void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* argmax,
-                        const void* z, const ActivationShape& shape, DataType type,
+                        const void* peak, const ActivationShape& shape, DataType type,
                         const NormParameters& parameters, const NormVectors& norm, float* scratch,
                         cudaStream_t stream);
 /// Second half: dz.

@@ -60,6 +60,8 @@ class GpuUnits final : public UnitFactory {
   }
   std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
 
+  void bound() override { shared_.cache.save(); }
+
   std::size_t activation_bytes(const ActivationShape& shape) const override {
     return shape.count() * size_of(shared_.type);
   }

@@ -4,14 +4,18 @@
 #include <cublas_v2.h>
 #include <cudnn.h>
 
+#include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <vector>
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/cudnn.hpp"
+#include "resnet/gpu/plan_cache.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/units.hpp"
 
@@ -39,26 +43,48 @@ struct BlasHandle {
 
 /// The algorithms that can serve a convolution, and which one does.
 struct ConvChoice {
-  std::vector<std::shared_ptr<const ConvPlan>> candidates;
-  std::optional<std::size_t> chosen;  // none before it was timed
+  ConvPlans candidates;
+  std::optional<std::size_t> chosen;  // none before they were timed
+  double ms = 0;                      // of the chosen one; 0 where they were not timed
+  std::string key;                    // in the cache
 };
 
 struct Shared {
-  explicit Shared(const UnitContext& context)
-      : context(context),
-        type(compute_type(context.precision)),
-        stream(native(context.stream)),
-        dnn(stream),
-        blas(stream) {}
+  explicit Shared(const UnitContext& context);
 
   /// One for all units that convolve alike.
   ConvChoice& choice(ConvKind kind, const ConvShape& conv);
+  /// Of a work on the stream, the fastest of three, in ms.
+  template <class Body>
+  double time(Body&& body) {
+    double fastest = std::numeric_limits<double>::infinity();
+    const auto start = context.device.make_event();
+    const auto end = context.device.make_event();
+    for (int run = 0; run < 4; ++run) {  // the first loads the kernels
+      start->record(context.stream);
+      body();
+      end->record(context.stream);
+      end->synchronize();
+      if (run > 0) fastest = std::min(fastest, end->milliseconds_since(*start));
+    }
+    return fastest;
+  }
+
+  /// Enqueues `body`, the kernel that moves so many bytes for the layer with these weights.
+  template <class Body>
+  void run(const char* kernel, int weight, double bytes, Body&& body) const {
+    context.log.run({kernel, weight, bytes, 0}, body);
+  }
+  double bytes_of(const ActivationShape& shape) const {
+    return static_cast<double>(shape.count() * size_of(type));
+  }
 
   UnitContext context;
   DataType type;
   cudaStream_t stream;
   DnnHandle dnn;
   BlasHandle blas;
+  PlanCache cache;
 
  private:
   using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;
@@ -68,14 +94,21 @@ struct Shared {
 /// One direction of one convolution.
 class Convolution {
  public:
-  Convolution(Shared& shared, ConvKind kind, const ConvShape& conv);
+  /// `layer` names it in the log.
+  Convolution(Shared& shared, ConvKind kind, const NormedConv& layer);
 
+  /// False where cuDNN has no algorithm.
+  bool exists() const { return !choice_.candidates.empty(); }
   /// Enough for every candidate.
   std::size_t workspace_bytes() const;
   /// Times the candidates, unless autotune is off or an equal convolution was timed: overwrites
   /// the buffers.
   void bind(const ConvBuffers& buffers, void* workspace);
+  /// It is not worth it, here and in all that convolve alike.
+  void give_up();
   void run() const;
+  /// Of one run; 0 where no candidates were timed.
+  double ms() const { return choice_.ms; }
 
  private:
   void tune(const ConvBuffers& buffers, void* workspace);
@@ -83,6 +116,7 @@ class Convolution {
   Shared& shared_;
   ConvKind kind_;
   ConvShape conv_;
+  Work work_;
   ConvChoice& choice_;
   std::optional<BoundPlan> bound_;
 };
@@ -102,9 +136,16 @@ class NormedConvolution {
   const void* z() const { return z_->data(); }
   NormVectors vectors() const { return NormVectors::in(vectors_->as<float>(), layer_.conv.k); }
   NormParameters parameters() const;
+  /// How z is to be normalised after forward(pass).
+  Norm norm(Pass pass) const;
   ActivationShape shape() const { return layer_.conv.y(); }
+  double bytes() const { return shared_.bytes_of(shape()); }
+  int weight() const { return layer_.weight; }
 
  private:
+  void bind_sums(const ConvBuffers& buffers);
+  void take_statistics() const;
+
   Shared& shared_;
   NormedConv layer_;
   const Slot* x_;
@@ -116,8 +157,10 @@ class NormedConvolution {
   const Slot* workspace_;
   const Slot* backward_workspace_;
   Convolution forward_;
+  std::optional<Convolution> forward_with_sums_;  // where it may serve instead
   std::optional<Convolution> backward_data_;
   Convolution backward_weights_;
+  bool takes_sums_ = false;
 };
 
 std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec);

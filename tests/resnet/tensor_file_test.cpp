@@ -115,7 +115,7 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   settings.batch_size = 2;
   settings.image_size = 32;
   settings.classes = 5;
-  settings.autotune = false;
+  settings.tuning.autotune = false;
   const auto* on_device = static_cast<const StepScalars*>(scalars.data());
   Network first(settings, *device, *stream, on_device);
   first.initialise(3);

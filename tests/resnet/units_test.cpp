@@ -52,8 +52,11 @@ class Rig {
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
         scalars(*device, sizeof(StepScalars)),
-        metrics(*device, sizeof(HeadMetrics)) {
-    const UnitContext context{*device, *stream, c.precision, table, weights, plan, false, false};
+        metrics(*device, sizeof(HeadMetrics)),
+        log(*device, *stream) {
+    Tuning tuning;
+    tuning.autotune = false;
+    const UnitContext context{*device, *stream, c.precision, table, weights, plan, log, tuning};
     units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
     const StepScalars initial{};
     upload<StepScalars>(*device, *stream, scalars.data(), std::span(&initial, 1));
@@ -142,6 +145,7 @@ class Rig {
   Weights weights;
   Buffer scalars;
   Buffer metrics;
+  WorkLog log;
   MemoryPlan plan;
   std::unique_ptr<UnitFactory> units;
   Buffer arena;

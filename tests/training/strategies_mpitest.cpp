@@ -42,7 +42,7 @@ EngineSettings settings_of(Precision precision, const std::string& strategy) {
   settings.network.image_size = kSize;
   settings.network.classes = kClasses;
   settings.network.precision = precision;
-  settings.network.autotune = false;
+  settings.network.tuning.autotune = false;
   settings.optimizer.learning_rate = 1e-3;
   settings.strategy.strategy = strategy;
   settings.seed = 11;
@@ -356,7 +356,7 @@ TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
   CAPTURE(name_of(c.backend), name_of(c.precision));
   Backend backend = test::open_backend_of(c.backend);
   auto settings = settings_of(c.precision, "ddp");
-  settings.network.deterministic = true;
+  settings.network.tuning.deterministic = true;
   const auto shard = [](int) { return test::session().rank(); };
   const Trained once = train(settings, backend, shard);
   CHECK(train(settings, backend, shard).three_steps == once.three_steps);

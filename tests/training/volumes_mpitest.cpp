@@ -17,7 +17,7 @@ TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
     settings.network.architecture = find_architecture("resnet18");
     settings.network.batch_size = 2;
     settings.network.image_size = 64;
-    settings.network.autotune = false;
+    settings.network.tuning.autotune = false;
     settings.strategy.strategy = entry.name;
     const Engine engine(settings, backend);
     CHECK(find_volume(entry.name).buckets == !engine.strategy().buckets().empty());

@@ -1,4 +1,7 @@
 // Skeletons of the channel-wise kernels over NHWC: elementwise passes and two-phase reductions.
+// Both move 16 bytes an access and have several loads in flight a thread before the first is used;
+// what belongs to a thread's channels is loaded once, as a thread stays with them. The number of
+// vectors a pixel must be a power of two (every ResNet's is).
 #pragma once
 
 #include <algorithm>
@@ -14,6 +17,11 @@ inline constexpr int kThreads = 256;
 template <class T>
 using Pack = Vector<T, vector_width<T>>;
 
+/// Elements of a channel.
+inline double count_of(const ActivationShape& shape) {
+  return static_cast<double>(shape.count()) / shape.c;
+}
+
 /// Calls body(T{}) with the element type that `type` names.
 template <class Body>
 void with_type(DataType type, Body&& body) {
@@ -27,7 +35,7 @@ void with_type(DataType type, Body&& body) {
 
 /// Loads the floats of one vector's channels.
 template <int V>
-__device__ void load_channels(const float* from, int group, float (&to)[V]) {
+__device__ void load_channels(const float* from, unsigned group, float (&to)[V]) {
   static_assert(V % 4 == 0);
 #pragma unroll
   for (int v = 0; v < V; v += 4) {
@@ -36,88 +44,135 @@ __device__ void load_channels(const float* from, int group, float (&to)[V]) {
     for (int i = 0; i < 4; ++i) to[v + i] = four.x[i];
   }
 }
+template <int V>
+__device__ void store_channels(float* to, unsigned group, const float (&from)[V]) {
+#pragma unroll
+  for (int v = 0; v < V; v += 4) {
+    Vector<float, 4> four;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) four.x[i] = from[v + i];
+    four.store(to + group * V + v);
+  }
+}
 
 // ---- elementwise ------------------------------------------------------------------------------
 
-inline constexpr int kVectorsPerThread = 4;
+/// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.
+struct Extent {
+  unsigned vectors;
+  unsigned groups;  // vectors a pixel
 
-/// body(index of the vector, its channel group), for every vector.
+  template <class T>
+  static Extent of(const ActivationShape& shape) {
+    const auto groups = static_cast<unsigned>(shape.c / vector_width<T>);
+    ENSURE((groups & (groups - 1)) == 0, "channels of a kernel: a power of two of vectors");
+    return {static_cast<unsigned>(shape.count() / vector_width<T>), groups};
+  }
+};
+
+/// Passes over more than this go backwards: they mostly follow a pass that went forwards, whose end
+/// is still in the L2 cache. (Measured on H200: smaller tensors lose by it.)
+inline constexpr std::size_t kWalkBackBytes = std::size_t{40} << 20;
+
+/// A thread takes Body::kVectors vectors of the same channels, `stride` apart. Body:
+/// begin(group, first): loads what belongs to the channels; `first` in one thread a group;
+/// Loaded load(i); store(i, loaded).
 template <class Body>
 __global__ void __launch_bounds__(kThreads)
-    elementwise_kernel(Body body, std::size_t vectors, int groups) {
-  std::size_t i =
-      static_cast<std::size_t>(blockIdx.x) * (kThreads * kVectorsPerThread) + threadIdx.x;
+    elementwise_kernel(Body body, Extent extent, unsigned stride, bool backwards) {
+  const unsigned block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+  const unsigned beside = stride / kThreads;  // blocks that cover a stride
+  const unsigned i =
+      block / beside * (stride * Body::kVectors) + block % beside * kThreads + threadIdx.x;
+  typename Body::Loaded loaded[Body::kVectors];
 #pragma unroll
-  for (int k = 0; k < kVectorsPerThread; ++k, i += kThreads)
-    if (i < vectors) body(i, static_cast<int>(i % static_cast<unsigned>(groups)));
+  for (unsigned k = 0; k < Body::kVectors; ++k)
+    if (i + k * stride < extent.vectors) loaded[k] = body.load(i + k * stride);
+  body.begin(i & (extent.groups - 1), i < extent.groups);
+#pragma unroll
+  for (unsigned k = 0; k < Body::kVectors; ++k)
+    if (i + k * stride < extent.vectors) body.store(i + k * stride, loaded[k]);
 }
 
 template <class T, class Body>
 void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t stream) {
-  const std::size_t vectors = shape.count() / vector_width<T>;
-  constexpr std::size_t tile = kThreads * kVectorsPerThread;
-  elementwise_kernel<<<static_cast<unsigned>((vectors + tile - 1) / tile), kThreads, 0, stream>>>(
-      body, vectors, shape.c / vector_width<T>);
+  const auto extent = Extent::of<T>(shape);
+  const unsigned stride = std::max<unsigned>(extent.groups, kThreads);
+  const unsigned tile = stride * Body::kVectors;
+  const unsigned blocks = (extent.vectors + tile - 1) / tile * (stride / kThreads);
+  const bool backwards = shape.count() * sizeof(T) > kWalkBackBytes;
+  elementwise_kernel<<<blocks, kThreads, 0, stream>>>(body, extent, stride, backwards);
   CHECK_LAUNCH();
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
 
+inline constexpr unsigned kReducingBlocks = 3;  // on a multiprocessor, all at once
+
 /// How a reduction over `rows` rows of `groups` vectors is cut: a block takes `lanes` vectors side
 /// by side and every so many rows.
 struct ReductionShape {
-  int lanes;
+  unsigned lanes;
   unsigned tiles;   // blocks side by side
   unsigned chunks;  // blocks below one another: partial sums a channel
 
-  ReductionShape(std::size_t rows, int groups) : lanes(std::min(groups, 32)) {
-    constexpr std::size_t kBlocks = 528;  // four a multiprocessor on the largest chips of today
-    const auto rows_at_once = static_cast<std::size_t>(kThreads / lanes);
-    tiles = static_cast<unsigned>(groups / lanes);
-    const std::size_t useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
-    chunks = static_cast<unsigned>(
-        std::max<std::size_t>(1, std::min(useful, std::max<std::size_t>(1, kBlocks / tiles))));
+  ReductionShape(unsigned rows, unsigned groups) : lanes(std::min(groups, 32U)) {
+    int device = 0;
+    int multiprocessors = 0;
+    CHECK_CUDA(cudaGetDevice(&device));
+    CHECK_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const unsigned blocks = kReducingBlocks * static_cast<unsigned>(multiprocessors);
+    const unsigned rows_at_once = kThreads / lanes;
+    tiles = groups / lanes;
+    const unsigned useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
+    chunks = std::max(1U, std::min(useful, blocks / tiles));
   }
 };
 
-/// Body: kSums, begin(group), operator()(vector index, sums). partial: chunks x kSums x channels.
+/// Body: kSums, kRows in flight; begin(group); Loaded load(i); add(i, loaded, sums).
+/// partial: chunks x kSums x channels.
 template <class T, class Body>
-__global__ void __launch_bounds__(kThreads)
-    reduce_kernel(Body body, std::size_t rows, int groups, int lanes, float* partial) {
+__global__ void __launch_bounds__(kThreads, kReducingBlocks)
+    reduce_kernel(Body body, unsigned rows, unsigned groups, unsigned lanes, float* partial) {
   constexpr int V = vector_width<T>;
   constexpr int kValues = Body::kSums * V;
   __shared__ float shared[kThreads * kValues];
-  const int lane = static_cast<int>(threadIdx.x) % lanes;
-  const int row_in_block = static_cast<int>(threadIdx.x) / lanes;
-  const int rows_at_once = kThreads / lanes;
-  const int group = static_cast<int>(blockIdx.x) * lanes + lane;
-  const std::size_t stride =
-      static_cast<std::size_t>(gridDim.y) * static_cast<unsigned>(rows_at_once);
+  const unsigned lane = threadIdx.x % lanes;
+  const unsigned row_in_block = threadIdx.x / lanes;
+  const unsigned rows_at_once = kThreads / lanes;
+  const unsigned group = blockIdx.x * lanes + lane;
+  const unsigned stride = gridDim.y * rows_at_once;
 
   float sums[Body::kSums][V] = {};
   body.begin(group);
-  std::size_t row = static_cast<std::size_t>(blockIdx.y) * static_cast<unsigned>(rows_at_once) +
-                    static_cast<unsigned>(row_in_block);
-#pragma unroll 4
-  for (; row < rows; row += stride)
-    body(row * static_cast<unsigned>(groups) + static_cast<unsigned>(group), sums);
+  unsigned row = blockIdx.y * rows_at_once + row_in_block;
+  for (; row + (Body::kRows - 1) * stride < rows; row += Body::kRows * stride) {
+    typename Body::Loaded loaded[Body::kRows];
+#pragma unroll
+    for (unsigned k = 0; k < Body::kRows; ++k)
+      loaded[k] = body.load((row + k * stride) * groups + group);
+#pragma unroll
+    for (unsigned k = 0; k < Body::kRows; ++k)
+      body.add((row + k * stride) * groups + group, loaded[k], sums);
+  }
+  for (; row < rows; row += stride) {
+    const unsigned i = row * groups + group;
+    body.add(i, body.load(i), sums);
+  }
 
 #pragma unroll
   for (int s = 0; s < Body::kSums; ++s)
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      shared[(row_in_block * kValues + s * V + v) * lanes + lane] = sums[s][v];
+      shared[(row_in_block * kValues + static_cast<unsigned>(s * V + v)) * lanes + lane] =
+          sums[s][v];
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kValues * lanes; i += kThreads) {
+  for (unsigned i = threadIdx.x; i < kValues * lanes; i += kThreads) {
     float total = 0;
-    for (int r = 0; r < rows_at_once; ++r) total += shared[r * kValues * lanes + i];
-    const int of_lane = i % lanes;
-    const int s = i / lanes / V;
-    const int v = i / lanes % V;
-    const int channel = (static_cast<int>(blockIdx.x) * lanes + of_lane) * V + v;
-    partial[(static_cast<std::size_t>(blockIdx.y) * Body::kSums + static_cast<unsigned>(s)) *
-                static_cast<unsigned>(groups * V) +
-            static_cast<unsigned>(channel)] = total;
+    for (unsigned r = 0; r < rows_at_once; ++r) total += shared[r * kValues * lanes + i];
+    const unsigned s = i / lanes / V;
+    const unsigned channel = (blockIdx.x * lanes + i % lanes) * V + i / lanes % V;
+    partial[(blockIdx.y * Body::kSums + s) * (groups * V) + channel] = total;
   }
 }
 
@@ -156,10 +211,10 @@ __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
 template <class T, class Body, class Finish>
 void reduce(const Body& body, const Finish& finish, const ActivationShape& shape, float* scratch,
             cudaStream_t stream) {
-  const std::size_t rows = shape.count() / static_cast<std::size_t>(shape.c);
-  const int groups = shape.c / vector_width<T>;
-  const ReductionShape cut(rows, groups);
-  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, groups,
+  const auto extent = Extent::of<T>(shape);
+  const unsigned rows = extent.vectors / extent.groups;
+  const ReductionShape cut(rows, extent.groups);
+  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
                                                                          cut.lanes, scratch);
   CHECK_LAUNCH();
   finish_kernel<Body::kSums>

@@ -1,0 +1,232 @@
+// Batch normalisation, backward: sums over the gradient, then the gradient itself.
+#include "resnet/gpu/passes.cuh"
+
+namespace shakedown::gpu {
+namespace {
+
+/// Sums of the gradient behind the ReLU, g, and of g * (z - mean).
+template <class T>
+struct ReluSums {
+  static constexpr int kSums = 2;
+  static constexpr unsigned kRows = 3;
+  static constexpr int V = vector_width<T>;
+  struct Loaded {
+    Pack<T> d, x;
+  };
+  const T* dy;
+  const T* z;
+  NormVectors norm;
+  float scale[V];
+  float shift[V];
+  float mean[V];
+
+  __device__ void begin(unsigned group) {
+    load_channels(norm.scale, group, scale);
+    load_channels(norm.shift, group, shift);
+    load_channels(norm.mean, group, mean);
+  }
+  __device__ Loaded load(std::size_t i) const {
+    return {Pack<T>::load(dy + i * V), Pack<T>::load(z + i * V)};
+  }
+  __device__ void add(std::size_t, const Loaded& in, float (&sums)[kSums][V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const float value = to_float(in.x.x[v]);
+      const float gradient = value * scale[v] + shift[v] > 0 ? to_float(in.d.x[v]) : 0.0F;
+      sums[0][v] += gradient;
+      sums[1][v] += gradient * (value - mean[v]);
+    }
+  }
+};
+
+template <class T, bool kRelu>
+struct ApplyGradient {
+  static constexpr unsigned kVectors = 4;
+  static constexpr int V = vector_width<T>;
+  struct Loaded {
+    Pack<T> d, x;
+  };
+  const T* dy;
+  const T* z;
+  T* dz;
+  NormVectors norm;
+  float a[V];
+  float b[V];
+  float c[V];
+  float scale[V];
+  float shift[V];
+
+  __device__ Loaded load(std::size_t i) const {
+    return {Pack<T>::load(dy + i * V), Pack<T>::load(z + i * V)};
+  }
+  __device__ void begin(unsigned group, bool) {
+    load_channels(norm.grad_a, group, a);
+    load_channels(norm.grad_b, group, b);
+    load_channels(norm.grad_c, group, c);
+    if constexpr (kRelu) {
+      load_channels(norm.scale, group, scale);
+      load_channels(norm.shift, group, shift);
+    }
+  }
+  __device__ void store(std::size_t i, const Loaded& in) const {
+    Pack<T> out;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const float x = to_float(in.x.x[v]);
+      const float gradient = !kRelu || x * scale[v] + shift[v] > 0 ? to_float(in.d.x[v]) : 0.0F;
+      out.x[v] = from_float<T>(a[v] * gradient + b[v] * x + c[v]);
+    }
+    out.store(dz + i * V);
+  }
+};
+
+/// Sums of dsum, dsum * (z - mean) and, for a shortcut with a norm, dsum * (its z - mean).
+template <class T, bool kTwo, bool kNormShortcut>
+struct AddReluSums {
+  static constexpr int kSums = kNormShortcut ? 3 : 2;
+  static constexpr unsigned kRows = 2;
+  static constexpr int V = vector_width<T>;
+  struct Loaded {
+    Pack<T> d, e, x, y;
+    unsigned bits;
+  };
+  const T* dy_a;
+  const T* dy_b;
+  const std::uint8_t* mask;
+  T* dsum;
+  const T* z;
+  const float* mean_of_z;
+  const T* s;
+  const float* mean_of_s;
+  float mean[V];
+  float shortcut_mean[V];
+
+  __device__ void begin(unsigned group) {
+    load_channels(mean_of_z, group, mean);
+    if constexpr (kNormShortcut) load_channels(mean_of_s, group, shortcut_mean);
+  }
+  __device__ Loaded load(std::size_t i) const {
+    Loaded in;
+    in.d = Pack<T>::load(dy_a + i * V);
+    if constexpr (kTwo) in.e = Pack<T>::load(dy_b + i * V);
+    in.x = Pack<T>::load(z + i * V);
+    if constexpr (kNormShortcut) in.y = Pack<T>::load(s + i * V);
+    in.bits = mask[i];
+    return in;
+  }
+  __device__ void add(std::size_t i, Loaded in, float (&sums)[kSums][V]) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kTwo) in.d.x[v] = from_float<T>(to_float(in.d.x[v]) + to_float(in.e.x[v]));
+      if (!(in.bits >> v & 1U)) in.d.x[v] = from_float<T>(0.0F);
+      const float gradient = to_float(in.d.x[v]);
+      sums[0][v] += gradient;
+      sums[1][v] += gradient * (to_float(in.x.x[v]) - mean[v]);
+      if constexpr (kNormShortcut)
+        sums[2][v] += gradient * (to_float(in.y.x[v]) - shortcut_mean[v]);
+    }
+    in.d.store(dsum + i * V);
+  }
+};
+
+template <class T>
+struct FinishTwoNormGradients {
+  NormParameters parameters;
+  NormVectors vectors;
+  NormParameters shortcut_parameters;
+  NormVectors shortcut_vectors;
+  double count;
+
+  __device__ void operator()(int c, const double (&sums)[3]) const {
+    finish_norm_gradient<T>(c, sums[0], sums[1], count, parameters, vectors);
+    finish_norm_gradient<T>(c, sums[0], sums[2], count, shortcut_parameters, shortcut_vectors);
+  }
+};
+
+template <class T, bool kTwo>
+void launch_add_relu_backward(const T* dy_a, const T* dy_b, const std::uint8_t* mask, T* dsum,
+                              const AddedNorm& main, const AddedNorm* shortcut,
+                              const ActivationShape& shape, float* scratch, cudaStream_t stream) {
+  const auto* z = static_cast<const T*>(main.z);
+  if (shortcut == nullptr) {
+    reduce<T>(
+        AddReluSums<T, kTwo, false>{
+            dy_a, dy_b, mask, dsum, z, main.vectors.mean, nullptr, nullptr, {}, {}},
+        FinishNormGradient<T>{main.parameters, main.vectors, count_of(shape)}, shape, scratch,
+        stream);
+    return;
+  }
+  reduce<T>(AddReluSums<T, kTwo, true>{dy_a,
+                                       dy_b,
+                                       mask,
+                                       dsum,
+                                       z,
+                                       main.vectors.mean,
+                                       static_cast<const T*>(shortcut->z),
+                                       shortcut->vectors.mean,
+                                       {},
+                                       {}},
+            FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
+                                      shortcut->vectors, count_of(shape)},
+            shape, scratch, stream);
+}
+
+}  // namespace
+
+void normalise_relu_backward(const void* dy, const void* z, const ActivationShape& shape,
+                             DataType type, const NormParameters& parameters,
+                             const NormVectors& norm, float* scratch, cudaStream_t stream) {
+  with_type(type, [&]<class T>(T) {
+    reduce<T>(ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}},
+              FinishNormGradient<T>{parameters, norm, count_of(shape)}, shape, scratch, stream);
+  });
+}
+
+void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
+                          const ActivationShape& shape, DataType type, cudaStream_t stream) {
+  with_type(type, [&]<class T>(T) {
+    elementwise<T>(ApplyGradient<T, true>{static_cast<const T*>(dy),
+                                          static_cast<const T*>(z),
+                                          static_cast<T*>(dz),
+                                          norm,
+                                          {},
+                                          {},
+                                          {},
+                                          {},
+                                          {}},
+                   shape, stream);
+  });
+}
+
+void add_relu_backward(const void* dy_a, const void* dy_b, const std::uint8_t* mask, void* dsum,
+                       const AddedNorm& main, const AddedNorm* shortcut,
+                       const ActivationShape& shape, DataType type, float* scratch,
+                       cudaStream_t stream) {
+  with_type(type, [&]<class T>(T) {
+    const auto* a = static_cast<const T*>(dy_a);
+    const auto* b = static_cast<const T*>(dy_b);
+    auto* out = static_cast<T*>(dsum);
+    if (b == nullptr)
+      launch_add_relu_backward<T, false>(a, b, mask, out, main, shortcut, shape, scratch, stream);
+    else
+      launch_add_relu_backward<T, true>(a, b, mask, out, main, shortcut, shape, scratch, stream);
+  });
+}
+
+void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
+                     const ActivationShape& shape, DataType type, cudaStream_t stream) {
+  with_type(type, [&]<class T>(T) {
+    elementwise<T>(ApplyGradient<T, false>{static_cast<const T*>(dsum),
+                                           static_cast<const T*>(z),
+                                           static_cast<T*>(dz),
+                                           norm,
+                                           {},
+                                           {},
+                                           {},
+                                           {},
+                                           {}},
+                   shape, stream);
+  });
+}
+
+}  // namespace shakedown::gpu
