@@ -13,10 +13,6 @@
 namespace shakedown {
 namespace {
 
-int stem_channels(const Device& device) {
-  return device.kind() == BackendKind::gpu ? gpu::kStemChannels : cpu::kStemChannels;
-}
-
 ActivationShape output_of(const Layers& layers, const NetworkSettings& s) {
   return pooled(ConvShape{{s.batch_size, 3, s.image_size, s.image_size},
                           layers.stem.k,
@@ -91,7 +87,7 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
       stream_(stream),
       scalars_(scalars),
       layers_(layers_of(settings.architecture)),
-      table_(layers_, settings.classes, stem_channels(device)),
+      table_(layers_, settings.classes, stem_channels(device.kind(), settings.precision)),
       weights_(device, stream, table_, compute_type(settings.precision)),
       log_(device, stream),
       metrics_(device, sizeof(HeadMetrics)) {
@@ -155,8 +151,8 @@ void Network::build_units() {
   Build build(*this);
   const int end = 2 * build.count;
   const int n = settings_.batch_size;
-  const ActivationShape image{n, stem_channels(device_), settings_.image_size,
-                              settings_.image_size};
+  const ActivationShape image{n, stem_channels(device_.kind(), settings_.precision),
+                              settings_.image_size, settings_.image_size};
   input_ = plan_.reserve("image", units_->activation_bytes(image), 0, end);
   labels_ = plan_.reserve("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), 0, end);
   logits_ = plan_.reserve(
@@ -257,14 +253,15 @@ void Network::backward(int block) {
 }
 
 void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) {
-  const ActivationShape shape{settings_.batch_size, stem_channels(device_), settings_.image_size,
-                              settings_.image_size};
+  const ActivationShape shape{settings_.batch_size,
+                              stem_channels(device_.kind(), settings_.precision),
+                              settings_.image_size, settings_.image_size};
   units_->normalise_images(images, shape, *input_);
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 
 void Network::set_batch(std::span<const float> images, std::span<const std::int32_t> labels) {
-  const int channels = stem_channels(device_);
+  const int channels = stem_channels(device_.kind(), settings_.precision);
   const ActivationShape shape{settings_.batch_size, channels, settings_.image_size,
                               settings_.image_size};
   const std::size_t pixels = static_cast<std::size_t>(shape.h) * static_cast<std::size_t>(shape.w);

@@ -192,8 +192,14 @@ inline constexpr int kStemChannels = 3;
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace cpu
 namespace gpu {
-inline constexpr int kStemChannels = 4;  // padded with a zero channel: tensor cores want even ones
+/// Padded with zero channels, as tensor cores want it. cuDNN's fast kernels for 4 are float16's.
+inline int stem_channels(Precision precision) { return precision == Precision::bf16 ? 8 : 4; }
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace gpu
+
+/// Of the image as the backend stores it.
+inline int stem_channels(BackendKind backend, Precision precision) {
+  return backend == BackendKind::gpu ? gpu::stem_channels(precision) : cpu::kStemChannels;
+}
 
 }  // namespace shakedown

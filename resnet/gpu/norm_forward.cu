@@ -133,8 +133,12 @@ struct NormaliseRelu {
   }
 };
 
-template <class T, bool kFromSums, bool kNormShortcut>
+/// What is added to a normalised tensor: another as it is, or normalised too.
+enum class Shortcut { plain, normed, normed_from_sums };
+
+template <class T, bool kFromSums, Shortcut kShortcut>
 struct NormaliseAddRelu {
+  static constexpr bool kNormShortcut = kShortcut != Shortcut::plain;
   static constexpr unsigned kVectors = 4;
   static constexpr int V = vector_width<T>;
   struct Loaded {
@@ -157,7 +161,8 @@ struct NormaliseAddRelu {
     scale_and_shift<V, kFromSums>(norm, group, first, scale, shift);
     if constexpr (kNormShortcut) {
       float shortcut_shift[V];
-      scale_and_shift<V, kFromSums>(shortcut_norm, group, first, shortcut_scale, shortcut_shift);
+      scale_and_shift<V, kShortcut == Shortcut::normed_from_sums>(shortcut_norm, group, first,
+                                                                  shortcut_scale, shortcut_shift);
 #pragma unroll
       for (int v = 0; v < V; ++v) shift[v] += shortcut_shift[v];
     }
@@ -236,18 +241,28 @@ void normalise_add_relu(const void* z, const Norm& norm, const void* shortcut,
     const auto* x = static_cast<const T*>(z);
     const auto* s = static_cast<const T*>(shortcut);
     auto* out = static_cast<T*>(y);
-    with_source(norm, [&](auto from_sums) {
-      if (shortcut_norm == nullptr) {
+    const auto launch = [&]<Shortcut kShortcut>() {
+      with_source(norm, [&](auto from_sums) {
         elementwise<T>(
-            NormaliseAddRelu<T, from_sums(), false>{x, s, out, mask, norm, {}, {}, {}, {}}, shape,
-            stream);
-        return;
-      }
-      ENSURE((shortcut_norm->sums != nullptr) == from_sums(), "both norms from sums, or none");
-      elementwise<T>(
-          NormaliseAddRelu<T, from_sums(), true>{x, s, out, mask, norm, *shortcut_norm, {}, {}, {}},
-          shape, stream);
-    });
+            NormaliseAddRelu<T, from_sums(), kShortcut>{
+                x,
+                s,
+                out,
+                mask,
+                norm,
+                shortcut_norm != nullptr ? *shortcut_norm : Norm{},
+                {},
+                {},
+                {}},
+            shape, stream);
+      });
+    };
+    if (shortcut_norm == nullptr)
+      launch.template operator()<Shortcut::plain>();
+    else if (shortcut_norm->sums == nullptr)
+      launch.template operator()<Shortcut::normed>();
+    else
+      launch.template operator()<Shortcut::normed_from_sums>();
   });
 }
 

@@ -44,13 +44,53 @@ Window window_of(const ActivationShape& z) {
   return {z.c / vector_width<T>, z.h, z.w, y.h, y.w};
 }
 
+// ---- forward ------------------------------------------------------------------------------------
+
+// Channels are compared as z, two at a time where a register holds two: the norm is monotonic, so
+// the largest value comes from the largest z, or where its scale is negative from the smallest,
+// which is the largest with its sign bit turned.
+template <class T>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  static constexpr int kCount = 1;
+  static constexpr unsigned kSign = 0x80000000U;
+  static constexpr unsigned kLowest = 0xFF800000U;  // -infinity
+  __device__ static unsigned greater(unsigned a, unsigned b) {
+    return __uint_as_float(a) > __uint_as_float(b) ? 0xFFFFFFFFU : 0U;
+  }
+};
+template <class Pair>
+struct PairLanes {
+  static constexpr int kCount = 2;
+  static constexpr unsigned kSign = 0x8000U;
+  /// All bits of a lane where a is greater.
+  __device__ static unsigned greater(unsigned a, unsigned b) {
+    Pair first;
+    Pair second;
+    memcpy(&first, &a, sizeof(first));
+    memcpy(&second, &b, sizeof(second));
+    return __hgt2_mask(first, second);
+  }
+};
+template <>
+struct Lanes<__half> : PairLanes<__half2> {
+  static constexpr unsigned kLowest = 0xFC00FC00U;
+};
+template <>
+struct Lanes<__nv_bfloat16> : PairLanes<__nv_bfloat162> {
+  static constexpr unsigned kLowest = 0xFF80FF80U;
+};
+
 /// One pooled vector a thread, from its window of nine.
 template <class T>
 struct StemPool {
   static constexpr unsigned kVectors = 1;
   static constexpr int V = vector_width<T>;
+  static constexpr int L = Lanes<T>::kCount;
+  using Words = Vector<unsigned, 4>;  // the same 16 bytes
   struct Loaded {
-    Pack<T> x[9];
+    Words x[9];
     unsigned inside;  // a bit a place of the window
   };
   const T* z;
@@ -62,17 +102,21 @@ struct StemPool {
   float scale[V];
   float shift[V];
 
+  /// What lies outside is read from the centre, and does not count.
   __device__ Loaded load(unsigned i) const {
     const Place4 at(i, s.groups, s.pooled_height, s.pooled_width);
+    const auto* centre = reinterpret_cast<const unsigned*>(
+        z + vector_at(at.n, 2 * at.h, 2 * at.w, at.group, s.groups, s.height, s.width) * V);
     Loaded in;
     in.inside = 0;
 #pragma unroll
     for (int p = 0; p < 9; ++p) {
       const int h = 2 * at.h - 1 + p / 3;
       const int w = 2 * at.w - 1 + p % 3;
-      if (h < 0 || h >= s.height || w < 0 || w >= s.width) continue;
-      in.inside |= 1U << p;
-      in.x[p] = Pack<T>::load(z + vector_at(at.n, h, w, at.group, s.groups, s.height, s.width) * V);
+      const bool inside = h >= 0 && h < s.height && w >= 0 && w < s.width;
+      const int step = ((p / 3 - 1) * s.width + p % 3 - 1) * s.groups;
+      in.inside |= inside ? 1U << p : 0U;
+      in.x[p] = Words::load(centre + (inside ? step : 0) * 4);
     }
     return in;
   }
@@ -81,69 +125,93 @@ struct StemPool {
     load_channels(norm.shift, group, shift);
   }
   __device__ void store(std::size_t i, const Loaded& in) const {
-    float best[V] = {};  // ReLU: nothing below 0 counts
-    Bytes<T> where;
-    Pack<T> z_there;
+    union {
+      Words words;
+      T z[V];
+    } best;
+    Words where;
+    unsigned turned[4];
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      where.x[v] = kNothing;
-      z_there.x[v] = from_float<T>(0.0F);
+    for (int j = 0; j < 4; ++j) {
+      turned[j] = 0;
+#pragma unroll
+      for (int l = 0; l < L; ++l)
+        if (scale[j * L + l] < 0) turned[j] |= Lanes<T>::kSign << (16 * l);
+      best.words.x[j] = Lanes<T>::kLowest;
+      where.x[j] = 0xFFFFFFFFU;
     }
 #pragma unroll
     for (int p = 0; p < 9; ++p) {
-      if (!(in.inside >> p & 1U)) continue;
+      const bool inside = (in.inside >> p & 1U) != 0;
+      const unsigned place = static_cast<unsigned>(p) * (L == 2 ? 0x10001U : 1U);
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const float value = to_float(in.x[p].x[v]) * scale[v] + shift[v];
-        if (value > best[v]) {
-          best[v] = value;
-          z_there.x[v] = in.x[p].x[v];
-          where.x[v] = static_cast<std::uint8_t>(p);
-        }
+      for (int j = 0; j < 4; ++j) {
+        const unsigned value = inside ? in.x[p].x[j] ^ turned[j] : Lanes<T>::kLowest;
+        const unsigned greater = Lanes<T>::greater(value, best.words.x[j]);
+        best.words.x[j] = (greater & value) | (~greater & best.words.x[j]);
+        where.x[j] = (greater & place) | (~greater & where.x[j]);
       }
     }
-    Pack<T> out;
 #pragma unroll
-    for (int v = 0; v < V; ++v) out.x[v] = from_float<T>(best[v]);
+    for (int j = 0; j < 4; ++j) best.words.x[j] ^= turned[j];
+    Pack<T> out;
+    Bytes<T> at;
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      const float value = to_float(best.z[v]) * scale[v] + shift[v];
+      out.x[v] = from_float<T>(fmaxf(value, 0.0F));
+      at.x[v] = value > 0 ? static_cast<std::uint8_t>(where.x[v / L] >> (16 * (v % L))) : kNothing;
+    }
     out.store(y + i * V);
-    z_there.store(peak + i * V);
-    where.store(argmax + i * V);
+    best.words.store(reinterpret_cast<unsigned*>(peak + i * V));
+    at.store(argmax + i * V);
   }
 };
 
-/// One or two tensors that are read as their sum.
-template <class T>
+// ---- backward -----------------------------------------------------------------------------------
+
+/// One tensor, or two that are read as their sum.
+template <class T, bool kTwo>
 struct Sum {
+  static constexpr int V = vector_width<T>;
   const T* a;
-  const T* b;  // or null
+  const T* b;
 
   struct Loaded {
     Pack<T> a, b;
+    __device__ float at(int v) const {
+      return kTwo ? to_float(a.x[v]) + to_float(b.x[v]) : to_float(a.x[v]);
+    }
   };
   __device__ Loaded load(std::size_t i) const {
-    constexpr int V = vector_width<T>;
     Loaded in;
     in.a = Pack<T>::load(a + i * V);
-    if (b != nullptr) in.b = Pack<T>::load(b + i * V);
+    if constexpr (kTwo) in.b = Pack<T>::load(b + i * V);
     return in;
-  }
-  __device__ float at(const Loaded& in, int v) const {
-    return to_float(in.a.x[v]) + (b != nullptr ? to_float(in.b.x[v]) : 0.0F);
   }
 };
 
+/// Calls body with the sum of one or two tensors.
+template <class T, class Body>
+void with_sum(const void* a, const void* b, Body&& body) {
+  if (b == nullptr)
+    body(Sum<T, false>{static_cast<const T*>(a), nullptr});
+  else
+    body(Sum<T, true>{static_cast<const T*>(a), static_cast<const T*>(b)});
+}
+
 /// The norm's sums, taken over the pooled gradient: each element of it belongs to one of z.
-template <class T>
+template <class T, class Gradient>
 struct StemSums {
   static constexpr int kSums = 2;
   static constexpr unsigned kRows = 2;
   static constexpr int V = vector_width<T>;
   struct Loaded {
-    typename Sum<T>::Loaded d;
+    typename Gradient::Loaded d;
     Pack<T> z;
     Bytes<T> where;
   };
-  Sum<T> dy;
+  Gradient dy;
   const std::uint8_t* argmax;
   const T* peak;
   const float* mean_of_z;
@@ -156,25 +224,25 @@ struct StemSums {
   __device__ void add(std::size_t, const Loaded& in, float (&sums)[kSums][V]) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      const float d = in.where.x[v] == kNothing ? 0.0F : dy.at(in.d, v);
+      const float d = in.where.x[v] == kNothing ? 0.0F : in.d.at(v);
       sums[0][v] += d;
       sums[1][v] += d * (to_float(in.z.x[v]) - mean[v]);
     }
   }
 };
 
-/// A thread makes the 2x2 vectors of z, at (2h, 2w), that lie in the windows (h, w) to
+/// A thread makes the 2x2 vectors of z at (2h, 2w), which lie in the windows (h, w) to
 /// (h + 1, w + 1) and in no other: window p covers the rows 2p - 1 to 2p + 1.
-template <class T>
+template <class T, class Gradient>
 struct StemApply {
   static constexpr unsigned kVectors = 1;
   static constexpr int V = vector_width<T>;
   struct Loaded {
-    typename Sum<T>::Loaded d[4];
+    typename Gradient::Loaded d[4];
     Bytes<T> where[4];
     Pack<T> z[4];
   };
-  Sum<T> dy;
+  Gradient dy;
   const std::uint8_t* argmax;
   const T* z;
   T* dz;
@@ -184,31 +252,28 @@ struct StemApply {
   float b[V];
   float c[V];
 
-  __device__ bool has_window(const Place4& at, int k) const {
-    return at.h + k / 2 < s.pooled_height && at.w + k % 2 < s.pooled_width;
-  }
-  __device__ bool has_element(const Place4& at, int k) const {
-    return 2 * at.h + k / 2 < s.height && 2 * at.w + k % 2 < s.width;
-  }
+  /// What lies outside is read from the patch's own window and element, and does not count.
   __device__ std::size_t element(const Place4& at, int k) const {
-    return vector_at(at.n, 2 * at.h + k / 2, 2 * at.w + k % 2, at.group, s.groups, s.height,
-                     s.width);
+    const int h = 2 * at.h + k / 2;
+    const int w = 2 * at.w + k % 2;
+    return vector_at(at.n, h < s.height ? h : 2 * at.h, w < s.width ? w : 2 * at.w, at.group,
+                     s.groups, s.height, s.width);
   }
   __device__ Loaded load(unsigned i) const {
     const Place4 at(i, s.groups, s.pooled_height, s.pooled_width);
     Loaded in;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      if (has_element(at, k)) in.z[k] = Pack<T>::load(z + element(at, k) * V);
-      if (!has_window(at, k)) {
+      const bool inside = at.h + k / 2 < s.pooled_height && at.w + k % 2 < s.pooled_width;
+      const unsigned step = static_cast<unsigned>((k / 2 * s.pooled_width + k % 2) * s.groups);
+      const std::size_t window = inside ? i + step : i;
+      in.d[k] = dy.load(window);
+      in.where[k] = Bytes<T>::load(argmax + window * V);
+      if (!inside) {
 #pragma unroll
         for (int v = 0; v < V; ++v) in.where[k].x[v] = kNothing;
-        continue;
       }
-      const std::size_t j = vector_at(at.n, at.h + k / 2, at.w + k % 2, at.group, s.groups,
-                                      s.pooled_height, s.pooled_width);
-      in.d[k] = dy.load(j);
-      in.where[k] = Bytes<T>::load(argmax + j * V);
+      in.z[k] = Pack<T>::load(z + element(at, k) * V);
     }
     return in;
   }
@@ -219,33 +284,39 @@ struct StemApply {
   }
   __device__ void store(unsigned i, const Loaded& in) const {
     const Place4 at(i, s.groups, s.pooled_height, s.pooled_width);
+    Pack<T> out[4];
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (!has_element(at, k)) continue;
-      Pack<T> out;
+    for (int v = 0; v < V; ++v) {
+      float d[4];
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
+      for (int w = 0; w < 4; ++w) d[w] = in.d[w].at(v);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
         float sum = 0;
 #pragma unroll
-        for (int w = 0; w < 4; ++w) {  // window w has the element at (row, column) of it, or not
+        for (int w = 0; w < 4; ++w) {  // the element's place in window w, where it lies in it
           const int row = 1 + k / 2 - 2 * (w / 2);
           const int column = 1 + k % 2 - 2 * (w % 2);
           if (row < 0 || column < 0) continue;
-          if (in.where[w].x[v] == 3 * row + column) sum += dy.at(in.d[w], v);
+          sum += in.where[w].x[v] == 3 * row + column ? d[w] : 0.0F;
         }
-        out.x[v] = from_float<T>(a[v] * sum + b[v] * to_float(in.z[k].x[v]) + c[v]);
+        out[k].x[v] = from_float<T>(a[v] * sum + b[v] * to_float(in.z[k].x[v]) + c[v]);
       }
-      out.store(dz + element(at, k) * V);
     }
+#pragma unroll
+    for (int k = 0; k < 4; ++k)
+      if (2 * at.h + k / 2 < s.height && 2 * at.w + k % 2 < s.width)
+        out[k].store(dz + element(at, k) * V);
   }
 };
 
-template <class T>
+template <class T, int kChannels>
 __global__ void normalise_images_kernel(const std::uint8_t* images, T* x, std::size_t pixels) {
   const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= pixels) return;
-  Vector<T, 4> out;
-  out.x[3] = from_float<T>(0.0F);
+  Vector<T, kChannels> out;
+#pragma unroll
+  for (int c = 3; c < kChannels; ++c) out.x[c] = from_float<T>(0.0F);
   constexpr float mean[3] = {kImageMean[0], kImageMean[1], kImageMean[2]};
   constexpr float deviation[3] = {kImageDeviation[0], kImageDeviation[1], kImageDeviation[2]};
 #pragma unroll
@@ -253,7 +324,7 @@ __global__ void normalise_images_kernel(const std::uint8_t* images, T* x, std::s
     out.x[c] = from_float<T>(
         (static_cast<float>(images[3 * i + static_cast<unsigned>(c)]) / 255.0F - mean[c]) /
         deviation[c]);
-  out.store(x + 4 * i);
+  out.store(x + kChannels * i);
 }
 
 template <class T>
@@ -289,13 +360,12 @@ void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* 
                         const NormParameters& parameters, const NormVectors& norm, float* scratch,
                         cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    reduce<T>(StemSums<T>{{static_cast<const T*>(dy_a), static_cast<const T*>(dy_b)},
-                          argmax,
-                          static_cast<const T*>(peak),
-                          norm.mean,
-                          {}},
-              FinishNormGradient<T>{parameters, norm, count_of(shape)},  // of z, not what is pooled
-              pooled(shape), scratch, stream);
+    with_sum<T>(dy_a, dy_b, [&]<class Gradient>(const Gradient& dy) {
+      reduce<T>(
+          StemSums<T, Gradient>{dy, argmax, static_cast<const T*>(peak), norm.mean, {}},
+          FinishNormGradient<T>{parameters, norm, count_of(shape)},  // of z, not what is pooled
+          pooled(shape), scratch, stream);
+    });
   });
 }
 
@@ -303,24 +373,31 @@ void stem_pool_apply(const void* dy_a, const void* dy_b, const std::uint8_t* arg
                      const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
                      cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    elementwise<T>(StemApply<T>{{static_cast<const T*>(dy_a), static_cast<const T*>(dy_b)},
-                                argmax,
-                                static_cast<const T*>(z),
-                                static_cast<T*>(dz),
-                                norm,
-                                window_of<T>(shape),
-                                {},
-                                {},
-                                {}},
-                   pooled(shape), stream);
+    with_sum<T>(dy_a, dy_b, [&]<class Gradient>(const Gradient& dy) {
+      elementwise<T>(StemApply<T, Gradient>{dy,
+                                            argmax,
+                                            static_cast<const T*>(z),
+                                            static_cast<T*>(dz),
+                                            norm,
+                                            window_of<T>(shape),
+                                            {},
+                                            {},
+                                            {}},
+                     pooled(shape), stream);
+    });
   });
 }
 
-void normalise_images(const std::uint8_t* images, void* x, std::size_t pixels, DataType type,
-                      cudaStream_t stream) {
+void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
+                      DataType type, cudaStream_t stream) {
+  const std::size_t pixels = shape.count() / static_cast<std::size_t>(shape.c);
+  const auto blocks = static_cast<unsigned>((pixels + kThreads - 1) / kThreads);
   with_type(type, [&]<class T>(T) {
-    normalise_images_kernel<<<static_cast<unsigned>((pixels + kThreads - 1) / kThreads), kThreads,
-                              0, stream>>>(images, static_cast<T*>(x), pixels);
+    auto* out = static_cast<T*>(x);
+    if (shape.c == 4)
+      normalise_images_kernel<T, 4><<<blocks, kThreads, 0, stream>>>(images, out, pixels);
+    else
+      normalise_images_kernel<T, 8><<<blocks, kThreads, 0, stream>>>(images, out, pixels);
   });
   CHECK_LAUNCH();
 }

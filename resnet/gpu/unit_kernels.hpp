@@ -137,9 +137,9 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
 void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
                    cudaStream_t stream);
 
-/// uint8 N H W 3 -> normalised N H W 4 with a zero channel.
-void normalise_images(const std::uint8_t* images, void* x, std::size_t pixels, DataType type,
-                      cudaStream_t stream);
+/// uint8 N H W 3 -> normalised N H W C of this shape, C 4 or 8, padded with zero channels.
+void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
+                      DataType type, cudaStream_t stream);
 
 /// Fills memory with numbers of moderate size: what algorithms are timed on.
 void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream);

@@ -68,8 +68,7 @@ class GpuUnits final : public UnitFactory {
 
   void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                         const Slot& x) override {
-    gpu::normalise_images(images, x.data(), shape.count() / kStemChannels, shared_.type,
-                          shared_.stream);
+    gpu::normalise_images(images, x.data(), shape, shared_.type, shared_.stream);
   }
 
   void pack_activation(std::span<const float> nchw, const ActivationShape& shape,

@@ -48,7 +48,7 @@ class Rig {
   Rig(Case c, Layers layers, int classes)
       : device(test::open_device(c.backend)),
         stream(device->make_stream()),
-        stem_channels(c.backend == BackendKind::gpu ? gpu::kStemChannels : cpu::kStemChannels),
+        stem_channels(shakedown::stem_channels(c.backend, c.precision)),
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
         scalars(*device, sizeof(StepScalars)),
