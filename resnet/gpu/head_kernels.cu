@@ -31,6 +31,7 @@ __global__ void average_pool_kernel(const T* x, T* features, int groups, int pix
 template <class T>
 struct AveragePoolBackward {
   static constexpr unsigned kVectors = 4;
+  static constexpr int kBlocks = 3;
   static constexpr int V = vector_width<T>;
   using Loaded = Pack<T>;
   const T* dfeatures;

@@ -42,6 +42,7 @@ struct ReluSums {
 template <class T, bool kRelu>
 struct ApplyGradient {
   static constexpr unsigned kVectors = 4;
+  static constexpr int kBlocks = 2;
   static constexpr int V = vector_width<T>;
   struct Loaded {
     Pack<T> d, x;

@@ -113,6 +113,7 @@ __device__ void scale_and_shift(const Norm& norm, unsigned group, bool keeps, fl
 template <class T, bool kFromSums>
 struct NormaliseRelu {
   static constexpr unsigned kVectors = 4;
+  static constexpr int kBlocks = 3;
   static constexpr int V = vector_width<T>;
   using Loaded = Pack<T>;
   const T* z;
@@ -140,6 +141,7 @@ template <class T, bool kFromSums, Shortcut kShortcut>
 struct NormaliseAddRelu {
   static constexpr bool kNormShortcut = kShortcut != Shortcut::plain;
   static constexpr unsigned kVectors = 4;
+  static constexpr int kBlocks = 2;
   static constexpr int V = vector_width<T>;
   struct Loaded {
     Pack<T> x, s;

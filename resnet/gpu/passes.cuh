@@ -55,6 +55,44 @@ __device__ void store_channels(float* to, unsigned group, const float (&from)[V]
   }
 }
 
+// ---- launching --------------------------------------------------------------------------------
+
+// Kernels are launched while the one before them still runs (programmatic dependent launch, from
+// Hopper on): their blocks are in place when it ends. They touch no memory before it has.
+
+/// First in every kernel: waits for the kernels before it, and lets the next one be put in place.
+__device__ inline void await_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/// The device's, of what is launched from this thread.
+inline int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// The kernel must begin with await_previous().
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, cudaStream_t stream,
+            const Arguments&... arguments) {
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = threads;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
+  CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+}
+
 // ---- elementwise ------------------------------------------------------------------------------
 
 /// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.
@@ -74,12 +112,13 @@ struct Extent {
 /// is still in the L2 cache. (Measured on H200: smaller tensors lose by it.)
 inline constexpr std::size_t kWalkBackBytes = std::size_t{40} << 20;
 
-/// A thread takes Body::kVectors vectors of the same channels, `stride` apart. Body:
-/// begin(group, first): loads what belongs to the channels; `first` in one thread a group;
-/// Loaded load(i); store(i, loaded).
+/// A thread takes Body::kVectors vectors of the same channels, `stride` apart, and Body::kBlocks
+/// blocks fit on a multiprocessor. Body: begin(group, first): loads what belongs to the channels;
+/// `first` in one thread a group; Loaded load(i); store(i, loaded).
 template <class Body>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Body::kBlocks)
     elementwise_kernel(Body body, Extent extent, unsigned stride, bool backwards) {
+  await_previous();
   const unsigned block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const unsigned beside = stride / kThreads;  // blocks that cover a stride
   const unsigned i =
@@ -101,8 +140,7 @@ void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t st
   const unsigned tile = stride * Body::kVectors;
   const unsigned blocks = (extent.vectors + tile - 1) / tile * (stride / kThreads);
   const bool backwards = shape.count() * sizeof(T) > kWalkBackBytes;
-  elementwise_kernel<<<blocks, kThreads, 0, stream>>>(body, extent, stride, backwards);
-  CHECK_LAUNCH();
+  launch(elementwise_kernel<Body>, blocks, kThreads, stream, body, extent, stride, backwards);
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -117,11 +155,8 @@ struct ReductionShape {
   unsigned chunks;  // blocks below one another: partial sums a channel
 
   ReductionShape(unsigned rows, unsigned groups) : lanes(std::min(groups, 32U)) {
-    int device = 0;
-    int multiprocessors = 0;
-    CHECK_CUDA(cudaGetDevice(&device));
-    CHECK_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    const unsigned blocks = kReducingBlocks * static_cast<unsigned>(multiprocessors);
+    const unsigned blocks =
+        kReducingBlocks * static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount));
     const unsigned rows_at_once = kThreads / lanes;
     tiles = groups / lanes;
     const unsigned useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
@@ -136,6 +171,7 @@ __global__ void __launch_bounds__(kThreads, kReducingBlocks)
     reduce_kernel(Body body, unsigned rows, unsigned groups, unsigned lanes, float* partial) {
   constexpr int V = vector_width<T>;
   constexpr int kValues = Body::kSums * V;
+  await_previous();
   __shared__ float shared[kThreads * kValues];
   const unsigned lane = threadIdx.x % lanes;
   const unsigned row_in_block = threadIdx.x / lanes;
@@ -183,6 +219,7 @@ inline constexpr int kFinishLanes = 32;
 template <int kSums, class Finish>
 __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
     finish_kernel(Finish finish, const float* partial, int chunks, int channels) {
+  await_previous();
   __shared__ double shared[kSums][kFinishLanes][kFinishChannels];
   const int channel =
       static_cast<int>(blockIdx.x) * kFinishChannels + static_cast<int>(threadIdx.x);
@@ -214,14 +251,11 @@ void reduce(const Body& body, const Finish& finish, const ActivationShape& shape
   const auto extent = Extent::of<T>(shape);
   const unsigned rows = extent.vectors / extent.groups;
   const ReductionShape cut(rows, extent.groups);
-  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
-                                                                         cut.lanes, scratch);
-  CHECK_LAUNCH();
-  finish_kernel<Body::kSums>
-      <<<static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels),
-         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, scratch,
-                                                           static_cast<int>(cut.chunks), shape.c);
-  CHECK_LAUNCH();
+  launch(reduce_kernel<T, Body>, dim3(cut.tiles, cut.chunks), kThreads, stream, body, rows,
+         extent.groups, cut.lanes, scratch);
+  const auto blocks = static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels);
+  launch(finish_kernel<Body::kSums, Finish>, blocks, dim3(kFinishChannels, kFinishLanes), stream,
+         finish, scratch, static_cast<int>(cut.chunks), shape.c);
 }
 
 // ---- what the norms' backward passes share ------------------------------------------------------

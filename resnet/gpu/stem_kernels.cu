@@ -86,6 +86,7 @@ struct Lanes<__nv_bfloat16> : PairLanes<__nv_bfloat162> {
 template <class T>
 struct StemPool {
   static constexpr unsigned kVectors = 1;
+  static constexpr int kBlocks = 4;
   static constexpr int V = vector_width<T>;
   static constexpr int L = Lanes<T>::kCount;
   using Words = Vector<unsigned, 4>;  // the same 16 bytes
@@ -236,6 +237,7 @@ struct StemSums {
 template <class T, class Gradient>
 struct StemApply {
   static constexpr unsigned kVectors = 1;
+  static constexpr int kBlocks = 2;
   static constexpr int V = vector_width<T>;
   struct Loaded {
     typename Gradient::Loaded d[4];

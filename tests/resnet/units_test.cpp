@@ -402,7 +402,7 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
       for (std::size_t i = 0; i < plane; ++i) {
         const double value =
             stored[(n * static_cast<std::size_t>(rig.stem_channels) + ch) * plane + i];
-        if (ch == 3) {
+        if (ch >= 3) {
           REQUIRE(value == 0);
           continue;
         }
