@@ -31,10 +31,13 @@ struct DnnHandle {
 
 struct BlasHandle {
   cublasHandle_t get = nullptr;
-  explicit BlasHandle(cudaStream_t stream);
+  BlasHandle(Device& device, cudaStream_t stream);
   ~BlasHandle() { cublasDestroy(get); }
   BlasHandle(const BlasHandle&) = delete;
   BlasHandle& operator=(const BlasHandle&) = delete;
+
+ private:
+  Buffer workspace_;
 };
 
 /// The algorithms that can serve a convolution, and which one does.
@@ -49,7 +52,7 @@ struct Shared {
         type(compute_type(context.precision)),
         stream(native(context.stream)),
         dnn(stream),
-        blas(stream) {}
+        blas(context.device, stream) {}
 
   /// One for all units that convolve alike.
   ConvChoice& choice(ConvKind kind, const ConvShape& conv);
