@@ -159,7 +159,6 @@ class CudaDevice final : public Device {
     } catch (...) {
       end_capture(stream, captured);
       if (captured != nullptr) cudaGraphDestroy(captured);
-      cudaGetLastError();  // what the capture died of is none of the next call's
       throw;
     }
     CHECK_CUDA(end_capture(stream, captured));
@@ -205,7 +204,9 @@ class CudaDevice final : public Device {
   /// Also of the streams that joined it.
   cudaError_t end_capture(Stream& stream, cudaGraph_t& captured) noexcept {
     capture_ = 0;
-    return cudaStreamEndCapture(native(stream), &captured);
+    const cudaError_t status = cudaStreamEndCapture(native(stream), &captured);
+    cudaGetLastError();  // what a capture died of is not told of what comes next
+    return status;
   }
 
   int index_;
