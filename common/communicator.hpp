@@ -3,21 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/device.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {
 
-/// What a communicator was handed since it was made.
+/// What a communicator was handed since it was made, each launch of a graph included.
 struct Traffic {
   std::uint64_t operations = 0;
   double sent_bytes = 0;           // by this rank: see Communicator::count
   double received_bytes = 0;       // by this rank, the same
   std::uint64_t staged_bytes = 0;  // copied between device and host for a host transport
 };
+Traffic operator+(const Traffic& a, const Traffic& b);
+Traffic operator-(const Traffic& a, const Traffic& b);
 
 /// Memory made for a transport: host memory for MPI, device memory that peers can map for NCCL.
 class TransportMemory {
@@ -42,7 +46,10 @@ inline double spin_seconds(HostWait how) { return how == HostWait::timed ? 0.1 :
 /// InternalError, an operation past the timeout InconclusiveError.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() { drop_graphs(); }
 
   virtual const char* transport() const = 0;  // "mpi" or "nccl"
   virtual int rank() const = 0;
@@ -99,9 +106,24 @@ class Communicator {
   /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
   virtual void wait(const Event& event, HostWait how) = 0;
 
-  const Traffic& traffic() const { return traffic_; }
+  /// Whether operations can be a part of graphs.
+  virtual bool capturable() const { return false; }
+  /// Device::capture, of a body that enqueues operations of this communicator. Not the capture but
+  /// each launch counts as traffic. Transports wait for what holds operations of theirs before they
+  /// end, so the graph ends with the communicator, if it has not before: then it cannot be
+  /// launched.
+  std::unique_ptr<Graph> capture(Device& device, Stream& stream, const std::function<void()>& body);
+
+  Traffic traffic() const { return traffic_ + launched_; }
 
  protected:
+  /// Ends the graphs: before the transport does.
+  void drop_graphs() noexcept;
+  virtual std::unique_ptr<Graph> capture_untold(Device& device, Stream& stream,
+                                                const std::function<void()>& body) {
+    return device.capture(stream, body);
+  }
+
   virtual void begin_group() = 0;
   virtual void end_group() = 0;
 
@@ -131,10 +153,15 @@ class Communicator {
     count(bytes, rank() == root ? size() - 1 : 0, all_but(root));
   }
 
-  Traffic traffic_;
+  Traffic traffic_;  // as operations are asked for
 
  private:
+  class Captured;
+
   double all_but(int one) const { return rank() == one ? 0 : 1; }
+
+  Traffic launched_;  // more than was asked for: launches of graphs, less what was only captured
+  std::vector<Captured*> graphs_;
 };
 
 }  // namespace shakedown

@@ -23,6 +23,10 @@ class Stream {
  public:
   virtual ~Stream() = default;
   /// Later work on this stream starts after what `event` recorded; the host does not wait.
+  /// A stream that is not being captured joins the capture that `event` was recorded in, while that
+  /// goes on. Else an event of another capture, or of none while this stream is being captured, is
+  /// passed over: a graph starts after, and ends before, what the stream that it is launched on
+  /// has before and behind it, so what it may depend on must be joined to that stream.
   virtual void wait(const Event& event) = 0;
   /// Blocks the host. Where ranks depend on one another, use Communicator::wait: it times out.
   virtual void synchronize() = 0;
@@ -31,7 +35,12 @@ class Stream {
 class Event {
  public:
   virtual ~Event() = default;
+  /// For Stream::wait, and outside of graphs for the rest. While the stream is being captured it
+  /// only orders what is captured, and tells no time.
   virtual void record(Stream& stream) = 0;
+  /// For done() and milliseconds_since(), also from within a graph: each launch records it anew. A
+  /// stream must not wait for it.
+  virtual void record_time(Stream& stream) { record(stream); }
   virtual bool done() const = 0;
   virtual void synchronize() const = 0;
   /// Milliseconds from `start` to this event; both made with timing and done.
@@ -72,9 +81,13 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 
+  /// Whether there are graphs here: on the gpu backend.
+  virtual bool has_graphs() const { return false; }
   /// Captures what `body` enqueues on the stream, without running it, and brings it to the device.
-  /// Throws UsageError where there
-  /// are no graphs: on the cpu backend.
+  /// Other streams take part that wait for an event recorded in it; `body` must make the stream
+  /// wait for them in the end. Their priorities are kept. When `body` throws, or what it does
+  /// cannot be captured, this throws and no stream is left capturing. Throws UsageError where there
+  /// are no graphs.
   virtual std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& body);
 
   /// Enqueues a copy between any two places of this rank. Ordinary (not pinned) host memory may

@@ -243,7 +243,6 @@ void Network::set_layout(const WeightsLayout& layout) {
 }
 
 void Network::forward(int block, Pass pass) {
-  if (block == 0 && pass == Pass::training) ++batches_tracked_;
   for (auto& unit : blocks_.at(static_cast<std::size_t>(block))) unit->forward(pass);
 }
 

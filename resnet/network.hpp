@@ -63,7 +63,7 @@ class Network {
   void forward(int block, Pass pass);
   void backward(int block);
 
-  /// Batches that were trained on elsewhere, for state().
+  /// That so many batches were trained on, here or elsewhere, for state().
   void count_batches(int batches) { batches_tracked_ += batches; }
 
   /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1

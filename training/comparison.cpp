@@ -146,7 +146,7 @@ const Result* baseline(const std::vector<Result>& results, const Configuration& 
   return measured_in(results, round, [&](const Configuration& c) {
     return c.strategy() == "none" && c.ranks == ranks &&
            c.options.model.precision == model.precision &&
-           c.options.model.autotune == model.autotune;
+           c.options.model.autotune == model.autotune && c.options.graph == of.options.graph;
   });
 }
 

@@ -103,13 +103,17 @@ std::string headline(const Engine& engine, const Backend& backend, const std::st
   std::string batch = fmt::format("batch {}", s.batch_size);
   if (engine.settings().accumulate > 1)
     batch += fmt::format(" x {} accumulated", engine.settings().accumulate);
-  return fmt::format(
+  std::string text = fmt::format(
       "train: {}, {}, {}, {} a rank, {} globally, {}x{} pixels, {}\n"
       "on {} rank{}, {} ({}), {}",
       s.architecture.name, name_of(s.precision), engine.settings().strategy.strategy, batch,
       update * engine.ranks_computing(), s.image_size, s.image_size, data, ranks,
       ranks == 1 ? "" : "s", backend.remark, backend.world->transport(),
       backend.device->identity().model);
+  const std::string why = engine.why_no_graph();
+  if (backend.kind == BackendKind::gpu && !why.empty())
+    text += "\nsteps are not CUDA graphs: " + why;
+  return text;
 }
 
 }  // namespace shakedown

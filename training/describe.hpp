@@ -10,7 +10,7 @@ namespace shakedown {
 /// Per image and for one rank. Needs nothing allocated.
 std::string describe(const Engine& engine);
 
-/// One line: what runs, on what, with which batch.
+/// What runs, on what, with which batch; and why steps are not graphs where they could be.
 std::string headline(const Engine& engine, const Backend& backend, const std::string& data);
 
 }  // namespace shakedown

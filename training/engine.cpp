@@ -34,6 +34,7 @@ void Engine::allocate(int ranks_on_device) {
   for (int block = 0; block < network_.blocks(); ++block)
     strategy_->before_forward(block);  // where blocks take turns, weights are there only then
   finish();
+  if (graphs_) graphs_->drop();
   network_.allocate();
 }
 
@@ -89,7 +90,9 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   if (ranks.size() < entry.ranks.least)
     throw UsageError(fmt::format("--strategy {}: at least {} ranks, not {}", entry.name,
                                  entry.ranks.least, ranks.size()));
+  graphs_.reset();
   strategy_.reset();  // its memory first
+  ranks_ = &ranks;
   strategy_ = entry.make({device(), *stream_, ranks, network_.table(), network_.weights(),
                           static_cast<StepScalars*>(scalars_.data()), scales_loss(),
                           settings_.strategy, timeline_});
@@ -101,6 +104,17 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
                       strategy_->exchanges_each_micro_batch()
                           ? packed(strategy_->owned())
                           : whole_weights(network_.table()).gradients);
+  if (why_no_graph().empty()) graphs_.emplace(device(), *stream_, ranks, timeline_);
+}
+
+std::string Engine::why_no_graph() const {
+  if (!device().has_graphs()) return fmt::format("{} has none", name_of(device().kind()));
+  if (!settings_.graph) return "--graph off";
+  if (!strategy_entry().capturable)
+    return fmt::format("the host takes part in steps by {}", strategy_entry().name);
+  if (!ranks_->capturable())
+    return fmt::format("operations of {} are the host's", ranks_->transport());
+  return "";
 }
 
 void Engine::restart() {
@@ -160,10 +174,8 @@ void Engine::update(const Share& share) {
   optimizer_.update(share.range, share.gradient, static_cast<const StepScalars*>(scalars_.data()));
 }
 
-void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
+void Engine::enqueue_blocks(int micro_batch) {
   const bool each = strategy_->exchanges_each_micro_batch();
-  load_batch(micro_batch);
-  timeline_.mark(Part::input);
   for (int block = 0; block < network_.blocks(); ++block) {
     const ProfilerRange range(device(), forward_names_[static_cast<std::size_t>(block)]);
     strategy_->before_forward(block);
@@ -204,58 +216,79 @@ void Engine::wait_for_room() {
 void Engine::end_step() {
   step_done_[static_cast<std::size_t>(steps_ % 2)]->record(*stream_);
   ++steps_;
-  timeline_.end_step();
 }
 
-void Engine::step(const LoadBatch& load_batch, double learning_rate) {
-  wait_for_room();
-  const ProfilerRange named(device(), "step");
-  auto* scalars = static_cast<StepScalars*>(scalars_.data());
-  const Kernels& kernels = device().kernels();
-  if (learning_rate != learning_rate_)
-    kernels.set_learning_rate(scalars, static_cast<float>(learning_rate * strategy_->rate_share()),
-                              *stream_);
-  learning_rate_ = learning_rate;
+void Engine::apply(const std::vector<Share>& shares) {
+  if (scales_loss())
+    for (const Share& share : shares)
+      device().kernels().check_finite(share.gradient, static_cast<StepScalars*>(scalars_.data()),
+                                      *stream_);
+  timeline_.mark(Part::update);
+  strategy_->agree_on_finite();
+  timeline_.mark(Part::exchange);
+  for (const Share& share : shares) update(share);
+}
 
-  const bool scaled = scales_loss();
+// A micro-batch that is loaded, and behind the last one all that the step has left: what a graph
+// holds.
+void Engine::enqueue(int part) {
   if (computes()) {
-    std::vector<Share> shares;
-    for (int micro_batch = 0; micro_batch < settings_.accumulate; ++micro_batch) {
-      train_micro_batch(load_batch, micro_batch);
-      if (!strategy_->exchanges_each_micro_batch()) continue;
-      shares = strategy_->finish();
-      timeline_.mark(Part::exchange);
-      for (const Share& share : shares) accumulate(share.range, share.gradient, micro_batch);
+    enqueue_blocks(part);
+    const bool each = strategy_->exchanges_each_micro_batch();
+    const bool last = part + 1 == settings_.accumulate;
+    if (!each && !last) return;
+    const std::vector<Share> shares = strategy_->finish();
+    timeline_.mark(Part::exchange);
+    if (each) {
+      for (const Share& share : shares) accumulate(share.range, share.gradient, part);
       timeline_.mark(Part::update);
     }
-    if (!strategy_->exchanges_each_micro_batch()) {
-      shares = strategy_->finish();
-      timeline_.mark(Part::exchange);
-    }
-    if (scaled)
-      for (const Share& share : shares) kernels.check_finite(share.gradient, scalars, *stream_);
-    timeline_.mark(Part::update);
-    strategy_->agree_on_finite();
-    timeline_.mark(Part::exchange);
-    for (const Share& share : shares) update(share);
+    if (!last) return;
+    apply(shares);
   } else {
     strategy_->serve([&](const Share& share) {
       timeline_.mark(Part::exchange);
       update(share);
       timeline_.mark(Part::update);
     });
-    network_.count_batches(settings_.accumulate);
   }
-  kernels.finish_update(scalars, scaled, *stream_);
+  device().kernels().finish_update(static_cast<StepScalars*>(scalars_.data()), scales_loss(),
+                                   *stream_);
   timeline_.mark(Part::update);
   const ProfilerRange publishing(device(), "publish");
   strategy_->publish();
   timeline_.mark(Part::exchange);
+}
+
+void Engine::step(const LoadBatch& load_batch, double learning_rate) {
+  wait_for_room();
+  const ProfilerRange named(device(), "step");
+  timeline_.begin_step();
+  if (learning_rate != learning_rate_)
+    device().kernels().set_learning_rate(
+        static_cast<StepScalars*>(scalars_.data()),
+        static_cast<float>(learning_rate * strategy_->rate_share()), *stream_);
+  learning_rate_ = learning_rate;
+
+  const bool launches = graphs_ && graphs_->captured();
+  for (int part = 0; part < parts(); ++part) {
+    if (computes()) {
+      load_batch(part);
+      timeline_.mark(Part::input);
+    }
+    launches ? graphs_->launch(part) : enqueue(part);
+  }
+  network_.count_batches(settings_.accumulate);
   end_step();
+  if (launches)
+    ++graph_steps_;
+  else if (graphs_)
+    graphs_->capture(parts(), [this](int part) { enqueue(part); });
 }
 
 void Engine::exchange_alone() {
   wait_for_room();
+  timeline_.begin_step();
   if (computes()) {
     const int times = strategy_->exchanges_each_micro_batch() ? settings_.accumulate : 1;
     for (int i = 0; i < times; ++i) {

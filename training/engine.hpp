@@ -1,15 +1,17 @@
 // One rank's training step: network, strategy and optimiser on the device's compute stream, all
-// memory allocated before the first step, no host synchronisation within it.
+// memory allocated before the first step, no host synchronisation within it; so it can be a graph.
 #pragma once
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "common/backend.hpp"
 #include "resnet/network.hpp"
 #include "training/optimizer.hpp"
+#include "training/step_graphs.hpp"
 #include "training/strategy.hpp"
 
 namespace shakedown {
@@ -19,6 +21,7 @@ struct EngineSettings {
   OptimizerOptions optimizer;
   StrategyOptions strategy;
   int accumulate = 1;  // micro-batches an update
+  bool graph = true;   // a step is a CUDA graph where it can be
   std::uint64_t seed = 0;
   std::string weights_file;  // or empty: seeded
   int batches_held = 1;      // that the caller will allocate on the device
@@ -36,11 +39,17 @@ class Engine {
 
   /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
   /// backward, exchange and update, or on a rank that does not compute its part in them. Waits only
-  /// for a step some way back, so that the host does not run away.
+  /// for a step some way back, so that the host does not run away. Behind the first step by a
+  /// strategy, what it enqueued but the batches is captured in graphs, which the next ones launch.
   using LoadBatch = std::function<void(int micro_batch)>;
   void step(const LoadBatch& load_batch, double learning_rate);
   /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
   void exchange_alone();
+
+  /// Why steps are no graphs, or "".
+  std::string why_no_graph() const;
+  /// Steps that were graphs.
+  long graph_steps() const { return graph_steps_; }
 
   /// Enqueues a forward pass with the running statistics.
   void evaluate();
@@ -94,8 +103,11 @@ class Engine {
   bool scales_loss() const;
   void wait_for_room();
   void end_step();
-  void train_micro_batch(const LoadBatch& load_batch, int micro_batch);
+  int parts() const { return computes() ? settings_.accumulate : 1; }
+  void enqueue(int part);
+  void enqueue_blocks(int micro_batch);
   void accumulate(Range range, View gradient, int micro_batch);
+  void apply(const std::vector<Share>& shares);
   void update(const Share& share);
 
   EngineSettings settings_;
@@ -105,10 +117,13 @@ class Engine {
   Buffer scalars_;
   Network network_;
   Optimizer optimizer_;
+  Communicator* ranks_ = nullptr;  // the strategy's
   std::unique_ptr<Strategy> strategy_;
   FlatBuffer sum_;  // float32, of the micro-batches' gradients; empty without accumulation
+  std::optional<StepGraphs> graphs_;  // where there can be; behind all that they use
   std::array<std::unique_ptr<Event>, 2> step_done_;
   long steps_ = 0;
+  long graph_steps_ = 0;
   double learning_rate_ = -1;
   // Of the blocks, for profilers.
   std::vector<std::string> forward_names_, backward_names_;

@@ -36,6 +36,10 @@ const std::vector<Setting>& settings() {
        [](TrainOptions& o, BackendKind) {
          return set<std::string>(o.strategy.comm_priority, "normal");
        }},
+      {"no-graph",
+       [](TrainOptions& o, BackendKind b) {
+         return b == BackendKind::gpu && set<std::string>(o.graph, "off");
+       }},
   };
   return table;
 }

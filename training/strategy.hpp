@@ -154,6 +154,10 @@ struct StrategyEntry {
   bool each_updates_all;  // else each element is updated on one rank
   bool overlaps;          // it exchanges while the rank computes
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
+  /// A step can be a graph: the host asks for the same every time and waits for nothing within.
+  /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
+  /// before it.
+  bool capturable = true;
   StrategyRanks ranks;
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 

@@ -123,6 +123,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const std::string uuid = engine.device().identity().uuid;
   const double stall_before_s = endless.stall_seconds();
   const double sent_before = engine.world().traffic().sent_bytes;
+  const long graphs_before = engine.graph_steps();
   GpuSampler sampler(nvml, uuid);
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
@@ -168,7 +169,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   record["process_memory_bytes"] = session.all_gather(
       gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
-  record["graph"] = false;
+  record["graph"] = engine.graph_steps() - graphs_before == settings.iterations;
   record["grad_dtype"] = name_of(engine.exchanged_type());
   record["loss_first"] = loss_first;
   record["loss_last"] = mean_loss(engine, session);

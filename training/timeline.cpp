@@ -1,5 +1,7 @@
 #include "training/timeline.hpp"
 
+#include "common/error.hpp"
+
 namespace shakedown {
 
 const char* name_of(Part part) {
@@ -13,61 +15,68 @@ const char* name_of(Part part) {
   return "";
 }
 
-std::size_t Timeline::record(Stream& stream) {
-  if (used_ == events_.size()) events_.push_back(device_.make_event());
-  events_[used_]->record(stream);
-  return used_++;
+const Event* Timeline::record(Stream& stream) {
+  if (now_.used_ == now_.events_.size()) now_.events_.push_back(device_.make_event());
+  Event* event = now_.events_[now_.used_++].get();
+  event->record_time(stream);
+  return event;
 }
 
+const Event* Timeline::last_mark() const {
+  return now_.marks_.empty() ? now_.begin_ : now_.marks_.back().event;
+}
+
+double Timeline::ms(const Event* event) const { return event->milliseconds_since(*origin_); }
+
 void Timeline::start(Stream& compute) {
-  used_ = last_mark_ = 0;
-  marks_.clear();
-  spans_.clear();
-  steps_.clear();
   compute_ = &compute;
-  record(compute);
-  events_.front()->synchronize();
+  origin_ = device_.make_event();
+  origin_->record_time(compute);
+  origin_->synchronize();
   began_ = Clock::now();
 }
 
+void Timeline::begin_step() {
+  if (!tracing_) return;
+  now_.used_ = 0;
+  now_.marks_.clear();
+  now_.spans_.clear();
+  now_.begin_ = record(*compute_);
+}
+
 void Timeline::mark(Part part, int block) {
-  if (compute_ == nullptr) return;
-  last_mark_ = record(*compute_);
-  marks_.push_back({part, block, last_mark_});
+  if (tracing_) now_.marks_.push_back({part, block, record(*compute_)});
 }
 
-void Timeline::end_step() {
-  if (compute_ != nullptr) steps_.push_back({marks_.size(), spans_.size()});
-}
-
-double Timeline::ms(std::size_t event) const {
-  return events_[event]->milliseconds_since(*events_.front());
-}
-
-std::vector<TracedStep> Timeline::stop() {
-  compute_ = nullptr;
-  std::vector<TracedStep> steps;
-  std::size_t mark = 0;
-  std::size_t span = 0;
-  double now = 0;
-  for (const StepEnd& end : steps_) {
-    TracedStep& step = steps.emplace_back();
-    step.begin_ms = now;
-    for (; mark < end.marks; ++mark) {
-      const Mark& m = marks_[mark];
-      const double until = ms(m.event);
-      step.segments.push_back({m.part, m.block, now, until});
-      now = until;
-    }
-    step.end_ms = now;
-    for (; span < end.spans; ++span) {
-      const Span& s = spans_[span];
-      const std::chrono::duration<double, std::milli> launched = s.launched - began_;
-      step.exchanges.push_back(
-          {s.what, s.bytes, ms(s.ready), launched.count(), ms(s.begin), ms(s.end)});
-    }
+void Timeline::launched(const Marks& captured) {
+  if (!tracing_) return;
+  const auto now = Clock::now();
+  for (Marks::Span span : captured.spans_) {
+    span.launched = now;
+    if (span.ready == nullptr) span.ready = last_mark();
+    now_.spans_.push_back(span);
   }
-  return steps;
+  now_.marks_.insert(now_.marks_.end(), captured.marks_.begin(), captured.marks_.end());
+}
+
+TracedStep Timeline::read_step() {
+  ENSURE(tracing_ && now_.begin_ != nullptr, "a step was traced");
+  tracing_ = false;
+  TracedStep step;
+  step.begin_ms = ms(now_.begin_);
+  double now = step.begin_ms;
+  for (const Marks::Mark& m : now_.marks_) {
+    const double until = ms(m.event);
+    step.segments.push_back({m.part, m.block, now, until});
+    now = until;
+  }
+  step.end_ms = now;
+  for (const Marks::Span& s : now_.spans_) {
+    const std::chrono::duration<double, std::milli> launched = s.launched - began_;
+    step.exchanges.push_back(
+        {s.what, s.bytes, ms(s.ready), launched.count(), ms(s.begin), ms(s.end)});
+  }
+  return step;
 }
 
 }  // namespace shakedown

@@ -34,15 +34,21 @@ void shift(std::vector<TracedStep>& steps, double ms) {
 Trace trace(Engine& engine, int steps, const MpiSession& session,
             const std::function<void()>& step) {
   const double ahead_s = seconds_ahead_of_root(session);
+  Timeline& timeline = engine.timeline();
   engine.finish();
   session.barrier();
-  engine.timeline().start(engine.stream());
-  for (int i = 0; i <= steps; ++i) step();
-  engine.finish();
-  RankTrace mine{engine.computes(), engine.timeline().stop()};
-  mine.steps.erase(mine.steps.begin());
+  timeline.start(engine.stream());
+  RankTrace mine{engine.computes(), {}};
+  for (int i = 0; i <= steps; ++i) {
+    step();  // while it runs, the host is ahead of the next
+    timeline.trace_step();
+    step();
+    engine.finish();
+    mine.steps.push_back(timeline.read_step());
+  }
+  mine.steps.erase(mine.steps.begin());  // no graph yet, or late behind the first one's capture
 
-  const std::chrono::duration<double> began = engine.timeline().began().time_since_epoch();
+  const std::chrono::duration<double> began = timeline.began().time_since_epoch();
   const auto origins_s = session.all_gather(began.count() - ahead_s);
   const double first_s = *std::min_element(origins_s.begin(), origins_s.end());
   shift(mine.steps, 1e3 * (origins_s[static_cast<std::size_t>(session.rank())] - first_s));

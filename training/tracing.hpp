@@ -20,8 +20,9 @@ using Trace = std::vector<RankTrace>;  // of every rank, in rank order
 /// As many steps are traced as tell a median, of a run of so many.
 int steps_to_trace(int iterations);
 
-/// Trains so many steps and one more, which starts without a step before it and is left out. Every
-/// rank calls it and gets all of it.
+/// Traces so many steps, graphs where the engine's are, each behind a step that is not traced: so
+/// it starts as steps do that follow one another. (And one more, which is left out: it is what
+/// graphs are captured behind.) Trains on. Every rank calls it and gets all of it.
 Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                   const MpiSession& session);
 /// The same of the exchange alone: no computation, no update.

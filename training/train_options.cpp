@@ -20,6 +20,11 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
       .default_text("none");
   options.add("--accumulate", values.accumulate, "micro-batches an update, gradients averaged")
       .at_least(1);
+  options
+      .add("--graph", values.graph,
+           "auto: a step is a CUDA graph where device, transport and strategy can; off: the host "
+           "asks for each of its operations")
+      .one_of({"auto", "off"});
   options.add("--seed", values.seed, "of weights, order and augmentation");
   options.add("--certificate", values.certificate,
               "prove that the strategy computes what its reference does");
@@ -90,6 +95,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.optimizer = options.optimizer;
   settings.strategy = options.strategy;
   settings.accumulate = options.accumulate;
+  settings.graph = options.graph == "auto";
   settings.seed = static_cast<std::uint64_t>(options.seed);
   settings.weights_file = options.model.weights;
   settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;

@@ -32,6 +32,7 @@ struct TrainOptions {
   int batch_size = 64;
   int global_batch = 0;  // 0: batch_size a rank
   int accumulate = 1;
+  std::string graph = "auto";
   int iterations = 100;
   int warmup = 20;
   int epochs = -1;  // -1: the throughput run

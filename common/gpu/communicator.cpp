@@ -157,6 +157,7 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   ~NcclCommunicator() override {
     if (comm_ == nullptr) return;
+    drop_graphs();
     // While an exception unwinds, peers may never answer again: do not wait for them.
     if (std::uncaught_exceptions() > exceptions_)
       ncclCommAbort(comm_);
@@ -165,6 +166,7 @@ class NcclCommunicator final : public Communicator {
   }
 
   const char* transport() const override { return "nccl"; }
+  bool capturable() const override { return true; }
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   bool supports(DataType type) const override {
@@ -311,6 +313,7 @@ class NcclCommunicator final : public Communicator {
     try {
       body();
     } catch (...) {
+      drop_graphs();  // NCCL waits for them, aborting too
       ncclCommAbort(comm_);
       comm_ = nullptr;
       throw;

@@ -21,6 +21,14 @@
 namespace shakedown::gpu {
 namespace {
 
+/// Of the capture that the stream takes part in; 0: it is not being captured.
+unsigned long long capture_of(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  CHECK_CUDA(cudaStreamGetCaptureInfo(stream, &status, &id));
+  return status == cudaStreamCaptureStatusActive ? id : 0;
+}
+
 class CudaEvent final : public Event {
  public:
   CudaEvent() { CHECK_CUDA(cudaEventCreate(&event_)); }
@@ -28,7 +36,15 @@ class CudaEvent final : public Event {
   CudaEvent& operator=(const CudaEvent&) = delete;
   ~CudaEvent() override { cudaEventDestroy(event_); }
 
-  void record(Stream& stream) override { CHECK_CUDA(cudaEventRecord(event_, native(stream))); }
+  void record(Stream& stream) override {
+    capture_ = capture_of(native(stream));
+    CHECK_CUDA(cudaEventRecord(event_, native(stream)));
+  }
+  void record_time(Stream& stream) override {
+    const bool capturing = capture_of(native(stream)) != 0;
+    CHECK_CUDA(cudaEventRecordWithFlags(
+        event_, native(stream), capturing ? cudaEventRecordExternal : cudaEventRecordDefault));
+  }
   bool done() const override {
     const cudaError_t status = cudaEventQuery(event_);
     if (status == cudaErrorNotReady) return false;
@@ -42,14 +58,18 @@ class CudaEvent final : public Event {
     return milliseconds;
   }
   cudaEvent_t get() const { return event_; }
+  /// It was last recorded in; 0: in none.
+  unsigned long long capture() const { return capture_; }
 
  private:
   cudaEvent_t event_ = nullptr;
+  unsigned long long capture_ = 0;
 };
 
 class CudaStream final : public Stream {
  public:
-  explicit CudaStream(StreamPriority priority) {
+  /// `capture`: the one that goes on, or 0.
+  CudaStream(StreamPriority priority, const unsigned long long& capture) : capture_(capture) {
     int lowest = 0;
     int highest = 0;
     CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -61,19 +81,24 @@ class CudaStream final : public Stream {
   ~CudaStream() override { cudaStreamDestroy(stream_); }
 
   void wait(const Event& event) override {
-    CHECK_CUDA(cudaStreamWaitEvent(stream_, native(event), 0));
+    const unsigned long long recorded = static_cast<const CudaEvent&>(event).capture();
+    const unsigned long long here = capture_of(stream_);
+    const bool joins = here == 0 && recorded == capture_;
+    if (recorded == here || joins) CHECK_CUDA(cudaStreamWaitEvent(stream_, native(event), 0));
   }
   void synchronize() override { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
   cudaStream_t get() const { return stream_; }
 
  private:
+  const unsigned long long& capture_;
   cudaStream_t stream_ = nullptr;
 };
 
 class CudaGraph final : public Graph {
  public:
   CudaGraph(cudaGraph_t captured, cudaStream_t stream) {
-    const cudaError_t status = cudaGraphInstantiate(&graph_, captured, 0);
+    const cudaError_t status =
+        cudaGraphInstantiate(&graph_, captured, cudaGraphInstantiateFlagUseNodePriority);
     cudaGraphDestroy(captured);
     CHECK_CUDA(status);
     CHECK_CUDA(cudaGraphUpload(graph_, stream));  // else the first launch does it
@@ -119,22 +144,24 @@ class CudaDevice final : public Device {
   const Kernels& kernels() const override { return kernels_; }
 
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
-    return std::make_unique<CudaStream>(priority);
+    return std::make_unique<CudaStream>(priority, capture_);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
 
+  bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& body) override {
     // Thread-local: NCCL allocates while it connects peers, other threads may too.
     CHECK_CUDA(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal));
     cudaGraph_t captured = nullptr;
     try {
+      capture_ = capture_of(native(stream));
       body();
     } catch (...) {
-      if (cudaStreamEndCapture(native(stream), &captured) == cudaSuccess)
-        cudaGraphDestroy(captured);
+      end_capture(stream, captured);
+      if (captured != nullptr) cudaGraphDestroy(captured);
       throw;
     }
-    CHECK_CUDA(cudaStreamEndCapture(native(stream), &captured));
+    CHECK_CUDA(end_capture(stream, captured));
     return std::make_unique<CudaGraph>(captured, native(stream));
   }
 
@@ -174,7 +201,16 @@ class CudaDevice final : public Device {
   }
 
  private:
+  /// Also of the streams that joined it.
+  cudaError_t end_capture(Stream& stream, cudaGraph_t& captured) noexcept {
+    capture_ = 0;
+    const cudaError_t status = cudaStreamEndCapture(native(stream), &captured);
+    cudaGetLastError();  // what a capture died of is not told of what comes next
+    return status;
+  }
+
   int index_;
+  unsigned long long capture_ = 0;  // that goes on
   cudaDeviceProp properties_{};
   CudaKernels kernels_;
 };

@@ -42,7 +42,7 @@ Shared::Shared(const UnitContext& context)
       type(compute_type(context.precision)),
       stream(native(context.stream)),
       dnn(stream),
-      blas(stream),
+      blas(context.device, stream),
       cache(context.tuning.autotune && !context.tuning.deterministic ? context.tuning.cache : "",
             fmt::format("{}, cuDNN {}, CUDA {}, shakedown {}", context.device.identity().model,
                         cudnnGetVersion(), CUDART_VERSION, git_revision())) {}

@@ -130,9 +130,13 @@ DnnHandle::DnnHandle(cudaStream_t stream) {
   CHECK_CUDNN(cudnnSetStream(get, stream));
 }
 
-BlasHandle::BlasHandle(cudaStream_t stream) {
+// As much as cuBLAS would take on Hopper; taken here, as it may not while a step is captured.
+constexpr std::size_t kBlasWorkspace = std::size_t{32} << 20;
+
+BlasHandle::BlasHandle(Device& device, cudaStream_t stream) : workspace_(device, kBlasWorkspace) {
   CHECK_CUBLAS(cublasCreate(&get));
-  CHECK_CUBLAS(cublasSetStream(get, stream));
+  CHECK_CUBLAS(cublasSetStream(get, stream));  // which would forget the workspace
+  CHECK_CUBLAS(cublasSetWorkspace(get, workspace_.data(), workspace_.bytes()));
 }
 
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context) {

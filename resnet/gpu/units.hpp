@@ -35,10 +35,13 @@ struct DnnHandle {
 
 struct BlasHandle {
   cublasHandle_t get = nullptr;
-  explicit BlasHandle(cudaStream_t stream);
+  BlasHandle(Device& device, cudaStream_t stream);
   ~BlasHandle() { cublasDestroy(get); }
   BlasHandle(const BlasHandle&) = delete;
   BlasHandle& operator=(const BlasHandle&) = delete;
+
+ private:
+  Buffer workspace_;
 };
 
 /// The algorithms that can serve a convolution, and which one does.

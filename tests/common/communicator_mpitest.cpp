@@ -10,6 +10,7 @@
 #include "common/half.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
+#include "common/throttled_communicator.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -134,6 +135,38 @@ double reduced(Reduction op, std::size_t ranks, std::size_t index, bool integer)
   return integer ? std::trunc(result) : result;
 }
 
+/// A device whose captures run at once and whose launches do nothing: for what is counted.
+class Rehearsing final : public Device {
+ public:
+  explicit Rehearsing(Device& device) : device_(device) {}
+  BackendKind kind() const override { return device_.kind(); }
+  DeviceIdentity identity() const override { return device_.identity(); }
+  MemoryInfo memory() const override { return device_.memory(); }
+  const Kernels& kernels() const override { return device_.kernels(); }
+  std::unique_ptr<Stream> make_stream(StreamPriority p) override { return device_.make_stream(p); }
+  std::unique_ptr<Event> make_event() override { return device_.make_event(); }
+  std::unique_ptr<Graph> capture(Stream&, const std::function<void()>& body) override {
+    struct Idle final : Graph {
+      void launch(Stream&) override {}
+    };
+    body();
+    return std::make_unique<Idle>();
+  }
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    device_.copy(to, from, bytes, stream);
+  }
+  void zero(void* to, std::size_t bytes, Stream& stream) override {
+    device_.zero(to, bytes, stream);
+  }
+
+ protected:
+  void* allocate(std::size_t, Place) override { return nullptr; }
+  void release(void*, Place) noexcept override {}
+
+ private:
+  Device& device_;
+};
+
 bool is_integer(DataType type) {
   return type == DataType::int64 || type == DataType::int32 || type == DataType::int8 ||
          type == DataType::uint64 || type == DataType::uint32 || type == DataType::uint8;
@@ -244,6 +277,48 @@ TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
   CHECK(rig.comm.traffic().operations == 2);
   CHECK(rig.comm.traffic().sent_bytes == count * 4);
   CHECK(rig.comm.traffic().received_bytes == count * 4);
+}
+
+TEST_CASE("launches of a graph count as traffic, its capture does not", "[communicator]") {
+  Rig rig(GENERATE(from_range(transports())));
+  const bool throttled = GENERATE(false, true);
+  std::unique_ptr<Communicator> comm = rig.comm.split(0, rig.comm.rank());
+  if (throttled) comm = make_throttled_communicator(std::move(comm), *rig.backend.device, 1);
+  CHECK(comm->capturable() == (comm->transport() == std::string("nccl")));
+  const std::size_t count = 1000;
+  const Buffer x = rig.filled(count, DataType::float32, [](std::size_t) { return 0; });
+  const auto reduce = [&] {
+    comm->all_reduce(x.view(DataType::float32), x.view(DataType::float32), Reduction::sum,
+                     *rig.stream);
+  };
+  const double bytes =
+      4.0 * count * 2 * static_cast<double>(rig.n - 1) / static_cast<double>(rig.n);
+  const auto counted = [&](std::uint64_t times) {
+    const Traffic t = comm->traffic();
+    return t.operations == times &&
+           t.sent_bytes == Approx(static_cast<double>(times) * bytes).margin(1e-6) &&
+           t.received_bytes == Approx(static_cast<double>(times) * bytes).margin(1e-6);
+  };
+  reduce();
+  CHECK(counted(1));
+  Rehearsing device(*rig.backend.device);
+  auto twice = comm->capture(device, *rig.stream, [&] {
+    reduce();
+    reduce();
+  });
+  const auto once = comm->capture(device, *rig.stream, reduce);
+  CHECK(counted(1));
+  twice->launch(*rig.stream);
+  once->launch(*rig.stream);
+  CHECK(counted(4));
+  reduce();
+  CHECK(counted(5));
+  twice.reset();
+  once->launch(*rig.stream);
+  CHECK(counted(6));
+  rig.finish();
+  comm.reset();  // the graph's end, too
+  CHECK_THROWS_AS(once->launch(*rig.stream), InternalError);
 }
 
 TEST_CASE("split makes communicators of some ranks", "[communicator]") {

@@ -179,12 +179,14 @@ class Configurations(Folder):
     def test_settings_are_measured_beside_plain_ddp(self):
         result = self.compare("--strategies", "none", "--settings", "all")
         self.expect(result, 0, "ddp, 25 MiB, bucket-copy ", "what a setting makes of ddp, 25 MiB")
-        computes = {"autotune-off", "fp32"} if support.GPUS else {"autotune-off"}
+        computes = {"autotune-off", "fp32", "no-graph"} if support.GPUS else {"autotune-off"}
         names = computes | {"bucket-copy", "broadcast-buffers", "no-overlap", "small-last",
                             "normal-priority"}
         steps = {s.get("setting"): s for s in self.lines("step") if s["strategy"] == "ddp"}
         self.assertEqual(set(steps), {None, *names})
         self.assertTrue(names < set(read_record(self.record)[0]["options.settings"]))
+        self.assertEqual({name for name, step in steps.items() if step["graph"]},
+                         {None, *names} - {"no-graph"} if support.GPUS else set())
         for name in names:
             self.assertAlmostEqual(steps[name]["speedup_vs_plain"],
                                    steps[name]["images_per_s"] / steps[None]["images_per_s"])

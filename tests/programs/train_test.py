@@ -53,6 +53,7 @@ class Throughput(Folder):
         self.assertAlmostEqual(step["images_per_s"], 2 * step["images_per_s_per_rank"])
         self.assertAlmostEqual(step["images_per_s"] * step["step_ms_p50"] / 1e3, 16, delta=12)
         self.assertLess(step["loss_last"], step["loss_first"])  # one batch, learnt by heart
+        self.assertIs(step["graph"], support.GPUS > 0)
         self.assertEqual(end["exit_code"], 0)
 
     def test_a_trace_opens_in_perfetto(self):
@@ -70,11 +71,17 @@ class Throughput(Folder):
             steps = [e for e in mine if e["cat"] == "step"]
             self.assertEqual([s["name"] for s in steps], ["step 1", "step 2"])
             parts = [e for e in mine if e["tid"] == 1 and e["cat"] != "step"]
-            # what the compute stream did fills the steps without a gap
+            # what the compute stream did fills the steps without a gap; between them is another
             self.assertAlmostEqual(sum(p["dur"] for p in parts), sum(s["dur"] for s in steps),
                                    delta=1)
-            for before, after in zip(parts, parts[1:]):
-                self.assertAlmostEqual(before["ts"] + before["dur"], after["ts"], delta=1)
+            self.assertGreater(steps[1]["ts"], steps[0]["ts"] + steps[0]["dur"])
+            for step in steps:
+                end = step["ts"]
+                for part in parts:
+                    if step["ts"] <= part["ts"] + 0.5 < step["ts"] + step["dur"]:
+                        self.assertAlmostEqual(part["ts"], end, delta=1)
+                        end = part["ts"] + part["dur"]
+                self.assertAlmostEqual(step["ts"] + step["dur"], end, delta=1)
             blocks = [p["name"] for p in parts if p["cat"] in ("forward", "backward")][:20]
             self.assertEqual(blocks[0], "forward stem")
             self.assertEqual(blocks[9:11], ["forward head", "backward head"])
@@ -89,6 +96,18 @@ class Throughput(Folder):
     def test_no_exchange_is_waived_and_may_diverge(self):
         result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", "none", ranks=2)
         self.expect(result, 0, "certificate  waived")
+
+    def test_steps_are_graphs_where_they_can_be(self):
+        record = self.folder / "r.jsonl"
+        for strategy, option, why in (("none", "auto", ""), ("none", "off", "--graph off"),
+                                      ("parameter-server-async", "auto", "the host takes part")):
+            result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", strategy,
+                         "--graph", option, "--record", record, ranks=2)
+            self.expect(result, 0)
+            step = [line for line in read_record(record) if line["kind"] == "step"][-1]
+            self.assertIs(step["graph"], support.GPUS > 0 and not why)
+            self.assertEqual("steps are not CUDA graphs: " + why in result.stdout,
+                             support.GPUS > 0 and bool(why))
 
     def test_global_batch_is_divided(self):
         arguments = ["--model", "resnet18", "--image-size", 32, "--global-batch", 12,
@@ -280,6 +299,7 @@ class Usage(Folder):
                     "--grad-dtype bf16", "zero1")
         self.expect(run_bare(TRAIN, *SMALL, "--grad-dtype", "int8"), 2, "--grad-dtype")
         self.expect(run_bare(TRAIN, *SMALL, "--bucket-order", "small-first"), 2, "--bucket-order")
+        self.expect(run_bare(TRAIN, *SMALL, "--graph", "on"), 2, "--graph", "auto", "off")
         self.expect(run_bare(TRAIN, *SMALL, "--backend", "cpu", "--comm-ctas", 4), 2,
                     "--comm-ctas 4", "cpu backend")
 

@@ -97,6 +97,7 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   CHECK(find(gpu, "no-overlap")->options.strategy.no_overlap);
   CHECK(small_bucket(find(gpu, "small-last")->options.strategy) == SmallBucket::last);
   CHECK(find(gpu, "normal-priority")->options.strategy.comm_priority == "normal");
+  CHECK(find(gpu, "no-graph")->options.graph == "off");
 
   const Bench plain_fp32 = bench_of({"--precisions", "fp32"}, BackendKind::gpu);
   CHECK(find(plain_fp32, "tf32")->options.model.precision == "tf32");
@@ -104,8 +105,9 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   const Bench half = bench_of({"--precisions", "fp16"}, BackendKind::gpu);
   CHECK(half.size() == 3 + settings().size() - 2);
   const Bench cpu = bench_of({"--no-overlap"}, BackendKind::cpu);  // a switch that stands so
-  CHECK(cpu.size() == 3 + settings().size() - 3);
+  CHECK(cpu.size() == 3 + settings().size() - 4);                  // and no precisions, no graphs
   CHECK(find(cpu, "no-overlap") == nullptr);
+  CHECK(find(cpu, "no-graph") == nullptr);
 }
 
 TEST_CASE("lists are understood under their singular names, and bin/train's", "[compare]") {

@@ -151,6 +151,7 @@ StrategyEntry parameter_server_async_strategy() {
           .ranks_agree = false,
           .each_updates_all = false,
           .overlaps = false,
+          .capturable = false,
           .ranks = {.least = 2, .first_serves = true},
           .make = make<ParameterServerAsync>};
 }
