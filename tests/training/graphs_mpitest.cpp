@@ -20,7 +20,7 @@ EngineSettings settings_of(const StrategyOptions& strategy, Precision precision,
   settings.network.image_size = 64;
   settings.network.classes = 10;
   settings.network.precision = precision;
-  settings.network.deterministic = true;
+  settings.network.tuning.deterministic = true;
   settings.strategy = strategy;
   settings.accumulate = accumulate;
   settings.seed = 11;
