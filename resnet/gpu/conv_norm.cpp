@@ -21,7 +21,7 @@ class GpuConvNorm final : public Unit {
   void forward(Pass pass) override {
     convolution_->forward(pass);
     run("normalise_relu", 2, [&] {
-      normalise_relu(convolution_->z(), convolution_->norm(pass), spec_.y->data(),
+      normalise_relu(convolution_->z(), convolution_->vectors(), spec_.y->data(),
                      convolution_->shape(), shared_.type, shared_.stream);
     });
   }

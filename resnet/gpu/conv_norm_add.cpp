@@ -31,14 +31,14 @@ class GpuConvNormAdd final : public Unit {
 
   void forward(Pass pass) override {
     main_->forward(pass);
-    const Norm norm = main_->norm(pass);
-    Norm shortcut_norm{};
+    NormVectors shortcut_norm{};
     if (projection_) {
       projection_->forward(pass);
-      shortcut_norm = projection_->norm(pass);
+      shortcut_norm = projection_->vectors();
     }
     run("normalise_add_relu", 3 * main_->bytes() + mask_bytes(), [&] {
-      normalise_add_relu(main_->z(), norm, projection_ ? projection_->z() : spec_.shortcut->data(),
+      normalise_add_relu(main_->z(), main_->vectors(),
+                         projection_ ? projection_->z() : spec_.shortcut->data(),
                          projection_ ? &shortcut_norm : nullptr, spec_.y->data(),
                          mask_->as<std::uint8_t>(), main_->shape(), shared_.type, shared_.stream);
     });

@@ -42,7 +42,7 @@ struct AveragePoolBackward {
   __device__ Loaded load(unsigned i) const {
     return Pack<T>::load(dfeatures + (i / groups / pixels * groups + i % groups) * V);
   }
-  __device__ void begin(unsigned, bool) {}
+  __device__ void begin(unsigned) {}
   __device__ void store(std::size_t i, Loaded d) const {
 #pragma unroll
     for (int v = 0; v < V; ++v)

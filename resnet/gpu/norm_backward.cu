@@ -60,7 +60,7 @@ struct ApplyGradient {
   __device__ Loaded load(std::size_t i) const {
     return {Pack<T>::load(dy + i * V), Pack<T>::load(z + i * V)};
   }
-  __device__ void begin(unsigned group, bool) {
+  __device__ void begin(unsigned group) {
     load_channels(norm.grad_a, group, a);
     load_channels(norm.grad_b, group, b);
     load_channels(norm.grad_c, group, c);

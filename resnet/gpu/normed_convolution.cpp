@@ -84,13 +84,6 @@ NormParameters NormedConvolution::parameters() const {
           weights.gradient(layer_.beta)};
 }
 
-Norm NormedConvolution::norm(Pass pass) const {
-  const ActivationShape z = shape();
-  Norm norm{vectors(), parameters(), nullptr, z.c, static_cast<float>(z.n * z.h * z.w)};
-  if (takes_sums_ && pass == Pass::training) norm.sums = sums_->as<float>();
-  return norm;
-}
-
 void NormedConvolution::take_statistics() const {
   batch_statistics(z(), shape(), shared_.type, parameters(), vectors(), sums_->as<float>(),
                    shared_.stream);
@@ -102,6 +95,9 @@ void NormedConvolution::forward(Pass pass) {
     running_statistics(layer_.conv.k, parameters(), vectors(), shared_.stream);
   } else if (takes_sums_) {
     forward_with_sums_->run();
+    shared_.run("statistics_of_sums", weight(), 0, [&] {
+      statistics_of_sums(sums_->as<float>(), shape(), parameters(), vectors(), shared_.stream);
+    });
   } else {
     forward_.run();
     shared_.run("batch_statistics", weight(), bytes(), [&] { take_statistics(); });

@@ -44,55 +44,6 @@ __device__ void load_channels(const float* from, unsigned group, float (&to)[V])
     for (int i = 0; i < 4; ++i) to[v + i] = four.x[i];
   }
 }
-template <int V>
-__device__ void store_channels(float* to, unsigned group, const float (&from)[V]) {
-#pragma unroll
-  for (int v = 0; v < V; v += 4) {
-    Vector<float, 4> four;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) four.x[i] = from[v + i];
-    four.store(to + group * V + v);
-  }
-}
-
-// ---- launching --------------------------------------------------------------------------------
-
-// Kernels are launched while the one before them still runs (programmatic dependent launch, from
-// Hopper on): their blocks are in place when it ends. They touch no memory before it has.
-
-/// First in every kernel: waits for the kernels before it, and lets the next one be put in place.
-__device__ inline void await_previous() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-
-/// The device's, of what is launched from this thread.
-inline int attribute(cudaDeviceAttr which) {
-  int device = 0;
-  int value = 0;
-  CHECK_CUDA(cudaGetDevice(&device));
-  CHECK_CUDA(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
-/// The kernel must begin with await_previous().
-template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), dim3 blocks, dim3 threads, cudaStream_t stream,
-            const Arguments&... arguments) {
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = blocks;
-  config.blockDim = threads;
-  config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = attribute(cudaDevAttrComputeCapabilityMajor) >= 9 ? 1 : 0;
-  CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
-}
-
 // ---- elementwise ------------------------------------------------------------------------------
 
 /// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.
@@ -118,7 +69,6 @@ inline constexpr std::size_t kWalkBackBytes = std::size_t{40} << 20;
 template <class Body>
 __global__ void __launch_bounds__(kThreads, Body::kBlocks)
     elementwise_kernel(Body body, Extent extent, unsigned stride, bool backwards) {
-  await_previous();
   const unsigned block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
   const unsigned beside = stride / kThreads;  // blocks that cover a stride
   const unsigned i =
@@ -127,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, Body::kBlocks)
 #pragma unroll
   for (unsigned k = 0; k < Body::kVectors; ++k)
     if (i + k * stride < extent.vectors) loaded[k] = body.load(i + k * stride);
-  body.begin(i & (extent.groups - 1), i < extent.groups);
+  body.begin(i & (extent.groups - 1));
 #pragma unroll
   for (unsigned k = 0; k < Body::kVectors; ++k)
     if (i + k * stride < extent.vectors) body.store(i + k * stride, loaded[k]);
@@ -140,7 +90,8 @@ void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t st
   const unsigned tile = stride * Body::kVectors;
   const unsigned blocks = (extent.vectors + tile - 1) / tile * (stride / kThreads);
   const bool backwards = shape.count() * sizeof(T) > kWalkBackBytes;
-  launch(elementwise_kernel<Body>, blocks, kThreads, stream, body, extent, stride, backwards);
+  elementwise_kernel<<<blocks, kThreads, 0, stream>>>(body, extent, stride, backwards);
+  CHECK_LAUNCH();
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
@@ -155,8 +106,11 @@ struct ReductionShape {
   unsigned chunks;  // blocks below one another: partial sums a channel
 
   ReductionShape(unsigned rows, unsigned groups) : lanes(std::min(groups, 32U)) {
-    const unsigned blocks =
-        kReducingBlocks * static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount));
+    int device = 0;
+    int multiprocessors = 0;
+    CHECK_CUDA(cudaGetDevice(&device));
+    CHECK_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+    const unsigned blocks = kReducingBlocks * static_cast<unsigned>(multiprocessors);
     const unsigned rows_at_once = kThreads / lanes;
     tiles = groups / lanes;
     const unsigned useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
@@ -171,7 +125,6 @@ __global__ void __launch_bounds__(kThreads, kReducingBlocks)
     reduce_kernel(Body body, unsigned rows, unsigned groups, unsigned lanes, float* partial) {
   constexpr int V = vector_width<T>;
   constexpr int kValues = Body::kSums * V;
-  await_previous();
   __shared__ float shared[kThreads * kValues];
   const unsigned lane = threadIdx.x % lanes;
   const unsigned row_in_block = threadIdx.x / lanes;
@@ -219,7 +172,6 @@ inline constexpr int kFinishLanes = 32;
 template <int kSums, class Finish>
 __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
     finish_kernel(Finish finish, const float* partial, int chunks, int channels) {
-  await_previous();
   __shared__ double shared[kSums][kFinishLanes][kFinishChannels];
   const int channel =
       static_cast<int>(blockIdx.x) * kFinishChannels + static_cast<int>(threadIdx.x);
@@ -251,11 +203,14 @@ void reduce(const Body& body, const Finish& finish, const ActivationShape& shape
   const auto extent = Extent::of<T>(shape);
   const unsigned rows = extent.vectors / extent.groups;
   const ReductionShape cut(rows, extent.groups);
-  launch(reduce_kernel<T, Body>, dim3(cut.tiles, cut.chunks), kThreads, stream, body, rows,
-         extent.groups, cut.lanes, scratch);
-  const auto blocks = static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels);
-  launch(finish_kernel<Body::kSums, Finish>, blocks, dim3(kFinishChannels, kFinishLanes), stream,
-         finish, scratch, static_cast<int>(cut.chunks), shape.c);
+  reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
+                                                                         cut.lanes, scratch);
+  CHECK_LAUNCH();
+  finish_kernel<Body::kSums>
+      <<<static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels),
+         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, scratch,
+                                                           static_cast<int>(cut.chunks), shape.c);
+  CHECK_LAUNCH();
 }
 
 // ---- what the norms' backward passes share ------------------------------------------------------

@@ -121,7 +121,7 @@ struct StemPool {
     }
     return in;
   }
-  __device__ void begin(unsigned group, bool) {
+  __device__ void begin(unsigned group) {
     load_channels(norm.scale, group, scale);
     load_channels(norm.shift, group, shift);
   }
@@ -279,7 +279,7 @@ struct StemApply {
     }
     return in;
   }
-  __device__ void begin(unsigned group, bool) {
+  __device__ void begin(unsigned group) {
     load_channels(norm.grad_a, group, a);
     load_channels(norm.grad_b, group, b);
     load_channels(norm.grad_c, group, c);

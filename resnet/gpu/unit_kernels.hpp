@@ -43,18 +43,6 @@ struct NormParameters {
   void* dbeta;
 };
 
-/// A normalisation as forward applies it.
-struct Norm {
-  NormVectors vectors;  // scale and shift are ready, where sums is null
-  NormParameters parameters{};
-  /// Sums over the batch of z, then of z squared, a float a channel, taken while z was computed.
-  /// Who applies the norm makes mean, invstd, scale and shift of them, and keeps these and the
-  /// running statistics.
-  const float* sums = nullptr;
-  int channels = 0;
-  float count = 0;  // elements of z a channel
-};
-
 /// Floats of scratch that a reduction over `shape` needs, for `sums` sums a channel.
 std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums);
 
@@ -65,17 +53,21 @@ std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int s
 void batch_statistics(const void* z, const ActivationShape& shape, DataType type,
                       const NormParameters& norm, const NormVectors& vectors, float* scratch,
                       cudaStream_t stream);
+/// The same from each channel's sums of z, then of z squared, which were taken while z was
+/// computed.
+void statistics_of_sums(const float* sums, const ActivationShape& shape, const NormParameters& norm,
+                        const NormVectors& vectors, cudaStream_t stream);
 /// scale and shift from the running statistics.
 void running_statistics(int channels, const NormParameters& norm, const NormVectors& vectors,
                         cudaStream_t stream);
 
 /// y = relu(z * scale + shift).
-void normalise_relu(const void* z, const Norm& norm, void* y, const ActivationShape& shape,
+void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
                     DataType type, cudaStream_t stream);
 /// y = relu(z * scale + shift + s), where s is `shortcut`, normalised by `shortcut_norm` unless
 /// that is null. `mask` gets one byte a 16-byte vector of y, a bit an element that is positive.
-void normalise_add_relu(const void* z, const Norm& norm, const void* shortcut,
-                        const Norm* shortcut_norm, void* y, std::uint8_t* mask,
+void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
+                        const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
                         const ActivationShape& shape, DataType type, cudaStream_t stream);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 

@@ -139,8 +139,6 @@ class NormedConvolution {
   const void* z() const { return z_->data(); }
   NormVectors vectors() const { return NormVectors::in(vectors_->as<float>(), layer_.conv.k); }
   NormParameters parameters() const;
-  /// How z is to be normalised after forward(pass).
-  Norm norm(Pass pass) const;
   ActivationShape shape() const { return layer_.conv.y(); }
   double bytes() const { return shared_.bytes_of(shape()); }
   int weight() const { return layer_.weight; }
