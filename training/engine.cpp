@@ -205,9 +205,9 @@ bool Engine::scales_loss() const {
          exchanged_type() == DataType::float16;
 }
 
-// The host runs at most two steps ahead; one when micro-batches make a step long.
+// The host runs at most two steps ahead; one when micro-batches make a step many operations.
 void Engine::wait_for_room() {
-  const long ahead = settings_.accumulate > 1 ? 1 : 2;
+  const long ahead = settings_.accumulate > 1 && !graphs_ ? 1 : 2;
   if (steps_ >= ahead)
     backend_.world->wait(*step_done_[static_cast<std::size_t>((steps_ - ahead) % 2)],
                          HostWait::polite);
@@ -261,9 +261,9 @@ void Engine::enqueue(int part) {
 }
 
 void Engine::step(const LoadBatch& load_batch, double learning_rate) {
+  timeline_.begin_step();  // where the one before ends, however late the host is
   wait_for_room();
   const ProfilerRange named(device(), "step");
-  timeline_.begin_step();
   if (learning_rate != learning_rate_)
     device().kernels().set_learning_rate(
         static_cast<StepScalars*>(scalars_.data()),
@@ -287,8 +287,8 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
 }
 
 void Engine::exchange_alone() {
-  wait_for_room();
   timeline_.begin_step();
+  wait_for_room();
   if (computes()) {
     const int times = strategy_->exchanges_each_micro_batch() ? settings_.accumulate : 1;
     for (int i = 0; i < times; ++i) {
