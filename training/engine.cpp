@@ -156,8 +156,24 @@ void Engine::accumulate(Range range, View gradient, int micro_batch) {
     kernels.scale(sum, gradient, 1.0F / static_cast<float>(settings_.accumulate), *stream_);
 }
 
+void Engine::check_finite(const Share& share) {
+  WorkLog& log = network_.work_log();
+  log.begin(Phase::update);
+  log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())}, [&] {
+    device().kernels().check_finite(share.gradient, static_cast<StepScalars*>(scalars_.data()),
+                                    *stream_);
+  });
+}
+
 void Engine::update(const Share& share) {
-  optimizer_.update(share.range, share.gradient, static_cast<const StepScalars*>(scalars_.data()));
+  WorkLog& log = network_.work_log();
+  log.begin(Phase::update);
+  log.run({settings_.optimizer.optimizer.c_str(), -1,
+           optimizer_.bytes_moved(share.range, share.gradient)},
+          [&] {
+            optimizer_.update(share.range, share.gradient,
+                              static_cast<const StepScalars*>(scalars_.data()));
+          });
 }
 
 void Engine::train_micro_batch(const LoadBatch& load_batch, int micro_batch) {
@@ -233,7 +249,7 @@ void Engine::step(const LoadBatch& load_batch, double learning_rate) {
       timeline_.mark(Part::exchange);
     }
     if (scaled)
-      for (const Share& share : shares) kernels.check_finite(share.gradient, scalars, *stream_);
+      for (const Share& share : shares) check_finite(share);
     timeline_.mark(Part::update);
     strategy_->agree_on_finite();
     timeline_.mark(Part::exchange);

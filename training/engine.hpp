@@ -96,6 +96,7 @@ class Engine {
   void end_step();
   void train_micro_batch(const LoadBatch& load_batch, int micro_batch);
   void accumulate(Range range, View gradient, int micro_batch);
+  void check_finite(const Share& share);
   void update(const Share& share);
 
   EngineSettings settings_;
