@@ -243,11 +243,13 @@ void Network::set_layout(const WeightsLayout& layout) {
 }
 
 void Network::forward(int block, Pass pass) {
+  log_.begin(Phase::forward);
   for (auto& unit : blocks_.at(static_cast<std::size_t>(block))) unit->forward(pass);
 }
 
 void Network::backward(int block) {
   auto& units = blocks_.at(static_cast<std::size_t>(block));
+  log_.begin(Phase::backward);
   for (auto unit = units.rbegin(); unit != units.rend(); ++unit) (*unit)->backward();
 }
 
@@ -255,7 +257,10 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
   const ActivationShape shape{settings_.batch_size,
                               stem_channels(device_.kind(), settings_.precision),
                               settings_.image_size, settings_.image_size};
-  units_->normalise_images(images, shape, *input_);
+  log_.begin(Phase::input);
+  const auto pixels = 3 * shape.count() / static_cast<std::size_t>(shape.c);  // a byte each
+  log_.run({"normalise_images", -1, static_cast<double>(pixels + input_->bytes())},
+           [&] { units_->normalise_images(images, shape, *input_); });
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 

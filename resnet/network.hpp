@@ -106,8 +106,10 @@ class Network {
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }
   const MemoryPlan& plan() const { return plan_; }
-  /// Tells of what forward and backward enqueue, where it is asked to.
+  /// Tells of what batches, forward and backward enqueue, where it is asked to.
   WorkLog& work_log() { return log_; }
+  /// See UnitFactory.
+  Roofs measure_roofs() { return units_->measure_roofs(); }
   Weights& weights() { return weights_; }
   const Weights& weights() const { return weights_; }
 

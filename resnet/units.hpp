@@ -18,6 +18,7 @@
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
 #include "resnet/precision.hpp"
+#include "resnet/roofs.hpp"
 #include "resnet/shapes.hpp"
 #include "resnet/weights.hpp"
 #include "resnet/work_log.hpp"
@@ -157,6 +158,11 @@ class UnitFactory {
 
   /// All units are bound.
   virtual void bound() {}
+
+  /// What the device does at most: the highest rate of copies, and of matrix products in the
+  /// network's precision. Takes memory while it measures; throws UsageError where there is none.
+  /// Waits for the stream.
+  virtual Roofs measure_roofs() = 0;
 
   /// Bytes of an activation in the backend's layout.
   virtual std::size_t activation_bytes(const ActivationShape& shape) const = 0;

@@ -2,29 +2,39 @@
 
 namespace shakedown {
 
-void WorkLog::record() {
+std::size_t WorkLog::record() {
   if (used_ == events_.size()) events_.push_back(device_.make_event());
-  events_[used_++]->record(stream_);
+  events_[used_]->record(stream_);
+  return used_++;
 }
 
-void WorkLog::start() {
+void WorkLog::start(int times) {
+  for (std::size_t i = events_.size(); i < used_ * static_cast<std::size_t>(times); ++i)
+    events_.push_back(device_.make_event());
   works_.clear();
   used_ = 0;
   on_ = true;
-  record();
+  mark(Phase::forward);
+}
+
+void WorkLog::mark(Phase phase) {
+  phase_ = phase;
+  last_ = record();
 }
 
 void WorkLog::note(const Work& work) {
-  works_.push_back(work);
-  record();
+  const std::size_t begin = last_;
+  last_ = record();
+  works_.push_back({work, phase_, begin, last_});
 }
 
 std::vector<TimedWork> WorkLog::stop() {
   on_ = false;
   stream_.synchronize();
   std::vector<TimedWork> timed;
-  for (std::size_t i = 0; i < works_.size(); ++i)
-    timed.push_back({works_[i], events_[i + 1]->milliseconds_since(*events_[i])});
+  for (const Noted& noted : works_)
+    timed.push_back(
+        {noted.work, noted.phase, events_[noted.end]->milliseconds_since(*events_[noted.begin])});
   return timed;
 }
 

@@ -18,8 +18,12 @@ struct Work {
   double flop = 0;   // of convolutions and matrix products
 };
 
+/// What a step is at.
+enum class Phase { input, forward, backward, update };
+
 struct TimedWork {
   Work work;
+  Phase phase = Phase::forward;
   double ms = 0;
 };
 
@@ -27,10 +31,17 @@ class WorkLog {
  public:
   WorkLog(Device& device, Stream& stream) : device_(device), stream_(stream) {}
 
-  /// From now on, whatever is enqueued on the stream is to be told of.
-  void start();
+  /// From now on, whatever is enqueued on the stream is to be told of. It will be so many times as
+  /// much as the last time, or not known: making events ready costs time, which is spent here then.
+  void start(int times = 0);
   /// Waits for the stream; all work since start(), in its order.
   std::vector<TimedWork> stop();
+
+  /// What comes belongs to this phase. What was enqueued since the last work was none that is told
+  /// of: an exchange, a wait for another stream.
+  void begin(Phase phase) {
+    if (on_) mark(phase);
+  }
 
   /// Enqueues `body`, which is this work.
   template <class Body>
@@ -40,15 +51,23 @@ class WorkLog {
   }
 
  private:
+  struct Noted {
+    Work work;
+    Phase phase;
+    std::size_t begin, end;  // events
+  };
+  void mark(Phase phase);
   void note(const Work& work);
-  void record();
+  std::size_t record();
 
   Device& device_;
   Stream& stream_;
   bool on_ = false;
-  std::vector<Work> works_;
-  std::vector<std::unique_ptr<Event>> events_;  // one before the first work and one behind each
+  Phase phase_ = Phase::forward;
+  std::vector<Noted> works_;
+  std::vector<std::unique_ptr<Event>> events_;
   std::size_t used_ = 0;
+  std::size_t last_ = 0;  // event behind which the next work begins
 };
 
 }  // namespace shakedown

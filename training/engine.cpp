@@ -170,8 +170,24 @@ void Engine::accumulate(Range range, View gradient, int micro_batch) {
     kernels.scale(sum, gradient, 1.0F / static_cast<float>(settings_.accumulate), *stream_);
 }
 
+void Engine::check_finite(const Share& share) {
+  WorkLog& log = network_.work_log();
+  log.begin(Phase::update);
+  log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())}, [&] {
+    device().kernels().check_finite(share.gradient, static_cast<StepScalars*>(scalars_.data()),
+                                    *stream_);
+  });
+}
+
 void Engine::update(const Share& share) {
-  optimizer_.update(share.range, share.gradient, static_cast<const StepScalars*>(scalars_.data()));
+  WorkLog& log = network_.work_log();
+  log.begin(Phase::update);
+  log.run({settings_.optimizer.optimizer.c_str(), -1,
+           optimizer_.bytes_moved(share.range, share.gradient)},
+          [&] {
+            optimizer_.update(share.range, share.gradient,
+                              static_cast<const StepScalars*>(scalars_.data()));
+          });
 }
 
 void Engine::enqueue_blocks(int micro_batch) {
@@ -220,9 +236,7 @@ void Engine::end_step() {
 
 void Engine::apply(const std::vector<Share>& shares) {
   if (scales_loss())
-    for (const Share& share : shares)
-      device().kernels().check_finite(share.gradient, static_cast<StepScalars*>(scalars_.data()),
-                                      *stream_);
+    for (const Share& share : shares) check_finite(share);
   timeline_.mark(Part::update);
   strategy_->agree_on_finite();
   timeline_.mark(Part::exchange);

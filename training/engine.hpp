@@ -108,6 +108,7 @@ class Engine {
   void enqueue_blocks(int micro_batch);
   void accumulate(Range range, View gradient, int micro_batch);
   void apply(const std::vector<Share>& shares);
+  void check_finite(const Share& share);
   void update(const Share& share);
 
   EngineSettings settings_;

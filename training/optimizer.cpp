@@ -61,6 +61,13 @@ UpdateRange Optimizer::part(Range range, ConstView gradient) const {
   return part;
 }
 
+double Optimizer::bytes_moved(Range range, ConstView gradient) const {
+  const std::size_t states = state_b_.empty() ? 1 : 2;
+  const std::size_t floats = 2 * (1 + states) * range.count();  // read and written
+  return static_cast<double>(floats * sizeof(float) + gradient.bytes() +
+                             weights_.copy_of(range).bytes());
+}
+
 void Optimizer::update(Range range, ConstView gradient, const StepScalars* scalars) {
   if (range.count() == 0) return;
   const auto decay = static_cast<float>(options_.weight_decay);

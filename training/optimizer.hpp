@@ -35,6 +35,9 @@ class Optimizer {
   /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
   void update(Range range, ConstView gradient, const StepScalars* scalars);
 
+  /// Of what update() reads and writes: gradients, master weights, state, the rounded copy.
+  double bytes_moved(Range range, ConstView gradient) const;
+
   std::size_t bytes() const { return state_a_.bytes() + state_b_.bytes() + decayed_.bytes(); }
 
  private:

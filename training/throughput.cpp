@@ -22,14 +22,6 @@ double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// Of the last step, averaged over the ranks that compute.
-double mean_loss(Engine& engine, const MpiSession& session) {
-  engine.finish();
-  const Metrics step = engine.network().read_metrics().step;
-  const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
-  return sum(session.all_gather(mine)) / engine.ranks_computing();
-}
-
 void add_health(Json& record, const GpuWindow& mine, double images, const MpiSession& session) {
   record["sm_clock_mhz"] = session.all_gather(mine.sm_clock_mhz);
   record["power_w"] = session.all_gather(mine.power_w);
@@ -180,6 +172,13 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   add_staleness(record, engine);
   if (gpu) add_health(record, window, images * ranks, session);
   return record;
+}
+
+double mean_loss(Engine& engine, const MpiSession& session) {
+  engine.finish();
+  const Metrics step = engine.network().read_metrics().step;
+  const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
+  return sum(session.all_gather(mine)) / engine.ranks_computing();
 }
 
 void check_loss(const Json& step) {

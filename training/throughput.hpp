@@ -29,6 +29,9 @@ Json identity_of(const EngineSettings& settings, const Backend& backend, const s
 /// where it moved by much less than what was sent: some of that went another way then.
 bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
 
+/// Of the last step, averaged over the ranks that compute. Waits; every rank calls it.
+double mean_loss(Engine& engine, const MpiSession& session);
+
 /// Throws FailError when the loss is not finite.
 void check_loss(const Json& step);
 

@@ -6,6 +6,7 @@
 #include "training/certificate.hpp"
 #include "training/describe.hpp"
 #include "training/epochs.hpp"
+#include "training/layers_run.hpp"
 #include "training/throughput.hpp"
 #include "training/throughput_run.hpp"
 #include "training/train_options.hpp"
@@ -15,6 +16,7 @@ namespace shakedown {
 namespace {
 
 ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session, Record& record) {
+  check_together(options);
   TrainingData data(options);
   data.check_ranks_agree(session);
   Engine engine(engine_settings(options, backend, data.classes()), backend);
@@ -32,7 +34,9 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
 
   const Json identity = identity_of(engine.settings(), backend, data.name());
   ExitCode result = ExitCode::pass;
-  if (options.epochs >= 0) {
+  if (options.layers || options.kernels) {
+    result = run_layers(engine, data.training(), options, identity, session, record);
+  } else if (options.epochs >= 0) {
     if (!options.trace.empty()) trace_beginning(engine, data.training(), options, session);
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,

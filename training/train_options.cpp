@@ -72,6 +72,22 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options.add("--save", values.save, "write the trained weights to this .safetensors file");
   options.add("--describe", values.describe,
               "print the network, its memory plan and its buckets, and end");
+  options.add("--layers", values.layers,
+              "instead of the throughput run: time every call of up to 20 steps, and print each "
+              "layer's time against what the device could do");
+  options.add("--kernels", values.kernels,
+              "the same by kernel: time, bandwidth against a copy's, TFLOP/s");
+}
+
+void check_together(const TrainOptions& options) {
+  for (const auto& [name, on] :
+       {std::pair{"--layers", options.layers}, std::pair{"--kernels", options.kernels}}) {
+    if (!on) continue;
+    for (const auto& [other, given] :
+         {std::pair{"--epochs", options.epochs >= 0}, std::pair{"--save", !options.save.empty()},
+          std::pair{"--trace", !options.trace.empty()}})
+      if (given) throw UsageError(fmt::format("{} measures only: not with {}", name, other));
+  }
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
@@ -95,7 +111,8 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.optimizer = options.optimizer;
   settings.strategy = options.strategy;
   settings.accumulate = options.accumulate;
-  settings.graph = options.graph == "auto";
+  // what a graph holds cannot be told call by call
+  settings.graph = options.graph == "auto" && !options.layers && !options.kernels;
   settings.seed = static_cast<std::uint64_t>(options.seed);
   settings.weights_file = options.model.weights;
   settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;

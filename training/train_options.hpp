@@ -42,11 +42,16 @@ struct TrainOptions {
   std::string record;
   std::string trace;
   bool describe = false;
+  bool layers = false;
+  bool kernels = false;
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
 /// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
 void declare_step_options(OptionSet& options, TrainOptions& values);
+
+/// Throws UsageError where options do not go together.
+void check_together(const TrainOptions& options);
 
 /// Settings that follow from the options, the backend and the classes of the data.
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);

@@ -8,7 +8,7 @@ namespace {
 class CpuConvNormAdd final : public Unit {
  public:
   CpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec)
-      : spec_(spec), count_(spec.layer.conv.y().count()) {
+      : shared_(shared), spec_(spec), count_(spec.layer.conv.y().count()) {
     MemoryPlan& plan = shared.context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = count_ * sizeof(float);
@@ -38,8 +38,10 @@ class CpuConvNormAdd final : public Unit {
     if (projection_) projection_->forward(pass);
     float* y = spec_.y->as<float>();
     const float* s = branch_->as<float>();
+    run("add_relu", 3, [&] {
 #pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < count_; ++i) y[i] = std::max(y[i] + s[i], 0.0F);
+      for (std::size_t i = 0; i < count_; ++i) y[i] = std::max(y[i] + s[i], 0.0F);
+    });
   }
 
   void backward() override {
@@ -47,14 +49,24 @@ class CpuConvNormAdd final : public Unit {
     const float* a = spec_.dy.first->as<float>();
     const float* b = spec_.dy.second ? spec_.dy.second->as<float>() : nullptr;
     float* dsum = dsum_->as<float>();
+    run("relu_add_backward", b == nullptr ? 3 : 4, [&] {
 #pragma omp parallel for simd schedule(static)
-    for (std::size_t i = 0; i < count_; ++i)
-      dsum[i] = y[i] > 0 ? (b == nullptr ? a[i] : a[i] + b[i]) : 0.0F;
+      for (std::size_t i = 0; i < count_; ++i)
+        dsum[i] = y[i] > 0 ? (b == nullptr ? a[i] : a[i] + b[i]) : 0.0F;
+    });
     main_->backward(dsum_);
     if (projection_) projection_->backward(dsum_);
   }
 
  private:
+  /// A pass over so many tensors.
+  template <class Body>
+  void run(const char* kernel, int tensors, Body&& body) const {
+    shared_.run(kernel, main_->weight(), tensors * static_cast<double>(count_ * sizeof(float)),
+                body);
+  }
+
+  Shared& shared_;
   ConvNormAddSpec spec_;
   std::size_t count_;
   const Slot* branch_;

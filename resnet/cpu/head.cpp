@@ -7,15 +7,6 @@
 namespace shakedown::cpu {
 namespace {
 
-/// C = alpha A B + beta C, row-major; `ta` and `tb` are 'N' or 'T', C is m x n.
-void gemm(char ta, char tb, dnnl_dim_t m, dnnl_dim_t n, dnnl_dim_t k, const float* a,
-          dnnl_dim_t lda, const float* b, dnnl_dim_t ldb, float beta, float* c) {
-  const dnnl_status_t status = dnnl_sgemm(ta, tb, m, n, k, 1.0F, a, lda, b, ldb, beta, c, n);
-  if (status != dnnl_success)
-    throw_library_error("oneDNN", "dnnl_sgemm", __FILE__, __LINE__,
-                        "status " + std::to_string(status));
-}
-
 class CpuHead final : public Unit {
  public:
   CpuHead(Shared& shared, const HeadSpec& spec)
@@ -53,24 +44,19 @@ class CpuHead final : public Unit {
   }
 
   void forward(Pass) override {
-    pool_.run(shared_.stream);
+    shared_.run("average_pool", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_), pool_);
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
     auto* logits = spec_.logits->as<float>();
     const float* bias = shared_.context.weights.vector(spec_.bias);
-    for (int i = 0; i < n; ++i) std::copy_n(bias, classes, logits + std::ptrdiff_t{i} * classes);
-    gemm('N', 'T', n, classes, c, features_->as<float>(), c,
-         static_cast<const float*>(shared_.context.weights.compute(spec_.weight)), c, 1.0F, logits);
-
-    Metrics step;
-    for (int i = 0; i < n; ++i) add_sample(i, step);
-    Metrics& total = spec_.metrics->total;
-    spec_.metrics->step = step;
-    total.loss_sum += step.loss_sum;
-    total.top1 += step.top1;
-    total.top5 += step.top5;
-    total.samples += step.samples;
+    const auto* w = static_cast<const float*>(shared_.context.weights.compute(spec_.weight));
+    shared_.context.log.run(matmul(), [&] {
+      for (int i = 0; i < n; ++i) std::copy_n(bias, classes, logits + std::ptrdiff_t{i} * classes);
+      gemm({'N', 'T', n, classes, c}, features_->as<float>(), w, 1.0F, logits);
+    });
+    shared_.run("softmax_cross_entropy", spec_.weight, 2 * static_cast<double>(dlogits_->bytes()),
+                [&] { count_samples(); });
   }
 
   void backward() override {
@@ -79,19 +65,44 @@ class CpuHead final : public Unit {
     const int classes = spec_.classes;
     const Weights& weights = shared_.context.weights;
     const auto* dlogits = dlogits_->as<float>();
-    auto* dbias = static_cast<float*>(weights.gradient(spec_.bias));
-    std::fill_n(dbias, classes, 0.0F);
-    for (int i = 0; i < n; ++i)
-      for (int k = 0; k < classes; ++k) dbias[k] += dlogits[std::ptrdiff_t{i} * classes + k];
-    gemm('T', 'N', classes, c, n, dlogits, classes, features_->as<float>(), c, 0.0F,
-         static_cast<float*>(weights.gradient(spec_.weight)));
-    gemm('N', 'N', n, c, classes, dlogits, classes,
-         static_cast<const float*>(weights.compute(spec_.weight)), c, 0.0F,
-         dfeatures_->as<float>());
-    unpool_.run(shared_.stream);
+    shared_.run("bias_gradient", spec_.weight, static_cast<double>(dlogits_->bytes()), [&] {
+      auto* dbias = static_cast<float*>(weights.gradient(spec_.bias));
+      std::fill_n(dbias, classes, 0.0F);
+      for (int i = 0; i < n; ++i)
+        for (int k = 0; k < classes; ++k) dbias[k] += dlogits[std::ptrdiff_t{i} * classes + k];
+    });
+    shared_.context.log.run(matmul(), [&] {
+      gemm({'T', 'N', classes, c, n}, dlogits, features_->as<float>(), 0.0F,
+           static_cast<float*>(weights.gradient(spec_.weight)));
+    });
+    const auto* w = static_cast<const float*>(weights.compute(spec_.weight));
+    shared_.context.log.run(matmul(), [&] {
+      gemm({'N', 'N', n, c, classes}, dlogits, w, 0.0F, dfeatures_->as<float>());
+    });
+    shared_.run("average_pool_backward", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_),
+                unpool_);
   }
 
  private:
+  /// Each of the three: of logits, features and weights, two give the third.
+  Work matmul() const {
+    const double n = spec_.x_shape.n;
+    const double c = spec_.x_shape.c;
+    const double k = spec_.classes;
+    return {"matmul", spec_.weight, sizeof(float) * (n * c + c * k + n * k), 2 * n * c * k};
+  }
+
+  void count_samples() const {
+    Metrics step;
+    for (int i = 0; i < spec_.x_shape.n; ++i) add_sample(i, step);
+    Metrics& total = spec_.metrics->total;
+    spec_.metrics->step = step;
+    total.loss_sum += step.loss_sum;
+    total.top1 += step.top1;
+    total.top5 += step.top5;
+    total.samples += step.samples;
+  }
+
   /// Loss, hits and logit gradients of sample i.
   void add_sample(int i, Metrics& step) const {
     const int classes = spec_.classes;
@@ -148,6 +159,16 @@ class CpuHead final : public Unit {
 };
 
 }  // namespace
+
+void gemm(const GemmShape& s, const float* a, const float* b, float beta, float* c) {
+  const dnnl_dim_t lda = s.ta == 'N' ? s.k : s.m;
+  const dnnl_dim_t ldb = s.tb == 'N' ? s.n : s.k;
+  const dnnl_status_t status =
+      dnnl_sgemm(s.ta, s.tb, s.m, s.n, s.k, 1.0F, a, lda, b, ldb, beta, c, s.n);
+  if (status != dnnl_success)
+    throw_library_error("oneDNN", "dnnl_sgemm", __FILE__, __LINE__,
+                        "status " + std::to_string(status));
+}
 
 std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec) {
   return std::make_unique<CpuHead>(shared, spec);

@@ -171,23 +171,43 @@ void NormedConvolution::bind_backward() {
 }
 
 void NormedConvolution::forward(Pass pass) {
-  weights_to_forward_.run(shared_.stream);
-  convolve_.run(shared_.stream);
-  if (pass == Pass::training) {
-    normalise_training_.run(shared_.stream);
-    update_running_statistics();
-  } else {
+  reorder_weights(weights_to_forward_);
+  convolve("conv_forward", convolve_);
+  if (pass == Pass::evaluation) {
     normalise_evaluation_.run(shared_.stream);
+    return;
   }
+  shared_.run(relu_ ? "batch_norm_relu" : "batch_norm", layer_.weight,
+              2 * bytes_of(y_desc_) + static_cast<double>(mask_->bytes()), [&] {
+                normalise_training_.run(shared_.stream);
+                update_running_statistics();
+              });
 }
 
 void NormedConvolution::backward(const Slot* dout) {
   dout_.set_data_handle(dout->data());
-  normalise_backward_.run(shared_.stream);
-  weights_to_backward_.run(shared_.stream);
-  convolve_backward_data_.run(shared_.stream);
-  convolve_backward_weights_.run(shared_.stream);
-  gradient_to_stored_.run(shared_.stream);
+  shared_.run(relu_ ? "batch_norm_relu_backward" : "batch_norm_backward", layer_.weight,
+              3 * bytes_of(y_desc_) + static_cast<double>(mask_->bytes()), normalise_backward_);
+  if (dx_ != nullptr) {
+    reorder_weights(weights_to_backward_);
+    convolve("conv_backward_data", convolve_backward_data_);
+  }
+  convolve("conv_backward_weights", convolve_backward_weights_);
+  reorder_weights(gradient_to_stored_);
+}
+
+void NormedConvolution::convolve(const char* kernel, const Operation& operation) const {
+  const ConvShape& conv = layer_.conv;
+  const double elements = static_cast<double>(conv.x.count()) +
+                          static_cast<double>(conv.y().count()) +
+                          static_cast<double>(conv.weight_count());
+  shared_.context.log.run({kernel, layer_.weight, sizeof(float) * elements, conv.flop()},
+                          [&] { operation.run(shared_.stream); });
+}
+
+void NormedConvolution::reorder_weights(const Operation& operation) const {
+  if (operation.empty()) return;
+  shared_.run("reorder_weights", layer_.weight, 2 * bytes_of(stored_), operation);
 }
 
 void NormedConvolution::update_running_statistics() const {

@@ -63,6 +63,7 @@ class Operation {
   Operation(dnnl::primitive primitive, std::unordered_map<int, dnnl::memory> arguments)
       : primitive_(std::move(primitive)), arguments_(std::move(arguments)) {}
 
+  bool empty() const { return !primitive_; }
   void run(dnnl::stream& stream) const {
     if (primitive_) primitive_.execute(stream, arguments_);
   }

@@ -49,18 +49,26 @@ class CpuStem final : public Unit {
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    pool_.run(shared_.stream);
+    shared_.run("max_pool", convolution_->weight(), pool_bytes(), pool_);
   }
 
   void backward() override {
-    add_addends(spec_.dy.first->as<float>(),
-                spec_.dy.second ? spec_.dy.second->as<float>() : nullptr, dy_->as<float>(),
-                pooled_.get_size() / sizeof(float));
-    unpool_.run(shared_.stream);
+    const int weight = convolution_->weight();
+    shared_.run("add_addends", weight, (spec_.dy.second ? 3 : 2) * bytes_of(pooled_), [&] {
+      add_addends(spec_.dy.first->as<float>(),
+                  spec_.dy.second ? spec_.dy.second->as<float>() : nullptr, dy_->as<float>(),
+                  pooled_.get_size() / sizeof(float));
+    });
+    shared_.run("max_pool_backward", weight, pool_bytes(), unpool_);
     convolution_->backward(dactivation_);
   }
 
  private:
+  /// Of the pool's input, output and places, or of their gradients.
+  double pool_bytes() const {
+    return bytes_of(normed_) + bytes_of(pooled_) + static_cast<double>(argmax_->bytes());
+  }
+
   Shared& shared_;
   StemSpec spec_;
   Desc normed_;

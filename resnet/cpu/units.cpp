@@ -20,6 +20,8 @@ class CpuUnits final : public UnitFactory {
   }
   std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
 
+  Roofs measure_roofs() override { return cpu::measure_roofs(shared_); }
+
   std::size_t activation_bytes(const ActivationShape& shape) const override {
     return layout(shape).get_size();
   }

@@ -1,6 +1,7 @@
 // What the cpu units share: the engine, layouts, and a convolution with its normalisation.
 #pragma once
 
+#include <concepts>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,7 +24,26 @@ struct Shared {
   dnnl::memory memory(const Desc& desc, const Slot* slot) const {
     return {desc, engine, slot->data()};
   }
+
+  /// Runs `body`, which moves so many bytes for the layer with these weights.
+  template <std::invocable Body>
+  void run(const char* kernel, int weight, double bytes, Body&& body) const {
+    context.log.run({kernel, weight, bytes, 0}, body);
+  }
+  void run(const char* kernel, int weight, double bytes, const Operation& operation) {
+    run(kernel, weight, bytes, [&] { operation.run(stream); });
+  }
 };
+
+inline double bytes_of(const Desc& desc) { return static_cast<double>(desc.get_size()); }
+
+/// C = A B + beta C in float32, row by row; A and B are transposed where that is 'T', not 'N'. C is
+/// m x n, A m x k.
+struct GemmShape {
+  char ta, tb;
+  dnnl_dim_t m, n, k;
+};
+void gemm(const GemmShape& shape, const float* a, const float* b, float beta, float* c);
 
 /// out = norm(conv(x)), with ReLU where `relu` says so, and its backward pass.
 class NormedConvolution {
@@ -37,10 +57,15 @@ class NormedConvolution {
   /// `dout` is the whole gradient of out; it may be overwritten.
   void backward(const Slot* dout);
 
+  int weight() const { return layer_.weight; }
+
  private:
   void bind_forward();
   void bind_backward();
   void update_running_statistics() const;
+  void convolve(const char* kernel, const Operation& operation) const;
+  /// Where a primitive wants the weights in another layout.
+  void reorder_weights(const Operation& operation) const;
 
   Shared& shared_;
   NormedConv layer_;
@@ -86,6 +111,8 @@ std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec);
 std::unique_ptr<Unit> make_conv_norm(Shared& shared, const ConvNormSpec& spec);
 std::unique_ptr<Unit> make_conv_norm_add(Shared& shared, const ConvNormAddSpec& spec);
 std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec);
+
+Roofs measure_roofs(Shared& shared);
 
 /// to[i] = a[i] + b[i]; b may be null.
 void add_addends(const float* a, const float* b, float* to, std::size_t count);

@@ -60,7 +60,7 @@ class GpuConvNormAdd final : public Unit {
     });
     for (NormedConvolution* branch : {main_.get(), projection_.get()}) {
       if (branch == nullptr) continue;
-      run("normalise_apply", 3 * branch->bytes(), [&] {
+      shared_.run("normalise_apply", branch->weight(), 3 * branch->bytes(), [&] {
         normalise_apply(dsum_->data(), branch->z(), branch->vectors(), dz_->data(), branch->shape(),
                         shared_.type, shared_.stream);
       });

@@ -3,14 +3,6 @@
 namespace shakedown::gpu {
 namespace {
 
-cudaDataType_t blas_type(DataType type) {
-  switch (type) {
-    case DataType::float16: return CUDA_R_16F;
-    case DataType::bfloat16: return CUDA_R_16BF;
-    default: return CUDA_R_32F;
-  }
-}
-
 /// A matrix stored row by row.
 struct Matrix {
   const void* data;
@@ -86,9 +78,6 @@ class GpuHead final : public Unit {
                 DataType out_type) const {
     const float one = 1;
     const float zero = 0;
-    const cublasComputeType_t compute = shared_.context.precision == Precision::tf32
-                                            ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                            : CUBLAS_COMPUTE_32F;
     const double elements = 1.0 * rows * inner + 1.0 * inner * columns;
     const Work work{"matmul", spec_.weight,
                     elements * static_cast<double>(size_of(shared_.type)) +
@@ -99,7 +88,8 @@ class GpuHead final : public Unit {
                                 a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner,
                                 &one, b.data, blas_type(shared_.type), b.columns, a.data,
                                 blas_type(shared_.type), a.columns, &zero, out, blas_type(out_type),
-                                columns, compute, CUBLAS_GEMM_DEFAULT));
+                                columns, blas_compute(shared_.context.precision),
+                                CUBLAS_GEMM_DEFAULT));
     };
     shared_.context.log.run(work, gemm);
   }

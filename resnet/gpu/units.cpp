@@ -61,6 +61,7 @@ class GpuUnits final : public UnitFactory {
   std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
 
   void bound() override { shared_.cache.save(); }
+  Roofs measure_roofs() override { return gpu::measure_roofs(shared_); }
 
   std::size_t activation_bytes(const ActivationShape& shape) const override {
     return shape.count() * size_of(shared_.type);
@@ -123,6 +124,18 @@ class GpuUnits final : public UnitFactory {
 void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw_library_error("cuBLAS", expression, file, line, cublasGetStatusString(status));
+}
+
+cudaDataType_t blas_type(DataType type) {
+  switch (type) {
+    case DataType::float16: return CUDA_R_16F;
+    case DataType::bfloat16: return CUDA_R_16BF;
+    default: return CUDA_R_32F;
+  }
+}
+
+cublasComputeType_t blas_compute(Precision precision) {
+  return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
 DnnHandle::DnnHandle(cudaStream_t stream) {

@@ -25,6 +25,10 @@ void check_cublas(cublasStatus_t status, const char* expression, const char* fil
 #define CHECK_CUBLAS(expression) \
   ::shakedown::gpu::check_cublas((expression), #expression, __FILE__, __LINE__)
 
+cudaDataType_t blas_type(DataType type);
+/// Sums are in float32.
+cublasComputeType_t blas_compute(Precision precision);
+
 struct DnnHandle {
   cudnnHandle_t get = nullptr;
   explicit DnnHandle(cudaStream_t stream);
@@ -163,6 +167,8 @@ class NormedConvolution {
   Convolution backward_weights_;
   bool takes_sums_ = false;
 };
+
+Roofs measure_roofs(Shared& shared);
 
 std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec);
 std::unique_ptr<Unit> make_conv_norm(Shared& shared, const ConvNormSpec& spec);

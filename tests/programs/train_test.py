@@ -132,6 +132,80 @@ class Throughput(Folder):
         self.expect(result, 2, "--batch-size 1", "batch normalisation")
 
 
+class Layers(Folder):
+    """--layers and --kernels: the calls of a step, and what they add up to."""
+
+    def measure(self, *arguments, ranks=1):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, *SMALL, "--iterations", 5, "--warmup", 2, *arguments, "--record",
+                     record, ranks=ranks)
+        self.expect(result, 0, "roofs", "TFLOP/s", "GB/s")
+        return result.stdout, read_record(record)
+
+    def test_every_layer_is_named_and_their_sum_is_the_step(self):
+        text, lines = self.measure("--layers", "--strategy", "none")
+        layers = [line for line in lines if line["kind"] == "layer"]
+        self.assertEqual({line["kind"] for line in lines}, {"run", "layer", "end"})
+        names = [line["layer"] for line in layers]
+        blocks = [f"layer{stage}.{block}.conv{i}" for stage in range(1, 5) for block in range(2)
+                  for i in (1, 2)]
+        self.assertEqual(sorted(set(names) - {"input", "optimizer"}), sorted(
+            ["conv1", "fc", *blocks, *(f"layer{stage}.0.downsample.0" for stage in (2, 3, 4))]))
+        for name in names:
+            self.assertRegex(text, rf"(?m)^{re.escape(name)} ")
+        self.assertTrue(all(len(line) <= 110 for line in text.splitlines()[2:]), text)
+        first = layers[0]
+        # all of a step but the scalars' kernels is some layer's
+        self.assertLessEqual(first["calls_ms"], 1.05 * first["logged_step_ms"])
+        self.assertGreater(first["calls_ms"], 0.7 * first["logged_step_ms"])
+        self.assertEqual(first["logged_steps"], 5)
+        for line in layers:
+            self.assertAlmostEqual(line["roof_share"], line["roof_ms"] / line["time_ms"], places=9)
+            self.assertAlmostEqual(line["gbs"] * line["time_ms"] * 1e6, line["bytes"],
+                                   delta=1e-6 * line["bytes"])
+            if line["layer"] not in ("input", "optimizer"):
+                self.assertAlmostEqual(line["forward_ms"] + line["backward_ms"], line["time_ms"])
+        # 2 x 7 x 7 x 3 x 64 x 16 x 16 an image forward, and as much for the weights' gradient
+        if first["backend"] == "cpu":
+            conv1 = layers[names.index("conv1")]
+            self.assertEqual(conv1["flop"], 2 * 8 * 2 * 7 * 7 * 3 * 64 * 16 * 16)
+        optimizer = layers[names.index("optimizer")]
+        self.assertGreater(optimizer["bytes"], 11e6 * 4 * 5)
+        self.assertEqual(optimizer["roof"], "memory")
+
+    def test_kernels_and_layers_share_the_steps(self):
+        text, lines = self.measure("--layers", "--kernels", ranks=2)
+        self.assertIn("where it waits for the exchange (ddp, 2 ranks)", text)
+        layers = [line for line in lines if line["kind"] == "layer"]
+        kernels = [line for line in lines if line["kind"] == "kernel"]
+        for key in ("time_ms", "flop", "bytes", "calls", "roof_ms"):
+            total = sum(line[key] for line in layers)
+            self.assertAlmostEqual(total, sum(line[key] for line in kernels), delta=1e-6 * total)
+        times = [line["time_ms"] for line in kernels]
+        self.assertEqual(times, sorted(times, reverse=True))
+        by_name = {}
+        for line in kernels:
+            self.assertAlmostEqual(line["bytes"], line["calls"] * line["bytes_per_call"])
+            by_name.setdefault(line["kernel"], []).append(line)
+        self.assertEqual(sum(line["calls"] for line in by_name["conv_backward_data"]), 19)
+        self.assertEqual(sum(line["calls"] for line in by_name["sgd"]), 1)
+        heads = [line.split() for line in text.splitlines()]
+        convolutions = by_name["conv_backward_weights"]
+        row = next(words for words in heads if words[:1] == ["conv_backward_weights"])
+        self.assertEqual(int(row[1]), 20)
+        self.assertAlmostEqual(float(row[2]), sum(line["time_ms"] for line in convolutions),
+                               delta=0.001)
+
+    def test_what_they_do_not_go_with_is_refused(self):
+        for option in ("--layers", "--kernels"):
+            self.expect(run_bare(TRAIN, *SMALL, option, "--epochs", 1), 2, option, "--epochs")
+            self.expect(run_bare(TRAIN, *SMALL, option, "--save", "w.safetensors"), 2, option,
+                        "--save")
+            self.expect(run_bare(TRAIN, *SMALL, option, "--trace", "t.json"), 2, option, "--trace")
+        self.expect(run(TRAIN, *SMALL, "--layers", "--strategy", "parameter-server", ranks=2), 2,
+                    "--layers", "parameter-server", "rank 0")
+
+
 class Epochs(Folder):
     def setUp(self):
         super().setUp()

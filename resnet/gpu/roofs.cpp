@@ -1,0 +1,87 @@
+#include <fmt/format.h>
+
+#include "common/error.hpp"
+#include "common/statistics.hpp"
+#include "resnet/gpu/units.hpp"
+
+namespace shakedown::gpu {
+namespace {
+
+constexpr std::size_t kCopyBytes = std::size_t{1} << 30;
+constexpr int kMatrixSize = 8192;
+constexpr int kWarmup = 20;  // clocks rise, and power finds its limit
+constexpr int kRuns = 50;
+
+/// Of one of `kRuns` back to back.
+template <class Body>
+double median_ms(const UnitContext& context, Body&& body) {
+  for (int i = 0; i < kWarmup; ++i) body();
+  std::vector<std::unique_ptr<Event>> marks;
+  for (int i = 0; i <= kRuns; ++i) marks.push_back(context.device.make_event());
+  marks[0]->record(context.stream);
+  for (int i = 1; i <= kRuns; ++i) {
+    body();
+    marks[static_cast<std::size_t>(i)]->record(context.stream);
+  }
+  marks.back()->synchronize();
+  std::vector<double> ms;
+  for (std::size_t i = 1; i < marks.size(); ++i)
+    ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
+  return median_of(ms);
+}
+
+void check_fits(const Device& device, std::size_t bytes) {
+  const std::size_t free = device.memory().free_bytes;
+  if (bytes > free)
+    throw UsageError(fmt::format(
+        "to measure the roofs takes {} of GPU memory, {} are free: a smaller --batch-size",
+        readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(free))));
+}
+
+void measure_copy(Shared& shared, Roofs& roofs) {
+  Device& device = shared.context.device;
+  check_fits(device, 2 * kCopyBytes);
+  const Buffer from(device, kCopyBytes);
+  const Buffer to(device, kCopyBytes);
+  // zeros would take less power than data do
+  randomise(from.data(), kCopyBytes / sizeof(float), DataType::float32, shared.stream);
+  const double ms = median_ms(shared.context, [&] {
+    device.copy(to.data(), from.data(), kCopyBytes, shared.context.stream);
+  });
+  roofs.copy_bytes = kCopyBytes;
+  roofs.copy_gbs = 2.0 * static_cast<double>(kCopyBytes) / ms / 1e6;
+}
+
+void measure_matrix(Shared& shared, Roofs& roofs) {
+  Device& device = shared.context.device;
+  constexpr auto n = static_cast<std::size_t>(kMatrixSize);
+  const std::size_t bytes = n * n * size_of(shared.type);
+  check_fits(device, 3 * bytes);
+  const Buffer a(device, bytes);
+  const Buffer b(device, bytes);
+  const Buffer c(device, bytes);
+  for (const Buffer* matrix : {&a, &b})
+    randomise(matrix->data(), n * n, shared.type, shared.stream);
+  const float one = 1;
+  const float zero = 0;
+  const cudaDataType_t type = blas_type(shared.type);
+  const double ms = median_ms(shared.context, [&] {
+    CHECK_CUBLAS(cublasGemmEx(shared.blas.get, CUBLAS_OP_N, CUBLAS_OP_N, kMatrixSize, kMatrixSize,
+                              kMatrixSize, &one, a.data(), type, kMatrixSize, b.data(), type,
+                              kMatrixSize, &zero, c.data(), type, kMatrixSize,
+                              blas_compute(shared.context.precision), CUBLAS_GEMM_DEFAULT));
+  });
+  roofs.matrix_size = kMatrixSize;
+  roofs.matrix_tflops = 2.0 * kMatrixSize * kMatrixSize * kMatrixSize / ms / 1e9;
+}
+
+}  // namespace
+
+Roofs measure_roofs(Shared& shared) {
+  Roofs roofs;
+  measure_copy(shared, roofs);
+  measure_matrix(shared, roofs);
+  return roofs;
+}
+
+}  // namespace shakedown::gpu

@@ -1,0 +1,20 @@
+// bin/train --layers and --kernels: trains some steps with an event behind each call, and tells
+// where their time goes.
+#pragma once
+
+#include "common/error.hpp"
+#include "common/record.hpp"
+#include "training/batches.hpp"
+#include "training/engine.hpp"
+#include "training/train_options.hpp"
+
+namespace shakedown {
+
+class MpiSession;
+
+/// Writes the records and tells people what rank 0 measured. Throws UsageError where rank 0
+/// computes nothing, FailError when the loss is not finite any more. Every rank calls it.
+ExitCode run_layers(Engine& engine, BatchSource& batches, const TrainOptions& options,
+                    const Json& identity, const MpiSession& session, Record& record);
+
+}  // namespace shakedown
