@@ -54,6 +54,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
            "statistics: norms' statistics in the convolutions that compute what they normalise; "
            "auto: where that is faster")
       .one_of({"auto", "none", "statistics"});
+  options.add("--recompute", values.recompute,
+              "saves memory: activations inside blocks are rebuilt in backward instead of kept");
   options
       .add("--plan-cache", values.plan_cache,
            "file of the algorithms found fastest, so that a later run need not time them; off")
@@ -94,6 +96,8 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
   const UnitContext context{device_, stream_, settings_.precision, table_, weights_,
                             plan_,   log_,    settings_.tuning};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
+  if (settings.recompute && !units_->rebuilds())
+    throw UsageError(fmt::format("--recompute: not on the {} backend", name_of(device.kind())));
   device_.zero(metrics_.data(), metrics_.bytes(), stream_);
   build_units();
   plan_.place();
@@ -140,6 +144,16 @@ struct Network::Build {
     return net.plan_.reserve(name, net.units_->activation_bytes(shape), when.forward,
                              when.backward);
   }
+  /// Read by the next unit alone, which finds it elsewhere in its backward pass.
+  const Slot* passing_output(const std::string& name, const ActivationShape& shape, int unit) {
+    return net.plan_.reserve(name, net.units_->activation_bytes(shape), moments(unit).forward,
+                             moments(unit + 1).forward);
+  }
+  const Slot* rebuilt_output(const std::string& name, const ActivationShape& shape, int unit) {
+    const int moment = moments(unit + 1).backward;
+    return net.plan_.reserve(name + " rebuilt", net.units_->activation_bytes(shape), moment,
+                             moment);
+  }
   /// Made by unit `from` in its backward pass, read by unit `to` in its own.
   const Slot* gradient(const std::string& name, const ActivationShape& shape, int from, int to) {
     return net.plan_.reserve(name, net.units_->activation_bytes(shape), moments(from).backward,
@@ -184,18 +198,23 @@ void Network::build_units() {
     const ActivationShape block_shape = x_shape;
     const Addends block_dx = dx;
     const Slot* dinput = dx.first;
+    const Slot* rebuilt = nullptr;  // x, where it is
     blocks_.emplace_back();
     for (std::size_t i = 0; i < block.path.size(); ++i) {
       ++unit;
       const bool last = i + 1 == block.path.size();
       const NormedConv layer = normed(block.path[i], x_shape);
       const Slot* const path_input = x;
+      const Slot* const rebuilt_input = rebuilt;
+      const std::string& name = block.path[i].norm;
       x_shape = layer.conv.y();
-      x = build.output(block.path[i].norm, x_shape, unit);
+      const bool keeps = last || !settings_.recompute;
+      x = keeps ? build.output(name, x_shape, unit) : build.passing_output(name, x_shape, unit);
+      rebuilt = keeps ? nullptr : build.rebuilt_output(name, x_shape, unit);
       if (!last) {
-        const Slot* dy = build.gradient(block.path[i].norm + " dy", x_shape, unit + 1, unit);
-        blocks_.back().push_back(
-            units_->conv_norm({build.moments(unit), layer, path_input, x, dy, dinput}));
+        const Slot* dy = build.gradient(name + " dy", x_shape, unit + 1, unit);
+        blocks_.back().push_back(units_->conv_norm(
+            {build.moments(unit), layer, path_input, x, dy, dinput, rebuilt_input, rebuilt}));
         dinput = dy;
         continue;
       }
@@ -205,9 +224,9 @@ void Network::build_units() {
       } else {
         dx = {build.gradient("head dx", x_shape, unit + 1, unit), nullptr};
       }
-      ConvNormAddSpec spec{build.moments(unit), layer, path_input, block_input,
-                           std::nullopt,        x,     dx,         dinput,
-                           block_dx.second};
+      ConvNormAddSpec spec{
+          build.moments(unit), layer,        path_input, block_input, std::nullopt, x, dx, dinput,
+          block_dx.second,     rebuilt_input};
       if (block.shortcut) spec.shortcut_layer = normed(*block.shortcut, block_shape);
       blocks_.back().push_back(units_->conv_norm_add(spec));
     }
@@ -250,7 +269,10 @@ void Network::forward(int block, Pass pass) {
 void Network::backward(int block) {
   auto& units = blocks_.at(static_cast<std::size_t>(block));
   log_.begin(Phase::backward);
-  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) (*unit)->backward();
+  for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+    if (const auto before = std::next(unit); before != units.rend()) (*before)->rebuild();
+    (*unit)->backward();
+  }
 }
 
 void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) {

@@ -26,6 +26,7 @@ struct ModelOptions {
   double label_smoothing = 0;
   bool autotune = true;
   bool deterministic = false;
+  bool recompute = false;
   std::string fusion = "auto";
   std::string plan_cache = "auto";
 };
@@ -38,6 +39,7 @@ struct NetworkSettings {
   int classes = 1000;
   Precision precision = Precision::fp32;
   float label_smoothing = 0;
+  bool recompute = false;  // activations inside blocks are not kept for backward but rebuilt
   Tuning tuning;
 };
 /// Of what was asked for.

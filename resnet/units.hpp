@@ -37,6 +37,8 @@ class Unit {
   virtual void bind() = 0;
   virtual void forward(Pass pass) = 0;
   virtual void backward() = 0;
+  /// Before the backward pass of the unit that reads y: makes it again, where it was not kept.
+  virtual void rebuild() {}
 };
 
 /// When a unit runs, as moments of the memory plan.
@@ -77,6 +79,9 @@ struct ConvNormSpec {
   const Slot* y = nullptr;
   const Slot* dy = nullptr;  // inside a block: always one tensor
   const Slot* dx = nullptr;
+  // Where memory is saved: x and y as they are rebuilt for backward. Null: they were kept.
+  const Slot* rebuilt_x = nullptr;
+  const Slot* rebuilt_y = nullptr;
 };
 
 /// y = relu(norm(conv(x)) + s): s is the block's input, or norm(conv(input)).
@@ -90,6 +95,7 @@ struct ConvNormAddSpec {
   Addends dy;
   const Slot* dx = nullptr;
   const Slot* dshortcut = nullptr;  // gradient of the block's input through the shortcut
+  const Slot* rebuilt_x = nullptr;  // as of ConvNormSpec
 };
 
 /// What the head counts; sums over the samples with a label (>= 0).
@@ -156,6 +162,8 @@ class UnitFactory {
   virtual std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
   virtual std::unique_ptr<Unit> head(const HeadSpec& spec) = 0;
 
+  /// Whether units can rebuild what is not kept.
+  virtual bool rebuilds() const { return false; }
   /// All units are bound.
   virtual void bound() {}
 

@@ -107,6 +107,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
                       classes,
                       parse_precision(options.model.precision, backend.kind),
                       static_cast<float>(options.model.label_smoothing),
+                      options.model.recompute,
                       tuning_of(options.model)};
   settings.optimizer = options.optimizer;
   settings.strategy = options.strategy;

@@ -12,18 +12,20 @@ class GpuConvNorm final : public Unit {
     dz_ = plan.reserve("dz", y.count() * size_of(shared.type), backward, backward);
     sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 2) * sizeof(float), backward,
                          backward);
-    convolution_ =
-        std::make_unique<NormedConvolution>(shared, spec.layer, spec.when, spec.x, dz_, spec.dx);
+    convolution_ = std::make_unique<NormedConvolution>(
+        shared, spec.layer, spec.when, spec.x, spec.rebuilt_x != nullptr ? spec.rebuilt_x : spec.x,
+        dz_, spec.dx);
   }
 
   void bind() override { convolution_->bind(); }
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    run("normalise_relu", 2, [&] {
-      normalise_relu(convolution_->z(), convolution_->vectors(), spec_.y->data(),
-                     convolution_->shape(), shared_.type, shared_.stream);
-    });
+    normalise_to(*spec_.y);
+  }
+
+  void rebuild() override {
+    if (spec_.rebuilt_y != nullptr) normalise_to(*spec_.rebuilt_y);
   }
 
   void backward() override {
@@ -41,6 +43,13 @@ class GpuConvNorm final : public Unit {
   }
 
  private:
+  void normalise_to(const Slot& y) const {
+    run("normalise_relu", 2, [&] {
+      normalise_relu(convolution_->z(), convolution_->vectors(), y.data(), convolution_->shape(),
+                     shared_.type, shared_.stream);
+    });
+  }
+
   /// A kernel that moves so many tensors.
   template <class Body>
   void run(const char* kernel, int tensors, Body&& body) const {

@@ -14,11 +14,13 @@ class GpuConvNormAdd final : public Unit {
     dz_ = plan.reserve("dz", bytes, when.backward, when.backward);  // of one norm after the other
     sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
                          when.backward, when.backward);
-    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, dz_, spec.dx);
+    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x,
+                                                spec.rebuilt_x != nullptr ? spec.rebuilt_x : spec.x,
+                                                dz_, spec.dx);
     if (spec.shortcut_layer) {
       dsum_ = plan.reserve("dsum", bytes, when.backward, when.backward);
-      projection_ = std::make_unique<NormedConvolution>(shared, *spec.shortcut_layer, when,
-                                                        spec.shortcut, dz_, spec.dshortcut);
+      projection_ = std::make_unique<NormedConvolution>(
+          shared, *spec.shortcut_layer, when, spec.shortcut, spec.shortcut, dz_, spec.dshortcut);
     } else {
       dsum_ = spec.dshortcut;  // the identity hands the gradient on as it is
     }

@@ -17,10 +17,12 @@ bool may_take_sums(const Tuning& tuning, const ConvShape& conv) {
 }  // namespace
 
 NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
-                                     const Slot* x, const Slot* dz, const Slot* dx)
+                                     const Slot* x, const Slot* kept_x, const Slot* dz,
+                                     const Slot* dx)
     : shared_(shared),
       layer_(layer),
       x_(x),
+      kept_x_(kept_x),
       dz_(dz),
       dx_(dx),
       forward_(shared, ConvKind::forward, layer),
@@ -56,7 +58,7 @@ void NormedConvolution::bind() {
   bind_sums(buffers);
   if (backward_data_)
     backward_data_->bind({dx_->data(), w, dz_->data()}, backward_workspace_->data());
-  backward_weights_.bind({x_->data(), weights.gradient(layer_.weight), dz_->data()},
+  backward_weights_.bind({kept_x_->data(), weights.gradient(layer_.weight), dz_->data()},
                          backward_workspace_->data());
 }
 

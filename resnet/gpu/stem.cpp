@@ -16,7 +16,7 @@ class GpuStem final : public Unit {
     sums_ = plan.reserve("stem sums", reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
                          when.backward, when.backward);
     convolution_ =
-        std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, dz_, nullptr);
+        std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, spec.x, dz_, nullptr);
   }
 
   void bind() override { convolution_->bind(); }

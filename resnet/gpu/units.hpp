@@ -132,9 +132,10 @@ class Convolution {
 /// is the unit's.
 class NormedConvolution {
  public:
-  /// `dx` may be null: the gradient of x is not needed. `dz` is where backward finds z's gradient.
+  /// Backward reads x from `kept_x` and z's gradient from `dz`. `dx` may be null: the gradient of x
+  /// is not needed.
   NormedConvolution(Shared& shared, const NormedConv& layer, Moments when, const Slot* x,
-                    const Slot* dz, const Slot* dx);
+                    const Slot* kept_x, const Slot* dz, const Slot* dx);
 
   void bind();
   void forward(Pass pass);
@@ -154,6 +155,7 @@ class NormedConvolution {
   Shared& shared_;
   NormedConv layer_;
   const Slot* x_;
+  const Slot* kept_x_;
   const Slot* dz_;
   const Slot* dx_;
   const Slot* z_;
