@@ -15,7 +15,7 @@
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/cudnn.hpp"
-#include "resnet/gpu/plan_cache.hpp"
+#include "resnet/plan_cache.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/units.hpp"
 

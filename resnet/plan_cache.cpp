@@ -1,4 +1,4 @@
-#include "resnet/gpu/plan_cache.hpp"
+#include "resnet/plan_cache.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-namespace shakedown::gpu {
+namespace shakedown {
 namespace {
 
 using Plans = std::map<std::string, std::string>;
@@ -67,4 +67,4 @@ bool PlanCache::save() {
   return false;
 }
 
-}  // namespace shakedown::gpu
+}  // namespace shakedown

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace shakedown::gpu {
+namespace shakedown {
 
 class PlanCache {
  public:
@@ -31,4 +31,4 @@ class PlanCache {
   bool new_ = false;
 };
 
-}  // namespace shakedown::gpu
+}  // namespace shakedown

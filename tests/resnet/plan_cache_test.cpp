@@ -1,0 +1,90 @@
+#include "resnet/plan_cache.hpp"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/catch.hpp"
+
+namespace shakedown {
+namespace {
+
+/// A file in a directory that is yet to be made; both are gone in the end.
+class Place {
+ public:
+  Place()
+      : root_(std::filesystem::temp_directory_path() /
+              ("plan_cache_test." + std::to_string(getpid()))) {}
+  ~Place() { std::filesystem::remove_all(root_); }
+  std::string file() const { return root_ / "shakedown" / "plans.json"; }
+  std::string read() const {
+    std::ifstream in(file());
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  void write(const std::string& text) const { std::ofstream(file()) << text; }
+
+ private:
+  std::filesystem::path root_;
+};
+
+void keep(const Place& place, const std::string& machine, const std::string& convolution,
+          const std::string& plan) {
+  PlanCache cache(place.file(), machine);
+  cache.keep(convolution, plan);
+  REQUIRE(cache.save());
+}
+
+}  // namespace
+
+TEST_CASE("plans are found again by the same build on the same kind of machine", "[plans]") {
+  const Place place;
+  keep(place, "H200, cuDNN 9", "conv a", "engine 1");
+  keep(place, "H200, cuDNN 9", "conv b", "");  // known to be not worth it
+  const PlanCache again(place.file(), "H200, cuDNN 9");
+  CHECK(again.find("conv a") == "engine 1");
+  CHECK(again.find("conv b") == "");
+  CHECK_FALSE(again.find("conv c"));
+  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 10").find("conv a"));
+}
+
+TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
+  const Place place;
+  PlanCache slow(place.file(), "machine");
+  keep(place, "machine", "conv a", "engine 1");
+  slow.keep("conv b", "engine 2");
+  REQUIRE(slow.save());
+  const PlanCache again(place.file(), "machine");
+  CHECK(again.find("conv a") == "engine 1");
+  CHECK(again.find("conv b") == "engine 2");
+}
+
+TEST_CASE("a damaged file is as none, and is made anew", "[plans]") {
+  const Place place;
+  keep(place, "machine", "conv a", "engine 1");
+  const std::string whole = place.read();
+  std::string changed = whole;
+  changed.replace(changed.find("engine 1"), 8, "engine 7");
+  for (const std::string& text : {std::string(), whole.substr(0, whole.size() / 2), changed,
+                                  std::string("[1, 2]"), std::string("{\"machine\": 3}")}) {
+    CAPTURE(text);
+    place.write(text);
+    CHECK_FALSE(PlanCache(place.file(), "machine").find("conv a"));
+    keep(place, "machine", "conv a", "engine 1");
+    CHECK(PlanCache(place.file(), "machine").find("conv a") == "engine 1");
+  }
+}
+
+TEST_CASE("a cache that cannot be written is no error, and none is kept without a file",
+          "[plans]") {
+  PlanCache nowhere("/proc/nowhere/plans.json", "machine");
+  nowhere.keep("conv a", "engine 1");
+  CHECK(nowhere.find("conv a") == "engine 1");
+  CHECK_FALSE(nowhere.save());
+  PlanCache none("", "machine");
+  none.keep("conv a", "engine 1");
+  CHECK(none.save());
+}
+
+}  // namespace shakedown
