@@ -106,7 +106,7 @@ class Device {
   void restart_peak() { peak_ = allocated_; }
 
  protected:
-  /// Throws UsageError naming the bytes needed and free when there is not enough.
+  /// Throws OutOfMemory naming the bytes needed and free when there is not enough.
   virtual void* allocate(std::size_t bytes, Place place) = 0;
   virtual void release(void* memory, Place place) noexcept = 0;
 

@@ -32,6 +32,10 @@ struct FailError : Error {
 struct UsageError : Error {
   explicit UsageError(const std::string& what) : Error(ExitCode::usage, what) {}
 };
+/// Memory that was asked for is not there.
+struct OutOfMemory : UsageError {
+  using UsageError::UsageError;
+};
 struct InconclusiveError : Error {
   explicit InconclusiveError(const std::string& what) : Error(ExitCode::inconclusive, what) {}
 };

@@ -63,6 +63,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
 }
 
 Tuning tuning_of(const ModelOptions& options) {
+  if (options.deterministic && options.fusion == "statistics")
+    throw UsageError(
+        "--fusion statistics: its sums differ from run to run, not with --deterministic");
   Tuning tuning;
   tuning.autotune = options.autotune;
   tuning.deterministic = options.deterministic;

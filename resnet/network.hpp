@@ -108,6 +108,8 @@ class Network {
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }
   const MemoryPlan& plan() const { return plan_; }
+  /// After allocate().
+  FusedNorms fused_norms() const { return units_->fused_norms(); }
   /// Tells of what batches, forward and backward enqueue, where it is asked to.
   WorkLog& work_log() { return log_; }
   /// See UnitFactory.

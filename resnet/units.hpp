@@ -140,6 +140,12 @@ struct Tuning {
   std::string cache;  // file of what was timed before, or empty
 };
 
+/// Convolutions with a norm, and those of them that take the norm's statistics.
+struct FusedNorms {
+  int fused = 0;
+  int all = 0;
+};
+
 /// What a backend needs to make the units of one network.
 struct UnitContext {
   Device& device;
@@ -164,6 +170,8 @@ class UnitFactory {
 
   /// Whether units can rebuild what is not kept.
   virtual bool rebuilds() const { return false; }
+  /// Of the units that are bound.
+  virtual FusedNorms fused_norms() const { return {}; }
   /// All units are bound.
   virtual void bound() {}
 

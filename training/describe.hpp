@@ -13,4 +13,7 @@ std::string describe(const Engine& engine);
 /// What runs, on what, with which batch; and why steps are not graphs where they could be.
 std::string headline(const Engine& engine, const Backend& backend, const std::string& data);
 
+/// What was found fastest, and what starting from a file had to say; after Engine::allocate().
+std::string text_of_start(const Engine& engine);
+
 }  // namespace shakedown

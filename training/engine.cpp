@@ -30,58 +30,13 @@ Engine::Engine(const EngineSettings& settings, Backend& backend)
 void Engine::allocate(int ranks_on_device) {
   check_memory(ranks_on_device);
   restart();  // before the convolutions are tuned: zero weights would run faster
-  if (!computes()) return;
-  for (int block = 0; block < network_.blocks(); ++block)
-    strategy_->before_forward(block);  // where blocks take turns, weights are there only then
-  finish();
-  if (graphs_) graphs_->drop();
-  network_.allocate();
-}
-
-std::size_t Engine::bytes_needed(const Network& network) const {
-  // Room for what libraries take when they are first used.
-  const std::size_t aside =
-      device().kind() == BackendKind::gpu ? std::size_t{512} << 20 : std::size_t{64} << 20;
-  const auto batches = static_cast<std::size_t>(settings_.batches_held);
-  return network.activation_bytes() + batches * batch_bytes(network.settings()) + aside;
-}
-
-void Engine::check_memory(int ranks_on_device) const {
-  const auto share = device().memory().free_bytes / static_cast<std::size_t>(ranks_on_device);
-  const auto batch = settings_.network.batch_size;
-  const std::size_t needed = bytes_needed(network_);
-  float fits = needed <= share || !computes() ? 1 : 0;
-  const bool mine = fits > 0;
-  const View flag(&fits, 1, DataType::float32, Place::host);
-  backend_.host->all_reduce(flag, flag, Reduction::min, *stream_);
-  if (fits > 0) return;
-  if (mine)
-    throw UsageError(fmt::format("--batch-size {}: another rank has too little memory", batch));
-
-  // Weights are allocated already. What a batch needs is planned, not guessed: workspaces do not
-  // grow with it.
-  int largest = 0;
-  for (int too_large = batch; too_large - largest > 1 + largest / 64;) {
-    NetworkSettings smaller = settings_.network;
-    smaller.batch_size = (largest + too_large) / 2;
-    const Network planned(smaller, device(), *stream_, nullptr);
-    (bytes_needed(planned) <= share ? largest : too_large) = smaller.batch_size;
+  if (computes()) {
+    for (int block = 0; block < network_.blocks(); ++block)
+      strategy_->before_forward(block);  // where blocks take turns, weights are there only then
+    finish();
   }
-  std::string help;
-  if (device().kind() == BackendKind::gpu && size_of(compute_type(settings_.network.precision)) > 2)
-    help += "; --amp (fp16) takes about half";
-  if (largest > 0)
-    help += fmt::format("; --accumulate {} with a smaller batch keeps as many images an update",
-                        (batch + largest - 1) / largest);
-  for (const StrategyEntry& entry : strategies())
-    if (entry.name == std::string("fsdp")) help += "; --strategy fsdp shares the weights' memory";
-  throw UsageError(fmt::format("--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
-                               readable_bytes(static_cast<double>(needed)),
-                               name_of(device().kind()), readable_bytes(static_cast<double>(share)),
-                               largest > 0
-                                   ? fmt::format("The largest batch that fits is about {}", largest)
-                                   : std::string("Not even one image fits"),
-                               help));
+  if (graphs_) graphs_->drop();
+  allocate_activations();
 }
 
 void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "common/error.hpp"
 #include "resnet/network.hpp"
 #include "training/optimizer.hpp"
 #include "training/step_graphs.hpp"
@@ -27,15 +28,23 @@ struct EngineSettings {
   int batches_held = 1;      // that the caller will allocate on the device
 };
 
+/// Thrown on every rank.
+struct BatchTooLarge : OutOfMemory {
+  using OutOfMemory::OutOfMemory;
+};
+
 class Engine {
  public:
   /// Plans everything; activations are allocated by allocate().
   Engine(const EngineSettings& settings, Backend& backend);
 
-  /// Collective. Throws UsageError on every rank when the batch does not fit on one, with the bytes
-  /// needed and free there and the largest batch that fits. `ranks_on_device` share the device's
-  /// memory.
+  /// Collective. Throws BatchTooLarge on every rank when the batch does not fit on one, with the
+  /// bytes needed and free there and the largest batch that fits. `ranks_on_device` share the
+  /// device's memory.
   void allocate(int ranks_on_device);
+  /// Collective, in the place of allocate(): the largest batch, up to `most`, that would fit by the
+  /// plan on every rank into this share of the free memory; 0 where none does.
+  int largest_batch(int ranks_on_device, int most, double share_of_free) const;
 
   /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
   /// backward, exchange and update, or on a rank that does not compute its part in them. Waits only
@@ -98,8 +107,14 @@ class Engine {
   std::size_t state_bytes() const { return optimizer_.bytes() + sum_.bytes(); }
 
  private:
+  // engine_memory.cpp
   std::size_t bytes_needed(const Network& network) const;
+  std::size_t share_of_memory(int ranks_on_device) const;
+  int largest_batch(std::size_t limit, int most) const;
+  bool on_all_ranks(bool mine) const;
   void check_memory(int ranks_on_device) const;
+  void allocate_activations();
+
   bool scales_loss() const;
   void wait_for_room();
   void end_step();

@@ -49,6 +49,8 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   session.barrier();
 
   StepCalls measured;
+  measured.roofs = engine.network().measure_roofs();
+  session.barrier();
   measured.logged_steps = logged;
   measured.step_ms = median_step_ms(engine, options.iterations, step);
   session.barrier();
@@ -65,8 +67,6 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
     measured.calls_ms = median_sum_ms(works, logged);
   }
   check_loss({{"loss_first", loss_first}, {"loss_last", mean_loss(engine, session)}});
-  session.barrier();
-  measured.roofs = engine.network().measure_roofs();
   return measured;
 }
 

@@ -6,6 +6,7 @@
 
 #include "common/program.hpp"
 #include "training/certificate.hpp"
+#include "training/max_batch.hpp"
 #include "training/profile.hpp"
 #include "training/throughput.hpp"
 #include "training/trace_file.hpp"
@@ -40,13 +41,16 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   const Trace trace =  // which trains on
       trace_steps(engine, batches, steps_to_trace(options.iterations), learning_rate, session);
   step.update(exchange_fields(trace));
+  if (options.max_batch) step.update(largest_batch_fields(engine.device(), session));
   record.write("step", merged(identity, step));
   const Json breakdown = breakdown_fields(trace, nullptr);
   record.write("breakdown", merged(identity, breakdown));
   std::vector<Json> buckets;
   if (engine.strategy_entry().ranks_agree) buckets = bucket_fields(trace);
   for (const Json& bucket : buckets) record.write("bucket", merged(identity, bucket));
-  say(session, summary_of_step(step) + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
+  std::string summary = summary_of_step(step);
+  if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
+  say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
   write_if_asked(options, trace, session);
   check_loss(step);
   return result;

@@ -7,6 +7,7 @@
 #include "training/describe.hpp"
 #include "training/epochs.hpp"
 #include "training/layers_run.hpp"
+#include "training/max_batch.hpp"
 #include "training/throughput.hpp"
 #include "training/throughput_run.hpp"
 #include "training/train_options.hpp"
@@ -16,7 +17,6 @@ namespace shakedown {
 namespace {
 
 ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  check_together(options);
   TrainingData data(options);
   data.check_ranks_agree(session);
   Engine engine(engine_settings(options, backend, data.classes()), backend);
@@ -29,7 +29,7 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     if (!path.empty() && session.is_root()) check_writable(path);
   engine.allocate(backend.kind == BackendKind::cpu ? session.local_size() : 1);
   check_ranks_agree(engine, session, "at the start");
-  say(session, engine.load_remark());
+  say(session, text_of_start(engine));
   data.open(engine.settings().network, backend, engine.stream());
 
   const Json identity = identity_of(engine.settings(), backend, data.name());
@@ -54,11 +54,16 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
   declare_options(set, options);
   if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  check_together(set, options);
 
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
-  return recorded(record, [&] { return run(options, backend, session, record); });
+  const auto run_with = [&](const TrainOptions& o) { return run(o, backend, session, record); };
+  return recorded(record, [&] {
+    return options.max_batch ? at_largest_batch(options, backend, session, run_with)
+                             : run_with(options);
+  });
 }
 
 }  // namespace

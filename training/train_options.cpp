@@ -77,17 +77,27 @@ void declare_options(OptionSet& options, TrainOptions& values) {
               "layer's time against what the device could do");
   options.add("--kernels", values.kernels,
               "the same by kernel: time, bandwidth against a copy's, TFLOP/s");
+  options.add("--max-batch", values.max_batch,
+              "the throughput run at the largest batch a rank that the memory holds");
+  options
+      .add("--max-batch-limit", values.max_batch_limit, "images a rank: --max-batch tries no more")
+      .at_least(1)
+      .default_text("4096 on cpu");
 }
 
-void check_together(const TrainOptions& options) {
-  for (const auto& [name, on] :
-       {std::pair{"--layers", options.layers}, std::pair{"--kernels", options.kernels}}) {
-    if (!on) continue;
-    for (const auto& [other, given] :
-         {std::pair{"--epochs", options.epochs >= 0}, std::pair{"--save", !options.save.empty()},
-          std::pair{"--trace", !options.trace.empty()}})
-      if (given) throw UsageError(fmt::format("{} measures only: not with {}", name, other));
-  }
+void check_together(const OptionSet& set, const TrainOptions& options) {
+  const auto refuse = [&](const char* option, const std::vector<const char*>& others,
+                          const char* why) {
+    for (const char* other : others)
+      if (set.given(other)) throw UsageError(fmt::format("{} {}: not with {}", option, why, other));
+  };
+  for (const auto& [option, on] :
+       {std::pair{"--layers", options.layers}, std::pair{"--kernels", options.kernels}})
+    if (on)
+      refuse(option, {"--epochs", "--save", "--trace", "--max-batch"}, "measures calls alone");
+  if (options.max_batch)
+    refuse("--max-batch", {"--epochs", "--batch-size", "--global-batch"},
+           "is a throughput run at the batch that it finds");
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {

@@ -44,14 +44,16 @@ struct TrainOptions {
   bool describe = false;
   bool layers = false;
   bool kernels = false;
+  bool max_batch = false;
+  int max_batch_limit = 0;  // 0: the backend's
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
 /// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
 void declare_step_options(OptionSet& options, TrainOptions& values);
 
-/// Throws UsageError where options do not go together.
-void check_together(const TrainOptions& options);
+/// Throws UsageError where options do not go together. `set` parsed them.
+void check_together(const OptionSet& set, const TrainOptions& options);
 
 /// Settings that follow from the options, the backend and the classes of the data.
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);

@@ -80,8 +80,8 @@ class CpuDevice final : public Device {
     const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* memory = std::aligned_alloc(alignment, rounded);
     if (memory == nullptr)
-      throw UsageError(fmt::format("out of memory: {} more needed, {} free", readable_bytes(bytes),
-                                   readable_bytes(this->memory().free_bytes)));
+      throw OutOfMemory(fmt::format("out of memory: {} more needed, {} free", readable_bytes(bytes),
+                                    readable_bytes(this->memory().free_bytes)));
     if (alignment == kLargePage) madvise(memory, rounded, MADV_HUGEPAGE);
     return memory;
   }

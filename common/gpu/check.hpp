@@ -11,6 +11,10 @@ namespace shakedown::gpu {
 
 inline void check_cuda(cudaError_t status, const char* expression, const char* file, int line) {
   if (status == cudaSuccess) return;
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the error is not sticky
+    throw OutOfMemory(std::string("out of GPU memory: ") + expression);
+  }
   throw_library_error("CUDA", expression, file, line,
                       std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status));
 }

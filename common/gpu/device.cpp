@@ -185,10 +185,11 @@ class CudaDevice final : public Device {
         place == Place::device ? cudaMalloc(&memory, bytes) : cudaMallocHost(&memory, bytes);
     if (status == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // the error is not sticky
-      throw UsageError(fmt::format("out of {} memory: {} more needed, {} free",
-                                   place == Place::device ? "GPU" : "pinned host",
-                                   readable_bytes(static_cast<double>(bytes)),
-                                   readable_bytes(static_cast<double>(this->memory().free_bytes))));
+      throw OutOfMemory(
+          fmt::format("out of {} memory: {} more needed, {} free",
+                      place == Place::device ? "GPU" : "pinned host",
+                      readable_bytes(static_cast<double>(bytes)),
+                      readable_bytes(static_cast<double>(this->memory().free_bytes))));
     }
     CHECK_CUDA(status);
     return memory;

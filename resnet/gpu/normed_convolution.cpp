@@ -29,6 +29,7 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
       backward_weights_(shared, ConvKind::backward_weights, layer) {
   if (may_take_sums(shared.context.tuning, layer.conv))
     forward_with_sums_.emplace(shared, ConvKind::forward_with_sums, layer);
+  ++shared.norms.all;
   if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
   const std::string name = name_of_weights(shared, layer);
   MemoryPlan& plan = shared.context.plan;
@@ -65,15 +66,17 @@ void NormedConvolution::bind() {
 /// Takes the sums while z is computed where that is faster than afterwards; layers that convolve
 /// alike, and later runs, are not timed again.
 void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
+  if (takes_sums_) --shared_.norms.fused;  // bound again
   takes_sums_ = forward_with_sums_ && forward_with_sums_->exists();
   if (!takes_sums_) return;
   forward_with_sums_->bind(buffers, workspace_->data());
   const bool timed = forward_.ms() > 0 && forward_with_sums_->ms() > 0;
-  if (shared_.context.tuning.fusion == Fusion::statistics || !timed) return;
-  const double statistics = shared_.time([&] { take_statistics(); });
-  if (forward_with_sums_->ms() < forward_.ms() + statistics) return;
-  forward_with_sums_->give_up();
-  takes_sums_ = false;
+  if (shared_.context.tuning.fusion != Fusion::statistics && timed &&
+      forward_with_sums_->ms() >= forward_.ms() + shared_.time([&] { take_statistics(); })) {
+    forward_with_sums_->give_up();
+    takes_sums_ = false;
+  }
+  if (takes_sums_) ++shared_.norms.fused;
 }
 
 NormParameters NormedConvolution::parameters() const {

@@ -15,8 +15,8 @@
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/cudnn.hpp"
-#include "resnet/plan_cache.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
+#include "resnet/plan_cache.hpp"
 #include "resnet/units.hpp"
 
 namespace shakedown::gpu {
@@ -92,6 +92,7 @@ struct Shared {
   DnnHandle dnn;
   BlasHandle blas;
   PlanCache cache;
+  FusedNorms norms;
 
  private:
   using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;

@@ -206,6 +206,48 @@ class Layers(Folder):
                     "--layers", "parameter-server", "rank 0")
 
 
+class MaxBatch(Folder):
+    SHAPE = ["--model", "resnet18", "--image-size", 32, "--classes", 10]
+
+    def test_the_largest_batch_is_measured_and_recorded(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, *self.SHAPE, "--iterations", 2, "--warmup", 1, "--max-batch",
+                     "--max-batch-limit", 12, "--record", record, ranks=2)
+        self.expect(result, 0, "largest batch by the plan: 12 a rank", "no larger one was tried",
+                    "batch 12 a rank, 24 globally", "images/s", "max batch 12 a rank")
+        step = next(line for line in read_record(record) if line["kind"] == "step")
+        self.assertEqual(step["batch_size"], 12)
+        self.assertIs(step["max_batch"], True)
+        self.assertEqual(len(step["device_memory_bytes"]), 2)
+        share = 100 * max(a / b for a, b in zip(step["peak_memory_bytes"],
+                                                step["device_memory_bytes"]))
+        self.assertIn(f"{share:.1f} % of a device's", result.stdout)
+
+    def test_the_memory_bounds_it(self):
+        # more than a gigabyte an image; only planned
+        arguments = ["--model", "resnet152", "--image-size", 640, "--describe", "--max-batch"]
+        found = r"largest batch by the plan: (\d+) a rank"
+        result = run(TRAIN, *arguments)
+        self.expect(result, 0, "memory of a rank, batch")
+        batch = int(re.search(found, result.stdout)[1])
+        self.assertIn(f"memory of a rank, batch {batch},", result.stdout)
+        if "80 % of its free memory" in result.stdout:  # the cpu backend, whose ranks share it
+            meminfo = pathlib.Path("/proc/meminfo").read_text()
+            free = int(re.search(r"MemAvailable: +(\d+)", meminfo)[1]) * 1024
+            plan = re.search(r"activations and their gradients +([\d.]+) GiB", result.stdout)
+            self.assertLess(float(plan[1]) * 2 ** 30, free)
+            self.assertGreater(float(plan[1]) * 2 ** 30, 0.4 * free)
+            half = int(re.search(found, run(TRAIN, *arguments, ranks=2).stdout)[1])
+            self.assertAlmostEqual(half, batch / 2, delta=1 + batch / 8)
+
+    def test_what_it_does_not_go_with_is_refused(self):
+        for option in ("--epochs", "--batch-size", "--global-batch"):
+            self.expect(run_bare(TRAIN, *self.SHAPE, "--max-batch", option, 4), 2, "--max-batch",
+                        option)
+        self.expect(run_bare(TRAIN, *self.SHAPE, "--max-batch", "--layers"), 2, "--max-batch",
+                    "--layers")
+
+
 class Epochs(Folder):
     def setUp(self):
         super().setUp()

@@ -1,0 +1,136 @@
+#include "training/max_batch.hpp"
+
+#include <limits>
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "training/engine.hpp"
+#include "training/memory_search.hpp"
+
+namespace shakedown {
+namespace {
+
+/// What was asked of a made-up plan.
+struct Asked {
+  std::vector<int> batches;
+  int largest(std::size_t limit, int most, const std::function<std::size_t(int)>& bytes_of) {
+    return largest_fitting(limit, most, [&](int batch) {
+      REQUIRE(batch >= 1);
+      REQUIRE(batch <= most);
+      batches.push_back(batch);
+      return bytes_of(batch);
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the largest batch whose bytes fit", "[max_batch]") {
+  // a part that does not grow, and steps of workspaces
+  const auto bytes_of = [](int batch) {
+    const auto n = static_cast<std::size_t>(batch);
+    return 1000000 + 700 * n + n / 64 * 5000;
+  };
+  for (const std::size_t limit :
+       {1000700UL, 1001399UL, 1001400UL, 1500000UL, 9876543UL, 40000000UL}) {
+    INFO(limit);
+    Asked asked;
+    const int found = asked.largest(limit, 1 << 20, bytes_of);
+    CHECK(bytes_of(found) <= limit);
+    CHECK(bytes_of(found + 1) > limit);
+    CHECK(asked.batches.size() <= 24);
+  }
+}
+
+TEST_CASE("a plan that is a straight line is asked a few times only", "[max_batch]") {
+  Asked asked;
+  CHECK(asked.largest(140000000000, 1 << 20, [](int batch) {
+    return std::size_t{600000000} + static_cast<std::size_t>(batch) * 85000000;
+  }) == 1640);
+  CHECK(asked.batches.size() <= 6);
+}
+
+TEST_CASE("no batch fits, or only one, or all that are looked at", "[max_batch]") {
+  const auto line = [](int batch) { return static_cast<std::size_t>(batch) * 100; };
+  CHECK(Asked().largest(99, 50, line) == 0);
+  CHECK(Asked().largest(100, 50, line) == 1);
+  CHECK(Asked().largest(199, 50, line) == 1);
+  CHECK(Asked().largest(200, 50, line) == 2);
+  CHECK(Asked().largest(5000, 50, line) == 50);
+  CHECK(Asked().largest(1000000, 50, line) == 50);
+  CHECK(Asked().largest(1000000, 1, line) == 1);
+  CHECK(Asked().largest(1000000, 0, line) == 0);
+}
+
+TEST_CASE("what a plan refuses does not fit, and one image may be refused", "[max_batch]") {
+  constexpr std::size_t kRefused = std::numeric_limits<std::size_t>::max();
+  const auto up_to_700 = [](int batch) {
+    return batch == 1 || batch > 700 ? kRefused : static_cast<std::size_t>(batch);
+  };
+  Asked asked;
+  CHECK(asked.largest(1000000000, 1 << 20, up_to_700) == 700);
+  CHECK(asked.batches.size() <= 50);
+  CHECK(Asked().largest(10, 50, [](int) { return kRefused; }) == 0);
+}
+
+TEST_CASE("a batch that lacks memory all the same is stepped down from, and told", "[max_batch]") {
+  std::vector<int> tried;
+  std::vector<std::string> told;
+  const auto tell = [&](const std::string& text) { told.push_back(text); };
+  const auto fits_up_to = [&](int most) {
+    return [&tried, most](int batch) {
+      tried.push_back(batch);
+      if (batch > most) throw BatchTooLarge("no room");
+      return ExitCode::fail;
+    };
+  };
+  CHECK(stepping_down(640, false, fits_up_to(610), tell) == ExitCode::fail);
+  CHECK(tried == std::vector<int>{640, 620, 601});
+  REQUIRE(told.size() == 2);
+  CHECK_THAT(told[0], ContainsSubstring("640 a rank") && ContainsSubstring("no room") &&
+                          ContainsSubstring("now 620"));
+  CHECK_THROWS_WITH(stepping_down(3, false, fits_up_to(0), tell),
+                    ContainsSubstring("not even one image"));
+
+  const auto lacks = [](int batch) -> ExitCode {
+    if (batch > 1) throw OutOfMemory("out of memory");
+    return ExitCode::pass;
+  };
+  CHECK(stepping_down(2, true, lacks, tell) == ExitCode::pass);
+  CHECK_THROWS_WITH(stepping_down(2, false, lacks, tell), "out of memory");  // others wait
+  CHECK_THROWS_AS(stepping_down(
+                      2, true, [](int) -> ExitCode { throw UsageError("else"); }, tell),
+                  UsageError);
+}
+
+TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch]") {
+  const BackendKind kind = GENERATE(from_range(test::backends()));
+  Backend backend = test::open_backend_of(kind);
+  EngineSettings settings;
+  settings.network.architecture = find_architecture("resnet18");
+  settings.network.batch_size = 4;
+  settings.network.image_size = 32;
+  settings.network.classes = 10;
+  settings.network.tuning.autotune = false;
+  settings.strategy.strategy = "none";
+  // beside what is set aside for libraries
+  const std::size_t limit = std::size_t{kind == BackendKind::gpu ? 768U : 192U} << 20;
+  int largest = 0;
+  int ranks = 0;  // that would share the device, each with about that
+  {
+    const Engine engine(settings, backend);
+    const std::size_t free = backend.device->memory().free_bytes;
+    largest =
+        engine.largest_batch(1, 1 << 20, static_cast<double>(limit) / static_cast<double>(free));
+    ranks = static_cast<int>(free / limit);
+    CHECK(engine.largest_batch(1, 3, 0.5) == 3);
+    CHECK(engine.largest_batch(1, 1 << 20, 1e-9) == 0);
+  }
+  CHECK(largest > 10);
+  settings.network.batch_size = largest * 3 / 4;  // what is free changes meanwhile
+  CHECK_NOTHROW(Engine(settings, backend).allocate(ranks));
+  settings.network.batch_size = largest * 4 / 3;
+  CHECK_THROWS_AS(Engine(settings, backend).allocate(ranks), BatchTooLarge);
+}
+
+}  // namespace shakedown
