@@ -136,11 +136,11 @@ struct FinishTwoNormGradients {
   NormVectors vectors;
   NormParameters shortcut_parameters;
   NormVectors shortcut_vectors;
-  double count;
+  float share;
 
   __device__ void operator()(int c, const double (&sums)[3]) const {
-    finish_norm_gradient<T>(c, sums[0], sums[1], count, parameters, vectors);
-    finish_norm_gradient<T>(c, sums[0], sums[2], count, shortcut_parameters, shortcut_vectors);
+    finish_norm_gradient<T>(c, sums[0], sums[1], share, parameters, vectors);
+    finish_norm_gradient<T>(c, sums[0], sums[2], share, shortcut_parameters, shortcut_vectors);
   }
 };
 
@@ -153,7 +153,7 @@ void launch_add_relu_backward(const T* dy_a, const T* dy_b, const std::uint8_t* 
     reduce<T>(
         AddReluSums<T, kTwo, false>{
             dy_a, dy_b, mask, dsum, z, main.vectors.mean, nullptr, nullptr, {}, {}},
-        FinishNormGradient<T>{main.parameters, main.vectors, count_of(shape)}, shape, scratch,
+        FinishNormGradient<T>{main.parameters, main.vectors, 1 / count_of(shape)}, shape, scratch,
         stream);
     return;
   }
@@ -168,7 +168,7 @@ void launch_add_relu_backward(const T* dy_a, const T* dy_b, const std::uint8_t* 
                                        {},
                                        {}},
             FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
-                                      shortcut->vectors, count_of(shape)},
+                                      shortcut->vectors, 1 / count_of(shape)},
             shape, scratch, stream);
 }
 
@@ -179,7 +179,7 @@ void normalise_relu_backward(const void* dy, const void* z, const ActivationShap
                              const NormVectors& norm, float* scratch, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     reduce<T>(ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}},
-              FinishNormGradient<T>{parameters, norm, count_of(shape)}, shape, scratch, stream);
+              FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)}, shape, scratch, stream);
   });
 }
 

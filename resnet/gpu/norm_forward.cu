@@ -31,22 +31,38 @@ struct Statistics {
   }
 };
 
-__device__ void set_scale_shift(int c, double mean, double invstd, const NormParameters& p,
+/// In float32: a chain of double's divisions would take longer than all else that a kernel of a few
+/// channels does.
+__device__ void set_scale_shift(int c, float mean, float variance, const NormParameters& p,
                                 const NormVectors& n) {
-  n.mean[c] = static_cast<float>(mean);
-  n.invstd[c] = static_cast<float>(invstd);
-  n.scale[c] = static_cast<float>(p.gamma[c] * invstd);
-  n.shift[c] = static_cast<float>(p.beta[c] - mean * p.gamma[c] * invstd);
+  const float invstd = rsqrtf(variance + kNormEpsilon);
+  const float scale = p.gamma[c] * invstd;
+  n.mean[c] = mean;
+  n.invstd[c] = invstd;
+  n.scale[c] = scale;
+  n.shift[c] = p.beta[c] - mean * scale;
 }
 
-__device__ void set_statistics(int c, double mean, double variance, double count,
-                               const NormParameters& p, const NormVectors& n) {
-  set_scale_shift(c, mean, rsqrt(variance + kNormEpsilon), p, n);
-  float& running_mean = p.running_mean[c];
-  float& running_variance = p.running_variance[c];
-  running_mean += kNormMomentum * (static_cast<float>(mean) - running_mean);
-  running_variance +=
-      kNormMomentum * (static_cast<float>(variance * count / (count - 1)) - running_variance);
+/// Of how many elements a channel's sums are.
+struct Count {
+  double share;    // of one element
+  float unbiased;  // variance over the one that divides by the count
+
+  static Count of(const ActivationShape& shape) {
+    const float count = count_of(shape);
+    return {1.0 / count, count / (count - 1)};
+  }
+};
+
+/// From the sums of z - origin and of its square.
+__device__ void set_statistics(int c, float origin, double sum, double square_sum,
+                               const Count& count, const NormParameters& p, const NormVectors& n) {
+  const double offset = sum * count.share;
+  const auto mean = static_cast<float>(origin + offset);
+  const auto variance = static_cast<float>(fmax(square_sum * count.share - offset * offset, 0.0));
+  set_scale_shift(c, mean, variance, p, n);
+  p.running_mean[c] += kNormMomentum * (mean - p.running_mean[c]);
+  p.running_variance[c] += kNormMomentum * (variance * count.unbiased - p.running_variance[c]);
 }
 
 template <class T>
@@ -54,28 +70,22 @@ struct FinishStatistics {
   const T* z;
   NormParameters parameters;
   NormVectors vectors;
-  double count;
+  Count count;
 
   __device__ void operator()(int c, const double (&sums)[2]) const {
-    const double offset = sums[0] / count;
-    set_statistics(c, to_float(z[c]) + offset, fmax(sums[1] / count - offset * offset, 0.0), count,
-                   parameters, vectors);
+    set_statistics(c, to_float(z[c]), sums[0], sums[1], count, parameters, vectors);
   }
 };
 
-__global__ void statistics_of_sums_kernel(const float* sums, int channels, double count,
+__global__ void statistics_of_sums_kernel(const float* sums, int channels, Count count,
                                           NormParameters p, NormVectors n) {
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (c >= channels) return;
-  const double mean = sums[c] / count;
-  set_statistics(c, mean, fmax(sums[channels + c] / count - mean * mean, 0.0), count, p, n);
+  if (c < channels) set_statistics(c, 0, sums[c], sums[channels + c], count, p, n);
 }
 
 __global__ void running_statistics_kernel(int channels, NormParameters p, NormVectors n) {
   const int c = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (c < channels)
-    set_scale_shift(c, p.running_mean[c],
-                    rsqrt(static_cast<double>(p.running_variance[c]) + kNormEpsilon), p, n);
+  if (c < channels) set_scale_shift(c, p.running_mean[c], p.running_variance[c], p, n);
 }
 
 template <class T>
@@ -170,8 +180,8 @@ void batch_statistics(const void* z, const ActivationShape& shape, DataType type
                       cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     const auto* in = static_cast<const T*>(z);
-    reduce<T>(Statistics<T>{in, {}}, FinishStatistics<T>{in, norm, vectors, count_of(shape)}, shape,
-              scratch, stream);
+    reduce<T>(Statistics<T>{in, {}}, FinishStatistics<T>{in, norm, vectors, Count::of(shape)},
+              shape, scratch, stream);
   });
 }
 
@@ -179,7 +189,7 @@ void statistics_of_sums(const float* sums, const ActivationShape& shape, const N
                         const NormVectors& vectors, cudaStream_t stream) {
   constexpr int kChannels = 32;  // a block: the few there are spread over multiprocessors
   statistics_of_sums_kernel<<<static_cast<unsigned>((shape.c + kChannels - 1) / kChannels),
-                              kChannels, 0, stream>>>(sums, shape.c, count_of(shape), norm,
+                              kChannels, 0, stream>>>(sums, shape.c, Count::of(shape), norm,
                                                       vectors);
   CHECK_LAUNCH();
 }

@@ -63,19 +63,21 @@ void NormedConvolution::bind() {
                          backward_workspace_->data());
 }
 
-/// Takes the sums while z is computed where that is faster than afterwards; layers that convolve
-/// alike, and later runs, are not timed again.
+/// Takes the sums while z is computed where that is faster than afterwards.
 void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
   if (takes_sums_) --shared_.norms.fused;  // bound again
-  takes_sums_ = forward_with_sums_ && forward_with_sums_->exists();
-  if (!takes_sums_) return;
+  takes_sums_ = false;
+  if (!forward_with_sums_ || !forward_with_sums_->exists()) return;
   forward_with_sums_->bind(buffers, workspace_->data());
-  const bool timed = forward_.ms() > 0 && forward_with_sums_->ms() > 0;
-  if (shared_.context.tuning.fusion != Fusion::statistics && timed &&
-      forward_with_sums_->ms() >= forward_.ms() + shared_.time([&] { take_statistics(); })) {
-    forward_with_sums_->give_up();
-    takes_sums_ = false;
-  }
+  const auto faster = [&] {
+    NormParameters norm = parameters();
+    norm.running_mean = vectors().grad_a;  // the true ones stay as they are
+    norm.running_variance = vectors().grad_b;
+    return shared_.time([&] { forward_normed(true, norm); }) <
+           shared_.time([&] { forward_normed(false, norm); });
+  };
+  takes_sums_ =
+      shared_.context.tuning.fusion == Fusion::statistics || forward_with_sums_->worth_it(faster);
   if (takes_sums_) ++shared_.norms.fused;
 }
 
@@ -89,24 +91,24 @@ NormParameters NormedConvolution::parameters() const {
           weights.gradient(layer_.beta)};
 }
 
-void NormedConvolution::take_statistics() const {
-  batch_statistics(z(), shape(), shared_.type, parameters(), vectors(), sums_->as<float>(),
-                   shared_.stream);
+void NormedConvolution::forward_normed(bool takes_sums, const NormParameters& norm) const {
+  auto* sums = sums_->as<float>();
+  if (takes_sums) {
+    forward_with_sums_->run();
+    shared_.run("statistics_of_sums", weight(), 0,
+                [&] { statistics_of_sums(sums, shape(), norm, vectors(), shared_.stream); });
+  } else {
+    forward_.run();
+    shared_.run("batch_statistics", weight(), bytes(), [&] {
+      batch_statistics(z(), shape(), shared_.type, norm, vectors(), sums, shared_.stream);
+    });
+  }
 }
 
 void NormedConvolution::forward(Pass pass) {
-  if (pass == Pass::evaluation) {
-    forward_.run();
-    running_statistics(layer_.conv.k, parameters(), vectors(), shared_.stream);
-  } else if (takes_sums_) {
-    forward_with_sums_->run();
-    shared_.run("statistics_of_sums", weight(), 0, [&] {
-      statistics_of_sums(sums_->as<float>(), shape(), parameters(), vectors(), shared_.stream);
-    });
-  } else {
-    forward_.run();
-    shared_.run("batch_statistics", weight(), bytes(), [&] { take_statistics(); });
-  }
+  if (pass == Pass::training) return forward_normed(takes_sums_, parameters());
+  forward_.run();
+  running_statistics(layer_.conv.k, parameters(), vectors(), shared_.stream);
 }
 
 void NormedConvolution::backward() {

@@ -18,8 +18,8 @@ template <class T>
 using Pack = Vector<T, vector_width<T>>;
 
 /// Elements of a channel.
-inline double count_of(const ActivationShape& shape) {
-  return static_cast<double>(shape.count()) / shape.c;
+inline float count_of(const ActivationShape& shape) {
+  return static_cast<float>(shape.count() / static_cast<std::size_t>(shape.c));
 }
 
 /// Calls body(T{}) with the element type that `type` names.
@@ -219,27 +219,28 @@ void reduce(const Body& body, const Finish& finish, const ActivationShape& shape
 /// dz = gamma invstd (dy - dbeta / M - xhat dgamma / M), xhat = (z - mean) invstd
 /// (Ioffe & Szegedy 2015).
 template <class T>
-__device__ void finish_norm_gradient(int c, double sum, double weighted, double count,
+__device__ void finish_norm_gradient(int c, double sum, double weighted, float share,
                                      const NormParameters& p, const NormVectors& n) {
-  const double invstd = n.invstd[c];
-  const double dgamma = weighted * invstd;
-  const double a = p.gamma[c] * invstd;
-  const double b = -a * invstd * dgamma / count;
-  static_cast<T*>(p.dgamma)[c] = from_float<T>(static_cast<float>(dgamma));
-  static_cast<T*>(p.dbeta)[c] = from_float<T>(static_cast<float>(sum));
-  n.grad_a[c] = static_cast<float>(a);
-  n.grad_b[c] = static_cast<float>(b);
-  n.grad_c[c] = static_cast<float>(-a * sum / count - b * n.mean[c]);
+  const float invstd = n.invstd[c];
+  const auto dbeta = static_cast<float>(sum);
+  const float dgamma = static_cast<float>(weighted) * invstd;
+  const float a = p.gamma[c] * invstd;
+  const float b = -a * invstd * dgamma * share;
+  static_cast<T*>(p.dgamma)[c] = from_float<T>(dgamma);
+  static_cast<T*>(p.dbeta)[c] = from_float<T>(dbeta);
+  n.grad_a[c] = a;
+  n.grad_b[c] = b;
+  n.grad_c[c] = -a * dbeta * share - b * n.mean[c];
 }
 
 template <class T>
 struct FinishNormGradient {
   NormParameters parameters;
   NormVectors vectors;
-  double count;
+  float share;  // of one element of a channel: 1 / M
 
   __device__ void operator()(int c, const double (&sums)[2]) const {
-    finish_norm_gradient<T>(c, sums[0], sums[1], count, parameters, vectors);
+    finish_norm_gradient<T>(c, sums[0], sums[1], share, parameters, vectors);
   }
 };
 

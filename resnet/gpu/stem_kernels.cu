@@ -365,7 +365,7 @@ void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* 
     with_sum<T>(dy_a, dy_b, [&]<class Gradient>(const Gradient& dy) {
       reduce<T>(
           StemSums<T, Gradient>{dy, argmax, static_cast<const T*>(peak), norm.mean, {}},
-          FinishNormGradient<T>{parameters, norm, count_of(shape)},  // of z, not what is pooled
+          FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)},  // of z, not what is pooled
           pooled(shape), scratch, stream);
     });
   });

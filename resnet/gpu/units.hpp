@@ -52,8 +52,8 @@ struct BlasHandle {
 struct ConvChoice {
   ConvPlans candidates;
   std::optional<std::size_t> chosen;  // none before they were timed
-  double ms = 0;                      // of the chosen one; 0 where they were not timed
   std::string key;                    // in the cache
+  bool settled = false;               // whether it is worth it, where there is another way
 };
 
 struct Shared {
@@ -112,14 +112,20 @@ class Convolution {
   /// Times the candidates, unless autotune is off or an equal convolution was timed: overwrites
   /// the buffers.
   void bind(const ConvBuffers& buffers, void* workspace);
-  /// It is not worth it, here and in all that convolve alike.
-  void give_up();
   void run() const;
-  /// Of one run; 0 where no candidates were timed.
-  double ms() const { return choice_.ms; }
+  /// Whether the convolution is faster than another way to the same. Asks once, of all that
+  /// convolve alike and of later runs; where it is not, it does not exist from now on.
+  template <class Faster>
+  bool worth_it(Faster&& faster) {
+    if (!exists()) return false;
+    if (!choice_.settled && !faster()) give_up();
+    choice_.settled = true;
+    return exists();
+  }
 
  private:
   void tune(const ConvBuffers& buffers, void* workspace);
+  void give_up();
 
   Shared& shared_;
   ConvKind kind_;
@@ -151,7 +157,7 @@ class NormedConvolution {
 
  private:
   void bind_sums(const ConvBuffers& buffers);
-  void take_statistics() const;
+  void forward_normed(bool takes_sums, const NormParameters& norm) const;
 
   Shared& shared_;
   NormedConv layer_;
