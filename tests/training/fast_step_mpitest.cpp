@@ -93,6 +93,23 @@ TEST_CASE("activations that are rebuilt are those that were not kept, to the las
   CHECK(rebuilt.weights == kept.weights);
 }
 
+TEST_CASE("timing ways to compute leaves the running statistics as they were", "[fast]") {
+  if (!has_gpu()) return;
+  auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
+  settings.network.tuning.autotune = true;
+  Backend backend = test::open_backend_of(BackendKind::gpu);
+  Engine engine(settings, backend);
+  engine.allocate(test::session().local_size());
+  CHECK(engine.network().fused_norms().all == 29);  // 1 + 8 * 3 + 4
+  for (const Tensor& tensor : engine.state()) {
+    CAPTURE(tensor.name);
+    if (tensor.name.find("running_mean") != std::string::npos)
+      CHECK(tensor.values == std::vector<float>(tensor.values.size(), 0.0F));
+    if (tensor.name.find("running_var") != std::string::npos)
+      CHECK(tensor.values == std::vector<float>(tensor.values.size(), 1.0F));
+  }
+}
+
 TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
   if (!has_gpu()) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16, Precision::tf32);
