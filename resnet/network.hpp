@@ -108,6 +108,7 @@ class Network {
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }
   const MemoryPlan& plan() const { return plan_; }
+  void set_repeatable(bool repeatable) { units_->set_repeatable(repeatable); }
   /// After allocate().
   FusedNorms fused_norms() const { return units_->fused_norms(); }
   /// Tells of what batches, forward and backward enqueue, where it is asked to.

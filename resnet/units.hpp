@@ -170,6 +170,9 @@ class UnitFactory {
 
   /// Whether units can rebuild what is not kept.
   virtual bool rebuilds() const { return false; }
+  /// From now on units compute the same bits whenever they are given the same, at some cost; or
+  /// again what is fastest.
+  virtual void set_repeatable(bool /*repeatable*/) {}
   /// Of the units that are bound.
   virtual FusedNorms fused_norms() const { return {}; }
   /// All units are bound.

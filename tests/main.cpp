@@ -29,6 +29,12 @@ std::vector<BackendKind> backends() {
   return kinds;
 }
 
+bool has(BackendKind kind) {
+  for (BackendKind one : backends())
+    if (one == kind) return true;
+  return false;
+}
+
 std::unique_ptr<Device> open_device(BackendKind kind) {
   if (kind == BackendKind::gpu) return gpu::make_device(session().local_rank());
   return cpu::make_device(session().local_size() == 1 ? 2

@@ -24,6 +24,7 @@ MpiSession& session();
 
 /// The backends that are built and have a device here: `GENERATE(from_range(backends()))`.
 std::vector<BackendKind> backends();
+bool has(BackendKind kind);
 std::unique_ptr<Device> open_device(BackendKind kind);
 /// The backend with the communicators of this program's ranks.
 Backend open_backend_of(BackendKind kind);

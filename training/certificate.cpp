@@ -36,6 +36,18 @@ bool computes_with(Engine& engine, const std::vector<float>& master) {
          download<std::byte>(engine.device(), engine.stream(), copy.data, copy.bytes());
 }
 
+/// While it lives, what differs between two runs differs by their strategies.
+class Repeatable {
+ public:
+  explicit Repeatable(Engine& engine) : engine_(engine) { engine_.set_repeatable(true); }
+  ~Repeatable() { engine_.set_repeatable(false); }
+  Repeatable(const Repeatable&) = delete;
+  Repeatable& operator=(const Repeatable&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
 using Weights3 = std::array<std::vector<float>, kSteps + 1>;  // at the start and after each step
 
 /// By `options` among the ranks that compute by `found`; the same on every rank.
@@ -155,6 +167,7 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
 Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
                               const MpiSession& session, StrategyOptions expected,
                               StrategyOptions found) {
+  const Repeatable repeatable(engine);
   const StrategyEntry& entry = find_strategy(found.strategy);
   const Weights3 wanted = reference_weights(engine, batches, learning_rate, expected, entry);
 

@@ -62,6 +62,11 @@ void Engine::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   if (why_no_graph().empty()) graphs_.emplace(device(), *stream_, ranks, timeline_);
 }
 
+void Engine::set_repeatable(bool repeatable) {
+  if (graphs_) graphs_->drop();
+  network_.set_repeatable(repeatable);
+}
+
 std::string Engine::why_no_graph() const {
   if (!device().has_graphs()) return fmt::format("{} has none", name_of(device().kind()));
   if (!settings_.graph) return "--graph off";

@@ -55,6 +55,9 @@ class Engine {
   /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
   void exchange_alone();
 
+  /// Steps from the same weights and batches give the same bits, or again are as fast as can be.
+  void set_repeatable(bool repeatable);
+
   /// Why steps are no graphs, or "".
   std::string why_no_graph() const;
   /// Steps that were graphs.

@@ -106,7 +106,8 @@ void NormedConvolution::forward_normed(bool takes_sums, const NormParameters& no
 }
 
 void NormedConvolution::forward(Pass pass) {
-  if (pass == Pass::training) return forward_normed(takes_sums_, parameters());
+  if (pass == Pass::training)
+    return forward_normed(takes_sums_ && !shared_.repeatable, parameters());
   forward_.run();
   running_statistics(layer_.conv.k, parameters(), vectors(), shared_.stream);
 }

@@ -61,6 +61,7 @@ class GpuUnits final : public UnitFactory {
   std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
 
   bool rebuilds() const override { return true; }
+  void set_repeatable(bool repeatable) override { shared_.repeatable = repeatable; }
   FusedNorms fused_norms() const override { return shared_.norms; }
   void bound() override { shared_.cache.save(); }
   Roofs measure_roofs() override { return gpu::measure_roofs(shared_); }

@@ -93,6 +93,7 @@ struct Shared {
   BlasHandle blas;
   PlanCache cache;
   FusedNorms norms;
+  bool repeatable = false;  // for a while: what is not to the last bit is not used
 
  private:
   using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;

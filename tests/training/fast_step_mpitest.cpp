@@ -11,12 +11,6 @@
 namespace shakedown {
 namespace {
 
-bool has_gpu() {
-  for (BackendKind kind : test::backends())
-    if (kind == BackendKind::gpu) return true;
-  return false;
-}
-
 const Architecture kSmallBottlenecks{"resnet26", true, {2, 2, 2, 2}};
 
 EngineSettings settings_of(const Architecture& architecture, Precision precision, int size) {
@@ -79,7 +73,7 @@ double mean(std::vector<double>::const_iterator begin, std::vector<double>::cons
 }  // namespace
 
 TEST_CASE("activations that are rebuilt are those that were not kept, to the last bit", "[fast]") {
-  if (!has_gpu()) return;
+  if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp32, Precision::fp16, Precision::bf16);
   const bool bottleneck = GENERATE(false, true);
   CAPTURE(name_of(precision), bottleneck);
@@ -94,7 +88,7 @@ TEST_CASE("activations that are rebuilt are those that were not kept, to the las
 }
 
 TEST_CASE("timing ways to compute leaves the running statistics as they were", "[fast]") {
-  if (!has_gpu()) return;
+  if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.autotune = true;
   Backend backend = test::open_backend_of(BackendKind::gpu);
@@ -111,7 +105,7 @@ TEST_CASE("timing ways to compute leaves the running statistics as they were", "
 }
 
 TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
-  if (!has_gpu()) return;
+  if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16, Precision::tf32);
   CAPTURE(name_of(precision));
   auto settings = settings_of(find_architecture("resnet50"), precision, 96);
@@ -120,11 +114,36 @@ TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
   CHECK(run(settings, 4, 0.05).weights == once.weights);
 }
 
+TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "[fast]") {
+  if (!test::has(BackendKind::gpu)) return;
+  auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
+  settings.network.tuning.fusion = Fusion::statistics;
+  Backend backend = test::open_backend_of(BackendKind::gpu);
+  Engine engine(settings, backend);
+  engine.allocate(test::session().local_size());
+  CHECK(engine.network().fused_norms().fused == 28);  // all but the stem's
+  const auto images = test::random_values(std::size_t{32} * 3 * 64 * 64, 5);
+  const auto trained = [&] {
+    engine.restart();
+    for (int i = 0; i < 4; ++i)
+      engine.step(
+          [&](int) { engine.network().set_batch(images, std::vector<std::int32_t>(32, 3)); }, 0.05);
+    return engine.master_weights();
+  };
+  const auto fused = trained();
+  engine.set_repeatable(true);
+  const auto once = trained();
+  CHECK(trained() == once);
+  CHECK(once != fused);
+  engine.set_repeatable(false);
+  CHECK(trained() != once);
+}
+
 // A network at its start answers small changes with large ones: float16's roundings alone move
 // single tensors' gradients by tens of percent. So fused and unfused are both held against float32,
 // and fused may not be further from it.
 TEST_CASE("gradients of the fused float16 step are as good as those of the unfused", "[fast]") {
-  if (!has_gpu()) return;
+  if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(find_architecture("resnet50"), Precision::fp32, 96);
   const Run exact = run(settings, 1, 0.01);
   settings.network.precision = Precision::fp16;
@@ -158,7 +177,7 @@ TEST_CASE("gradients of the fused float16 step are as good as those of the unfus
 }
 
 TEST_CASE("500 steps of the fused float16 step learn as those of the unfused", "[fast]") {
-  if (!has_gpu()) return;
+  if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(find_architecture("resnet18"), Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::none;
   const Run apart = run(settings, 500, 0.002);
