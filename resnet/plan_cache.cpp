@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -14,26 +15,40 @@ namespace {
 using Plans = std::map<std::string, std::string>;
 
 /// Against files cut short or written over; not against malice.
-std::string checksum(const std::string& machine, const Plans& plans) {
-  return fmt::format("{:016x}", std::hash<std::string>{}(machine + nlohmann::json(plans).dump()));
+std::string checksum(const std::string& build, const Plans& plans) {
+  return fmt::format("{:016x}", std::hash<std::string>{}(build + nlohmann::json(plans).dump()));
+}
+
+/// The whole file, an object of machines; an empty one where there is no such file.
+nlohmann::json contents(const std::string& file) {
+  std::ifstream in(file);
+  auto json = nlohmann::json::parse(in, nullptr, false);
+  return json.is_object() ? json : nlohmann::json::object();
+}
+
+Plans plans_of(const nlohmann::json& all, const std::string& machine, const std::string& build) {
+  try {
+    const nlohmann::json& own = all.at(machine);
+    const auto plans = own.at("plans").get<Plans>();
+    if (own.at("checksum") == checksum(build, plans)) return plans;
+  } catch (const nlohmann::json::exception&) {  // no such object
+  }
+  return {};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
 }
 
 }  // namespace
 
-PlanCache::PlanCache(std::string file, std::string machine)
-    : file_(std::move(file)), machine_(std::move(machine)), plans_(read()) {}
-
-Plans PlanCache::read() const {
-  std::ifstream in(file_);
-  const auto json = nlohmann::json::parse(in, nullptr, false);
-  try {
-    if (json.at("machine") != machine_) return {};
-    const auto plans = json.at("plans").get<Plans>();
-    if (json.at("checksum") == checksum(machine_, plans)) return plans;
-  } catch (const nlohmann::json::exception&) {  // not such a file
-  }
-  return {};
-}
+PlanCache::PlanCache(std::string file, std::string machine, std::string build)
+    : file_(std::move(file)),
+      machine_(std::move(machine)),
+      build_(std::move(build)),
+      plans_(plans_of(contents(file_), machine_, build_)) {}
 
 std::optional<std::string> PlanCache::find(const std::string& convolution) const {
   const auto found = plans_.find(convolution);
@@ -49,17 +64,15 @@ void PlanCache::keep(const std::string& convolution, const std::string& plan) {
 bool PlanCache::save() {
   if (file_.empty() || !new_) return true;
   new_ = false;
+  nlohmann::json all = contents(file_);
   Plans plans = plans_;
-  plans.merge(read());
-  const std::string draft = fmt::format("{}.{}", file_, getpid());
+  plans.merge(plans_of(all, machine_, build_));
+  all[machine_] = {{"plans", plans}, {"checksum", checksum(build_, plans)}};
+  const std::string draft = fmt::format("{}.{}.{}", file_, host_name(), getpid());
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
   std::ofstream out(draft);
-  out << nlohmann::json{{"machine", machine_},
-                        {"plans", plans},
-                        {"checksum", checksum(machine_, plans)}}
-             .dump(1)
-      << '\n';
+  out << all.dump(1) << '\n';
   out.close();
   if (out) std::filesystem::rename(draft, file_, error);
   if (out && !error) return true;

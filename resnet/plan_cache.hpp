@@ -1,6 +1,7 @@
 // Which plans were found fastest, on disk: a later run of the same build on the same kind of GPU
 // need not time them again. What it says is a hint: a plan that cuDNN does not offer any more is
-// timed anew, and a file that is damaged, or of another build, is as none.
+// timed anew, and a file that is damaged is as none. Other builds and kinds of GPU keep theirs in
+// it.
 #pragma once
 
 #include <map>
@@ -11,9 +12,9 @@ namespace shakedown {
 
 class PlanCache {
  public:
-  /// `file` empty: keeps nothing. `machine`: GPU, library versions and build, all of which must be
-  /// the same.
-  PlanCache(std::string file, std::string machine);
+  /// `file` empty: keeps nothing beyond this run. `machine`: GPU and library versions; the file has
+  /// a place for each, which the last `build` holds.
+  PlanCache(std::string file, std::string machine, std::string build);
 
   /// The plan's name.
   std::optional<std::string> find(const std::string& convolution) const;
@@ -23,10 +24,9 @@ class PlanCache {
   bool save();
 
  private:
-  std::map<std::string, std::string> read() const;
-
   std::string file_;
   std::string machine_;
+  std::string build_;
   std::map<std::string, std::string> plans_;
   bool new_ = false;
 };

@@ -119,7 +119,7 @@ std::string headline(const Engine& engine, const Backend& backend, const std::st
 std::string text_of_start(const Engine& engine) {
   const FusedNorms norms = engine.network().fused_norms();
   std::string text = engine.load_remark();
-  if (norms.all == 0) return text;  // no such choice
+  if (norms.all == 0 || !engine.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
   return text + fmt::format("norms' statistics are taken within {} of {} convolutions", norms.fused,
                             norms.all);

@@ -69,7 +69,7 @@ void Engine::set_repeatable(bool repeatable) {
 
 std::string Engine::why_no_graph() const {
   if (!device().has_graphs()) return fmt::format("{} has none", name_of(device().kind()));
-  if (!settings_.graph) return "--graph off";
+  if (!settings_.no_graph.empty()) return settings_.no_graph;
   if (!strategy_entry().capturable)
     return fmt::format("the host takes part in steps by {}", strategy_entry().name);
   if (!ranks_->capturable())
@@ -183,7 +183,7 @@ bool Engine::scales_loss() const {
 
 // The host runs at most two steps ahead; one when micro-batches make a step many operations.
 void Engine::wait_for_room() {
-  const long ahead = settings_.accumulate > 1 && !graphs_ ? 1 : 2;
+  const long ahead = settings_.accumulate > 1 ? 1 : 2;
   if (steps_ >= ahead)
     backend_.world->wait(*step_done_[static_cast<std::size_t>((steps_ - ahead) % 2)],
                          HostWait::polite);

@@ -21,8 +21,8 @@ struct EngineSettings {
   NetworkSettings network;
   OptimizerOptions optimizer;
   StrategyOptions strategy;
-  int accumulate = 1;  // micro-batches an update
-  bool graph = true;   // a step is a CUDA graph where it can be
+  int accumulate = 1;    // micro-batches an update
+  std::string no_graph;  // why a step is not to be a CUDA graph; empty: it is where it can be
   std::uint64_t seed = 0;
   std::string weights_file;  // or empty: seeded
   int batches_held = 1;      // that the caller will allocate on the device

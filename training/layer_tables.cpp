@@ -52,9 +52,8 @@ std::string layer_row(const std::vector<Column>& columns, const LayerTime& layer
 }
 
 std::string kernel_row(const std::vector<Column>& columns, const KernelTime& kernel,
-                       const StepCalls& step) {
+                       const StepCalls& step, bool one_size) {
   const WorkSum& sum = kernel.sum;
-  const bool one_size = kernel.bytes_per_call > 0;
   std::vector<std::string> cells{kernel.kernel};
   if (one_size) cells.push_back(readable_bytes(kernel.bytes_per_call));
   for (const std::string& cell :
@@ -127,14 +126,15 @@ std::string table_of_kernels(const StepCalls& step) {
   const std::vector<KernelTime> kernels = kernel_times(step.calls, step.roofs);
   std::string text = fmt::format("\nkernels, medians of {} steps\n", step.logged_steps);
   text += heading(totals);
-  for (const KernelTime& kernel : totals_of(kernels)) text += kernel_row(totals, kernel, step);
+  for (const KernelTime& kernel : totals_of(kernels))
+    text += kernel_row(totals, kernel, step, false);
 
   std::vector<Column> sizes = totals;
   sizes.insert(sizes.begin() + 1, {"bytes", "a call", 11});
   sizes.pop_back();
   text += "\nthose without FLOP, by size\n" + heading(sizes);
   for (const KernelTime& kernel : kernels)
-    if (kernel.flop_per_call == 0) text += kernel_row(sizes, kernel, step);
+    if (kernel.flop_per_call == 0) text += kernel_row(sizes, kernel, step, true);
   return text;
 }
 

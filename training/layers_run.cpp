@@ -57,6 +57,7 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   WorkLog& log = engine.network().work_log();
   log.start();
   step();
+  engine.finish();  // as it watches the other ranks
   const std::size_t calls = log.stop().size();
   log.start(logged + 1);
   measured.logged_step_ms = median_step_ms(engine, logged, step);

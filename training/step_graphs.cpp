@@ -1,6 +1,9 @@
 #include "training/step_graphs.hpp"
 
+#include <string>
 #include <utility>
+
+#include "common/error.hpp"
 
 namespace shakedown {
 
@@ -8,8 +11,14 @@ void StepGraphs::capture(int parts, const std::function<void(int part)>& enqueue
   std::vector<Part> captured(static_cast<std::size_t>(parts));
   for (int i = 0; i < parts; ++i) {
     Part& part = captured[static_cast<std::size_t>(i)];
-    part.marks = timeline_.captured(
-        [&] { part.graph = ranks_.capture(device_, compute_, [&] { enqueue(i); }); });
+    try {
+      part.marks = timeline_.captured(
+          [&] { part.graph = ranks_.capture(device_, compute_, [&] { enqueue(i); }); });
+    } catch (const InternalError& error) {
+      throw InternalError(std::string("the step cannot be a CUDA graph here, --graph off does "
+                                      "without: ") +
+                          error.what());
+    }
   }
   graphs() = std::move(captured);
 }

@@ -162,7 +162,7 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["process_memory_bytes"] = session.all_gather(
       gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
   if (const FusedNorms norms = engine.network().fused_norms(); norms.all > 0)
-    record["fused_norms"] = norms.fused;
+    record["fused_norms"] = session.all_gather(norms.fused)[teller];
   record["graph"] = engine.graph_steps() - graphs_before == settings.iterations;
   record["grad_dtype"] = name_of(engine.exchanged_type());
   record["loss_first"] = loss_first;

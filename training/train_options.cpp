@@ -98,6 +98,8 @@ void check_together(const OptionSet& set, const TrainOptions& options) {
   if (options.max_batch)
     refuse("--max-batch", {"--epochs", "--batch-size", "--global-batch"},
            "is a throughput run at the batch that it finds");
+  else if (set.given("--max-batch-limit"))
+    throw UsageError("--max-batch-limit: only with --max-batch");
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
@@ -122,11 +124,15 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.optimizer = options.optimizer;
   settings.strategy = options.strategy;
   settings.accumulate = options.accumulate;
-  // what a graph holds cannot be told call by call
-  settings.graph = options.graph == "auto" && !options.layers && !options.kernels;
+  if (options.layers || options.kernels)
+    settings.no_graph = "--layers, --kernels tell call by call";
+  if (options.graph == "off") settings.no_graph = "--graph off";
   settings.seed = static_cast<std::uint64_t>(options.seed);
   settings.weights_file = options.model.weights;
   settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;
+  if (find_strategy(options.strategy.strategy).ranks.first_has_inputs)
+    settings.batches_held +=
+        backend.world->rank() == 0 ? ranks : 0;  // every rank's pass through it
   return settings;
 }
 

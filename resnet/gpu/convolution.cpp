@@ -25,6 +25,12 @@ std::string key_of(ConvKind kind, const ConvShape& c, Precision precision) {
                      c.pad);
 }
 
+std::string sums_key(const ConvShape& conv, Precision precision) {
+  return "sums of " + key_of(ConvKind::forward, conv, precision);
+}
+constexpr const char* kTogether = "together";
+constexpr const char* kApart = "apart";
+
 /// Without the ones that ask for a lot of workspace, as long as there are others.
 void drop_hungry(ConvPlans& plans, std::size_t limit) {
   const auto by_workspace = [](const auto& a, const auto& b) {
@@ -44,8 +50,9 @@ Shared::Shared(const UnitContext& context)
       dnn(stream),
       blas(context.device, stream),
       cache(context.tuning.autotune && !context.tuning.deterministic ? context.tuning.cache : "",
-            fmt::format("{}, cuDNN {}, CUDA {}, shakedown {}", context.device.identity().model,
-                        cudnnGetVersion(), CUDART_VERSION, git_revision())) {}
+            fmt::format("{}, cuDNN {}, CUDA {}", context.device.identity().model, cudnnGetVersion(),
+                        CUDART_VERSION),
+            git_revision()) {}
 
 ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   const auto [entry, fresh] =
@@ -57,7 +64,6 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   PlanQuery query{kind, c, context.precision, context.tuning.deterministic, times ? kCandidates : 1,
                   ""};
   if (const auto known = cache.find(choice.key)) {
-    if (known->empty()) return choice;  // found not worth it
     query.name = *known;
     choice.candidates = plan_convolution(dnn.get, query);
     query.name.clear();
@@ -68,8 +74,17 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   // timings differ from run to run, and another algorithm rounds otherwise
   if (!times) choice.candidates.resize(1);
   if (choice.candidates.size() == 1) choice.chosen = 0;
-  choice.settled = !times || cache.find(choice.key);
   return choice;
+}
+
+std::optional<bool> Shared::sums_verdict(const ConvShape& conv) const {
+  const auto known = cache.find(sums_key(conv, context.precision));
+  if (!known) return std::nullopt;
+  return *known == kTogether;
+}
+
+void Shared::keep_sums_verdict(const ConvShape& conv, bool takes) {
+  cache.keep(sums_key(conv, context.precision), takes ? kTogether : kApart);
 }
 
 Convolution::Convolution(Shared& shared, ConvKind kind, const NormedConv& layer)
@@ -116,13 +131,6 @@ void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
     choice_.chosen = i;
   }
   shared_.cache.keep(choice_.key, choice_.candidates[*choice_.chosen]->name());
-}
-
-void Convolution::give_up() {
-  choice_.candidates.clear();
-  choice_.chosen.reset();
-  bound_.reset();
-  shared_.cache.keep(choice_.key, "");
 }
 
 void Convolution::run() const {

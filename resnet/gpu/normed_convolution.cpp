@@ -10,8 +10,12 @@ std::string name_of_weights(const Shared& shared, const NormedConv& layer) {
 }
 
 /// cuDNN's sums come from atomic additions: they differ from run to run. The stem's 7x7 has none.
-bool may_take_sums(const Tuning& tuning, const ConvShape& conv) {
-  return tuning.fusion != Fusion::none && !tuning.deterministic && conv.kernel <= 3;
+bool may_take_sums(const Shared& shared, const ConvShape& conv) {
+  const Tuning& tuning = shared.context.tuning;
+  if (tuning.deterministic || conv.kernel > 3) return false;
+  if (tuning.fusion == Fusion::statistics) return true;
+  return tuning.fusion == Fusion::automatic && tuning.autotune &&
+         shared.sums_verdict(conv).value_or(true);
 }
 
 }  // namespace
@@ -27,7 +31,7 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
       dx_(dx),
       forward_(shared, ConvKind::forward, layer),
       backward_weights_(shared, ConvKind::backward_weights, layer) {
-  if (may_take_sums(shared.context.tuning, layer.conv))
+  if (may_take_sums(shared, layer.conv))
     forward_with_sums_.emplace(shared, ConvKind::forward_with_sums, layer);
   ++shared.norms.all;
   if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
@@ -76,8 +80,12 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
     return shared_.time([&] { forward_normed(true, norm); }) <
            shared_.time([&] { forward_normed(false, norm); });
   };
-  takes_sums_ =
-      shared_.context.tuning.fusion == Fusion::statistics || forward_with_sums_->worth_it(faster);
+  takes_sums_ = true;
+  if (shared_.context.tuning.fusion == Fusion::automatic) {
+    const auto known = shared_.sums_verdict(layer_.conv);
+    takes_sums_ = known ? *known : faster();
+    if (!known) shared_.keep_sums_verdict(layer_.conv, takes_sums_);
+  }
   if (takes_sums_) ++shared_.norms.fused;
 }
 
@@ -95,7 +103,9 @@ void NormedConvolution::forward_normed(bool takes_sums, const NormParameters& no
   auto* sums = sums_->as<float>();
   if (takes_sums) {
     forward_with_sums_->run();
-    shared_.run("statistics_of_sums", weight(), 0,
+    constexpr double kFloats =
+        12;  // a channel: sums, parameters, running ones, what is made of them
+    shared_.run("statistics_of_sums", weight(), kFloats * sizeof(float) * layer_.conv.k,
                 [&] { statistics_of_sums(sums, shape(), norm, vectors(), shared_.stream); });
   } else {
     forward_.run();

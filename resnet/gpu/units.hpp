@@ -53,7 +53,6 @@ struct ConvChoice {
   ConvPlans candidates;
   std::optional<std::size_t> chosen;  // none before they were timed
   std::string key;                    // in the cache
-  bool settled = false;               // whether it is worth it, where there is another way
 };
 
 struct Shared {
@@ -61,6 +60,11 @@ struct Shared {
 
   /// One for all units that convolve alike.
   ConvChoice& choice(ConvKind kind, const ConvShape& conv);
+  /// Whether sums are to be taken within a convolution, as was found of one alike, here or by an
+  /// earlier run.
+  std::optional<bool> sums_verdict(const ConvShape& conv) const;
+  void keep_sums_verdict(const ConvShape& conv, bool takes);
+
   /// Of a work on the stream, the fastest of three, in ms.
   template <class Body>
   double time(Body&& body) {
@@ -114,19 +118,9 @@ class Convolution {
   /// the buffers.
   void bind(const ConvBuffers& buffers, void* workspace);
   void run() const;
-  /// Whether the convolution is faster than another way to the same. Asks once, of all that
-  /// convolve alike and of later runs; where it is not, it does not exist from now on.
-  template <class Faster>
-  bool worth_it(Faster&& faster) {
-    if (!exists()) return false;
-    if (!choice_.settled && !faster()) give_up();
-    choice_.settled = true;
-    return exists();
-  }
 
  private:
   void tune(const ConvBuffers& buffers, void* workspace);
-  void give_up();
 
   Shared& shared_;
   ConvKind kind_;

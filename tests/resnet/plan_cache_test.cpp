@@ -11,6 +11,8 @@
 namespace shakedown {
 namespace {
 
+constexpr const char* kBuild = "build";
+
 /// A file in a directory that is yet to be made; both are gone in the end.
 class Place {
  public:
@@ -31,7 +33,7 @@ class Place {
 
 void keep(const Place& place, const std::string& machine, const std::string& convolution,
           const std::string& plan) {
-  PlanCache cache(place.file(), machine);
+  PlanCache cache(place.file(), machine, kBuild);
   cache.keep(convolution, plan);
   REQUIRE(cache.save());
 }
@@ -42,20 +44,29 @@ TEST_CASE("plans are found again by the same build on the same kind of machine",
   const Place place;
   keep(place, "H200, cuDNN 9", "conv a", "engine 1");
   keep(place, "H200, cuDNN 9", "conv b", "");  // known to be not worth it
-  const PlanCache again(place.file(), "H200, cuDNN 9");
+  const PlanCache again(place.file(), "H200, cuDNN 9", kBuild);
   CHECK(again.find("conv a") == "engine 1");
   CHECK(again.find("conv b") == "");
   CHECK_FALSE(again.find("conv c"));
-  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 10").find("conv a"));
+  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 10", kBuild).find("conv a"));
+  CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 9", "another").find("conv a"));
+}
+
+TEST_CASE("machines that share a home keep their plans beside one another", "[plans]") {
+  const Place place;
+  keep(place, "H200", "conv a", "engine 1");
+  keep(place, "A100", "conv a", "engine 2");
+  CHECK(PlanCache(place.file(), "H200", kBuild).find("conv a") == "engine 1");
+  CHECK(PlanCache(place.file(), "A100", kBuild).find("conv a") == "engine 2");
 }
 
 TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
   const Place place;
-  PlanCache slow(place.file(), "machine");
+  PlanCache slow(place.file(), "machine", kBuild);
   keep(place, "machine", "conv a", "engine 1");
   slow.keep("conv b", "engine 2");
   REQUIRE(slow.save());
-  const PlanCache again(place.file(), "machine");
+  const PlanCache again(place.file(), "machine", kBuild);
   CHECK(again.find("conv a") == "engine 1");
   CHECK(again.find("conv b") == "engine 2");
 }
@@ -66,23 +77,24 @@ TEST_CASE("a damaged file is as none, and is made anew", "[plans]") {
   const std::string whole = place.read();
   std::string changed = whole;
   changed.replace(changed.find("engine 1"), 8, "engine 7");
-  for (const std::string& text : {std::string(), whole.substr(0, whole.size() / 2), changed,
-                                  std::string("[1, 2]"), std::string("{\"machine\": 3}")}) {
+  for (const std::string& text :
+       {std::string(), whole.substr(0, whole.size() / 2), changed, std::string("[1, 2]"),
+        std::string("{\"machine\": 3}"), std::string("{\"machine\": {\"plans\": 3}}")}) {
     CAPTURE(text);
     place.write(text);
-    CHECK_FALSE(PlanCache(place.file(), "machine").find("conv a"));
+    CHECK_FALSE(PlanCache(place.file(), "machine", kBuild).find("conv a"));
     keep(place, "machine", "conv a", "engine 1");
-    CHECK(PlanCache(place.file(), "machine").find("conv a") == "engine 1");
+    CHECK(PlanCache(place.file(), "machine", kBuild).find("conv a") == "engine 1");
   }
 }
 
 TEST_CASE("a cache that cannot be written is no error, and none is kept without a file",
           "[plans]") {
-  PlanCache nowhere("/proc/nowhere/plans.json", "machine");
+  PlanCache nowhere("/proc/nowhere/plans.json", "machine", kBuild);
   nowhere.keep("conv a", "engine 1");
   CHECK(nowhere.find("conv a") == "engine 1");
   CHECK_FALSE(nowhere.save());
-  PlanCache none("", "machine");
+  PlanCache none("", "machine", kBuild);
   none.keep("conv a", "engine 1");
   CHECK(none.save());
 }
