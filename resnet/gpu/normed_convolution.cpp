@@ -103,9 +103,9 @@ void NormedConvolution::forward_normed(bool takes_sums, const NormParameters& no
   auto* sums = sums_->as<float>();
   if (takes_sums) {
     forward_with_sums_->run();
-    constexpr double kFloats =
-        12;  // a channel: sums, parameters, running ones, what is made of them
-    shared_.run("statistics_of_sums", weight(), kFloats * sizeof(float) * layer_.conv.k,
+    // of a channel: its sums, parameters, running statistics, and what is made of them
+    constexpr double kBytes = 12 * sizeof(float);
+    shared_.run("statistics_of_sums", weight(), kBytes * layer_.conv.k,
                 [&] { statistics_of_sums(sums, shape(), norm, vectors(), shared_.stream); });
   } else {
     forward_.run();

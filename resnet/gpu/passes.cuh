@@ -44,6 +44,7 @@ __device__ void load_channels(const float* from, unsigned group, float (&to)[V])
     for (int i = 0; i < 4; ++i) to[v + i] = four.x[i];
   }
 }
+
 // ---- elementwise ------------------------------------------------------------------------------
 
 /// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.
@@ -64,8 +65,8 @@ struct Extent {
 inline constexpr std::size_t kWalkBackBytes = std::size_t{40} << 20;
 
 /// A thread takes Body::kVectors vectors of the same channels, `stride` apart, and Body::kBlocks
-/// blocks fit on a multiprocessor. Body: begin(group, first): loads what belongs to the channels;
-/// `first` in one thread a group; Loaded load(i); store(i, loaded).
+/// blocks fit on a multiprocessor. Body: Loaded load(i); begin(group), which loads what belongs to
+/// the channels; store(i, loaded).
 template <class Body>
 __global__ void __launch_bounds__(kThreads, Body::kBlocks)
     elementwise_kernel(Body body, Extent extent, unsigned stride, bool backwards) {
