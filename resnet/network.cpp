@@ -52,7 +52,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options
       .add("--fusion", values.fusion,
            "statistics: norms' statistics in the convolutions that compute what they normalise; "
-           "auto: where that is faster")
+           "auto: where timing finds that faster, without --autotune nowhere")
       .one_of({"auto", "none", "statistics"});
   options.add("--recompute", values.recompute,
               "saves memory: activations inside blocks are rebuilt in backward instead of kept");
@@ -117,6 +117,11 @@ void Network::check_statistics(const ActivationShape& y) const {
 
 Network::~Network() = default;
 
+ActivationShape Network::image_shape() const {
+  return {settings_.batch_size, stem_channels(device_.kind(), settings_.precision),
+          settings_.image_size, settings_.image_size};
+}
+
 NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) const {
   NormedConv made;
   made.conv = {x, layer.k, layer.kernel, layer.stride, layer.pad()};
@@ -168,8 +173,7 @@ void Network::build_units() {
   Build build(*this);
   const int end = 2 * build.count;
   const int n = settings_.batch_size;
-  const ActivationShape image{n, stem_channels(device_.kind(), settings_.precision),
-                              settings_.image_size, settings_.image_size};
+  const ActivationShape image = image_shape();
   input_ = plan_.reserve("image", units_->activation_bytes(image), 0, end);
   labels_ = plan_.reserve("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), 0, end);
   logits_ = plan_.reserve(
@@ -279,9 +283,7 @@ void Network::backward(int block) {
 }
 
 void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) {
-  const ActivationShape shape{settings_.batch_size,
-                              stem_channels(device_.kind(), settings_.precision),
-                              settings_.image_size, settings_.image_size};
+  const ActivationShape shape = image_shape();
   log_.begin(Phase::input);
   const auto pixels = 3 * shape.count() / static_cast<std::size_t>(shape.c);  // a byte each
   log_.run({"normalise_images", -1, static_cast<double>(pixels + input_->bytes())},
@@ -290,9 +292,7 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
 }
 
 void Network::set_batch(std::span<const float> images, std::span<const std::int32_t> labels) {
-  const int channels = stem_channels(device_.kind(), settings_.precision);
-  const ActivationShape shape{settings_.batch_size, channels, settings_.image_size,
-                              settings_.image_size};
+  const ActivationShape shape = image_shape();
   const std::size_t pixels = static_cast<std::size_t>(shape.h) * static_cast<std::size_t>(shape.w);
   ENSURE(images.size() == 3 * pixels * static_cast<std::size_t>(shape.n) &&
              labels.size_bytes() == labels_->bytes(),
@@ -301,7 +301,7 @@ void Network::set_batch(std::span<const float> images, std::span<const std::int3
   for (std::size_t n = 0; n < static_cast<std::size_t>(shape.n); ++n)
     std::copy_n(images.begin() + static_cast<std::ptrdiff_t>(n * 3 * pixels), 3 * pixels,
                 padded.begin() +
-                    static_cast<std::ptrdiff_t>(n * static_cast<std::size_t>(channels) * pixels));
+                    static_cast<std::ptrdiff_t>(n * static_cast<std::size_t>(shape.c) * pixels));
   std::vector<std::byte> stored(input_->bytes());
   units_->pack_activation(padded, shape, stored);
   upload<std::byte>(device_, stream_, input_->data(), stored);

@@ -120,6 +120,7 @@ class Network {
 
  private:
   struct Build;
+  ActivationShape image_shape() const;  // as the backend stores it
   void build_units();
   void bind();
   void check_statistics(const ActivationShape& y) const;

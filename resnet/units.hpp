@@ -82,6 +82,7 @@ struct ConvNormSpec {
   // Where memory is saved: x and y as they are rebuilt for backward. Null: they were kept.
   const Slot* rebuilt_x = nullptr;
   const Slot* rebuilt_y = nullptr;
+  const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
 
 /// y = relu(norm(conv(x)) + s): s is the block's input, or norm(conv(input)).
@@ -96,6 +97,7 @@ struct ConvNormAddSpec {
   const Slot* dx = nullptr;
   const Slot* dshortcut = nullptr;  // gradient of the block's input through the shortcut
   const Slot* rebuilt_x = nullptr;  // as of ConvNormSpec
+  const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
 
 /// What the head counts; sums over the samples with a label (>= 0).

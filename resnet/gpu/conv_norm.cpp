@@ -12,9 +12,8 @@ class GpuConvNorm final : public Unit {
     dz_ = plan.reserve("dz", y.count() * size_of(shared.type), backward, backward);
     sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 2) * sizeof(float), backward,
                          backward);
-    convolution_ = std::make_unique<NormedConvolution>(
-        shared, spec.layer, spec.when, spec.x, spec.rebuilt_x != nullptr ? spec.rebuilt_x : spec.x,
-        dz_, spec.dx);
+    convolution_ = std::make_unique<NormedConvolution>(shared, spec.layer, spec.when, spec.x,
+                                                       spec.x_in_backward(), dz_, spec.dx);
   }
 
   void bind() override { convolution_->bind(); }

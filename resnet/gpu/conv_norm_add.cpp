@@ -15,8 +15,7 @@ class GpuConvNormAdd final : public Unit {
     sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
                          when.backward, when.backward);
     main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x,
-                                                spec.rebuilt_x != nullptr ? spec.rebuilt_x : spec.x,
-                                                dz_, spec.dx);
+                                                spec.x_in_backward(), dz_, spec.dx);
     if (spec.shortcut_layer) {
       dsum_ = plan.reserve("dsum", bytes, when.backward, when.backward);
       projection_ = std::make_unique<NormedConvolution>(
