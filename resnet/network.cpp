@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "common/error.hpp"
 #include "common/options.hpp"
@@ -52,8 +53,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options
       .add("--fusion", values.fusion,
            "statistics: norms' statistics in the convolutions that compute what they normalise; "
-           "auto: where timing finds that faster, without --autotune nowhere")
-      .one_of({"auto", "none", "statistics"});
+           "gradients: blocks' gradients in the 1x1 convolutions behind them, in fp16 and bf16; "
+           "all: both; auto: where timing finds that faster, without --autotune nowhere")
+      .one_of({"auto", "none", "statistics", "gradients", "all"});
   options.add("--recompute", values.recompute,
               "saves memory: activations inside blocks are rebuilt in backward instead of kept");
   options
@@ -63,14 +65,16 @@ void declare_options(OptionSet& options, ModelOptions& values) {
 }
 
 Tuning tuning_of(const ModelOptions& options) {
-  if (options.deterministic && options.fusion == "statistics")
-    throw UsageError(
-        "--fusion statistics: its sums differ from run to run, not with --deterministic");
   Tuning tuning;
   tuning.autotune = options.autotune;
   tuning.deterministic = options.deterministic;
   if (options.fusion == "none") tuning.fusion = Fusion::none;
   if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
+  if (options.fusion == "gradients") tuning.fusion = Fusion::gradients;
+  if (options.fusion == "all") tuning.fusion = Fusion::all;
+  if (tuning.deterministic && tuning.takes(Fusion::statistics))
+    throw UsageError(fmt::format(
+        "--fusion {}: its sums differ from run to run, not with --deterministic", options.fusion));
   tuning.cache = options.plan_cache;
   if (tuning.cache == "off") tuning.cache.clear();
   if (tuning.cache != "auto") return tuning;
@@ -181,20 +185,27 @@ void Network::build_units() {
       static_cast<std::size_t>(n) * static_cast<std::size_t>(settings_.classes) * sizeof(float), 0,
       end);
 
-  // A block's input and the gradients that come back for it: from its path and its shortcut.
+  // A block's input and the gradients that come back for it: from its path and its shortcut. The
+  // identity hands on what it was given, where it was given it.
   ActivationShape x_shape = output_of(layers_, settings_);
   int unit = 0;
   const Slot* x = build.output("stem", x_shape, unit);
   Addends dx;
-  auto gradients_of_input = [&](const ResidualBlock& block, int first, int last) {
-    dx.first = build.gradient(block.name + " dx", x_shape, first, unit);
-    dx.second = build.gradient(block.name + " dshortcut", x_shape, last, unit);
+  const Slot* handed_on = nullptr;  // of this block's output: where its identity hands it on
+  const auto first_gradient = [&](const std::string& name) {
+    return handed_on != nullptr ? std::exchange(handed_on, nullptr)
+                                : build.gradient(name, x_shape, unit + 1, unit);
   };
-  const auto units_in = [](const ResidualBlock& block) {
-    return static_cast<int>(block.path.size());
+  const auto gradients_of_input = [&](const ResidualBlock& block) {
+    dx.first = first_gradient(block.name + " dx");
+    const int last = unit + static_cast<int>(block.path.size());
+    if (!block.shortcut) handed_on = build.gradient(block.name + " dy", x_shape, last + 1, unit);
+    dx.second = handed_on != nullptr
+                    ? handed_on
+                    : build.gradient(block.name + " dshortcut", x_shape, last, unit);
   };
 
-  gradients_of_input(layers_.blocks.front(), 1, units_in(layers_.blocks.front()));
+  gradients_of_input(layers_.blocks.front());
   blocks_.emplace_back();
   blocks_.back().push_back(
       units_->stem({build.moments(unit), normed(layers_.stem, image), input_, x, dx}));
@@ -225,12 +236,10 @@ void Network::build_units() {
         dinput = dy;
         continue;
       }
-      if (b + 1 < layers_.blocks.size()) {
-        const ResidualBlock& following = layers_.blocks[b + 1];
-        gradients_of_input(following, unit + 1, unit + units_in(following));
-      } else {
-        dx = {build.gradient("head dx", x_shape, unit + 1, unit), nullptr};
-      }
+      if (b + 1 < layers_.blocks.size())
+        gradients_of_input(layers_.blocks[b + 1]);
+      else
+        dx = {first_gradient("head dx"), nullptr};
       ConvNormAddSpec spec{
           build.moments(unit), layer,        path_input, block_input, std::nullopt, x, dx, dinput,
           block_dx.second,     rebuilt_input};

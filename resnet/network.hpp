@@ -110,7 +110,7 @@ class Network {
   const MemoryPlan& plan() const { return plan_; }
   void set_repeatable(bool repeatable) { units_->set_repeatable(repeatable); }
   /// After allocate().
-  FusedNorms fused_norms() const { return units_->fused_norms(); }
+  Fused fused() const { return units_->fused(); }
   /// Tells of what batches, forward and backward enqueue, where it is asked to.
   WorkLog& work_log() { return log_; }
   /// See UnitFactory.

@@ -47,7 +47,7 @@ struct Moments {
   int backward = 0;
 };
 
-/// dL/dy as the sum of one or two tensors of y's shape.
+/// dL/dy as the sum of one or two tensors of y's shape. Who reads it may overwrite the first.
 struct Addends {
   const Slot* first = nullptr;
   const Slot* second = nullptr;
@@ -95,7 +95,8 @@ struct ConvNormAddSpec {
   const Slot* y = nullptr;
   Addends dy;
   const Slot* dx = nullptr;
-  const Slot* dshortcut = nullptr;  // gradient of the block's input through the shortcut
+  const Slot* dshortcut =
+      nullptr;  // of the block's input, through the shortcut; identity: dy.first
   const Slot* rebuilt_x = nullptr;  // as of ConvNormSpec
   const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
@@ -132,7 +133,7 @@ struct HeadSpec {
 
 /// What is computed in one pass that could be several: see resnet/gpu/normed_convolution.cpp.
 /// automatic: what is faster.
-enum class Fusion { automatic, none, statistics };
+enum class Fusion { automatic, none, statistics, gradients, all };
 
 /// How a backend chooses between ways to compute the same.
 struct Tuning {
@@ -140,12 +141,17 @@ struct Tuning {
   bool deterministic = false;  // the first algorithm that repeats bitwise: a rerun gives the same
   Fusion fusion = Fusion::automatic;
   std::string cache;  // file of what was timed before, or empty
+
+  /// Whether this form of fusion is asked for, whatever it takes.
+  bool takes(Fusion form) const { return fusion == form || fusion == Fusion::all; }
 };
 
-/// Convolutions with a norm, and those of them that take the norm's statistics.
-struct FusedNorms {
-  int fused = 0;
-  int all = 0;
+/// What is computed in one pass.
+struct Fused {
+  int norms = 0;
+  int statistics = 0;  // of norms, taken by the convolution before
+  int ends = 0;        // of blocks that a 1x1 convolution follows
+  int gradients = 0;   // of ends, taken by the convolution behind
 };
 
 /// What a backend needs to make the units of one network.
@@ -176,7 +182,7 @@ class UnitFactory {
   /// again what is fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
   /// Of the units that are bound.
-  virtual FusedNorms fused_norms() const { return {}; }
+  virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}
 

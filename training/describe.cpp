@@ -117,12 +117,15 @@ std::string headline(const Engine& engine, const Backend& backend, const std::st
 }
 
 std::string text_of_start(const Engine& engine) {
-  const FusedNorms norms = engine.network().fused_norms();
+  const Fused fused = engine.network().fused();
   std::string text = engine.load_remark();
-  if (norms.all == 0 || !engine.computes()) return text;  // no such choice
+  if (fused.norms == 0 || !engine.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
-  return text + fmt::format("norms' statistics are taken within {} of {} convolutions", norms.fused,
-                            norms.all);
+  text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
+                      fused.norms);
+  if (fused.ends > 0)
+    text += fmt::format(", blocks' gradients within {} of {}", fused.gradients, fused.ends);
+  return text;
 }
 
 }  // namespace shakedown

@@ -161,8 +161,10 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   record["process_memory_bytes"] = session.all_gather(
       gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
-  if (const FusedNorms norms = engine.network().fused_norms(); norms.all > 0)
-    record["fused_norms"] = session.all_gather(norms.fused)[teller];
+  if (const Fused fused = engine.network().fused(); fused.norms > 0) {
+    record["fused_norms"] = session.all_gather(fused.statistics)[teller];
+    record["fused_gradients"] = session.all_gather(fused.gradients)[teller];
+  }
   record["graph"] = engine.graph_steps() - graphs_before == settings.iterations;
   record["grad_dtype"] = name_of(engine.exchanged_type());
   record["loss_first"] = loss_first;

@@ -17,14 +17,12 @@ class CpuConvNormAdd final : public Unit {
                                                 spec.x, spec.y, spec.dx);
     if (spec.shortcut_layer) {
       branch_ = plan.reserve("shortcut", bytes, when.forward, when.forward);
-      dsum_ = plan.reserve("dsum", bytes, when.backward, when.backward);
       projection_ = std::make_unique<NormedConvolution>(
           shared, *spec.shortcut_layer, when, false,
           activation_desc(spec.shortcut_layer->conv.x, shared.tag), spec.shortcut, branch_,
           spec.dshortcut);
     } else {
       branch_ = spec.shortcut;
-      dsum_ = spec.dshortcut;  // the identity hands the gradient on as it is
     }
   }
 
@@ -46,16 +44,16 @@ class CpuConvNormAdd final : public Unit {
 
   void backward() override {
     const float* y = spec_.y->as<float>();
-    const float* a = spec_.dy.first->as<float>();
+    const Slot* const dsum_slot = spec_.dy.first;  // in its place; the identity hands it on
+    float* dsum = dsum_slot->as<float>();
     const float* b = spec_.dy.second ? spec_.dy.second->as<float>() : nullptr;
-    float* dsum = dsum_->as<float>();
     run("relu_add_backward", b == nullptr ? 3 : 4, [&] {
 #pragma omp parallel for simd schedule(static)
       for (std::size_t i = 0; i < count_; ++i)
-        dsum[i] = y[i] > 0 ? (b == nullptr ? a[i] : a[i] + b[i]) : 0.0F;
+        dsum[i] = y[i] > 0 ? (b == nullptr ? dsum[i] : dsum[i] + b[i]) : 0.0F;
     });
-    main_->backward(dsum_);
-    if (projection_) projection_->backward(dsum_);
+    main_->backward(dsum_slot);
+    if (projection_) projection_->backward(dsum_slot);
   }
 
  private:
@@ -70,7 +68,6 @@ class CpuConvNormAdd final : public Unit {
   ConvNormAddSpec spec_;
   std::size_t count_;
   const Slot* branch_;
-  const Slot* dsum_;
   std::unique_ptr<NormedConvolution> main_;
   std::unique_ptr<NormedConvolution> projection_;
 };

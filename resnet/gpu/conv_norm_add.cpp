@@ -3,26 +3,24 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNormAdd final : public Unit {
+class GpuConvNormAdd final : public Unit, public BlockEnd {
  public:
-  GpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec) : shared_(shared), spec_(spec) {
+  GpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec)
+      : shared_(shared), spec_(spec), dsum_(spec.dy.first) {
     MemoryPlan& plan = shared.context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const std::size_t bytes = y.count() * size_of(shared.type);
     const Moments when = spec.when;
     mask_ = plan.reserve("mask", gpu::mask_bytes(y, shared.type), when.forward, when.backward);
     dz_ = plan.reserve("dz", bytes, when.backward, when.backward);  // of one norm after the other
-    sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
-                         when.backward, when.backward);
+    parts_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
+                          when.backward - 1, when.backward);
     main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x,
                                                 spec.x_in_backward(), dz_, spec.dx);
-    if (spec.shortcut_layer) {
-      dsum_ = plan.reserve("dsum", bytes, when.backward, when.backward);
+    if (spec.shortcut_layer)
       projection_ = std::make_unique<NormedConvolution>(
           shared, *spec.shortcut_layer, when, spec.shortcut, spec.shortcut, dz_, spec.dshortcut);
-    } else {
-      dsum_ = spec.dshortcut;  // the identity hands the gradient on as it is
-    }
+    if (spec.dy.second != nullptr) shared.ends.emplace(spec.dy.first, this);
   }
 
   void bind() override {
@@ -45,19 +43,37 @@ class GpuConvNormAdd final : public Unit {
     });
   }
 
-  void backward() override {
-    const auto added = [](const NormedConvolution& convolution) {
-      return AddedNorm{convolution.z(), convolution.vectors(), convolution.parameters()};
-    };
-    const AddedNorm main = added(*main_);
-    AddedNorm projection{};
-    if (projection_) projection = added(*projection_);
-    const int tensors = 3 + (spec_.dy.second != nullptr ? 1 : 0) + (projection_ ? 1 : 0);
+  bool has_projection() const override { return projection_ != nullptr; }
+
+  void add() override {
+    const Ends ends(*this);
+    const Slot* second = spec_.dy.second;
+    const int tensors = 3 + (second != nullptr ? 1 : 0) + (projection_ ? 1 : 0);
     run("add_relu_backward", tensors * main_->bytes() + mask_bytes(), [&] {
-      add_relu_backward(
-          spec_.dy.first->data(), spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr,
-          mask_->as<std::uint8_t>(), dsum_->data(), main, projection_ ? &projection : nullptr,
-          main_->shape(), shared_.type, sums_->as<float>(), shared_.stream);
+      count_ = add_relu_backward(dsum_->data(), second != nullptr ? second->data() : nullptr,
+                                 mask_->as<std::uint8_t>(), ends.main, ends.shortcut(),
+                                 main_->shape(), shared_.type, parts_->as<float>(), shared_.stream);
+    });
+  }
+
+  void add(const GradientProduct& product, const Work& convolution) override {
+    const Ends ends(*this);
+    Work work = convolution;
+    work.kernel = "conv_add_relu_backward";
+    work.bytes += (projection_ ? 3 : 2) * main_->bytes() + mask_bytes();
+    shared_.context.log.run(work, [&] {
+      count_ = add_product_relu_backward(
+          product, spec_.dy.second->data(), mask_->as<std::uint8_t>(), dsum_->data(), ends.main,
+          ends.shortcut(), main_->shape(), shared_.type, parts_->as<float>(), shared_.stream);
+    });
+  }
+
+  void backward() override {
+    if (!convolution_adds) add();
+    const Ends ends(*this);
+    run("finish_add_relu_backward", static_cast<double>(parts_->bytes()), [&] {
+      finish_add_relu_backward(parts_->as<float>(), count_, ends.main, ends.shortcut(),
+                               main_->shape(), shared_.type, shared_.stream);
     });
     for (NormedConvolution* branch : {main_.get(), projection_.get()}) {
       if (branch == nullptr) continue;
@@ -70,6 +86,20 @@ class GpuConvNormAdd final : public Unit {
   }
 
  private:
+  /// The norms that end the block.
+  struct Ends {
+    AddedNorm main;
+    std::optional<AddedNorm> projection;
+
+    explicit Ends(const GpuConvNormAdd& unit) : main(of(*unit.main_)) {
+      if (unit.projection_) projection = of(*unit.projection_);
+    }
+    const AddedNorm* shortcut() const { return projection ? &*projection : nullptr; }
+    static AddedNorm of(const NormedConvolution& convolution) {
+      return {convolution.z(), convolution.vectors(), convolution.parameters()};
+    }
+  };
+
   template <class Body>
   void run(const char* kernel, double bytes, Body&& body) const {
     shared_.run(kernel, main_->weight(), bytes, body);
@@ -80,8 +110,9 @@ class GpuConvNormAdd final : public Unit {
   ConvNormAddSpec spec_;
   const Slot* mask_;
   const Slot* dz_;
-  const Slot* sums_;
-  const Slot* dsum_;
+  const Slot* parts_;
+  const Slot* dsum_;  // in the place of the gradient's first addend; the identity hands it on
+  int count_ = 0;     // of parts
   std::unique_ptr<NormedConvolution> main_;
   std::unique_ptr<NormedConvolution> projection_;
 };

@@ -19,15 +19,6 @@ const char* work_name(ConvKind kind) {
   return "";
 }
 
-std::string key_of(ConvKind kind, const ConvShape& c, Precision precision) {
-  return fmt::format("{} {} n{} c{} h{} w{} k{} r{} stride{} pad{}", work_name(kind),
-                     name_of(precision), c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride,
-                     c.pad);
-}
-
-std::string sums_key(const ConvShape& conv, Precision precision) {
-  return "sums of " + key_of(ConvKind::forward, conv, precision);
-}
 constexpr const char* kTogether = "together";
 constexpr const char* kApart = "apart";
 
@@ -59,7 +50,7 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
       choices_.try_emplace(Key{kind, c.x.n, c.x.c, c.x.h, c.x.w, c.k, c.kernel, c.stride, c.pad});
   ConvChoice& choice = entry->second;
   if (!fresh) return choice;
-  choice.key = key_of(kind, c, context.precision);
+  choice.key = key(kind, c);
   const bool times = context.tuning.autotune && !context.tuning.deterministic;
   PlanQuery query{kind, c, context.precision, context.tuning.deterministic, times ? kCandidates : 1,
                   ""};
@@ -77,14 +68,27 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   return choice;
 }
 
-std::optional<bool> Shared::sums_verdict(const ConvShape& conv) const {
-  const auto known = cache.find(sums_key(conv, context.precision));
+std::string Shared::key(ConvKind kind, const ConvShape& conv) const {
+  return fmt::format("{} {} n{} c{} h{} w{} k{} r{} stride{} pad{}", work_name(kind),
+                     name_of(context.precision), conv.x.n, conv.x.c, conv.x.h, conv.x.w, conv.k,
+                     conv.kernel, conv.stride, conv.pad);
+}
+
+bool Shared::may_fuse(Fusion form, const std::string& key) const {
+  const Tuning& tuning = context.tuning;
+  if (tuning.takes(form)) return true;
+  return tuning.fusion == Fusion::automatic && tuning.autotune && !tuning.deterministic &&
+         verdict(key).value_or(true);
+}
+
+std::optional<bool> Shared::verdict(const std::string& key) const {
+  const auto known = cache.find(key);
   if (!known) return std::nullopt;
   return *known == kTogether;
 }
 
-void Shared::keep_sums_verdict(const ConvShape& conv, bool takes) {
-  cache.keep(sums_key(conv, context.precision), takes ? kTogether : kApart);
+void Shared::keep_verdict(const std::string& key, bool together) {
+  cache.keep(key, together ? kTogether : kApart);
 }
 
 Convolution::Convolution(Shared& shared, ConvKind kind, const NormedConv& layer)

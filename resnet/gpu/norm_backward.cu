@@ -81,7 +81,8 @@ struct ApplyGradient {
   }
 };
 
-/// Sums of dsum, dsum * (z - mean) and, for a shortcut with a norm, dsum * (its z - mean).
+/// dsum, in the place of dy_a; sums of it, of dsum * (z - mean) and, for a shortcut with a norm, of
+/// dsum * (its z - mean).
 template <class T, bool kTwo, bool kNormShortcut>
 struct AddReluSums {
   static constexpr int kSums = kNormShortcut ? 3 : 2;
@@ -91,10 +92,9 @@ struct AddReluSums {
     Pack<T> d, e, x, y;
     unsigned bits;
   };
-  const T* dy_a;
+  T* dy_a;
   const T* dy_b;
   const std::uint8_t* mask;
-  T* dsum;
   const T* z;
   const float* mean_of_z;
   const T* s;
@@ -126,7 +126,7 @@ struct AddReluSums {
       if constexpr (kNormShortcut)
         sums[2][v] += gradient * (to_float(in.y.x[v]) - shortcut_mean[v]);
     }
-    in.d.store(dsum + i * V);
+    in.d.store(dy_a + i * V);
   }
 };
 
@@ -145,31 +145,24 @@ struct FinishTwoNormGradients {
 };
 
 template <class T, bool kTwo>
-void launch_add_relu_backward(const T* dy_a, const T* dy_b, const std::uint8_t* mask, T* dsum,
-                              const AddedNorm& main, const AddedNorm* shortcut,
-                              const ActivationShape& shape, float* scratch, cudaStream_t stream) {
-  const auto* z = static_cast<const T*>(main.z);
-  if (shortcut == nullptr) {
-    reduce<T>(
-        AddReluSums<T, kTwo, false>{
-            dy_a, dy_b, mask, dsum, z, main.vectors.mean, nullptr, nullptr, {}, {}},
-        FinishNormGradient<T>{main.parameters, main.vectors, 1 / count_of(shape)}, shape, scratch,
-        stream);
-    return;
-  }
-  reduce<T>(AddReluSums<T, kTwo, true>{dy_a,
-                                       dy_b,
-                                       mask,
-                                       dsum,
-                                       z,
-                                       main.vectors.mean,
-                                       static_cast<const T*>(shortcut->z),
-                                       shortcut->vectors.mean,
-                                       {},
-                                       {}},
-            FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
-                                      shortcut->vectors, 1 / count_of(shape)},
-            shape, scratch, stream);
+int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask,
+                             const AddedNorm& main, const AddedNorm* shortcut,
+                             const ActivationShape& shape, float* parts, cudaStream_t stream) {
+  const auto with = [&]<bool kNormShortcut>(std::bool_constant<kNormShortcut>) {
+    return reduce_to_parts<T>(
+        AddReluSums<T, kTwo, kNormShortcut>{
+            static_cast<T*>(dy_a),
+            static_cast<const T*>(dy_b),
+            mask,
+            static_cast<const T*>(main.z),
+            main.vectors.mean,
+            kNormShortcut ? static_cast<const T*>(shortcut->z) : nullptr,
+            kNormShortcut ? shortcut->vectors.mean : nullptr,
+            {},
+            {}},
+        shape, parts, stream);
+  };
+  return shortcut == nullptr ? with(std::false_type{}) : with(std::true_type{});
 }
 
 }  // namespace
@@ -199,18 +192,30 @@ void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm
   });
 }
 
-void add_relu_backward(const void* dy_a, const void* dy_b, const std::uint8_t* mask, void* dsum,
-                       const AddedNorm& main, const AddedNorm* shortcut,
-                       const ActivationShape& shape, DataType type, float* scratch,
-                       cudaStream_t stream) {
+int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
+                      const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
+                      float* parts, cudaStream_t stream) {
+  int count = 0;
   with_type(type, [&]<class T>(T) {
-    const auto* a = static_cast<const T*>(dy_a);
-    const auto* b = static_cast<const T*>(dy_b);
-    auto* out = static_cast<T*>(dsum);
-    if (b == nullptr)
-      launch_add_relu_backward<T, false>(a, b, mask, out, main, shortcut, shape, scratch, stream);
+    const auto launch =
+        dy_b == nullptr ? launch_add_relu_backward<T, false> : launch_add_relu_backward<T, true>;
+    count = launch(dy_a, dy_b, mask, main, shortcut, shape, parts, stream);
+  });
+  return count;
+}
+
+void finish_add_relu_backward(const float* parts, int count, const AddedNorm& main,
+                              const AddedNorm* shortcut, const ActivationShape& shape,
+                              DataType type, cudaStream_t stream) {
+  const float share = 1 / count_of(shape);
+  with_type(type, [&]<class T>(T) {
+    if (shortcut == nullptr)
+      finish_parts<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, parts, count,
+                      shape.c, stream);
     else
-      launch_add_relu_backward<T, true>(a, b, mask, out, main, shortcut, shape, scratch, stream);
+      finish_parts<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
+                                                shortcut->vectors, share},
+                      parts, count, shape.c, stream);
   });
 }
 

@@ -9,13 +9,24 @@ std::string name_of_weights(const Shared& shared, const NormedConv& layer) {
   return shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name;
 }
 
+std::string key_of_sums(const Shared& shared, const ConvShape& conv) {
+  return "sums of " + shared.key(ConvKind::forward, conv);
+}
+
 /// cuDNN's sums come from atomic additions: they differ from run to run. The stem's 7x7 has none.
 bool may_take_sums(const Shared& shared, const ConvShape& conv) {
-  const Tuning& tuning = shared.context.tuning;
-  if (tuning.deterministic || conv.kernel > 3) return false;
-  if (tuning.fusion == Fusion::statistics) return true;
-  return tuning.fusion == Fusion::automatic && tuning.autotune &&
-         shared.sums_verdict(conv).value_or(true);
+  return !shared.context.tuning.deterministic && conv.kernel <= 3 &&
+         shared.may_fuse(Fusion::statistics, key_of_sums(shared, conv));
+}
+
+std::string key_of_end(const Shared& shared, const BlockEnd& end, const ConvShape& conv) {
+  return (end.has_projection() ? "end with projection before " : "end before ") +
+         shared.key(ConvKind::backward_data, conv);
+}
+
+bool may_take_end(const Shared& shared, const BlockEnd& end, const ConvShape& conv) {
+  return conv.kernel == 1 && conv.stride == 1 && adds_products(shared.type, conv.k, conv.x.c) &&
+         shared.may_fuse(Fusion::gradients, key_of_end(shared, end, conv));
 }
 
 }  // namespace
@@ -33,8 +44,15 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
       backward_weights_(shared, ConvKind::backward_weights, layer) {
   if (may_take_sums(shared, layer.conv))
     forward_with_sums_.emplace(shared, ConvKind::forward_with_sums, layer);
-  ++shared.norms.all;
+  ++shared.fused.norms;
   if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
+  if (BlockEnd* end = shared.end_before(dx); end != nullptr && layer.conv.kernel == 1) {
+    ++shared.fused.ends;
+    if (may_take_end(shared, *end, layer.conv)) {
+      end_ = end;
+      end_->convolution_adds = true;
+    }
+  }
   const std::string name = name_of_weights(shared, layer);
   MemoryPlan& plan = shared.context.plan;
   const ActivationShape y = layer.conv.y();
@@ -65,28 +83,35 @@ void NormedConvolution::bind() {
     backward_data_->bind({dx_->data(), w, dz_->data()}, backward_workspace_->data());
   backward_weights_.bind({kept_x_->data(), weights.gradient(layer_.weight), dz_->data()},
                          backward_workspace_->data());
+  if (end_ != nullptr) bind_end(w);
 }
 
 /// Takes the sums while z is computed where that is faster than afterwards.
 void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
-  if (takes_sums_) --shared_.norms.fused;  // bound again
+  if (takes_sums_) --shared_.fused.statistics;  // bound again
   takes_sums_ = false;
   if (!forward_with_sums_ || !forward_with_sums_->exists()) return;
   forward_with_sums_->bind(buffers, workspace_->data());
-  const auto faster = [&] {
-    NormParameters norm = parameters();
-    norm.running_mean = vectors().grad_a;  // the true ones stay as they are
-    norm.running_variance = vectors().grad_b;
-    return shared_.time([&] { forward_normed(true, norm); }) <
-           shared_.time([&] { forward_normed(false, norm); });
-  };
-  takes_sums_ = true;
-  if (shared_.context.tuning.fusion == Fusion::automatic) {
-    const auto known = shared_.sums_verdict(layer_.conv);
-    takes_sums_ = known ? *known : faster();
-    if (!known) shared_.keep_sums_verdict(layer_.conv, takes_sums_);
-  }
-  if (takes_sums_) ++shared_.norms.fused;
+  NormParameters norm = parameters();
+  norm.running_mean = vectors().grad_a;  // the true ones stay as they are
+  norm.running_variance = vectors().grad_b;
+  takes_sums_ = shared_.fuses(
+      key_of_sums(shared_, layer_.conv), [&] { forward_normed(true, norm); },
+      [&] { forward_normed(false, norm); });
+  if (takes_sums_) ++shared_.fused.statistics;
+}
+
+/// Adds to the gradient while it is computed where that is faster than afterwards.
+void NormedConvolution::bind_end(const void* w) {
+  if (takes_end_) --shared_.fused.gradients;  // bound again
+  product_ = {dz_->data(), w, layer_.conv.k};
+  takes_end_ = shared_.fuses(
+      key_of_end(shared_, *end_, layer_.conv), [&] { end_->add(product_, backward_data_->work()); },
+      [&] {
+        backward_data_->run();
+        end_->add();
+      });
+  if (takes_end_) ++shared_.fused.gradients;
 }
 
 NormParameters NormedConvolution::parameters() const {
@@ -123,7 +148,12 @@ void NormedConvolution::forward(Pass pass) {
 }
 
 void NormedConvolution::backward() {
-  if (backward_data_) backward_data_->run();
+  if (takes_end_) {
+    end_->add(product_, backward_data_->work());
+  } else if (backward_data_) {
+    backward_data_->run();
+    if (end_ != nullptr) end_->add();
+  }
   backward_weights_.run();
 }
 

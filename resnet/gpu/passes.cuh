@@ -22,6 +22,18 @@ inline float count_of(const ActivationShape& shape) {
   return static_cast<float>(shape.count() / static_cast<std::size_t>(shape.c));
 }
 
+/// Of the current device.
+inline int attribute(cudaDeviceAttr which) {
+  int device = 0;
+  int value = 0;
+  CHECK_CUDA(cudaGetDevice(&device));
+  CHECK_CUDA(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+inline unsigned multiprocessors() {
+  return static_cast<unsigned>(attribute(cudaDevAttrMultiProcessorCount));
+}
+
 /// Calls body(T{}) with the element type that `type` names.
 template <class Body>
 void with_type(DataType type, Body&& body) {
@@ -107,11 +119,7 @@ struct ReductionShape {
   unsigned chunks;  // blocks below one another: partial sums a channel
 
   ReductionShape(unsigned rows, unsigned groups) : lanes(std::min(groups, 32U)) {
-    int device = 0;
-    int multiprocessors = 0;
-    CHECK_CUDA(cudaGetDevice(&device));
-    CHECK_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-    const unsigned blocks = kReducingBlocks * static_cast<unsigned>(multiprocessors);
+    const unsigned blocks = kReducingBlocks * multiprocessors();
     const unsigned rows_at_once = kThreads / lanes;
     tiles = groups / lanes;
     const unsigned useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
@@ -197,21 +205,35 @@ __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
   finish(channel, sums);
 }
 
-/// Reduces over N, H and W of `shape`, then finishes every channel.
-template <class T, class Body, class Finish>
-void reduce(const Body& body, const Finish& finish, const ActivationShape& shape, float* scratch,
-            cudaStream_t stream) {
+/// Sums over N, H and W of `shape`, by parts: returns how many there are of each sum.
+template <class T, class Body>
+int reduce_to_parts(const Body& body, const ActivationShape& shape, float* parts,
+                    cudaStream_t stream) {
   const auto extent = Extent::of<T>(shape);
   const unsigned rows = extent.vectors / extent.groups;
   const ReductionShape cut(rows, extent.groups);
   reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
-                                                                         cut.lanes, scratch);
+                                                                         cut.lanes, parts);
   CHECK_LAUNCH();
-  finish_kernel<Body::kSums>
-      <<<static_cast<unsigned>((shape.c + kFinishChannels - 1) / kFinishChannels),
-         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, scratch,
-                                                           static_cast<int>(cut.chunks), shape.c);
+  return static_cast<int>(cut.chunks);
+}
+
+/// Adds up every channel's parts and finishes it.
+template <int kSums, class Finish>
+void finish_parts(const Finish& finish, const float* parts, int count, int channels,
+                  cudaStream_t stream) {
+  finish_kernel<kSums>
+      <<<static_cast<unsigned>((channels + kFinishChannels - 1) / kFinishChannels),
+         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, parts, count, channels);
   CHECK_LAUNCH();
+}
+
+/// Both: reduces over N, H and W of `shape`, then finishes every channel.
+template <class T, class Body, class Finish>
+void reduce(const Body& body, const Finish& finish, const ActivationShape& shape, float* scratch,
+            cudaStream_t stream) {
+  const int parts = reduce_to_parts<T>(body, shape, scratch, stream);
+  finish_parts<Body::kSums>(finish, scratch, parts, shape.c, stream);
 }
 
 // ---- what the norms' backward passes share ------------------------------------------------------

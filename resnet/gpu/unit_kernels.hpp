@@ -85,13 +85,35 @@ struct AddedNorm {
   NormVectors vectors;
   NormParameters parameters;
 };
-/// Backward of normalise_add_relu, first half: dsum = (dy_a + dy_b) where the mask is set; the
-/// gradients of `main`'s norm and, unless null, of `shortcut`'s. dy_b may be null.
-void add_relu_backward(const void* dy_a, const void* dy_b, const std::uint8_t* mask, void* dsum,
-                       const AddedNorm& main, const AddedNorm* shortcut,
-                       const ActivationShape& shape, DataType type, float* scratch,
-                       cudaStream_t stream);
-/// Second half, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
+/// Backward of normalise_add_relu, first half: dsum = (dy_a + dy_b) where the mask is set, in the
+/// place of dy_a, and sums over it in `parts`, whose number a sum is returned. dy_b may be null;
+/// `shortcut` is null unless it has a norm.
+int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
+                      const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
+                      float* parts, cudaStream_t stream);
+
+/// The gradient of x that a 1x1 convolution of stride 1 leaves: dz (pixels x depth, its filters)
+/// times w (depth x channels of x).
+struct GradientProduct {
+  const void* dz;
+  const void* w;
+  int depth;
+};
+/// Whether the next function takes such products.
+bool adds_products(DataType type, int depth, int channels);
+/// add_relu_backward where dy_a is a product that is in no memory: dsum = (product + dy) where the
+/// mask is set.
+int add_product_relu_backward(const GradientProduct& product, const void* dy,
+                              const std::uint8_t* mask, void* dsum, const AddedNorm& main,
+                              const AddedNorm* shortcut, const ActivationShape& shape,
+                              DataType type, float* parts, cudaStream_t stream);
+
+/// From the `count` parts of each sum: the gradients of `main`'s norm and, unless null, of
+/// `shortcut`'s; and grad_a, b, c of each.
+void finish_add_relu_backward(const float* parts, int count, const AddedNorm& main,
+                              const AddedNorm* shortcut, const ActivationShape& shape,
+                              DataType type, cudaStream_t stream);
+/// Last, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
 void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
                      const ActivationShape& shape, DataType type, cudaStream_t stream);
 

@@ -62,7 +62,7 @@ class GpuUnits final : public UnitFactory {
 
   bool rebuilds() const override { return true; }
   void set_repeatable(bool repeatable) override { shared_.repeatable = repeatable; }
-  FusedNorms fused_norms() const override { return shared_.norms; }
+  Fused fused() const override { return shared_.fused; }
   void bound() override { shared_.cache.save(); }
   Roofs measure_roofs() override { return gpu::measure_roofs(shared_); }
 

@@ -55,15 +55,45 @@ struct ConvChoice {
   std::string key;                    // in the cache
 };
 
+/// The end of a block, to the convolution that computes its output's gradient.
+class BlockEnd {
+ public:
+  virtual ~BlockEnd() = default;
+  virtual bool has_projection() const = 0;
+  /// Enqueues the first pass over the gradient, which is in its slot.
+  virtual void add() = 0;
+  /// The same where it would be the output of `convolution` and is not computed yet.
+  virtual void add(const GradientProduct& product, const Work& convolution) = 0;
+
+  bool convolution_adds = false;  // who computes the gradient calls add(), else the end does
+};
+
 struct Shared {
   explicit Shared(const UnitContext& context);
 
   /// One for all units that convolve alike.
   ConvChoice& choice(ConvKind kind, const ConvShape& conv);
-  /// Whether sums are to be taken within a convolution, as was found of one alike, here or by an
-  /// earlier run.
-  std::optional<bool> sums_verdict(const ConvShape& conv) const;
-  void keep_sums_verdict(const ConvShape& conv, bool takes);
+  /// Whether this form of fusion may be used for the work that `key` names: it is asked for, or it
+  /// was not found slower, here or by an earlier run.
+  bool may_fuse(Fusion form, const std::string& key) const;
+  /// Whether it is: asked for, or `together` takes less time than `apart`.
+  template <class Together, class Apart>
+  bool fuses(const std::string& key, Together&& together, Apart&& apart) {
+    if (context.tuning.fusion != Fusion::automatic) return true;
+    std::optional<bool> faster = verdict(key);
+    if (!faster) {
+      faster = time(together) < time(apart);
+      keep_verdict(key, *faster);
+    }
+    return *faster;
+  }
+  std::string key(ConvKind kind, const ConvShape& conv) const;
+
+  /// The end of the block whose output's gradient is to be computed into this slot first, or null.
+  BlockEnd* end_before(const Slot* gradient) const {
+    const auto found = ends.find(gradient);
+    return found == ends.end() ? nullptr : found->second;
+  }
 
   /// Of a work on the stream, the fastest of three, in ms.
   template <class Body>
@@ -96,10 +126,14 @@ struct Shared {
   DnnHandle dnn;
   BlasHandle blas;
   PlanCache cache;
-  FusedNorms norms;
-  bool repeatable = false;  // for a while: what is not to the last bit is not used
+  Fused fused;
+  std::map<const Slot*, BlockEnd*> ends;  // by the first addend of their gradients
+  bool repeatable = false;                // for a while: what is not to the last bit is not used
 
  private:
+  std::optional<bool> verdict(const std::string& key) const;
+  void keep_verdict(const std::string& key, bool together);
+
   using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;
   std::map<Key, ConvChoice> choices_;
 };
@@ -118,6 +152,7 @@ class Convolution {
   /// the buffers.
   void bind(const ConvBuffers& buffers, void* workspace);
   void run() const;
+  const Work& work() const { return work_; }
 
  private:
   void tune(const ConvBuffers& buffers, void* workspace);
@@ -131,7 +166,7 @@ class Convolution {
 };
 
 /// z = conv(x) and the vectors that normalise z; backward from dz. What is done with z in between
-/// is the unit's.
+/// is the unit's. Where dx is the gradient of a block's output, also the first pass over that.
 class NormedConvolution {
  public:
   /// Backward reads x from `kept_x` and z's gradient from `dz`. `dx` may be null: the gradient of x
@@ -152,6 +187,7 @@ class NormedConvolution {
 
  private:
   void bind_sums(const ConvBuffers& buffers);
+  void bind_end(const void* w);
   void forward_normed(bool takes_sums, const NormParameters& norm) const;
 
   Shared& shared_;
@@ -169,7 +205,10 @@ class NormedConvolution {
   std::optional<Convolution> forward_with_sums_;  // where it may serve instead
   std::optional<Convolution> backward_data_;
   Convolution backward_weights_;
+  BlockEnd* end_ = nullptr;  // whose first pass is done here
+  GradientProduct product_{};
   bool takes_sums_ = false;
+  bool takes_end_ = false;
 };
 
 Roofs measure_roofs(Shared& shared);

@@ -321,7 +321,7 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   spec.dy.first = rig.activation("dy a", y_shape);
   if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
   spec.dx = rig.activation("dx", x_shape);
-  spec.dshortcut = rig.activation("dshortcut", input_shape);
+  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
   const auto unit = rig.units->conv_norm_add(spec);
   rig.bind(*unit);
   rig.set_weights();

@@ -94,7 +94,7 @@ TEST_CASE("timing ways to compute leaves the running statistics as they were", "
   Backend backend = test::open_backend_of(BackendKind::gpu);
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
-  CHECK(engine.network().fused_norms().all == 29);  // 1 + 8 * 3 + 4
+  CHECK(engine.network().fused().norms == 29);  // 1 + 8 * 3 + 4
   for (const Tensor& tensor : engine.state()) {
     CAPTURE(tensor.name);
     if (tensor.name.find("running_mean") != std::string::npos)
@@ -121,7 +121,7 @@ TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "
   Backend backend = test::open_backend_of(BackendKind::gpu);
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
-  CHECK(engine.network().fused_norms().fused == 28);  // all but the stem's
+  CHECK(engine.network().fused().statistics == 28);  // all but the stem's
   const auto images = test::random_values(std::size_t{32} * 3 * 64 * 64, 5);
   const auto trained = [&] {
     engine.restart();
@@ -139,6 +139,33 @@ TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "
   CHECK(trained() != once);
 }
 
+// Both begin from the same gradients at the head and differ by roundings to T alone.
+TEST_CASE("a block's gradient is the same where the convolution behind it adds to it", "[fast]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
+  const int batch = GENERATE(32, 5);  // rows that fill tiles, and that do not
+  CAPTURE(name_of(precision), batch);
+  auto settings = settings_of(kSmallBottlenecks, precision, 96);
+  settings.network.batch_size = batch;
+  settings.network.tuning.deterministic = true;
+  settings.network.tuning.fusion = Fusion::none;
+  const Run apart = run(settings, 1, 0.01);
+  settings.network.tuning.fusion = Fusion::gradients;
+  const Run fused = run(settings, 1, 0.01);
+  CHECK(fused.losses == apart.losses);
+  CHECK(fused.weights != apart.weights);
+  double worst = 0;
+  for (std::size_t i = 0; i < fused.gradients.size(); ++i) {
+    CAPTURE(fused.gradients[i].name);
+    const double error = test::relative_error(fused.gradients[i].values, apart.gradients[i].values);
+    CHECK(error < (precision == Precision::fp16 ? 0.01 : 0.08));
+    worst = std::max(worst, error);
+  }
+  CHECK(run(settings, 1, 0.01).weights == fused.weights);
+  fmt::print("{}, batch {}: gradients of blocks fused and apart differ by {:.1e} at most\n",
+             name_of(precision), batch, worst);
+}
+
 // A network at its start answers small changes with large ones: float16's roundings alone move
 // single tensors' gradients by tens of percent. So fused and unfused are both held against float32,
 // and fused may not be further from it.
@@ -149,7 +176,7 @@ TEST_CASE("gradients of the fused float16 step are as good as those of the unfus
   settings.network.precision = Precision::fp16;
   settings.network.tuning.fusion = Fusion::none;
   const Run apart = run(settings, 1, 0.01);
-  settings.network.tuning.fusion = Fusion::statistics;
+  settings.network.tuning.fusion = Fusion::all;
   const Run fused = run(settings, 1, 0.01);
 
   double apart_sum = 0;
@@ -178,10 +205,10 @@ TEST_CASE("gradients of the fused float16 step are as good as those of the unfus
 
 TEST_CASE("500 steps of the fused float16 step learn as those of the unfused", "[fast]") {
   if (!test::has(BackendKind::gpu)) return;
-  auto settings = settings_of(find_architecture("resnet18"), Precision::fp16, 64);
+  auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::none;
   const Run apart = run(settings, 500, 0.002);
-  settings.network.tuning.fusion = Fusion::statistics;
+  settings.network.tuning.fusion = Fusion::all;
   const Run fused = run(settings, 500, 0.002);
   fmt::print("loss of 500 steps: fused {:.4f} -> {:.4f}, unfused {:.4f} -> {:.4f}\n",
              fused.losses.front(), fused.losses.back(), apart.losses.front(), apart.losses.back());
