@@ -150,8 +150,8 @@ struct Tuning {
 struct Fused {
   int norms = 0;
   int statistics = 0;  // of norms, taken by the convolution before
-  int ends = 0;        // of blocks that a 1x1 convolution follows
-  int gradients = 0;   // of ends, taken by the convolution behind
+  int passes = 0;      // first ones over gradients, that the convolution behind could take
+  int gradients = 0;   // of these, that it takes
 };
 
 /// What a backend needs to make the units of one network.

@@ -123,8 +123,8 @@ std::string text_of_start(const Engine& engine) {
   if (!text.empty()) text += "\n";
   text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
                       fused.norms);
-  if (fused.ends > 0)
-    text += fmt::format(", blocks' gradients within {} of {}", fused.gradients, fused.ends);
+  if (fused.passes > 0)
+    text += fmt::format(", passes over gradients within {} of {}", fused.gradients, fused.passes);
   return text;
 }
 

@@ -3,17 +3,18 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNorm final : public Unit {
+class GpuConvNorm final : public Unit, public FirstPass {
  public:
   GpuConvNorm(Shared& shared, const ConvNormSpec& spec) : shared_(shared), spec_(spec) {
     MemoryPlan& plan = shared.context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const int backward = spec.when.backward;
     dz_ = plan.reserve("dz", y.count() * size_of(shared.type), backward, backward);
-    sums_ = plan.reserve("sums", reduction_scratch(y, shared.type, 2) * sizeof(float), backward,
-                         backward);
+    parts_ = plan.reserve("sums", reduction_scratch(y, shared.type, 2) * sizeof(float),
+                          backward - 1, backward);
     convolution_ = std::make_unique<NormedConvolution>(shared, spec.layer, spec.when, spec.x,
-                                                       spec.x_in_backward(), dz_, spec.dx);
+                                                       spec.x_in_backward(), nullptr, dz_, spec.dx);
+    shared.first_passes.emplace(spec.dy, this);
   }
 
   void bind() override { convolution_->bind(); }
@@ -27,14 +28,42 @@ class GpuConvNorm final : public Unit {
     if (spec_.rebuilt_y != nullptr) normalise_to(*spec_.rebuilt_y);
   }
 
-  void backward() override {
-    const NormVectors norm = convolution_->vectors();
-    run("normalise_relu_backward", 2, [&] {
-      normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->shape(),
-                              shared_.type, convolution_->parameters(), norm, sums_->as<float>(),
-                              shared_.stream);
+  std::string name() const override { return "inner norm"; }
+
+  bool joins(const ConvShape& conv, bool through_norm) const override {
+    return through_norm && makes_products(shared_.type, conv.k, conv.x.c);
+  }
+
+  void run() override {
+    log("normalise_relu_backward", 2, [&] {
+      count_ = normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->vectors(),
+                                       convolution_->shape(), shared_.type, parts_->as<float>(),
+                                       shared_.stream);
     });
-    run("normalise_relu_apply", 3, [&] {
+  }
+
+  void run(const GradientProduct& product, const Work& convolution) override {
+    Work work = convolution;
+    work.kernel = "normalise_conv_relu_backward";
+    work.bytes +=
+        2 * convolution_->bytes() * product.depth / convolution_->shape().c + convolution_->bytes();
+    shared_.context.log.run(work, [&] {
+      count_ = normalise_product_relu_backward(product, convolution_->z(), convolution_->vectors(),
+                                               spec_.dy->data(), convolution_->shape(),
+                                               shared_.type, parts_->as<float>(), shared_.stream);
+    });
+  }
+
+  void backward() override {
+    if (!convolution_runs) run();
+    const NormVectors norm = convolution_->vectors();
+    shared_.run("finish_normalise_relu_backward", convolution_->weight(),
+                static_cast<double>(parts_->bytes()), [&] {
+                  finish_normalise_relu_backward(
+                      parts_->as<float>(), count_, convolution_->parameters(), norm,
+                      convolution_->shape(), shared_.type, shared_.stream);
+                });
+    log("normalise_relu_apply", 3, [&] {
       normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
                            convolution_->shape(), shared_.type, shared_.stream);
     });
@@ -43,7 +72,7 @@ class GpuConvNorm final : public Unit {
 
  private:
   void normalise_to(const Slot& y) const {
-    run("normalise_relu", 2, [&] {
+    log("normalise_relu", 2, [&] {
       normalise_relu(convolution_->z(), convolution_->vectors(), y.data(), convolution_->shape(),
                      shared_.type, shared_.stream);
     });
@@ -51,14 +80,15 @@ class GpuConvNorm final : public Unit {
 
   /// A kernel that moves so many tensors.
   template <class Body>
-  void run(const char* kernel, int tensors, Body&& body) const {
+  void log(const char* kernel, int tensors, Body&& body) const {
     shared_.run(kernel, convolution_->weight(), tensors * convolution_->bytes(), body);
   }
 
   Shared& shared_;
   ConvNormSpec spec_;
   const Slot* dz_;
-  const Slot* sums_;
+  const Slot* parts_;
+  int count_ = 0;  // of parts
   std::unique_ptr<NormedConvolution> convolution_;
 };
 

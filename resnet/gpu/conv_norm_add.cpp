@@ -3,7 +3,7 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNormAdd final : public Unit, public BlockEnd {
+class GpuConvNormAdd final : public Unit, public FirstPass {
  public:
   GpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec)
       : shared_(shared), spec_(spec), dsum_(spec.dy.first) {
@@ -16,11 +16,12 @@ class GpuConvNormAdd final : public Unit, public BlockEnd {
     parts_ = plan.reserve("sums", reduction_scratch(y, shared.type, 3) * sizeof(float),
                           when.backward - 1, when.backward);
     main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x,
-                                                spec.x_in_backward(), dz_, spec.dx);
+                                                spec.x_in_backward(), dsum_, dz_, spec.dx);
     if (spec.shortcut_layer)
-      projection_ = std::make_unique<NormedConvolution>(
-          shared, *spec.shortcut_layer, when, spec.shortcut, spec.shortcut, dz_, spec.dshortcut);
-    if (spec.dy.second != nullptr) shared.ends.emplace(spec.dy.first, this);
+      projection_ =
+          std::make_unique<NormedConvolution>(shared, *spec.shortcut_layer, when, spec.shortcut,
+                                              spec.shortcut, dsum_, dz_, spec.dshortcut);
+    shared.first_passes.emplace(dsum_, this);
   }
 
   void bind() override {
@@ -35,7 +36,7 @@ class GpuConvNormAdd final : public Unit, public BlockEnd {
       projection_->forward(pass);
       shortcut_norm = projection_->vectors();
     }
-    run("normalise_add_relu", 3 * main_->bytes() + mask_bytes(), [&] {
+    log("normalise_add_relu", 3 * main_->bytes() + mask_bytes(), [&] {
       normalise_add_relu(main_->z(), main_->vectors(),
                          projection_ ? projection_->z() : spec_.shortcut->data(),
                          projection_ ? &shortcut_norm : nullptr, spec_.y->data(),
@@ -43,20 +44,27 @@ class GpuConvNormAdd final : public Unit, public BlockEnd {
     });
   }
 
-  bool has_projection() const override { return projection_ != nullptr; }
+  std::string name() const override {
+    return projection_ ? "end of a block with projection" : "end of a block";
+  }
 
-  void add() override {
+  bool joins(const ConvShape& conv, bool through_norm) const override {
+    return spec_.dy.second != nullptr && !through_norm &&
+           adds_products(shared_.type, conv.k, conv.x.c);
+  }
+
+  void run() override {
     const Ends ends(*this);
     const Slot* second = spec_.dy.second;
     const int tensors = 3 + (second != nullptr ? 1 : 0) + (projection_ ? 1 : 0);
-    run("add_relu_backward", tensors * main_->bytes() + mask_bytes(), [&] {
+    log("add_relu_backward", tensors * main_->bytes() + mask_bytes(), [&] {
       count_ = add_relu_backward(dsum_->data(), second != nullptr ? second->data() : nullptr,
                                  mask_->as<std::uint8_t>(), ends.main, ends.shortcut(),
                                  main_->shape(), shared_.type, parts_->as<float>(), shared_.stream);
     });
   }
 
-  void add(const GradientProduct& product, const Work& convolution) override {
+  void run(const GradientProduct& product, const Work& convolution) override {
     const Ends ends(*this);
     Work work = convolution;
     work.kernel = "conv_add_relu_backward";
@@ -69,20 +77,14 @@ class GpuConvNormAdd final : public Unit, public BlockEnd {
   }
 
   void backward() override {
-    if (!convolution_adds) add();
+    if (!convolution_runs) run();
     const Ends ends(*this);
-    run("finish_add_relu_backward", static_cast<double>(parts_->bytes()), [&] {
+    log("finish_add_relu_backward", static_cast<double>(parts_->bytes()), [&] {
       finish_add_relu_backward(parts_->as<float>(), count_, ends.main, ends.shortcut(),
                                main_->shape(), shared_.type, shared_.stream);
     });
-    for (NormedConvolution* branch : {main_.get(), projection_.get()}) {
-      if (branch == nullptr) continue;
-      shared_.run("normalise_apply", branch->weight(), 3 * branch->bytes(), [&] {
-        normalise_apply(dsum_->data(), branch->z(), branch->vectors(), dz_->data(), branch->shape(),
-                        shared_.type, shared_.stream);
-      });
-      branch->backward();
-    }
+    main_->backward();
+    if (projection_) projection_->backward();
   }
 
  private:
@@ -101,7 +103,7 @@ class GpuConvNormAdd final : public Unit, public BlockEnd {
   };
 
   template <class Body>
-  void run(const char* kernel, double bytes, Body&& body) const {
+  void log(const char* kernel, double bytes, Body&& body) const {
     shared_.run(kernel, main_->weight(), bytes, body);
   }
   double mask_bytes() const { return static_cast<double>(mask_->bytes()); }

@@ -167,12 +167,24 @@ int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* m
 
 }  // namespace
 
-void normalise_relu_backward(const void* dy, const void* z, const ActivationShape& shape,
-                             DataType type, const NormParameters& parameters,
-                             const NormVectors& norm, float* scratch, cudaStream_t stream) {
+int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
+                            const ActivationShape& shape, DataType type, float* parts,
+                            cudaStream_t stream) {
+  int count = 0;
   with_type(type, [&]<class T>(T) {
-    reduce<T>(ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}},
-              FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)}, shape, scratch, stream);
+    count = reduce_to_parts<T>(
+        ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}}, shape,
+        parts, stream);
+  });
+  return count;
+}
+
+void finish_normalise_relu_backward(const float* parts, int count, const NormParameters& parameters,
+                                    const NormVectors& norm, const ActivationShape& shape,
+                                    DataType type, cudaStream_t stream) {
+  with_type(type, [&]<class T>(T) {
+    finish_parts<2>(FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)}, parts, count,
+                    shape.c, stream);
   });
 }
 

@@ -19,25 +19,20 @@ bool may_take_sums(const Shared& shared, const ConvShape& conv) {
          shared.may_fuse(Fusion::statistics, key_of_sums(shared, conv));
 }
 
-std::string key_of_end(const Shared& shared, const BlockEnd& end, const ConvShape& conv) {
-  return (end.has_projection() ? "end with projection before " : "end before ") +
-         shared.key(ConvKind::backward_data, conv);
-}
-
-bool may_take_end(const Shared& shared, const BlockEnd& end, const ConvShape& conv) {
-  return conv.kernel == 1 && conv.stride == 1 && adds_products(shared.type, conv.k, conv.x.c) &&
-         shared.may_fuse(Fusion::gradients, key_of_end(shared, end, conv));
+std::string key_of(const FirstPass& pass, const Shared& shared, const ConvShape& conv) {
+  return pass.name() + " of " + shared.key(ConvKind::backward_data, conv);
 }
 
 }  // namespace
 
 NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
-                                     const Slot* x, const Slot* kept_x, const Slot* dz,
-                                     const Slot* dx)
+                                     const Slot* x, const Slot* kept_x, const Slot* dnormed,
+                                     const Slot* dz, const Slot* dx)
     : shared_(shared),
       layer_(layer),
       x_(x),
       kept_x_(kept_x),
+      dnormed_(dnormed),
       dz_(dz),
       dx_(dx),
       forward_(shared, ConvKind::forward, layer),
@@ -46,11 +41,13 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
     forward_with_sums_.emplace(shared, ConvKind::forward_with_sums, layer);
   ++shared.fused.norms;
   if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
-  if (BlockEnd* end = shared.end_before(dx); end != nullptr && layer.conv.kernel == 1) {
-    ++shared.fused.ends;
-    if (may_take_end(shared, *end, layer.conv)) {
-      end_ = end;
-      end_->convolution_adds = true;
+  FirstPass* const pass = shared.first_pass(dx);
+  if (pass != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
+      pass->joins(layer.conv, dnormed != nullptr)) {
+    ++shared.fused.passes;
+    if (shared.may_fuse(Fusion::gradients, key_of(*pass, shared, layer.conv))) {
+      first_pass_ = pass;
+      pass->convolution_runs = true;
     }
   }
   const std::string name = name_of_weights(shared, layer);
@@ -83,7 +80,7 @@ void NormedConvolution::bind() {
     backward_data_->bind({dx_->data(), w, dz_->data()}, backward_workspace_->data());
   backward_weights_.bind({kept_x_->data(), weights.gradient(layer_.weight), dz_->data()},
                          backward_workspace_->data());
-  if (end_ != nullptr) bind_end(w);
+  bind_first_pass();
 }
 
 /// Takes the sums while z is computed where that is faster than afterwards.
@@ -101,17 +98,14 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
   if (takes_sums_) ++shared_.fused.statistics;
 }
 
-/// Adds to the gradient while it is computed where that is faster than afterwards.
-void NormedConvolution::bind_end(const void* w) {
-  if (takes_end_) --shared_.fused.gradients;  // bound again
-  product_ = {dz_->data(), w, layer_.conv.k};
-  takes_end_ = shared_.fuses(
-      key_of_end(shared_, *end_, layer_.conv), [&] { end_->add(product_, backward_data_->work()); },
-      [&] {
-        backward_data_->run();
-        end_->add();
-      });
-  if (takes_end_) ++shared_.fused.gradients;
+/// Does the first pass over dx while that is computed where that is faster than afterwards.
+void NormedConvolution::bind_first_pass() {
+  if (takes_first_pass_) --shared_.fused.gradients;  // bound again
+  takes_first_pass_ =
+      first_pass_ != nullptr && shared_.fuses(
+                                    key_of(*first_pass_, shared_, layer_.conv),
+                                    [&] { backward_at_once(); }, [&] { backward_apart(); });
+  if (takes_first_pass_) ++shared_.fused.gradients;
 }
 
 NormParameters NormedConvolution::parameters() const {
@@ -148,13 +142,32 @@ void NormedConvolution::forward(Pass pass) {
 }
 
 void NormedConvolution::backward() {
-  if (takes_end_) {
-    end_->add(product_, backward_data_->work());
-  } else if (backward_data_) {
-    backward_data_->run();
-    if (end_ != nullptr) end_->add();
-  }
+  if (takes_first_pass_)
+    backward_at_once();
+  else
+    backward_apart();
   backward_weights_.run();
+}
+
+void NormedConvolution::backward_at_once() const {
+  GradientProduct product{dz_->data(), shared_.context.weights.compute(layer_.weight),
+                          layer_.conv.k};
+  NormGradient from{};
+  if (dnormed_ != nullptr) {
+    from = {dnormed_->data(), z(), vectors()};
+    product.from = &from;
+  }
+  first_pass_->run(product, backward_data_->work());
+}
+
+void NormedConvolution::backward_apart() const {
+  if (dnormed_ != nullptr)
+    shared_.run("normalise_apply", weight(), 3 * bytes(), [&] {
+      normalise_apply(dnormed_->data(), z(), vectors(), dz_->data(), shape(), shared_.type,
+                      shared_.stream);
+    });
+  if (backward_data_) backward_data_->run();
+  if (first_pass_ != nullptr) first_pass_->run();
 }
 
 }  // namespace shakedown::gpu

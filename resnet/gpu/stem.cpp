@@ -15,8 +15,8 @@ class GpuStem final : public Unit {
     dz_ = plan.reserve("stem dz", z.count() * size_of(shared.type), when.backward, when.backward);
     sums_ = plan.reserve("stem sums", reduction_scratch(pooled(z), shared.type, 2) * sizeof(float),
                          when.backward, when.backward);
-    convolution_ =
-        std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, spec.x, dz_, nullptr);
+    convolution_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, spec.x, spec.x,
+                                                       nullptr, dz_, nullptr);
   }
 
   void bind() override { convolution_->bind(); }

@@ -71,11 +71,19 @@ void normalise_add_relu(const void* z, const NormVectors& norm, const void* shor
                         const ActivationShape& shape, DataType type, cudaStream_t stream);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 
-/// Backward of normalise_relu, first half: the norm's gradients, and grad_a, b, c.
-void normalise_relu_backward(const void* dy, const void* z, const ActivationShape& shape,
-                             DataType type, const NormParameters& parameters,
-                             const NormVectors& norm, float* scratch, cudaStream_t stream);
-/// Second half: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
+// Backward comes in three parts: a first pass over the gradient, which leaves partial sums in
+// `parts` and returns how many there are of each; a kernel that finishes the sums; the gradient
+// itself.
+
+/// Backward of normalise_relu, first pass: sums over dy where y > 0.
+int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
+                            const ActivationShape& shape, DataType type, float* parts,
+                            cudaStream_t stream);
+/// From the `count` parts of each sum: the norm's gradients, and grad_a, b, c.
+void finish_normalise_relu_backward(const float* parts, int count, const NormParameters& parameters,
+                                    const NormVectors& norm, const ActivationShape& shape,
+                                    DataType type, cudaStream_t stream);
+/// Last: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
 void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
                           const ActivationShape& shape, DataType type, cudaStream_t stream);
 
@@ -85,28 +93,11 @@ struct AddedNorm {
   NormVectors vectors;
   NormParameters parameters;
 };
-/// Backward of normalise_add_relu, first half: dsum = (dy_a + dy_b) where the mask is set, in the
-/// place of dy_a, and sums over it in `parts`, whose number a sum is returned. dy_b may be null;
-/// `shortcut` is null unless it has a norm.
+/// Backward of normalise_add_relu, first pass: dsum = (dy_a + dy_b) where the mask is set, in the
+/// place of dy_a, and sums over it. dy_b may be null; `shortcut` is null unless it has a norm.
 int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
                       const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
                       float* parts, cudaStream_t stream);
-
-/// The gradient of x that a 1x1 convolution of stride 1 leaves: dz (pixels x depth, its filters)
-/// times w (depth x channels of x).
-struct GradientProduct {
-  const void* dz;
-  const void* w;
-  int depth;
-};
-/// Whether the next function takes such products.
-bool adds_products(DataType type, int depth, int channels);
-/// add_relu_backward where dy_a is a product that is in no memory: dsum = (product + dy) where the
-/// mask is set.
-int add_product_relu_backward(const GradientProduct& product, const void* dy,
-                              const std::uint8_t* mask, void* dsum, const AddedNorm& main,
-                              const AddedNorm* shortcut, const ActivationShape& shape,
-                              DataType type, float* parts, cudaStream_t stream);
 
 /// From the `count` parts of each sum: the gradients of `main`'s norm and, unless null, of
 /// `shortcut`'s; and grad_a, b, c of each.
@@ -116,6 +107,37 @@ void finish_add_relu_backward(const float* parts, int count, const AddedNorm& ma
 /// Last, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
 void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
                      const ActivationShape& shape, DataType type, cudaStream_t stream);
+
+// The first passes in one kernel with the data gradient of a 1x1 convolution of stride 1, which
+// computes what they read: dz (pixels x depth, its filters) times w (depth x channels of x). On
+// tensor cores, 16-bit elements; where the kernel can.
+
+/// dz = grad_a * dnormed + grad_b * z + grad_c, as normalise_apply.
+struct NormGradient {
+  const void* dnormed;
+  const void* z;
+  NormVectors norm;
+};
+struct GradientProduct {
+  void* dz;
+  const void* w;
+  int depth;
+  const NormGradient* from = nullptr;  // what dz is to be made of first; null: it is there
+};
+
+/// add_relu_backward where dy_a is a product: dsum = (product + dy) where the mask is set. dz is
+/// there.
+int add_product_relu_backward(const GradientProduct& product, const void* dy,
+                              const std::uint8_t* mask, void* dsum, const AddedNorm& main,
+                              const AddedNorm* shortcut, const ActivationShape& shape,
+                              DataType type, float* parts, cudaStream_t stream);
+bool adds_products(DataType type, int depth, int channels);
+
+/// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is made.
+int normalise_product_relu_backward(const GradientProduct& product, const void* z,
+                                    const NormVectors& norm, void* dy, const ActivationShape& shape,
+                                    DataType type, float* parts, cudaStream_t stream);
+bool makes_products(DataType type, int depth, int channels);
 
 /// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
 /// the place in its window (0..8), or 255 where y is 0; peak: z there. `shape` is z's.

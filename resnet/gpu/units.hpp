@@ -55,17 +55,23 @@ struct ConvChoice {
   std::string key;                    // in the cache
 };
 
-/// The end of a block, to the convolution that computes its output's gradient.
-class BlockEnd {
+/// A unit's first pass over the gradient of its output, to the convolution that computes that
+/// gradient: the two may be one kernel.
+class FirstPass {
  public:
-  virtual ~BlockEnd() = default;
-  virtual bool has_projection() const = 0;
-  /// Enqueues the first pass over the gradient, which is in its slot.
-  virtual void add() = 0;
-  /// The same where it would be the output of `convolution` and is not computed yet.
-  virtual void add(const GradientProduct& product, const Work& convolution) = 0;
+  virtual ~FirstPass() = default;
+  /// In the cache of what was timed.
+  virtual std::string name() const = 0;
+  /// Whether it can be one with this convolution's data gradient, and `through_norm`, with the
+  /// gradient through the convolution's norm before that.
+  virtual bool joins(const ConvShape& conv, bool through_norm) const = 0;
+  /// Enqueues it; the gradient is in its slot.
+  virtual void run() = 0;
+  /// Enqueues both; the slot gets the gradient as the pass leaves it.
+  virtual void run(const GradientProduct& product, const Work& convolution) = 0;
 
-  bool convolution_adds = false;  // who computes the gradient calls add(), else the end does
+  bool convolution_runs =
+      false;  // the convolution enqueues it, one way or the other; else the unit
 };
 
 struct Shared {
@@ -89,10 +95,10 @@ struct Shared {
   }
   std::string key(ConvKind kind, const ConvShape& conv) const;
 
-  /// The end of the block whose output's gradient is to be computed into this slot first, or null.
-  BlockEnd* end_before(const Slot* gradient) const {
-    const auto found = ends.find(gradient);
-    return found == ends.end() ? nullptr : found->second;
+  /// Over the gradient that is to be computed into this slot; null where there is none.
+  FirstPass* first_pass(const Slot* gradient) const {
+    const auto found = first_passes.find(gradient);
+    return found == first_passes.end() ? nullptr : found->second;
   }
 
   /// Of a work on the stream, the fastest of three, in ms.
@@ -127,8 +133,8 @@ struct Shared {
   BlasHandle blas;
   PlanCache cache;
   Fused fused;
-  std::map<const Slot*, BlockEnd*> ends;  // by the first addend of their gradients
-  bool repeatable = false;                // for a while: what is not to the last bit is not used
+  std::map<const Slot*, FirstPass*> first_passes;  // of units that are made before
+  bool repeatable = false;  // for a while: what is not to the last bit is not used
 
  private:
   std::optional<bool> verdict(const std::string& key) const;
@@ -165,14 +171,15 @@ class Convolution {
   std::optional<BoundPlan> bound_;
 };
 
-/// z = conv(x) and the vectors that normalise z; backward from dz. What is done with z in between
-/// is the unit's. Where dx is the gradient of a block's output, also the first pass over that.
+/// z = conv(x) and the vectors that normalise z; backward from dz, or from the gradient of the
+/// normalised z. What is done with z in between is the unit's. Also the first pass over dx, of the
+/// unit before, where it can be one with computing dx.
 class NormedConvolution {
  public:
-  /// Backward reads x from `kept_x` and z's gradient from `dz`. `dx` may be null: the gradient of x
-  /// is not needed.
+  /// Backward reads x from `kept_x` and z's gradient from `dz`, where it makes it of `dnormed`
+  /// unless that is null. `dx` may be null: the gradient of x is not needed.
   NormedConvolution(Shared& shared, const NormedConv& layer, Moments when, const Slot* x,
-                    const Slot* kept_x, const Slot* dz, const Slot* dx);
+                    const Slot* kept_x, const Slot* dnormed, const Slot* dz, const Slot* dx);
 
   void bind();
   void forward(Pass pass);
@@ -187,13 +194,16 @@ class NormedConvolution {
 
  private:
   void bind_sums(const ConvBuffers& buffers);
-  void bind_end(const void* w);
+  void bind_first_pass();
+  void backward_at_once() const;
+  void backward_apart() const;
   void forward_normed(bool takes_sums, const NormParameters& norm) const;
 
   Shared& shared_;
   NormedConv layer_;
   const Slot* x_;
   const Slot* kept_x_;
+  const Slot* dnormed_;
   const Slot* dz_;
   const Slot* dx_;
   const Slot* z_;
@@ -205,10 +215,9 @@ class NormedConvolution {
   std::optional<Convolution> forward_with_sums_;  // where it may serve instead
   std::optional<Convolution> backward_data_;
   Convolution backward_weights_;
-  BlockEnd* end_ = nullptr;  // whose first pass is done here
-  GradientProduct product_{};
+  FirstPass* first_pass_ = nullptr;  // that is done here
   bool takes_sums_ = false;
-  bool takes_end_ = false;
+  bool takes_first_pass_ = false;
 };
 
 Roofs measure_roofs(Shared& shared);

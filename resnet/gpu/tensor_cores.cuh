@@ -1,0 +1,162 @@
+// Products on tensor cores within kernels that do more: 16-bit elements, sums in float32
+// (mma.m16n8k16, from Ampere on).
+//
+// A warp computes 32 x 32 of a product. Both factors lie in shared memory, in rows of 16-byte
+// cells. Of the product a thread gets four rows, eight apart, from lane / 4 on, and of each eight
+// columns side by side, from lane % 4 * 8 on: 16 bytes of every tensor that it meets.
+#pragma once
+
+#include <type_traits>
+
+#include "resnet/gpu/passes.cuh"
+
+namespace shakedown::gpu {
+
+inline constexpr unsigned kWarpTile = 32;
+
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+/// 16 bytes to shared memory, or zeros.
+__device__ inline void copy_16(unsigned to, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 16 : 0));
+}
+
+/// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+__device__ inline void load_transposed(unsigned (&to)[4], unsigned address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address));
+}
+
+/// c += a b: 16 x 8 += 16 x 16 times 16 x 8.
+#define SHAKEDOWN_MMA(type)                                        \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])             \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <class T>
+__device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+  if constexpr (std::is_same_v<T, __half>)
+    SHAKEDOWN_MMA("f16");
+  else
+    SHAKEDOWN_MMA("bf16");
+}
+#undef SHAKEDOWN_MMA
+
+/// Shared memory holds rows of 16-byte cells; a row's cells are exchanged so that eight rows' same
+/// cell lies in different banks.
+template <unsigned kCells>
+__device__ unsigned cell_offset(unsigned row, unsigned cell) {
+  return (row * kCells + (cell ^ (row & 7U))) * 16;
+}
+
+/// Columns of the weights (depth x channels), for threads that are all in this. Of 32 columns,
+/// 8 t + 2 g + e goes to place 8 g + 2 t + e: the four 8-column products g of a warp leave columns
+/// 2 t and 2 t + 1 of each with a thread t, which so has eight that lie side by side.
+template <class T, unsigned kColumns>
+__device__ void load_weights(const T* w, unsigned depth, unsigned channels, unsigned char* to) {
+  constexpr unsigned kCells = kColumns / 8;
+  for (unsigned i = threadIdx.x; i < depth * kCells; i += blockDim.x) {
+    const unsigned k = i / kCells;
+    const unsigned cell = i % kCells;
+    const auto pack = Vector<unsigned, 4>::load(
+        reinterpret_cast<const unsigned*>(w + std::size_t{k} * channels + cell * 8));
+#pragma unroll
+    for (unsigned g = 0; g < 4; ++g)
+      *reinterpret_cast<unsigned*>(to + cell_offset<kCells>(k, cell / 4 * 4 + g) + cell % 4 * 4) =
+          pack.x[g];
+  }
+}
+
+/// What a warp computes.
+struct WarpProduct {
+  float x[2][4][4] = {};  // 16 rows each, 8 columns each, and of these a thread's four
+
+  /// Of a thread's row 0 to 3, its column 0 to 7.
+  __device__ float at(int part, int v) const { return x[part / 2][v / 2][part % 2 * 2 + v % 2]; }
+
+  /// Adds the warp's rows of a piece of the left factor, kDepth wide, times its columns of as many
+  /// rows of the weights, from `depth` on.
+  template <class T, unsigned kDepth, unsigned kColumns>
+  __device__ void add(unsigned piece, unsigned warp_row, unsigned weights, unsigned depth,
+                      unsigned warp_column) {
+    const unsigned lane = threadIdx.x % 32;
+#pragma unroll
+    for (unsigned k = 0; k < kDepth; k += 16) {
+      unsigned a[2][4];
+      unsigned b[2][4];
+#pragma unroll
+      for (unsigned i = 0; i < 2; ++i) {
+        load_matrices(a[i], piece + cell_offset<kDepth / 8>(warp_row + i * 16 + lane % 16,
+                                                            k / 8 + lane / 16));
+        load_transposed(b[i],
+                        weights + cell_offset<kColumns / 8>(depth + k + lane % 16,
+                                                            warp_column / 8 + i * 2 + lane / 16));
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int g = 0; g < 4; ++g)
+          multiply<T>(x[i][g], a[i], b[g / 2][g % 2 * 2], b[g / 2][g % 2 * 2 + 1]);
+    }
+  }
+};
+
+/// Adds up the sums that a block's threads have of their columns, in a fixed order. `scratch` is
+/// shared memory for kSums x kColumns floats of each of kDown warps below one another. What
+/// `parts` gets is this block's: kSums rows of `channels`.
+template <int kSums, unsigned kColumns, unsigned kDown>
+__device__ void write_sums(const float (&sums)[kSums][8], unsigned warp_down, unsigned warp_column,
+                           float* scratch, float* parts, unsigned channels) {
+  const unsigned lane = threadIdx.x % 32;
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+#pragma unroll
+    for (int v = 0; v < 8; ++v) {
+      float sum = sums[i][v];
+      for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
+      if (lane < 4) scratch[(warp_down * kSums + i) * kColumns + warp_column + lane * 8 + v] = sum;
+    }
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < kSums * kColumns; i += blockDim.x) {
+    float total = 0;
+    for (unsigned down = 0; down < kDown; ++down) total += scratch[down * kSums * kColumns + i];
+    parts[i / kColumns * channels + i % kColumns] = total;
+  }
+}
+
+/// Lets the kernel have so much shared memory, and tells how many blocks of it a multiprocessor
+/// then holds.
+template <class Kernel>
+unsigned blocks_at_once(Kernel kernel, int threads, std::size_t shared_bytes) {
+  CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(shared_bytes)));
+  int blocks = 0;
+  CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
+  return static_cast<unsigned>(blocks);
+}
+
+/// Whether the device has what these kernels need.
+inline bool multiplies(DataType type, std::size_t shared_bytes) {
+  return size_of(type) == 2 && attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
+         shared_bytes <=
+             static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+}
+
+/// Calls body(T{}) with the 16-bit type that `type` names.
+template <class Body>
+auto with_16_bits(DataType type, Body&& body) {
+  ENSURE(size_of(type) == 2, "a product on tensor cores: of 16-bit elements");
+  return type == DataType::float16 ? body(__half{}) : body(__nv_bfloat16{});
+}
+
+}  // namespace shakedown::gpu
