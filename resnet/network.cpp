@@ -53,8 +53,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options
       .add("--fusion", values.fusion,
            "statistics: norms' statistics in the convolutions that compute what they normalise; "
-           "gradients: blocks' gradients in the 1x1 convolutions behind them, in fp16 and bf16; "
-           "all: both; auto: where timing finds that faster, without --autotune nowhere")
+           "gradients: first passes over gradients in the 1x1 convolutions that compute them, in "
+           "fp16 and bf16; all: both; auto: where timing finds that faster, without --autotune "
+           "nowhere")
       .one_of({"auto", "none", "statistics", "gradients", "all"});
   options.add("--recompute", values.recompute,
               "saves memory: activations inside blocks are rebuilt in backward instead of kept");
