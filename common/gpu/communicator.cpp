@@ -9,6 +9,7 @@
 #include <exception>
 #include <future>
 #include <thread>
+#include <utility>
 
 #include "common/backend.hpp"
 #include "common/gpu/check.hpp"
@@ -157,12 +158,12 @@ class NcclCommunicator final : public Communicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
   ~NcclCommunicator() override {
     if (comm_ == nullptr) return;
-    drop_graphs();
-    // While an exception unwinds, peers may never answer again: do not wait for them.
-    if (std::uncaught_exceptions() > exceptions_)
-      ncclCommAbort(comm_);
-    else
+    if (std::uncaught_exceptions() > exceptions_) {
+      abort();
+    } else {
+      drop_graphs();
       ncclCommDestroy(comm_);
+    }
   }
 
   const char* transport() const override { return "nccl"; }
@@ -313,11 +314,25 @@ class NcclCommunicator final : public Communicator {
     try {
       body();
     } catch (...) {
-      drop_graphs();  // NCCL waits for them, aborting too
-      ncclCommAbort(comm_);
-      comm_ = nullptr;
+      abort();
       throw;
     }
+  }
+
+  /// Has NCCL's kernels end. Before ncclCommAbort is through it waits for the graphs that hold
+  /// some, and with buffers registered in graphs for peers, which may never answer again. So that
+  /// goes on in a thread, which is given a little time and then left behind.
+  void abort() {
+    int device = 0;
+    cudaGetDevice(&device);
+    std::packaged_task<void()> task([device, comm = std::exchange(comm_, nullptr)] {
+      cudaSetDevice(device);
+      ncclCommAbort(comm);
+    });
+    const std::future<void> aborted = task.get_future();
+    std::thread(std::move(task)).detach();
+    drop_graphs();
+    aborted.wait_for(std::chrono::seconds(2));
   }
 
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }

@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
       }
     }
     next_stage = (next_stage + 1) % kStages;
-    asm volatile("cp.async.commit_group;");  // empty at the end: the count stays right
+    end_group_of_copies();  // empty at the end: the count stays right
   };
   for (unsigned i = 0; i + 1 < kStages; ++i) fetch();
   load_weights<T, kColumns>(p.w + first_column, p.depth, p.channels, memory);
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 
     WarpProduct product;
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
-      asm volatile("cp.async.wait_group %0;" ::"n"(kStages - 2));
+      wait_for_copies<kStages - 2>();
       __syncthreads();  // the piece is here, and the one before it was used by all
       fetch();
       product.add<T, kDepth, kColumns>(ring_at + stage * kPieceBytes, warp_row, weights_at, depth,
@@ -155,6 +155,9 @@ int launch(const GradientProduct& product, const void* dy, const std::uint8_t* m
   const unsigned columns = channels / kColumns;
   const unsigned blocks = blocks_at_once(kernel, kThreads, bytes) * multiprocessors();
   const unsigned chunks = std::max(1U, std::min(blocks / columns, (rows + kRows - 1) / kRows));
+  ENSURE(chunks * (kNormShortcut ? 3 : 2) * channels <=
+             reduction_scratch(shape, DataType::float16, kNormShortcut ? 3 : 2),
+         "room for the parts of sums");
   kernel<<<dim3(columns, chunks), kThreads, bytes, stream>>>(
       {static_cast<const T*>(product.dz), static_cast<const T*>(product.w),
        static_cast<const T*>(dy), mask, static_cast<const T*>(main.z),
@@ -167,14 +170,15 @@ int launch(const GradientProduct& product, const void* dy, const std::uint8_t* m
 
 }  // namespace
 
-bool adds_products(DataType type, int depth, int channels) {
-  return depth % kDepth == 0 && channels % kColumns == 0 && multiplies(type, shared_bytes(depth));
+bool has_conv_add_relu_backward(DataType type, int depth, int channels) {
+  return size_of(type) == 2 && depth % kDepth == 0 && channels % kColumns == 0 &&
+         runs_kernel(block_gradient_kernel<__half, true>, shared_bytes(depth));
 }
 
-int add_product_relu_backward(const GradientProduct& product, const void* dy,
-                              const std::uint8_t* mask, void* dsum, const AddedNorm& main,
-                              const AddedNorm* shortcut, const ActivationShape& shape,
-                              DataType type, float* parts, cudaStream_t stream) {
+int conv_add_relu_backward(const GradientProduct& product, const void* dy, const std::uint8_t* mask,
+                           void* dsum, const AddedNorm& main, const AddedNorm* shortcut,
+                           const ActivationShape& shape, DataType type, float* parts,
+                           cudaStream_t stream) {
   return with_16_bits(type, [&]<class T>(T) {
     const auto with = shortcut == nullptr ? launch<T, false> : launch<T, true>;
     return with(product, dy, mask, dsum, main, shortcut, shape, parts, stream);

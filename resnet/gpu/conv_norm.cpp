@@ -31,7 +31,7 @@ class GpuConvNorm final : public Unit, public FirstPass {
   std::string name() const override { return "inner norm"; }
 
   bool joins(const ConvShape& conv, bool through_norm) const override {
-    return through_norm && makes_products(shared_.type, conv.k, conv.x.c);
+    return through_norm && has_normalise_conv_relu_backward(shared_.type, conv.k, conv.x.c);
   }
 
   void run() override {
@@ -48,9 +48,9 @@ class GpuConvNorm final : public Unit, public FirstPass {
     work.bytes +=
         2 * convolution_->bytes() * product.depth / convolution_->shape().c + convolution_->bytes();
     shared_.context.log.run(work, [&] {
-      count_ = normalise_product_relu_backward(product, convolution_->z(), convolution_->vectors(),
-                                               spec_.dy->data(), convolution_->shape(),
-                                               shared_.type, parts_->as<float>(), shared_.stream);
+      count_ = normalise_conv_relu_backward(product, convolution_->z(), convolution_->vectors(),
+                                            spec_.dy->data(), convolution_->shape(), shared_.type,
+                                            parts_->as<float>(), shared_.stream);
     });
   }
 

@@ -50,7 +50,7 @@ class GpuConvNormAdd final : public Unit, public FirstPass {
 
   bool joins(const ConvShape& conv, bool through_norm) const override {
     return spec_.dy.second != nullptr && !through_norm &&
-           adds_products(shared_.type, conv.k, conv.x.c);
+           has_conv_add_relu_backward(shared_.type, conv.k, conv.x.c);
   }
 
   void run() override {
@@ -70,9 +70,9 @@ class GpuConvNormAdd final : public Unit, public FirstPass {
     work.kernel = "conv_add_relu_backward";
     work.bytes += (projection_ ? 3 : 2) * main_->bytes() + mask_bytes();
     shared_.context.log.run(work, [&] {
-      count_ = add_product_relu_backward(
-          product, spec_.dy.second->data(), mask_->as<std::uint8_t>(), dsum_->data(), ends.main,
-          ends.shortcut(), main_->shape(), shared_.type, parts_->as<float>(), shared_.stream);
+      count_ = conv_add_relu_backward(product, spec_.dy.second->data(), mask_->as<std::uint8_t>(),
+                                      dsum_->data(), ends.main, ends.shortcut(), main_->shape(),
+                                      shared_.type, parts_->as<float>(), shared_.stream);
     });
   }
 

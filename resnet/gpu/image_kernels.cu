@@ -32,6 +32,14 @@ __global__ void randomise_kernel(T* to, std::size_t count) {
   to[i] = from_float<T>(static_cast<float>(bits) * 0x1p-31F - 1.0F);
 }
 
+__global__ void pause_kernel(unsigned long long nanoseconds) {
+  unsigned long long start = 0;
+  unsigned long long now = 0;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+  while (now - start < nanoseconds);
+}
+
 }  // namespace
 
 void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
@@ -53,6 +61,11 @@ void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream) 
     randomise_kernel<<<static_cast<unsigned>((count + kThreads - 1) / kThreads), kThreads, 0,
                        stream>>>(static_cast<T*>(to), count);
   });
+  CHECK_LAUNCH();
+}
+
+void pause(double us, cudaStream_t stream) {
+  pause_kernel<<<1, 1, 0, stream>>>(static_cast<unsigned long long>(us * 1e3));
   CHECK_LAUNCH();
 }
 

@@ -1,7 +1,7 @@
 // The gradient inside a block, where its last convolution is 1x1 of stride 1: the gradient through
 // the norm behind it, the convolution's data gradient, the mask of the ReLU before it and the sums
 // for that one's norm in one kernel. What is multiplied is made on the way, and left in memory for
-// the gradient of the weights.
+// the gradient of the weights. For ResNet-50's shapes it wants the shared memory of Hopper.
 #include "resnet/gpu/tensor_cores.cuh"
 
 namespace shakedown::gpu {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       }
     }
     ++next;
-    asm volatile("cp.async.commit_group;" ::: "memory");  // empty at the end: the count stays right
+    end_group_of_copies();  // empty at the end: the count stays right
   };
   fetch();
   fetch();
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     };
     Pack<T> inner[4];
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
-      asm volatile("cp.async.wait_group 1;" ::: "memory");  // what this thread copied is here
+      wait_for_copies<1>();  // what this thread copied is here
       unsigned char* const piece = made + (next + 1) % 3 * Tiles::kPieceBytes;
       const unsigned char* const z_piece = beside + next % 2 * Tiles::kPieceBytes;
       float a[8];
@@ -176,6 +176,8 @@ int launch(const GradientProduct& product, const void* z, const NormVectors& nor
   const auto rows = static_cast<unsigned>(shape.count() / Tiles::kColumns);
   const unsigned blocks = std::min(blocks_at_once(kernel, kBlockThreads, bytes) * multiprocessors(),
                                    (rows + Tiles::kRows - 1) / Tiles::kRows);
+  ENSURE(blocks * 2 * Tiles::kColumns <= reduction_scratch(shape, DataType::float16, 2),
+         "room for the parts of sums");
   kernel<<<blocks, kBlockThreads, bytes, stream>>>(
       {static_cast<const T*>(product.from->dnormed), static_cast<const T*>(product.from->z),
        static_cast<T*>(product.dz), product.from->norm, static_cast<const T*>(product.w),
@@ -187,19 +189,20 @@ int launch(const GradientProduct& product, const void* z, const NormVectors& nor
 
 template <class Tiles>
 bool takes(DataType type, int depth) {
-  return depth % kDepth == 0 && multiplies(type, Tiles::shared_bytes(depth));
+  return size_of(type) == 2 && depth % kDepth == 0 &&
+         runs_kernel(inner_gradient_kernel<__half, Tiles>, Tiles::shared_bytes(depth));
 }
 
 }  // namespace
 
-bool makes_products(DataType type, int depth, int channels) {
+bool has_normalise_conv_relu_backward(DataType type, int depth, int channels) {
   return (channels == 64 && takes<Tiling<64>>(type, depth)) ||
          (channels == 128 && takes<Tiling<128>>(type, depth));
 }
 
-int normalise_product_relu_backward(const GradientProduct& product, const void* z,
-                                    const NormVectors& norm, void* dy, const ActivationShape& shape,
-                                    DataType type, float* parts, cudaStream_t stream) {
+int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
+                                 const NormVectors& norm, void* dy, const ActivationShape& shape,
+                                 DataType type, float* parts, cudaStream_t stream) {
   ENSURE(product.from != nullptr, "what dz is made of");
   return with_16_bits(type, [&]<class T>(T) {
     const auto with = shape.c == 64 ? launch<T, Tiling<64>> : launch<T, Tiling<128>>;

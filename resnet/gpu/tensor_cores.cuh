@@ -1,5 +1,6 @@
 // Products on tensor cores within kernels that do more: 16-bit elements, sums in float32
-// (mma.m16n8k16, from Ampere on).
+// (mma.m16n8k16 and cp.async, from Ampere on; built for older GPUs such a kernel traps, and
+// runs_kernel tells not to launch it).
 //
 // A warp computes 32 x 32 of a product. Both factors lie in shared memory, in rows of 16-byte
 // cells. Of the product a thread gets four rows, eight apart, from lane / 4 on, and of each eight
@@ -18,10 +19,24 @@ __device__ inline unsigned shared_address(const void* pointer) {
   return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
-/// 16 bytes to shared memory, or zeros.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+#define SHAKEDOWN_FROM_AMPERE(...) asm volatile(__VA_ARGS__)
+#else
+#define SHAKEDOWN_FROM_AMPERE(...) __trap()
+#endif
+
+/// 16 bytes to shared memory, or zeros: begins a copy, which belongs to the next group.
 __device__ inline void copy_16(unsigned to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(exists ? 16 : 0));
+  SHAKEDOWN_FROM_AMPERE("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+                        "r"(exists ? 16 : 0));
+}
+__device__ inline void end_group_of_copies() {
+  SHAKEDOWN_FROM_AMPERE("cp.async.commit_group;" ::: "memory");
+}
+/// Until all but so many groups of this thread's copies are there.
+template <int kOnTheWay>
+__device__ void wait_for_copies() {
+  SHAKEDOWN_FROM_AMPERE("cp.async.wait_group %0;" ::"n"(kOnTheWay) : "memory");
 }
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
@@ -37,11 +52,11 @@ __device__ inline void load_transposed(unsigned (&to)[4], unsigned address) {
 }
 
 /// c += a b: 16 x 8 += 16 x 16 times 16 x 8.
-#define SHAKEDOWN_MMA(type)                                        \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
-      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])             \
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+#define SHAKEDOWN_MMA(type)                                                          \
+  SHAKEDOWN_FROM_AMPERE("mma.sync.aligned.m16n8k16.row.col.f32." type "." type       \
+                        ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+                        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])             \
+                        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
 template <class T>
 __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
   if constexpr (std::is_same_v<T, __half>)
@@ -50,6 +65,7 @@ __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
     SHAKEDOWN_MMA("bf16");
 }
 #undef SHAKEDOWN_MMA
+#undef SHAKEDOWN_FROM_AMPERE
 
 /// Shared memory holds rows of 16-byte cells; a row's cells are exchanged so that eight rows' same
 /// cell lies in different banks.
@@ -134,22 +150,25 @@ __device__ void write_sums(const float (&sums)[kSums][8], unsigned warp_down, un
   }
 }
 
-/// Lets the kernel have so much shared memory, and tells how many blocks of it a multiprocessor
-/// then holds.
+/// Whether the device can run the kernel, as it is built, with so much shared memory.
+template <class Kernel>
+bool runs_kernel(Kernel kernel, std::size_t shared_bytes) {
+  cudaFuncAttributes built{};
+  CHECK_CUDA(cudaFuncGetAttributes(&built, kernel));
+  return built.ptxVersion >= 80 &&
+         shared_bytes <=
+             static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+}
+
+/// How many blocks with so much shared memory a multiprocessor holds; lets the kernel have it.
 template <class Kernel>
 unsigned blocks_at_once(Kernel kernel, int threads, std::size_t shared_bytes) {
   CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(shared_bytes)));
+                                  attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)));
   int blocks = 0;
   CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, shared_bytes));
+  ENSURE(blocks > 0, "a kernel on tensor cores: what runs_kernel allows fits");
   return static_cast<unsigned>(blocks);
-}
-
-/// Whether the device has what these kernels need.
-inline bool multiplies(DataType type, std::size_t shared_bytes) {
-  return size_of(type) == 2 && attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
-         shared_bytes <=
-             static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
 }
 
 /// Calls body(T{}) with the 16-bit type that `type` names.

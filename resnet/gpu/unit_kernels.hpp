@@ -127,17 +127,17 @@ struct GradientProduct {
 
 /// add_relu_backward where dy_a is a product: dsum = (product + dy) where the mask is set. dz is
 /// there.
-int add_product_relu_backward(const GradientProduct& product, const void* dy,
-                              const std::uint8_t* mask, void* dsum, const AddedNorm& main,
-                              const AddedNorm* shortcut, const ActivationShape& shape,
-                              DataType type, float* parts, cudaStream_t stream);
-bool adds_products(DataType type, int depth, int channels);
+int conv_add_relu_backward(const GradientProduct& product, const void* dy, const std::uint8_t* mask,
+                           void* dsum, const AddedNorm& main, const AddedNorm* shortcut,
+                           const ActivationShape& shape, DataType type, float* parts,
+                           cudaStream_t stream);
+bool has_conv_add_relu_backward(DataType type, int depth, int channels);
 
 /// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is made.
-int normalise_product_relu_backward(const GradientProduct& product, const void* z,
-                                    const NormVectors& norm, void* dy, const ActivationShape& shape,
-                                    DataType type, float* parts, cudaStream_t stream);
-bool makes_products(DataType type, int depth, int channels);
+int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
+                                 const NormVectors& norm, void* dy, const ActivationShape& shape,
+                                 DataType type, float* parts, cudaStream_t stream);
+bool has_normalise_conv_relu_backward(DataType type, int depth, int channels);
 
 /// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
 /// the place in its window (0..8), or 255 where y is 0; peak: z there. `shape` is z's.
@@ -179,5 +179,7 @@ void normalise_images(const std::uint8_t* images, void* x, const ActivationShape
 
 /// Fills memory with numbers of moderate size: what algorithms are timed on.
 void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream);
+/// Keeps the stream busy, so that the host is ahead of what is timed behind it.
+void pause(double us, cudaStream_t stream);
 
 }  // namespace shakedown::gpu
