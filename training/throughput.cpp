@@ -107,16 +107,15 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   }
   std::vector<std::unique_ptr<Event>> marks;
   for (int i = 0; i <= settings.iterations; ++i) marks.push_back(engine.device().make_event());
-  engine.finish();
-  session.barrier();
-
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
   const double stall_before_s = endless.stall_seconds();
   const double sent_before = engine.world().traffic().sent_bytes;
   const long graphs_before = engine.graph_steps();
-  GpuSampler sampler(nvml, uuid);
+  engine.finish();
+  GpuSampler sampler(nvml, uuid);  // whose first readings take milliseconds, more on some ranks
+  session.barrier();               // so that all begin together
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
     engine.step(load, settings.learning_rate);
