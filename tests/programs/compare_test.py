@@ -238,7 +238,7 @@ class Configurations(Folder):
         self.assertEqual({(key(p)) for p in measured}, {("all-reduce", 2), ("parameter-server", 2)})
         for p in measured:
             self.assertAlmostEqual(p["error"], p["step_ms_predicted"] / p["step_ms_measured"] - 1)
-            self.assertLess(abs(p["error"]), 0.3, p)
+            self.assertLess(abs(p["error"]), 0.5, p)  # without the exchange it would be 0.7
         more = [p for p in self.lines("prediction") if "error" not in p]
         self.assertEqual([key(p) for p in more], [("ddp", 4), ("ddp", 8), ("ddp", 16)])
         advice = {a["change"]: a["gain_percent"] for a in self.lines("advice")}
@@ -287,8 +287,8 @@ class Hangs(Folder):
             self.skipTest("three ranks need three GPUs")
         job = subprocess.Popen(
             [support.TREE / "launch/mpi", "-n", "3", COMPARE, *map(str, SMALL), "--iterations",
-             "100", "--strategies", "ddp", "--ranks", "2", "--repeats", "1000", "--certificate",
-             "off", "--timeout", "4", "--record", self.record],
+             "20", "--strategies", "ddp", "--ranks", "2", "--repeats", "1000", "--certificate",
+             "off", "--timeout", "8", "--record", self.record],
             cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for line in job.stdout:
             if "none on 2 ranks" in line:
