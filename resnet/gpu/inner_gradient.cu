@@ -108,7 +108,6 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     const auto inner_of = [&](int part) {
       return std::size_t{min(row_of(part), p.rows - 1)} * Tiles::kColumns + channel;
     };
-    Pack<T> inner[4];
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
       wait_for_copies<1>();  // what this thread copied is here
       unsigned char* const piece = made + (next + 1) % 3 * Tiles::kPieceBytes;
@@ -137,6 +136,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
                                                        shared_address(memory), depth, warp_column);
     }
 
+    Pack<T> inner[4];  // loaded here: registers are short while the product is computed
 #pragma unroll
     for (int part = 0; part < 4; ++part) inner[part] = Pack<T>::load(p.inner_z + inner_of(part));
 #pragma unroll
