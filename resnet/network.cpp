@@ -200,10 +200,10 @@ void Network::build_units() {
   const auto gradients_of_input = [&](const ResidualBlock& block) {
     dx.first = first_gradient(block.name + " dx");
     const int last = unit + static_cast<int>(block.path.size());
-    if (!block.shortcut) handed_on = build.gradient(block.name + " dy", x_shape, last + 1, unit);
-    dx.second = handed_on != nullptr
-                    ? handed_on
-                    : build.gradient(block.name + " dshortcut", x_shape, last, unit);
+    if (block.shortcut)
+      dx.second = build.gradient(block.name + " dshortcut", x_shape, last, unit);
+    else
+      dx.second = handed_on = build.gradient(block.name + " dy", x_shape, last + 1, unit);
   };
 
   gradients_of_input(layers_.blocks.front());

@@ -95,8 +95,7 @@ struct ConvNormAddSpec {
   const Slot* y = nullptr;
   Addends dy;
   const Slot* dx = nullptr;
-  const Slot* dshortcut =
-      nullptr;  // of the block's input, through the shortcut; identity: dy.first
+  const Slot* dshortcut = nullptr;  // of the block's input; by the identity: dy.first
   const Slot* rebuilt_x = nullptr;  // as of ConvNormSpec
   const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };

@@ -319,9 +319,9 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Has NCCL's kernels end. Before ncclCommAbort is through it waits for the graphs that hold
-  /// some, and with buffers registered in graphs for peers, which may never answer again. So that
-  /// goes on in a thread, which is given a little time and then left behind.
+  /// Has NCCL's kernels end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
+  /// with a stopped rank showed, for more that may never come. So it goes on in a thread, which is
+  /// given a little time and then left behind.
   void abort() {
     int device = 0;
     cudaGetDevice(&device);

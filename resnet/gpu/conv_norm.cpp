@@ -57,12 +57,11 @@ class GpuConvNorm final : public Unit, public FirstPass {
   void backward() override {
     if (!convolution_runs) run();
     const NormVectors norm = convolution_->vectors();
-    shared_.run("finish_normalise_relu_backward", convolution_->weight(),
-                static_cast<double>(parts_->bytes()), [&] {
-                  finish_normalise_relu_backward(
-                      parts_->as<float>(), count_, convolution_->parameters(), norm,
-                      convolution_->shape(), shared_.type, shared_.stream);
-                });
+    const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
+    shared_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
+      finish_normalise_relu_backward(parts_->as<float>(), count_, convolution_->parameters(), norm,
+                                     convolution_->shape(), shared_.type, shared_.stream);
+    });
     log("normalise_relu_apply", 3, [&] {
       normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
                            convolution_->shape(), shared_.type, shared_.stream);

@@ -79,7 +79,8 @@ class GpuConvNormAdd final : public Unit, public FirstPass {
   void backward() override {
     if (!convolution_runs) run();
     const Ends ends(*this);
-    log("finish_add_relu_backward", static_cast<double>(parts_->bytes()), [&] {
+    const double bytes = (projection_ ? 3.0 : 2.0) * count_ * main_->shape().c * sizeof(float);
+    log("finish_add_relu_backward", bytes, [&] {
       finish_add_relu_backward(parts_->as<float>(), count_, ends.main, ends.shortcut(),
                                main_->shape(), shared_.type, shared_.stream);
     });

@@ -41,14 +41,14 @@ __device__ void wait_for_copies() {
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
+  SHAKEDOWN_FROM_AMPERE("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                        : "r"(address));
 }
 __device__ inline void load_transposed(unsigned (&to)[4], unsigned address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(address));
+  SHAKEDOWN_FROM_AMPERE("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                        : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                        : "r"(address));
 }
 
 /// c += a b: 16 x 8 += 16 x 16 times 16 x 8.

@@ -70,8 +70,8 @@ class FirstPass {
   /// Enqueues both; the slot gets the gradient as the pass leaves it.
   virtual void run(const GradientProduct& product, const Work& convolution) = 0;
 
-  bool convolution_runs =
-      false;  // the convolution enqueues it, one way or the other; else the unit
+  /// The convolution enqueues it, one way or the other; else the unit does.
+  bool convolution_runs = false;
 };
 
 struct Shared {

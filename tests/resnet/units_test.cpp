@@ -4,21 +4,19 @@
 #include "resnet/units.hpp"
 #include "tests/catch.hpp"
 #include "tests/reference/reference.hpp"
+#include "tests/resnet/unit_rig.hpp"
 #include "tests/support.hpp"
 
 namespace shakedown {
 namespace {
 
 using reference::Values;
+using test::layers_with;
 using test::random_values;
 using test::relative_error;
 using test::widen;
-
-struct Case {
-  BackendKind backend;
-  Precision precision;
-  Fusion fusion = Fusion::none;
-};
+using Case = test::UnitCase;
+using Rig = test::UnitRig;
 
 std::vector<Case> cases() {
   std::vector<Case> list;
@@ -44,125 +42,6 @@ double tolerance(Precision precision) {
   return 0;
 }
 
-/// One unit with its weights, inputs and outputs on a device.
-class Rig {
- public:
-  Rig(Case c, Layers layers, int classes)
-      : device(test::open_device(c.backend)),
-        stream(device->make_stream()),
-        stem_channels(shakedown::stem_channels(c.backend, c.precision)),
-        table(layers, classes, stem_channels),
-        weights(*device, *stream, table, compute_type(c.precision)),
-        scalars(*device, sizeof(StepScalars)),
-        metrics(*device, sizeof(HeadMetrics)),
-        log(*device, *stream) {
-    Tuning tuning;
-    tuning.autotune = false;
-    tuning.fusion = c.fusion;
-    const UnitContext context{*device, *stream, c.precision, table, weights, plan, log, tuning};
-    units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
-    const StepScalars initial{};
-    upload<StepScalars>(*device, *stream, scalars.data(), std::span(&initial, 1));
-    device->zero(metrics.data(), metrics.bytes(), *stream);
-  }
-
-  const Slot* activation(const char* name, const ActivationShape& shape) {
-    return plan.reserve(name, units->activation_bytes(shape), 0, 1);
-  }
-
-  NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const {
-    return {{x, layer.k, layer.kernel, layer.stride, layer.pad()},
-            table.parameter(layer.conv + ".weight"),
-            table.parameter(layer.norm + ".weight"),
-            table.parameter(layer.norm + ".bias"),
-            table.statistic(layer.norm)};
-  }
-
-  /// Gives the plan its memory, poisoned so that what a unit forgets to write shows.
-  void bind(Unit& unit) {
-    plan.place();
-    arena = Buffer(*device, plan.bytes());
-    const std::vector<std::uint8_t> poison(plan.bytes(), 0xFF);  // NaN in every float type
-    upload<std::uint8_t>(*device, *stream, arena.data(), poison);
-    plan.bind(arena.data());
-    unit.bind();
-  }
-
-  /// Seeded values for every parameter; returned in torchvision's layout, as the unit sees them.
-  void set_weights() {
-    std::vector<float> master(table.stored_count(), 0.0F);
-    std::uint64_t seed = 100;
-    for (const Parameter& p : table.parameters()) {
-      const bool gamma = p.kind == ParameterKind::norm_weight;
-      auto values = random_values(p.count, seed++, gamma ? 0.5 : -0.3, gamma ? 1.5 : 0.3);
-      units->pack_parameter(p, values, std::span(master).subspan(p.offset, p.stored));
-    }
-    upload<float>(*device, *stream, weights.master().data, master);
-    if (weights.has_copy()) device->kernels().convert(weights.master(), weights.compute(), *stream);
-    std::vector<float> statistics = random_values(table.statistics_count(), 7, 0.5, 1.5);
-    upload<float>(*device, *stream, weights.statistics().data, statistics);
-    // gradients are overwritten, not added to
-    std::vector<float> dirt(table.stored_count(), 1e3F);
-    const Buffer wide = test::to_device(*device, *stream, dirt);
-    device->kernels().convert(wide.view(DataType::float32), weights.gradients(), *stream);
-    stream->synchronize();
-  }
-
-  /// What the convolutions multiply with: rounded to the compute type.
-  Values weight(int index) {
-    Buffer wide(*device, table.stored_count() * sizeof(float));
-    const bool conv =
-        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::conv_weight ||
-        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::linear_weight;
-    device->kernels().convert(conv ? weights.compute() : weights.master(),
-                              wide.view(DataType::float32), *stream);
-    return unpacked(wide, index);
-  }
-  Values gradient(int index) {
-    Buffer wide(*device, table.stored_count() * sizeof(float));
-    device->kernels().convert(weights.gradients(), wide.view(DataType::float32), *stream);
-    return unpacked(wide, index);
-  }
-  Values running(const float* data, int channels) {
-    return widen(download<float>(*device, *stream, data, static_cast<std::size_t>(channels)));
-  }
-
-  /// Packs values into a slot and returns what the type made of them.
-  Values set(const Slot* slot, const ActivationShape& shape, const std::vector<float>& values) {
-    std::vector<std::byte> stored(slot->bytes());
-    units->pack_activation(values, shape, stored);
-    upload<std::byte>(*device, *stream, slot->data(), stored);
-    return get(slot, shape);
-  }
-  Values get(const Slot* slot, const ActivationShape& shape) {
-    const auto stored = download<std::byte>(*device, *stream, slot->data(), slot->bytes());
-    std::vector<float> values(shape.count());
-    units->unpack_activation(stored, shape, values);
-    return widen(values);
-  }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
-  int stem_channels;
-  ParameterTable table;
-  Weights weights;
-  Buffer scalars;
-  Buffer metrics;
-  WorkLog log;
-  MemoryPlan plan;
-  std::unique_ptr<UnitFactory> units;
-  Buffer arena;
-
- private:
-  Values unpacked(const Buffer& wide, int index) {
-    const Parameter& p = table.parameters()[static_cast<std::size_t>(index)];
-    const auto flat = download<float>(*device, *stream, wide.data(), table.stored_count());
-    std::vector<float> values(p.count);
-    units->unpack_parameter(p, std::span(flat).subspan(p.offset, p.stored), values);
-    return widen(values);
-  }
-};
-
 /// The unit's own forward pass against its own backward pass: how fast sum(y * dy) changes when x
 /// moves along its gradient, by central differences, over what the gradient says.
 double derivative_ratio(Rig& rig, Unit& unit, const Slot* x_slot, const ActivationShape& x_shape,
@@ -186,14 +65,6 @@ double derivative_ratio(Rig& rig, Unit& unit, const Slot* x_slot, const Activati
     return loss;
   };
   return (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep) / (unit_step * squares);
-}
-
-Layers layers_with(ResidualBlock block, int features = 64) {
-  Layers layers;
-  layers.stem = {"conv1", "bn1", 3, 64, 7, 2};
-  layers.blocks.push_back(std::move(block));
-  layers.features = features;
-  return layers;
 }
 
 /// relu(norm(conv(x)) [+ s]) and its gradients, by the naive loops.
@@ -367,134 +238,6 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   rig.set(spec.x, x_shape, {x.begin(), x.end()});
   CHECK(derivative_ratio(rig, *unit, spec.shortcut, input_shape, input, spec.y, y_shape, dy,
                          dinput) == Approx(1).epsilon(0.03));
-}
-
-/// A unit and the 1x1 convolution behind it, which computes the gradient that the unit reads.
-struct Chain {
-  Fused fused;
-  std::vector<Values> results;  // of backward
-};
-
-/// The end of a block, and the beginning of the next.
-Chain end_of_a_block(Case c, bool projected, int size) {
-  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 256, 1, 1};
-  const ConvLayer behind{"layer1.1.conv1", "layer1.1.bn1", 256, 64, 1, 1};
-  ResidualBlock block{"layer1.0", {layer}, std::nullopt};
-  if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 256, 1, 1};
-  Layers layers = layers_with(block);
-  layers.blocks.push_back({"layer1.1", {behind}, std::nullopt});
-  Rig rig(c, layers, 10);
-  const ActivationShape x_shape{3, 64, size, size};
-  const NormedConv normed = rig.normed(layer, x_shape);
-  const ActivationShape y_shape = normed.conv.y();
-  const NormedConv normed_behind = rig.normed(behind, y_shape);
-  const ActivationShape behind_shape = normed_behind.conv.y();
-  const ActivationShape input_shape = projected ? x_shape : y_shape;
-
-  ConvNormAddSpec spec;
-  spec.when = {0, 1};
-  spec.layer = normed;
-  spec.x = rig.activation("x", x_shape);
-  spec.shortcut = rig.activation("input", input_shape);
-  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
-  spec.y = rig.activation("y", y_shape);
-  spec.dy = {rig.activation("dy a", y_shape), rig.activation("dy b", y_shape)};
-  spec.dx = rig.activation("dx", x_shape);
-  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
-  ConvNormSpec next{{0, 1},
-                    normed_behind,
-                    spec.y,
-                    rig.activation("y behind", behind_shape),
-                    rig.activation("dy behind", behind_shape),
-                    spec.dy.first};
-  const auto unit = rig.units->conv_norm_add(spec);
-  const auto next_unit = rig.units->conv_norm(next);
-  rig.bind(*unit);
-  next_unit->bind();
-  rig.set_weights();
-  rig.set(spec.x, x_shape, random_values(x_shape.count(), 1));
-  rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
-  rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 3));
-  rig.set(next.dy, behind_shape, random_values(behind_shape.count(), 4));
-  unit->forward(Pass::training);
-  next_unit->forward(Pass::training);
-  next_unit->backward();
-  unit->backward();
-  Chain chain{rig.units->fused(),
-              {rig.get(spec.dy.first, y_shape), rig.get(spec.dx, x_shape),
-               rig.get(spec.dshortcut, input_shape)}};
-  for (const Parameter& p : rig.table.parameters())
-    if (p.name.starts_with("layer1"))
-      chain.results.push_back(rig.gradient(rig.table.parameter(p.name)));
-  return chain;
-}
-
-/// A norm within a block, and the block's end.
-Chain inner_norm(Case c, int channels, int size) {
-  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, channels, 1, 1};
-  const ConvLayer behind{"layer1.0.conv2", "layer1.0.bn2", channels, 4 * channels, 1, 1};
-  Rig rig(c, layers_with({"layer1.0", {layer, behind}, std::nullopt}), 10);
-  const ActivationShape x_shape{3, 64, size, size};
-  const NormedConv normed = rig.normed(layer, x_shape);
-  const ActivationShape y_shape = normed.conv.y();
-  const NormedConv normed_behind = rig.normed(behind, y_shape);
-  const ActivationShape behind_shape = normed_behind.conv.y();
-
-  ConvNormSpec spec{{0, 1},
-                    normed,
-                    rig.activation("x", x_shape),
-                    rig.activation("y", y_shape),
-                    rig.activation("dy", y_shape),
-                    rig.activation("dx", x_shape)};
-  ConvNormAddSpec next;
-  next.when = {0, 1};
-  next.layer = normed_behind;
-  next.x = spec.y;
-  next.shortcut = rig.activation("input", behind_shape);
-  next.y = rig.activation("y behind", behind_shape);
-  next.dy.first = rig.activation("dy behind", behind_shape);
-  next.dx = spec.dy;
-  next.dshortcut = next.dy.first;
-  const auto unit = rig.units->conv_norm(spec);
-  const auto next_unit = rig.units->conv_norm_add(next);
-  rig.bind(*unit);
-  next_unit->bind();
-  rig.set_weights();
-  rig.set(spec.x, x_shape, random_values(x_shape.count(), 1));
-  rig.set(next.shortcut, behind_shape, random_values(behind_shape.count(), 2));
-  rig.set(next.dy.first, behind_shape, random_values(behind_shape.count(), 3));
-  unit->forward(Pass::training);
-  next_unit->forward(Pass::training);
-  next_unit->backward();
-  unit->backward();
-  Chain chain{rig.units->fused(), {rig.get(spec.dx, x_shape)}};
-  for (const Parameter& p : rig.table.parameters())
-    if (p.name.starts_with("layer1"))
-      chain.results.push_back(rig.gradient(rig.table.parameter(p.name)));
-  return chain;
-}
-
-// They differ by roundings: where the two are one kernel, the product is nowhere rounded alone.
-TEST_CASE("a first pass over a gradient is the same within the convolution behind", "[units]") {
-  if (!test::has(BackendKind::gpu)) return;
-  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int kind = GENERATE(0, 1, 64, 128);  // ends of blocks; inner norms of so many channels
-  const int size = GENERATE(1, 5, 61);       // 3 rows, some, and more than all blocks take at once
-  CAPTURE(name_of(precision), kind, size);
-  const auto run = [&](Fusion fusion) {
-    const Case c{BackendKind::gpu, precision, fusion};
-    return kind < 2 ? end_of_a_block(c, kind == 1, size) : inner_norm(c, kind, size);
-  };
-  const Chain apart = run(Fusion::none);
-  const Chain fused = run(Fusion::gradients);
-  CHECK(apart.fused.gradients == 0);
-  CHECK(fused.fused.gradients == fused.fused.passes);
-  CHECK(fused.fused.passes == 1);
-  const double limit = precision == Precision::fp16 ? 3e-3 : 2.5e-2;
-  for (std::size_t i = 0; i < apart.results.size(); ++i) {
-    CAPTURE(i);
-    CHECK(relative_error(fused.results[i], apart.results[i]) < limit);
-  }
 }
 
 TEST_CASE("Stem matches the naive loops", "[units]") {

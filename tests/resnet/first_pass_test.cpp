@@ -1,0 +1,148 @@
+// A first pass over a gradient, apart from the convolution that computes that gradient and in one
+// kernel with it (resnet/gpu/block_gradient.cu, inner_gradient.cu).
+#include "tests/catch.hpp"
+#include "tests/resnet/unit_rig.hpp"
+
+namespace shakedown {
+namespace {
+
+using test::layers_with;
+using test::random_values;
+using test::relative_error;
+using test::UnitCase;
+using test::UnitRig;
+using test::Values;
+
+/// A unit and the 1x1 convolution behind it, which computes the gradient that the unit reads.
+struct Chain {
+  Fused fused;
+  std::vector<Values> results;  // of backward
+};
+
+void add_parameters_of_layer1(UnitRig& rig, Chain& chain) {
+  for (const Parameter& p : rig.table.parameters())
+    if (p.name.starts_with("layer1"))
+      chain.results.push_back(rig.gradient(rig.table.parameter(p.name)));
+}
+
+/// The end of a block, and the beginning of the next.
+Chain end_of_a_block(UnitCase c, bool projected, int size) {
+  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 256, 1, 1};
+  const ConvLayer behind{"layer1.1.conv1", "layer1.1.bn1", 256, 64, 1, 1};
+  ResidualBlock block{"layer1.0", {layer}, std::nullopt};
+  if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 256, 1, 1};
+  Layers layers = layers_with(block);
+  layers.blocks.push_back({"layer1.1", {behind}, std::nullopt});
+  UnitRig rig(c, layers, 10);
+  const ActivationShape x_shape{3, 64, size, size};
+  const NormedConv normed = rig.normed(layer, x_shape);
+  const ActivationShape y_shape = normed.conv.y();
+  const NormedConv normed_behind = rig.normed(behind, y_shape);
+  const ActivationShape behind_shape = normed_behind.conv.y();
+  const ActivationShape input_shape = projected ? x_shape : y_shape;
+
+  ConvNormAddSpec spec;
+  spec.when = {0, 1};
+  spec.layer = normed;
+  spec.x = rig.activation("x", x_shape);
+  spec.shortcut = rig.activation("input", input_shape);
+  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
+  spec.y = rig.activation("y", y_shape);
+  spec.dy = {rig.activation("dy a", y_shape), rig.activation("dy b", y_shape)};
+  spec.dx = rig.activation("dx", x_shape);
+  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
+  ConvNormSpec next{{0, 1},
+                    normed_behind,
+                    spec.y,
+                    rig.activation("y behind", behind_shape),
+                    rig.activation("dy behind", behind_shape),
+                    spec.dy.first};
+  const auto unit = rig.units->conv_norm_add(spec);
+  const auto next_unit = rig.units->conv_norm(next);
+  rig.bind(*unit);
+  next_unit->bind();
+  rig.set_weights();
+  rig.set(spec.x, x_shape, random_values(x_shape.count(), 1));
+  rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
+  rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 3));
+  rig.set(next.dy, behind_shape, random_values(behind_shape.count(), 4));
+  unit->forward(Pass::training);
+  next_unit->forward(Pass::training);
+  next_unit->backward();
+  unit->backward();
+  Chain chain{rig.units->fused(),
+              {rig.get(spec.dy.first, y_shape), rig.get(spec.dx, x_shape),
+               rig.get(spec.dshortcut, input_shape)}};
+  add_parameters_of_layer1(rig, chain);
+  return chain;
+}
+
+/// A norm within a block, and the block's end.
+Chain inner_norm(UnitCase c, int channels, int size) {
+  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, channels, 1, 1};
+  const ConvLayer behind{"layer1.0.conv2", "layer1.0.bn2", channels, 4 * channels, 1, 1};
+  UnitRig rig(c, layers_with({"layer1.0", {layer, behind}, std::nullopt}), 10);
+  const ActivationShape x_shape{3, 64, size, size};
+  const NormedConv normed = rig.normed(layer, x_shape);
+  const ActivationShape y_shape = normed.conv.y();
+  const NormedConv normed_behind = rig.normed(behind, y_shape);
+  const ActivationShape behind_shape = normed_behind.conv.y();
+
+  ConvNormSpec spec{{0, 1},
+                    normed,
+                    rig.activation("x", x_shape),
+                    rig.activation("y", y_shape),
+                    rig.activation("dy", y_shape),
+                    rig.activation("dx", x_shape)};
+  ConvNormAddSpec next;
+  next.when = {0, 1};
+  next.layer = normed_behind;
+  next.x = spec.y;
+  next.shortcut = rig.activation("input", behind_shape);
+  next.y = rig.activation("y behind", behind_shape);
+  next.dy.first = rig.activation("dy behind", behind_shape);
+  next.dx = spec.dy;
+  next.dshortcut = next.dy.first;
+  const auto unit = rig.units->conv_norm(spec);
+  const auto next_unit = rig.units->conv_norm_add(next);
+  rig.bind(*unit);
+  next_unit->bind();
+  rig.set_weights();
+  rig.set(spec.x, x_shape, random_values(x_shape.count(), 1));
+  rig.set(next.shortcut, behind_shape, random_values(behind_shape.count(), 2));
+  rig.set(next.dy.first, behind_shape, random_values(behind_shape.count(), 3));
+  unit->forward(Pass::training);
+  next_unit->forward(Pass::training);
+  next_unit->backward();
+  unit->backward();
+  Chain chain{rig.units->fused(), {rig.get(spec.dx, x_shape)}};
+  add_parameters_of_layer1(rig, chain);
+  return chain;
+}
+
+}  // namespace
+
+// They differ by roundings: where the two are one kernel, the product is nowhere rounded alone.
+TEST_CASE("a first pass over a gradient is the same within the convolution behind", "[units]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
+  const int kind = GENERATE(0, 1, 64, 128);  // ends of blocks; inner norms of so many channels
+  const int size = GENERATE(1, 5, 61);       // 3 rows, some, and more than all blocks take at once
+  CAPTURE(name_of(precision), kind, size);
+  const auto run = [&](Fusion fusion) {
+    const UnitCase c{BackendKind::gpu, precision, fusion};
+    return kind < 2 ? end_of_a_block(c, kind == 1, size) : inner_norm(c, kind, size);
+  };
+  const Chain apart = run(Fusion::none);
+  const Chain fused = run(Fusion::gradients);
+  CHECK(apart.fused.gradients == 0);
+  CHECK(fused.fused.gradients == fused.fused.passes);
+  CHECK(fused.fused.passes == 1);
+  const double limit = precision == Precision::fp16 ? 3e-3 : 2.5e-2;
+  for (std::size_t i = 0; i < apart.results.size(); ++i) {
+    CAPTURE(i);
+    CHECK(relative_error(fused.results[i], apart.results[i]) < limit);
+  }
+}
+
+}  // namespace shakedown

@@ -1,0 +1,144 @@
+// Units of one network with their weights, inputs and outputs on a device, for tests.
+#pragma once
+
+#include "resnet/units.hpp"
+#include "tests/reference/reference.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown::test {
+
+using reference::Values;
+
+struct UnitCase {
+  BackendKind backend;
+  Precision precision;
+  Fusion fusion = Fusion::none;
+};
+
+class UnitRig {
+ public:
+  UnitRig(UnitCase c, Layers layers, int classes)
+      : device(open_device(c.backend)),
+        stream(device->make_stream()),
+        stem_channels(shakedown::stem_channels(c.backend, c.precision)),
+        table(layers, classes, stem_channels),
+        weights(*device, *stream, table, compute_type(c.precision)),
+        scalars(*device, sizeof(StepScalars)),
+        metrics(*device, sizeof(HeadMetrics)),
+        log(*device, *stream) {
+    Tuning tuning;
+    tuning.autotune = false;
+    tuning.fusion = c.fusion;
+    const UnitContext context{*device, *stream, c.precision, table, weights, plan, log, tuning};
+    units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
+    const StepScalars initial{};
+    upload<StepScalars>(*device, *stream, scalars.data(), std::span(&initial, 1));
+    device->zero(metrics.data(), metrics.bytes(), *stream);
+  }
+
+  const Slot* activation(const char* name, const ActivationShape& shape) {
+    return plan.reserve(name, units->activation_bytes(shape), 0, 1);
+  }
+
+  NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const {
+    return {{x, layer.k, layer.kernel, layer.stride, layer.pad()},
+            table.parameter(layer.conv + ".weight"),
+            table.parameter(layer.norm + ".weight"),
+            table.parameter(layer.norm + ".bias"),
+            table.statistic(layer.norm)};
+  }
+
+  /// Gives the plan its memory, poisoned so that what a unit forgets to write shows.
+  void bind(Unit& unit) {
+    plan.place();
+    arena = Buffer(*device, plan.bytes());
+    const std::vector<std::uint8_t> poison(plan.bytes(), 0xFF);  // NaN in every float type
+    upload<std::uint8_t>(*device, *stream, arena.data(), poison);
+    plan.bind(arena.data());
+    unit.bind();
+  }
+
+  /// Seeded values for every parameter; returned in torchvision's layout, as the unit sees them.
+  void set_weights() {
+    std::vector<float> master(table.stored_count(), 0.0F);
+    std::uint64_t seed = 100;
+    for (const Parameter& p : table.parameters()) {
+      const bool gamma = p.kind == ParameterKind::norm_weight;
+      auto values = random_values(p.count, seed++, gamma ? 0.5 : -0.3, gamma ? 1.5 : 0.3);
+      units->pack_parameter(p, values, std::span(master).subspan(p.offset, p.stored));
+    }
+    upload<float>(*device, *stream, weights.master().data, master);
+    if (weights.has_copy()) device->kernels().convert(weights.master(), weights.compute(), *stream);
+    std::vector<float> statistics = random_values(table.statistics_count(), 7, 0.5, 1.5);
+    upload<float>(*device, *stream, weights.statistics().data, statistics);
+    // gradients are overwritten, not added to
+    std::vector<float> dirt(table.stored_count(), 1e3F);
+    const Buffer wide = to_device(*device, *stream, dirt);
+    device->kernels().convert(wide.view(DataType::float32), weights.gradients(), *stream);
+    stream->synchronize();
+  }
+
+  /// What the convolutions multiply with: rounded to the compute type.
+  Values weight(int index) {
+    Buffer wide(*device, table.stored_count() * sizeof(float));
+    const bool conv =
+        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::conv_weight ||
+        table.parameters()[static_cast<std::size_t>(index)].kind == ParameterKind::linear_weight;
+    device->kernels().convert(conv ? weights.compute() : weights.master(),
+                              wide.view(DataType::float32), *stream);
+    return unpacked(wide, index);
+  }
+  Values gradient(int index) {
+    Buffer wide(*device, table.stored_count() * sizeof(float));
+    device->kernels().convert(weights.gradients(), wide.view(DataType::float32), *stream);
+    return unpacked(wide, index);
+  }
+  Values running(const float* data, int channels) {
+    return widen(download<float>(*device, *stream, data, static_cast<std::size_t>(channels)));
+  }
+
+  /// Packs values into a slot and returns what the type made of them.
+  Values set(const Slot* slot, const ActivationShape& shape, const std::vector<float>& values) {
+    std::vector<std::byte> stored(slot->bytes());
+    units->pack_activation(values, shape, stored);
+    upload<std::byte>(*device, *stream, slot->data(), stored);
+    return get(slot, shape);
+  }
+  Values get(const Slot* slot, const ActivationShape& shape) {
+    const auto stored = download<std::byte>(*device, *stream, slot->data(), slot->bytes());
+    std::vector<float> values(shape.count());
+    units->unpack_activation(stored, shape, values);
+    return widen(values);
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+  int stem_channels;
+  ParameterTable table;
+  Weights weights;
+  Buffer scalars;
+  Buffer metrics;
+  WorkLog log;
+  MemoryPlan plan;
+  std::unique_ptr<UnitFactory> units;
+  Buffer arena;
+
+ private:
+  Values unpacked(const Buffer& wide, int index) {
+    const Parameter& p = table.parameters()[static_cast<std::size_t>(index)];
+    const auto flat = download<float>(*device, *stream, wide.data(), table.stored_count());
+    std::vector<float> values(p.count);
+    units->unpack_parameter(p, std::span(flat).subspan(p.offset, p.stored), values);
+    return widen(values);
+  }
+};
+
+inline Layers layers_with(ResidualBlock block, int features = 64) {
+  Layers layers;
+  layers.stem = {"conv1", "bn1", 3, 64, 7, 2};
+  layers.blocks.push_back(std::move(block));
+  layers.features = features;
+  return layers;
+}
+
+}  // namespace shakedown::test
