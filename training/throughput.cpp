@@ -40,18 +40,18 @@ bool on_one_host(const MpiSession& session) {
                      [&](const std::string& host) { return host == session.host(); });
 }
 
-/// This rank sent so many bytes in the timed window, padding included, as the communicator counts
-/// its operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
+/// This rank sent so many bytes a step, padding included, as the communicator counts its
+/// operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
 void add_exchange(Json& record, const Engine& engine, double counted, double over_nvlink,
-                  const ThroughputSettings& settings, const MpiSession& session) {
+                  const MpiSession& session) {
   const Network& network = engine.network();
   const DataType type = network.weights().type();
   const StepVolume step =
       volume_of(network.table(), engine.exchanged_type(), type, engine.settings().accumulate);
   record["bytes_per_step_predicted"] = session.all_gather(
       bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
-  const auto by_communicator = session.all_gather(counted / settings.iterations);
-  const auto by_nvlink = session.all_gather(over_nvlink / settings.iterations);
+  const auto by_communicator = session.all_gather(counted);
+  const auto by_nvlink = session.all_gather(over_nvlink);
   const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
                       nvlink_tells(by_nvlink, by_communicator);
   record["bytes_per_step_measured"] = nvlink ? by_nvlink : by_communicator;
@@ -63,6 +63,11 @@ void add_staleness(Json& record, const Engine& engine) {
   if (const std::vector<long> staleness = engine.strategy().staleness(); !staleness.empty())
     record["staleness_updates"] = staleness;  // known on the server, rank 0, which records it
 }
+
+/// Steps of the warm-up behind the barrier, that count for energy and traffic but not for time. The
+/// sampler's first readings can hold up the host for longer than a step, and where ranks exchange
+/// all wait for the last: its device has work meanwhile.
+constexpr int kLead = 4;
 
 }  // namespace
 
@@ -101,7 +106,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
 
   engine.step(load, settings.learning_rate);
   const double loss_first = mean_loss(engine, session);
-  for (int i = 1; i < settings.warmup; ++i) {
+  const int lead = std::min(kLead, settings.warmup - 1);
+  for (int i = 1; i < settings.warmup - lead; ++i) {
     engine.step(load, settings.learning_rate);
     progress.update(i + 1, "warm-up");
   }
@@ -110,12 +116,13 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
-  const double stall_before_s = endless.stall_seconds();
   const double sent_before = engine.world().traffic().sent_bytes;
-  const long graphs_before = engine.graph_steps();
   engine.finish();
-  GpuSampler sampler(nvml, uuid);  // whose first readings take milliseconds, more on some ranks
-  session.barrier();               // so that all begin together
+  session.barrier();  // so that all begin together
+  GpuSampler sampler(nvml, uuid);
+  for (int i = 0; i < lead; ++i) engine.step(load, settings.learning_rate);
+  const double stall_before_s = endless.stall_seconds();
+  const long graphs_before = engine.graph_steps();
   marks[0]->record(engine.stream());
   for (int i = 0; i < settings.iterations; ++i) {
     engine.step(load, settings.learning_rate);
@@ -130,16 +137,16 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
     step_ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
   const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
   const EngineSettings& s = engine.settings();
-  const double images =
-      static_cast<double>(settings.iterations) * s.network.batch_size * s.accumulate;
-  const double rate = sum(session.all_gather(engine.computes() ? images / elapsed_s : 0));
+  const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
+  const double rate = sum(session.all_gather(
+      engine.computes() ? settings.iterations * images_a_rank / elapsed_s : 0));
   const Summary spread = summarize(step_ms);
   const Interval mine = bootstrap_median(step_ms);
   const auto teller = static_cast<std::size_t>(engine.first_computing());
   const Interval interval{session.all_gather(mine.low)[teller],
                           session.all_gather(mine.high)[teller]};
   const int ranks = engine.ranks_computing();
-  const double images_a_step = static_cast<double>(s.network.batch_size) * s.accumulate * ranks;
+  const double images_a_step = images_a_rank * ranks;
   const FlopCount flop =
       flop_per_image(engine.network().layers(), s.network.image_size, s.network.classes);
 
@@ -170,10 +177,11 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["loss_last"] = mean_loss(engine, session);
   record["skipped_steps"] =
       static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
-  add_exchange(record, engine, engine.world().traffic().sent_bytes - sent_before,
-               window.nvlink.sent, settings, session);
+  const double sampled = settings.iterations + lead;
+  add_exchange(record, engine, (engine.world().traffic().sent_bytes - sent_before) / sampled,
+               window.nvlink.sent / sampled, session);
   add_staleness(record, engine);
-  if (gpu) add_health(record, window, images * ranks, session);
+  if (gpu) add_health(record, window, sampled * images_a_step, session);
   return record;
 }
 
