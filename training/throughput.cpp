@@ -138,8 +138,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
   const EngineSettings& s = engine.settings();
   const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
-  const double rate = sum(session.all_gather(
-      engine.computes() ? settings.iterations * images_a_rank / elapsed_s : 0));
+  const double rate = sum(
+      session.all_gather(engine.computes() ? settings.iterations * images_a_rank / elapsed_s : 0));
   const Summary spread = summarize(step_ms);
   const Interval mine = bootstrap_median(step_ms);
   const auto teller = static_cast<std::size_t>(engine.first_computing());

@@ -15,7 +15,7 @@ constexpr int kSteps = 4;
 
 EngineSettings settings_of(const StrategyOptions& strategy, Precision precision, int accumulate) {
   EngineSettings settings;
-  settings.network.architecture = {"resnet10", false, {1, 1, 1, 1}};
+  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
   settings.network.batch_size = 8;
   settings.network.image_size = 64;
   settings.network.classes = 10;
@@ -33,7 +33,8 @@ std::vector<StrategyOptions> capturable_strategies() {
   const auto add = [&](const std::string& name, auto&& change) {
     StrategyOptions options;
     options.strategy = name;
-    options.bucket_cap_mb = 4;
+    options.first_bucket_mb = 0.125;
+    options.bucket_cap_mb = 0.25;
     change(options);
     list.push_back(options);
   };
@@ -43,7 +44,7 @@ std::vector<StrategyOptions> capturable_strategies() {
     if (entry.overlaps) add(entry.name, [](auto& o) { o.no_overlap = true; });
     if (entry.any_type) add(entry.name, [](auto& o) { o.grad_dtype = "fp16"; });
     if (entry.name != std::string("parameter-server")) continue;
-    add(entry.name, [](auto& o) { o.ps_partition_mb = 10; });
+    add(entry.name, [](auto& o) { o.ps_partition_mb = 0.7; });
     add(entry.name, [](auto& o) { o.ps_exchange = "reduce-broadcast"; });
   }
   add("ddp", [](auto& o) { o.bucket_copy = o.broadcast_buffers = true; });
@@ -224,7 +225,11 @@ TEST_CASE("a throughput says whether its steps were graphs, and counts their byt
     records.push_back(measure_throughput(rig.engine, *rig.batches, {3, 1, 1e-3}, test::session()));
     CHECK(records.back().at("graph") == (kind == BackendKind::gpu && graph));
   }
-  CHECK(records[0].at("bytes_per_step_counted") == records[1].at("bytes_per_step_counted"));
+  const auto counted = [&](std::size_t i) {
+    return records[i].at("bytes_per_step_counted").get<std::vector<double>>();
+  };
+  for (std::size_t rank = 0; rank < counted(0).size(); ++rank)  // differences of growing sums
+    CHECK(counted(0).at(rank) == Approx(counted(1).at(rank)));
   CHECK(records[0].at("bytes_per_step_predicted") == records[1].at("bytes_per_step_predicted"));
 }
 
