@@ -195,7 +195,7 @@ void Engine::end_step() {
 }
 
 void Engine::apply(const std::vector<Share>& shares) {
-  if (scales_loss() && !strategy_->checks_finite())
+  if (scales_loss())
     for (const Share& share : shares) check_finite(share);
   timeline_.mark(Part::update);
   strategy_->agree_on_finite();

@@ -96,8 +96,6 @@ class Strategy {
   /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
   /// gradients.
   virtual std::vector<Share> finish() = 0;
-  /// Whether they were checked on the way: this rank's scalars say if they are finite.
-  virtual bool checks_finite() const { return false; }
   /// After the shares were checked: all ranks know whether every gradient was finite.
   virtual void agree_on_finite() {}
   /// After the update: every rank that computes gets the new weights.

@@ -118,8 +118,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const std::string uuid = engine.device().identity().uuid;
   const double sent_before = engine.world().traffic().sent_bytes;
   engine.finish();
-  session.barrier();  // so that all begin together
   GpuSampler sampler(nvml, uuid);
+  session.barrier();  // so that all begin together
   for (int i = 0; i < lead; ++i) engine.step(load, settings.learning_rate);
   const double stall_before_s = endless.stall_seconds();
   const long graphs_before = engine.graph_steps();

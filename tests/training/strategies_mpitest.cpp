@@ -131,7 +131,7 @@ std::vector<StrategyOptions> exchanging_strategies() {
     options.bucket_cap_mb = 0.25;
     list.push_back(options);
     if (options.strategy != "parameter-server") continue;
-    options.ps_partition_mb = 0.7;  // does not divide the weights
+    options.ps_partition_mb = 0.25;  // does not divide the weights
     list.push_back(options);
     options.ps_partition_mb = 0;
     options.ps_exchange = "reduce-broadcast";

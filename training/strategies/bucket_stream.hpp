@@ -21,8 +21,7 @@ class BucketStream {
 
   const std::vector<Range>& buckets() const { return progress_.buckets(); }
 
-  /// Calls exchange(bucket, stream) for each bucket that this block completes; it returns the
-  /// averaged gradients that this rank updates, which are then checked, where the loss is scaled.
+  /// Calls exchange(bucket, stream) for each bucket that this block completes.
   template <class Exchange>
   void gradients_ready(int block, Exchange&& exchange) {
     const std::vector<Range> complete = progress_.finished(context_.table.block_range(block));
@@ -31,11 +30,7 @@ class BucketStream {
     stream_->wait(*ready_);
     for (const Range& bucket : complete) {
       const auto bytes = static_cast<double>(bucket.count() * size_of(type_));
-      View averaged;
-      context_.timeline.exchange(what_, bytes, *stream_,
-                                 [&] { averaged = exchange(bucket, *stream_); });
-      if (context_.scaled)
-        context_.device.kernels().check_finite(averaged, context_.scalars, *stream_);
+      context_.timeline.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
     }
     context_.timeline.mark(Part::exchange);
   }

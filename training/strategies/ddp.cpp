@@ -24,17 +24,14 @@ class Ddp final : public Strategy {
   }
 
   void gradients_ready(int block) override {
-    stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
-      gradients_.all_reduce(bucket, stream);
-      return gradients_.at(bucket);
-    });
+    stream_.gradients_ready(
+        block, [&](Range bucket, Stream& stream) { gradients_.all_reduce(bucket, stream); });
   }
 
   std::vector<Share> finish() override {
     stream_.join();
     return gradients_.shares();
   }
-  bool checks_finite() const override { return true; }
 
   std::vector<Range> buckets() const override { return stream_.buckets(); }
 

@@ -18,9 +18,8 @@ class Zero1 final : public Strategy {
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
-      const View shard = context_.weights.gradients(own(bucket));
-      reduce_to_shards(context_.world, context_.weights.gradients(bucket), shard, stream);
-      return shard;
+      reduce_to_shards(context_.world, context_.weights.gradients(bucket),
+                       context_.weights.gradients(own(bucket)), stream);
     });
   }
 
@@ -28,7 +27,6 @@ class Zero1 final : public Strategy {
     stream_.join();
     return shares_in_place();
   }
-  bool checks_finite() const override { return true; }
   void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
