@@ -120,15 +120,21 @@ void check_same(const Trained& a, const Trained& b, const EngineSettings& settin
   CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < (fp32 ? 0.15 : 0.5));
 }
 
+/// Its buckets are several in this small network.
+StrategyOptions small_buckets_of(const std::string& strategy) {
+  StrategyOptions options;
+  options.strategy = strategy;
+  options.first_bucket_mb = 0.125;
+  options.bucket_cap_mb = 0.25;
+  return options;
+}
+
 /// With the options that make another exchange of it.
 std::vector<StrategyOptions> exchanging_strategies() {
   std::vector<StrategyOptions> list;
   for (const StrategyEntry& entry : strategies()) {
     if (!entry.ranks_agree || test::session().world_size() < entry.ranks.least) continue;
-    StrategyOptions options;
-    options.strategy = entry.name;
-    options.first_bucket_mb = 0.125;  // several buckets in this small network
-    options.bucket_cap_mb = 0.25;
+    StrategyOptions options = small_buckets_of(entry.name);
     list.push_back(options);
     if (options.strategy != "parameter-server") continue;
     options.ps_partition_mb = 0.25;  // does not divide the weights
@@ -144,10 +150,7 @@ std::vector<StrategyOptions> exchanging_strategies() {
 std::vector<std::pair<std::string, StrategyOptions>> exchange_options(Precision precision) {
   std::vector<std::pair<std::string, StrategyOptions>> list;
   const auto add = [&](const std::string& strategy, const std::string& what, auto&& change) {
-    StrategyOptions options;
-    options.strategy = strategy;
-    options.first_bucket_mb = 0.125;
-    options.bucket_cap_mb = 0.25;
+    StrategyOptions options = small_buckets_of(strategy);
     change(options);
     list.emplace_back(strategy + ", " + what, options);
   };
