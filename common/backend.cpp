@@ -1,6 +1,8 @@
 #include "common/backend.hpp"
 
 #include <fmt/format.h>
+#include <omp.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -42,8 +44,20 @@ std::vector<RankView> gather_views(const MpiSession& session) {
   return views;
 }
 
+/// The cores that this process may run on.
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+/// OpenMP's threads of this rank. Collective.
 int choose_threads(const MpiSession& session, std::string& remark) {
-  const std::vector<int> mine = cpu::allowed_cores();
+  const std::vector<int> mine = allowed_cores();
   const auto& hosts = session.hosts();
   const auto cores = session.all_gather(join(mine));
   std::vector<std::vector<int>> local;
@@ -114,7 +128,10 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     if (options.backend == "auto" && gpu::built())
       backend.remark += fmt::format(", as no GPU is visible{}", why);
   }
+  std::string about_threads;
+  const int threads = choose_threads(session, about_threads);
   if (backend.kind == BackendKind::gpu) {
+    omp_set_num_threads(threads);  // else each rank of a host draws weights on all its cores
     const std::vector<int> devices = place_on_gpus(views);
     const auto me = static_cast<std::size_t>(session.rank());
     backend.device = gpu::make_device(devices[me]);
@@ -127,7 +144,8 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
           fmt::format("--ctas, --comm-ctas {}: the cpu backend has no CTAs, they are "
                       "blocks of NCCL's kernels",
                       options.ctas));
-    backend.device = cpu::make_device(choose_threads(session, backend.remark));
+    backend.device = cpu::make_device(threads);
+    backend.remark += about_threads;
   }
   backend.ctas = options.ctas;
   backend.throttle_gbs = options.throttle_gbs;

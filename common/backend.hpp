@@ -53,8 +53,6 @@ bool built();
 std::unique_ptr<Device> make_device(int threads);
 std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
 std::vector<LibraryVersion> library_versions();
-/// The cores that this process may run on.
-std::vector<int> allowed_cores();
 }  // namespace cpu
 
 namespace gpu {

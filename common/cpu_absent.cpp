@@ -10,6 +10,5 @@ std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&) {
   throw UsageError("built without cpu");
 }
 std::vector<LibraryVersion> library_versions() { return {}; }
-std::vector<int> allowed_cores() { return {0}; }
 
 }  // namespace shakedown::cpu

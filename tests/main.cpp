@@ -1,6 +1,7 @@
 // Runs the tests of one program on every rank. Rank 0 reports to the terminal; another rank's
 // report is shown when it failed.
 #define CATCH_CONFIG_RUNNER
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,9 +37,10 @@ bool has(BackendKind kind) {
 }
 
 std::unique_ptr<Device> open_device(BackendKind kind) {
-  if (kind == BackendKind::gpu) return gpu::make_device(session().local_rank());
-  return cpu::make_device(session().local_size() == 1 ? 2
-                                                      : 1);  // two cores are enough for all tests
+  const int threads = session().local_size() == 1 ? 2 : 1;  // two cores are enough for all tests
+  omp_set_num_threads(threads);
+  return kind == BackendKind::gpu ? gpu::make_device(session().local_rank())
+                                  : cpu::make_device(threads);
 }
 
 Backend open_backend_of(BackendKind kind) {

@@ -1,7 +1,6 @@
 // The cpu backend's device: host memory, and streams on which work has run when the call returns.
 #include <fmt/format.h>
 #include <omp.h>
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -97,15 +96,5 @@ class CpuDevice final : public Device {
 bool built() { return true; }
 
 std::unique_ptr<Device> make_device(int threads) { return std::make_unique<CpuDevice>(threads); }
-
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {0};
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  return cores;
-}
 
 }  // namespace shakedown::cpu
