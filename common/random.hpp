@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numbers>
+#include <utility>
 
 namespace shakedown {
 
@@ -27,14 +27,25 @@ class Random {
   /// In [0, n); the bias for n far below 2^64 is negligible.
   std::size_t below(std::size_t n) { return static_cast<std::size_t>(next() % n); }
 
-  /// Standard normal (Box & Muller 1958; the second value is dropped).
+  /// Standard normal (Marsaglia & Bray 1964: two values of a point in the unit disc).
   double normal() {
-    const double radius = std::sqrt(-2 * std::log(1 - uniform()));
-    return radius * std::cos(2 * std::numbers::pi * uniform());
+    if (std::isfinite(second_)) return std::exchange(second_, NAN);
+    double x = 0;
+    double y = 0;
+    double square = 0;
+    do {
+      x = 2 * uniform() - 1;
+      y = 2 * uniform() - 1;
+      square = x * x + y * y;
+    } while (square >= 1 || square == 0);
+    const double factor = std::sqrt(-2 * std::log(square) / square);
+    second_ = y * factor;
+    return x * factor;
   }
 
  private:
   std::uint64_t state_;
+  double second_ = NAN;  // normal value, where one is left
 };
 
 /// A seed for one use of `seed`: mixes in what the use is numbered by.

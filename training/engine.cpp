@@ -79,17 +79,18 @@ std::string Engine::why_no_graph() const {
 
 void Engine::restart() {
   if (seeded_.empty()) seeded_ = network_.seeded(settings_.seed);
-  std::vector<float> master = seeded_;
   network_.reset_statistics();
-  if (!settings_.weights_file.empty())
-    load_remark_ =
-        network_.take(read_safetensors(settings_.weights_file), settings_.weights_file, master);
+  std::vector<float> loaded;
+  if (const std::string& file = settings_.weights_file; !file.empty()) {
+    loaded = seeded_;
+    load_remark_ = network_.take(read_safetensors(file), file, loaded);
+  }
   optimizer_.reset();
   StepScalars scalars;
   if (scales_loss()) scalars.loss_scale = kInitialLossScale;
   upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));
   learning_rate_ = -1;
-  set_weights(master);
+  set_weights(loaded.empty() ? seeded_ : loaded);
 }
 
 void Engine::set_weights(const std::vector<float>& master) {
