@@ -88,6 +88,28 @@ std::vector<Change> usual_changes(const Scenario& base, int largest_batch_size,
   return changes;
 }
 
+Change best_buckets(const StepModel& model, const Scenario& base) {
+  Change best{"", base};
+  double least_ms = model.predict("ddp", base).step_ms;
+  for (const SmallBucket small : {SmallBucket::first, SmallBucket::last}) {
+    for (const double small_mb : {1, 5, 10}) {
+      for (const double cap_mb : {5, 10, 25, 50, 100, 200}) {
+        Scenario scenario = base;
+        scenario.small_bucket = small;
+        scenario.first_bucket_mb = small_mb;
+        scenario.bucket_cap_mb = cap_mb;
+        const double ms = model.predict("ddp", scenario).step_ms;
+        if (ms >= least_ms) continue;
+        least_ms = ms;
+        best = {fmt::format("--bucket-cap-mb {} --first-bucket-mb {} --bucket-order {}", cap_mb,
+                            small_mb, small == SmallBucket::first ? "ddp" : "small-last"),
+                scenario};
+      }
+    }
+  }
+  return best;
+}
+
 std::vector<Advice> advise(const StepModel& model, const std::string& strategy,
                            const Scenario& base, const std::vector<Change>& changes) {
   const double base_per_s = model.predict(strategy, base).images_per_s;

@@ -18,7 +18,6 @@ namespace {
 constexpr double kMebibyte = 1 << 20;
 constexpr double kGigabyte = 1e9;
 constexpr int kTimesRanks = 8;  // as many times the measured ranks are told
-constexpr std::size_t kMostAdvice = 8;
 constexpr double kTie = 0.0005;
 
 Json prediction_fields(const Prediction& p) {
@@ -159,15 +158,15 @@ class Forecast {
     Json identity = base_.identity;
     identity["strategy"] = "ddp";
     identity["bucket_cap_mb"] = scenario_.bucket_cap_mb;
-    const auto all =
-        advise(model_, "ddp", scenario_, usual_changes(scenario_, largest, half_speedup()));
+    std::vector<Change> changes = usual_changes(scenario_, largest, half_speedup());
+    if (scenario_.overlap) changes.push_back(best_buckets(model_, scenario_));
+    const std::vector<Advice> all = advise(model_, "ddp", scenario_, changes);
     for (const Advice& a : all) {
       job_.record.write("advice", merged(identity, {{"change", a.text},
                                                     {"gain_percent", a.gain_percent},
                                                     {"extrapolated", a.prediction.extrapolated}}));
-      if (static_cast<std::size_t>(&a - all.data()) < kMostAdvice)
-        text += fmt::format("  {:+6.1f} %  {}{}\n", a.gain_percent, a.text,
-                            a.prediction.extrapolated ? " (extrapolated)" : "");
+      text += fmt::format("  {:+6.1f} %  {}{}\n", a.gain_percent, a.text,
+                          a.prediction.extrapolated ? " (extrapolated)" : "");
     }
     return all.empty() ? "" : text;
   }

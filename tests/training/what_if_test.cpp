@@ -267,6 +267,22 @@ TEST_CASE("advice is sorted and only what gains", "[what_if]") {
   CHECK(advise(model, "none", base, {{"slower", slower}, {"faster path", faster_path}}).empty());
 }
 
+TEST_CASE("the buckets that cost least", "[what_if]") {
+  const StepModel model(measured_step());
+  Scenario scenario = four_ranks();
+  CHECK(best_buckets(model, scenario).text.empty());  // no latency: one each is best
+
+  // 6 ms a bucket and 6 ms a gradient. One each: 5..17, 17..29, 29..41, 15 ms hidden, 21 exposed.
+  // The first alone: 5..17, 20..38, 12 and 18; the last alone: 10..28, 28..40, 10 and 20.
+  scenario.ring.alpha_s = 1e-3;
+  const Change best = best_buckets(model, scenario);
+  CHECK(best.text == "--bucket-cap-mb 5 --first-bucket-mb 1 --bucket-order ddp");
+  const auto advice = advise(model, "ddp", scenario, {best});
+  REQUIRE(advice.size() == 1);
+  CHECK(advice[0].prediction.step_ms == Approx(30 + 18 + 1.2 + 2));
+  CHECK(advice[0].gain_percent == Approx(100 * ((30 + 21 + 1.5 + 2) / (30 + 18 + 1.2 + 2) - 1)));
+}
+
 TEST_CASE("a model of figures that nobody can have measured", "[what_if]") {
   const auto build = [](auto spoil) {
     MeasuredStep step = measured_step();
