@@ -37,8 +37,8 @@ struct Change {
 std::vector<Change> usual_changes(const Scenario& base, int largest_batch_size,
                                   std::optional<double> fp16_speedup);
 
-/// Of the bucket caps and orders that people try, those by which ddp would be fastest: fewer buckets
-/// hold up compute for less long, more of them hide better. The base's own where nothing is faster.
+/// Of the bucket caps and orders that people try, those by which ddp would be fastest: few buckets
+/// hold compute up for less long, many hide better. The base's own where nothing is faster.
 Change best_buckets(const StepModel& model, const Scenario& base);
 
 struct Advice {
