@@ -17,8 +17,10 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   if (!options.train.trace.empty() && session.is_root()) check_writable(options.train.trace);
   const Job job{options, data, backend, session, record, epoch_images(options)};
   say(session, headline(job));
+  const auto benches = benches_of(options, backend.kind, session.world_size());
+  build_discarded_network(benches.front(), job);
   std::vector<Result> all;
-  for (const Bench& bench : benches_of(options, backend.kind, session.world_size())) {
+  for (const Bench& bench : benches) {
     const std::vector<Result> results = compare(bench, job);
     if (session.is_root()) say(session, table_of(results, job));
     all.insert(all.end(), results.begin(), results.end());

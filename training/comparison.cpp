@@ -201,12 +201,21 @@ void tell_turn(const Result& result, int round, const Job& job) {
                                result.steps.back().at("images_per_s").get<double>()));
 }
 
+Result unmeasured(const Configuration& c, const Job& job) {
+  return {c, with_setting(outline_of(c, job), c), {}, {}, {}, {}, {}, {}, {}};
+}
+
 }  // namespace
+
+void build_discarded_network(const Bench& bench, const Job& job) {
+  if (job.backend.kind != BackendKind::gpu) return;
+  Result none = unmeasured(bench.front(), job);  // what keeps it from being built is told later
+  if (const auto trial = set_up(none, job.backend, job.session, job)) trial->engine.finish();
+}
 
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
-  for (const Configuration& c : bench)
-    results.push_back({c, with_setting(outline_of(c, job), c), {}, {}, {}, {}, {}, {}, {}});
+  for (const Configuration& c : bench) results.push_back(unmeasured(c, job));
   for (int round = 0; round < job.options.repeats; ++round) {
     for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
       if (!results[i].skipped.empty()) continue;

@@ -41,6 +41,11 @@ struct Result {
   bool measured() const { return !steps.empty(); }
 };
 
+/// Builds the first configuration on every rank, and drops it: the steps of a GPU process's first
+/// network can be 2 % shorter than those of all that follow (results/fast-step.md), which would
+/// favour whichever is measured first. Every rank calls it.
+void build_discarded_network(const Bench& bench, const Job& job);
+
 /// Every configuration `repeats` times, in rounds. One that cannot run is left out, with its
 /// reason; ranks that a configuration does not have wait. Writes the records. Every rank calls it.
 std::vector<Result> compare(const Bench& bench, const Job& job);
