@@ -105,7 +105,9 @@ def notes(old, new, found):
                  for conditions, strategy in only]
         machines = sorted({run.machine for run in one.runs})
         crashed = [run for run in one.runs if run.end is None]
+        failed = [run for run in one.runs if run.end and run.end.get("exit_code")]
         said.append(f"{name}: {words.listed(machines)}, "
                     f"{words.count(len(one.runs), 'run')}" +
-                    (f", {len(crashed)} of them crashed (no end record)" if crashed else ""))
+                    (f", {len(crashed)} of them crashed (no end record)" if crashed else "") +
+                    (f", {len(failed)} of them failed (see its report)" if failed else ""))
     return said

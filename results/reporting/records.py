@@ -4,6 +4,8 @@ import json
 import pathlib
 from typing import NamedTuple
 
+WORDS = ("kind", "program", "started", "strategy", "setting", "model", "precision", "optimizer",
+         "data", "backend", "transport", "operation", "dtype")
 USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
           "link", "split", "health")
 
@@ -124,8 +126,27 @@ def not_json(word):
     raise ValueError(f"{word} is not JSON")  # Python's json would take NaN
 
 
+def begins_run(line):
+    try:
+        return json.loads(line).get("kind") == "run"
+    except (ValueError, AttributeError):
+        return False
+
+
+def check_shape(record, place):
+    """What is used as text must be text: nothing but such lines comes from the programs."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        raise UsageError(f"{place} is not a record: it has no kind")
+    for key in WORDS:
+        if not isinstance(record.get(key, ""), str):
+            raise UsageError(f"{place}: {key} is not text")
+    hosts = record.get("hosts") or []
+    if not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        raise UsageError(f"{place}: hosts is not a list of names")
+
+
 def read_file(path):
-    """The runs in a file. Its last line may be cut off, by a crash; no other."""
+    """The runs in a file. The last line of each may be cut off, by a crash; no other."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -140,12 +161,11 @@ def read_file(path):
         try:
             record = json.loads(line, parse_constant=not_json)
         except ValueError:
-            if at == len(lines) and runs and runs[-1].end is None:
+            if runs and runs[-1].end is None and (at == len(lines) or begins_run(lines[at])):
                 runs[-1].cut_at = at
                 continue
             raise UsageError(f"{path}: not JSON at line {at}") from None
-        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
-            raise UsageError(f"{path}: line {at} is not a record: it has no kind")
+        check_shape(record, f"{path}: line {at}")
         if record["kind"] == "run":
             runs.append(Run(path, record))
             continue

@@ -103,9 +103,21 @@ class Measured:
             places.append("the timed steps")
         return places
 
+    @property
+    def account(self):
+        """The `breakdown` record that stands for all, of one round, so that its terms add up: of
+        those with most terms the median step's, of two in the middle the shorter one's."""
+        def terms(record):
+            return sum(number(record, key) is not None for key in TERMS)
+
+        most = max(map(terms, self.breakdowns), default=0)
+        full = sorted((record for record in self.breakdowns if terms(record) == most),
+                      key=lambda record: number(record, "step_ms") or 0)
+        return full[(len(full) - 1) // 2] if full else {}
+
     def term(self, key):
         """A term of the step's time, ms."""
-        return median_of(self.breakdowns, key)
+        return number(self.account, key)
 
     @property
     def exchanges(self):

@@ -93,9 +93,9 @@ LADDER = {"hidden_comm_ms": "hidden", "none_step_ms": "none's step",
 SHORT = {"exposed_comm_ms": "exposed"}  # of summary.TERMS
 SHARES = {"interference_ms": "interference_slowdown", "residual_ms": "residual"}
 BREAKDOWN_NOTES = [
-    "step: what stands left of it together; exposed: the stream that computes exchanges or waits "
-    "for an exchange; interference in brackets: by how much computing is slower while an exchange "
-    "goes on; residual in brackets: of the step",
+    "of the round with the median step; step: what stands left of it together; exposed: the stream "
+    "that computes exchanges or waits for an exchange; interference in brackets: by how much "
+    "computing is slower while an exchange goes on; residual in brackets: of the step",
     "hidden: exchanges go on while the rank computes; exchange alone: without computing; serial: "
     "the step with the same exchanges in turn with computing"]
 
@@ -147,7 +147,8 @@ def winners(summary):
 
 
 def collectives(summary):
-    """Latency at the smallest size and the highest busbw, of each operation and way of running."""
+    """Latency at the smallest size that moves anything and the highest busbw, of each operation
+    and way of running."""
     table = Table("collectives", ["operation", "ranks", "smallest, median us", "highest busbw GB/s",
                                   "at", "wrong elements"])
     found = {}
@@ -157,7 +158,7 @@ def collectives(summary):
                 key = way_of_running(run, record), record.get("world_size", 0)
                 found.setdefault(key, []).append(record)
     for (way, ranks), records in sorted(found.items(), key=lambda item: str(item[0])):
-        least = min(record["bytes"] for record in records)
+        least = min((record["bytes"] for record in records if record["bytes"] > 0), default=None)
         latency = median_of([r for r in records if r["bytes"] == least], "time_us_p50")
         fastest = max(records, key=lambda record: record["busbw_gbs"])
         wrong = [number(r, "wrong_elements") for r in records]

@@ -108,6 +108,15 @@ class Terms(Report):
         self.assertIn("the rounds do not tell whether overlap saves anything (-1.00 ms to 0.50 ms)",
                       self.text_of(step("ddp", 1000), *drifting))
 
+    def test_terms_are_of_one_round_and_so_add_up(self):
+        rounds = [self.ladder(compute_ms=compute, exposed_comm_ms=exposed,
+                              step_ms=1 + compute + exposed)
+                  for compute, exposed in ((8, 1), (5, 9), (9, 2))]
+        partly = breakdown("ddp", compute_ms=50, exposed_comm_ms=50)  # of a run without none
+        text = self.text_of(step("ddp", 1000), *rounds, partly)
+        # compute, exposed, interference, optimizer, step
+        self.assertRegex(text, r"\(gpu, nccl\) +9\.00 +2\.00 +0\.50 \(12\.5 %\) +0\.50 +12\.00 ")
+
     def test_a_strategy_that_does_not_overlap_gains_nothing_by_it(self):
         plain = self.ladder()
         del plain["serial_step_ms"]

@@ -77,6 +77,16 @@ class Figures(Report):
         self.assertEqual(served["ranks_computing"], 3)
 
 
+    def test_the_latency_of_a_collective_is_of_what_moves_bytes(self):
+        sizes = [{"kind": "collective", "operation": "all_gather", "dtype": "float32",
+                  "world_size": 4, "bytes": size, "time_us_p50": time, "busbw_gbs": size / 1e3}
+                 for size, time in ((0, 0.57), (128, 9.99), (1024, 12.5))]
+        text = self.text_of(step("ddp", 1000), *sizes)
+        self.assertRegex(text, r"all_gather, float32.* 9\.99 at 128 B")
+        text = self.text_of(step("ddp", 1000), sizes[0])
+        self.assertRegex(text, r"all_gather, float32.* - +0 +0 B")
+
+
 class Sentences(Report):
     def test_the_faster_is_called_faster_whichever_it_is(self):
         for fast, slow in (("ddp", "all-reduce"), ("all-reduce", "ddp")):
@@ -213,6 +223,15 @@ class Sentences(Report):
         self.assertRegex(text, r"Crashed: train .* has no end record, its last line 3 is cut off")
         self.assertEqual(row(text, "ddp")[0], "1,000")
 
+    def test_what_a_crash_cut_off_does_not_hide_later_runs(self):
+        crashed = self.write("r.jsonl", step("ddp", 1000), ended=False)
+        later = self.write("later.jsonl", step("ddp", 1100))
+        crashed.write_text(crashed.read_text() + '{"kind":"step","ima\n' + later.read_text())
+        self.report(crashed, "--output", self.out, env=self.without("matplotlib"))
+        text = unfolded((self.out / "performance_report.txt").read_text())
+        self.assertEqual(row(text, "ddp")[0], "1,050")
+        self.assertIn("its last line 3 is cut off", text)
+
     def test_failures_and_verdicts_are_told(self):
         path = self.write("r.jsonl", step("ddp", 1000), {
             "kind": "verdict", "scope": "link", "name": "2->5", "verdict": "FAIL",
@@ -256,6 +275,12 @@ class Against(Report):
         shown = self.against(training("ddp", [0.9]), training("ddp", [0.85]), code=0)
         self.assertIn("-5.0 points", shown)
 
+    def test_a_failed_run_is_told(self):
+        old, new = self.write("old.jsonl", step("ddp", 1000)), self.folder / "new.jsonl"
+        new.write_text(old.read_text().replace('"exit_code": 0', '"exit_code": 1'))
+        self.assertRegex(self.report("--against", old, new).stdout,
+                         r"NEW: .*1 run, 1 of them failed")
+
     def test_what_only_one_has_is_named(self):
         old = [step("ddp", 1000), step("zero1", 900)]
         self.assertIn("only in OLD: zero1", self.against(old, old[:1], code=0))
@@ -279,6 +304,9 @@ class Usage(Report):
         self.assertIn("bad.jsonl: not JSON at line 2", self.refused(bad))
         bad.write_text("[1]\n")
         self.assertIn("line 1 is not a record", self.refused(bad))
+        for key, word in (("strategy", "null"), ("model", "7"), ("hosts", '[5]')):
+            bad.write_text(f'{{"kind":"run"}}\n{{"kind":"step","{key}":{word}}}\n')
+            self.assertIn(f"bad.jsonl: line 2: {key} is not", self.refused(bad))
         bad.write_bytes(b"\xff\xfe\x00")
         self.assertIn("bad.jsonl: not text", self.refused(bad))
         bad.write_text(json.dumps(header()) + "\n")

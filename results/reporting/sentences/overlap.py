@@ -6,7 +6,6 @@ import statistics
 from .. import words
 from ..exchanges import total
 from ..records import number
-from ..summary import median_of
 
 WAIT_MATTERS = 0.05  # of the exchanges' time
 RESIDUAL_MATTERS = 0.02  # of the step, on a GPU, where events leave nothing out
@@ -49,8 +48,7 @@ def price(measured):
 
 
 def accounts(measured):
-    residual = median_of(measured.breakdowns, "residual_ms")
-    step = measured.term("step_ms")
+    residual, step = measured.term("residual_ms"), measured.term("step_ms")
     if measured.conditions.backend != "gpu" or residual is None or not step or \
             abs(residual) <= RESIDUAL_MATTERS * step:
         return
