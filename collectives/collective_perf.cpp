@@ -17,7 +17,7 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
   OptionSet set(options.program,
                 "Measures collectives, and checks every result.\n"
                 "Exit codes: 0 pass; 1 wrong data, or below a bar; 2 usage; 3 inconclusive (a "
-                "time-out); 4 internal error.");
+                "time-out, a bar that judged nothing); 4 internal error.");
   declare_options(set, options);
   if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
   const Plan plan = make_plan(options, set, session.world_size());

@@ -9,6 +9,7 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 
 namespace shakedown {
 namespace {
@@ -26,7 +27,9 @@ std::vector<std::string> command_line() {
 
 std::string unused(const std::string& path) {
   std::string name = path;
-  for (int i = 0; std::filesystem::exists(name); ++i) name = fmt::format("{}.{}", path, i);
+  std::error_code ignored;
+  for (int i = 0; std::filesystem::is_regular_file(name, ignored); ++i)
+    name = fmt::format("{}.{}", path, i);
   return name;
 }
 
@@ -83,8 +86,11 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
   config["devices"] = devices_of(backend, session);
   if (path.empty()) return;
   path_ = unused(path);
-  if (!std::ofstream(path_))
-    throw UsageError(fmt::format("--output-file {}: cannot be written", path_));
+  try {
+    check_writable(path_);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("--output-file,-J {}", error.what()));
+  }
   std::printf("# Writing JSON output to %s\n", path_.c_str());
   int nccl = 0;
   for (const LibraryVersion& v : library_versions(backend.kind))
@@ -133,7 +139,9 @@ void NcclTestsJson::end_row(int iterations) {
 }
 
 /// Whole after every row, so that a job that ends early leaves what it measured.
-void NcclTestsJson::write() const { std::ofstream(path_) << file_.dump() << "\n"; }
+void NcclTestsJson::write() const {
+  write_file(path_, [&](std::ostream& out) { out << file_.dump() << "\n"; });
+}
 
 void NcclTestsJson::finish(long wrong_rows, double mean_busbw_gbs, const std::string& judgement) {
   if (path_.empty()) return;

@@ -13,7 +13,8 @@ namespace shakedown {
 class NcclTestsJson {
  public:
   /// Nothing is written where the path is empty. As nccl-tests, takes PATH.0, PATH.1 where PATH is
-  /// there already. Collective. Throws UsageError where it cannot be written.
+  /// a file already. Collective. Throws UsageError where it cannot be written, and the functions
+  /// below InconclusiveError (disk full).
   NcclTestsJson(const std::string& path, const PerfOptions& options, const Plan& plan,
                 const Backend& backend, const MpiSession& session);
 

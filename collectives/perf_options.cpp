@@ -238,10 +238,7 @@ Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_siz
 }
 
 std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const PerfOptions& options,
-                           const Communicator& communicator, const MpiSession& session) {
-  const bool all_types =
-      std::find(options.types.begin(), options.types.end(), "all") != options.types.end();
-  const int ranks = communicator.size();
+                           int ranks) {
   std::vector<int> roots{options.root};
   if (options.root < 0) {
     roots.clear();
@@ -253,12 +250,6 @@ std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const P
 
   std::vector<Trial> rows;
   for (DataType type : plan.types) {
-    const auto supporting = session.all_gather(communicator.supports(type) ? 1.0 : 0.0);
-    if (*std::min_element(supporting.begin(), supporting.end()) == 0) {  // GPUs may differ
-      if (all_types) continue;
-      throw UsageError(fmt::format("--dtype {}: not on all of these GPUs, or not by {}",
-                                   name_of(type), communicator.transport()));
-    }
     const std::size_t align =
         std::max<std::size_t>(1, static_cast<std::size_t>(options.align) / size_of(type));
     for (Reduction reduction : reductions)

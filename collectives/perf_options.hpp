@@ -62,16 +62,14 @@ struct Plan {
   std::vector<DataType> types;
   std::vector<Reduction> reductions;
   std::vector<std::size_t> sizes;  // bytes
-  std::size_t max_bytes = 0;       // as asked for
+  std::size_t max_bytes = 0;       // as asked for, or what memory allows
   std::size_t step = 0;            // a factor, or bytes
   bool by_factor = true;
   BenchSettings bench;
 };
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size);
 
-/// The rows of one operation; types that the communicator lacks are left out where all were asked
-/// for, and a UsageError where they were named.
 std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const PerfOptions& options,
-                           const Communicator& communicator, const MpiSession& session);
+                           int ranks);
 
 }  // namespace shakedown

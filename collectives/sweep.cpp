@@ -42,12 +42,15 @@ class Sweep {
   void cycle(NcclTestsJson& json) {
     for (const Operation* operation : plan_.operations) {
       if (!options_.as_nccl_tests()) say(session_, fmt::format("# {}", operation->name));
-      const auto rows = rows_of(*operation, plan_, options_, communicator_, session_);
+      const auto rows = rows_of(*operation, plan_, options_, communicator_.size());
       const auto moves = std::find_if(rows.begin(), rows.end(),
                                       [](const Trial& row) { return row.counts.call > 0; });
       smallest_ = moves == rows.end() ? 0 : moves->asked_bytes;
       bench_.warm_up(rows);
       for (const Trial& row : rows) measure(row, json);
+      if (const std::string bars = bars_.bars_on_sizes(); moves == rows.end() && !bars.empty())
+        conclude({operation->name, "INCONCLUSIVE", bars + ": no row moves data to be judged"});
+      tell_remarks();
     }
   }
 
@@ -59,15 +62,16 @@ class Sweep {
     if (least == nullptr) return "";
     return mean_busbw() < 0.9 * std::atof(least) ? "FAILED" : "OK";
   }
-  ExitCode result() const {
+  ExitCode result() {
+    const std::string& reference = options_.bars.reference;
+    if (!reference.empty() && with_reference_ == 0)
+      conclude({options_.program, "INCONCLUSIVE",
+                fmt::format("--reference {}: no row of it was measured here", reference), "job"});
+    else if (!reference.empty() && without_reference_ > 0)
+      say(session_, fmt::format("# {} rows have no reference to be judged by", without_reference_));
+    tell_remarks();
     if (failed_ || wrong_rows_ > 0 || judgement_of_mean() == "FAILED") return ExitCode::fail;
-    if (options_.bars.reference.empty()) return ExitCode::pass;
-    if (judged_ == 0)
-      throw InconclusiveError(
-          fmt::format("--reference {}: no row of it was measured here", options_.bars.reference));
-    if (unjudged_ > 0)
-      say(session_, fmt::format("# {} rows have no reference and were not judged", unjudged_));
-    return ExitCode::pass;
+    return inconclusive_ ? ExitCode::inconclusive : ExitCode::pass;
   }
 
  private:
@@ -93,6 +97,10 @@ class Sweep {
     if (options_.timestamps != 0) line += fmt::format("{:>21}", local_now());
     say(session_, line);
     json.end_row(options_.iterations);
+    tell_remarks();
+  }
+
+  void tell_remarks() {
     for (const std::string& remark : remarks_) say(session_, "# " + remark);
     remarks_.clear();
   }
@@ -111,15 +119,17 @@ class Sweep {
           session_.hosts()[fields["straggler_rank"].get<std::size_t>()],
           fields["wait_for_straggler_us"].get<double>(), fields["transfer_us_p50"].get<double>()));
     if (trial.counts.call == 0) return;  // nothing moved: nothing to judge
-    const auto verdict = bars_.judge(fields, trial.asked_bytes == smallest_,
-                                     trial.asked_bytes == plan_.sizes.back());
-    if (!verdict) ++unjudged_;
-    if (!verdict) return;
-    ++judged_;
-    record_.write("verdict", shakedown::record_of(*verdict));
-    if (verdict->verdict == "PASS") return;
-    failed_ = true;
-    remarks_.push_back(fmt::format("{} {}: {}", verdict->verdict, verdict->name, verdict->cause));
+    ++(bars_.reference_of(fields) != nullptr ? with_reference_ : without_reference_);
+    if (const auto verdict = bars_.judge(fields, figures.time_us, trial.asked_bytes == smallest_,
+                                         trial.asked_bytes == plan_.sizes.back()))
+      conclude(*verdict);
+  }
+
+  void conclude(const Verdict& verdict) {
+    record_.write("verdict", shakedown::record_of(verdict));
+    if (verdict.verdict == "PASS") return;
+    (verdict.verdict == "FAIL" ? failed_ : inconclusive_) = true;
+    remarks_.push_back(fmt::format("{} {}: {}", verdict.verdict, verdict.name, verdict.cause));
   }
 
   /// What NCCL says of it, told again when it changes.
@@ -140,8 +150,7 @@ class Sweep {
   Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures) const {
     const Summary& s = figures.spread;
     const Interval interval = bootstrap_median(figures.samples);
-    // 1 but for one by one, where the table's time is nccl-tests' and the samples are iterations
-    const double to_median = s.median > 0 ? figures.time_us / s.median : 0;
+    // algbw and busbw are the table's, of nccl-tests' time; one by one, samples are iterations
     Json fields{{"backend", name_of(backend_.kind)},
                 {"transport", communicator_.transport()},
                 {"launch_mode", launch_mode(options_)},
@@ -163,8 +172,8 @@ class Sweep {
                 {"time_us_cv", s.cv},
                 {"event_us_p50", median_of(measured.event_us)},
                 {"enqueue_us_p50", figures.cputime_us},
-                {"algbw_gbs", figures.algbw_gbs * to_median},
-                {"busbw_gbs", figures.busbw_gbs * to_median},
+                {"algbw_gbs", figures.algbw_gbs},
+                {"busbw_gbs", figures.busbw_gbs},
                 {"iterations", measured.iterations},
                 {"iterations_checked", measured.iterations_checked},
                 {"wrong_elements", plan_.bench.check ? Json(measured.wrong) : Json(nullptr)},
@@ -195,9 +204,10 @@ class Sweep {
   double busbw_sum_ = 0;
   int halves_ = 0;
   std::size_t smallest_ = 0;  // asked size of the operation's first row that moves anything
-  int judged_ = 0;
-  int unjudged_ = 0;
+  int with_reference_ = 0;    // rows that moved something
+  int without_reference_ = 0;
   bool failed_ = false;
+  bool inconclusive_ = false;
 };
 
 /// What MPI cannot do is refused before anything is measured.
@@ -208,6 +218,7 @@ void check_transport(const PerfOptions& options, const Plan& plan,
     throw UsageError("--cuda-graph: what MPI does cannot be captured in CUDA graphs");
   if (options.registration != 0)
     throw UsageError("--register: buffers are registered with NCCL, the transport is mpi");
+  if (options.path) throw UsageError("--path: NCCL is asked for it, the transport is mpi");
   std::size_t width = 8;
   for (DataType type : plan.types) width = std::min(width, size_of(type));
   if (plan.sizes.back() / width > INT_MAX)
@@ -215,12 +226,34 @@ void check_transport(const PerfOptions& options, const Plan& plan,
         fmt::format("--max-bytes {}: MPI counts up to {} elements", options.max_bytes, INT_MAX));
 }
 
+/// Types that a rank lacks are left out where all were asked for. Collective.
+void limit_types(Plan& plan, const PerfOptions& options, const Communicator& communicator,
+                 const Backend& backend, const MpiSession& session) {
+  const bool all = std::count(options.types.begin(), options.types.end(), "all") > 0;
+  std::vector<DataType> types;
+  for (DataType type : plan.types) {
+    const auto supporting = session.all_gather(communicator.supports(type) ? 1.0 : 0.0);
+    if (*std::min_element(supporting.begin(), supporting.end()) > 0) {  // GPUs may differ
+      types.push_back(type);
+      continue;
+    }
+    if (all) continue;
+    throw UsageError(fmt::format(
+        "--dtype {}: not {}", name_of(type),
+        backend.kind == BackendKind::cpu
+            ? "on the cpu backend"
+            : fmt::format("on all of these GPUs, or not by {}", communicator.transport())));
+  }
+  plan.types = types;
+}
+
 /// As nccl-tests: what cannot be had is not measured, and said.
 std::string limit_sizes(Plan& plan, std::size_t most) {
   if (plan.sizes.back() <= most) return "";
   if (plan.sizes.front() > most) plan.sizes = {most};
   while (plan.sizes.back() > most) plan.sizes.pop_back();
-  return fmt::format("#\n# Reducing maxBytes to {} due to memory limitation", plan.sizes.back());
+  plan.max_bytes = plan.sizes.back();
+  return fmt::format("#\n# Reducing maxBytes to {} due to memory limitation", plan.max_bytes);
 }
 
 }  // namespace
@@ -236,6 +269,7 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
                NcclPath& path, Record& record) {
   const Communicator& communicator = choose_transport(options.transport, backend);
   check_transport(options, plan, communicator);
+  limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);

@@ -23,6 +23,7 @@ struct Verdict {
   std::string name;  // "all_reduce float32 sum 8 MiB in place"
   std::string verdict;
   std::string cause;
+  std::string scope = "operation";
 };
 
 /// A "verdict" record's fields.
@@ -33,13 +34,16 @@ class Bars {
   /// Reads the reference: "collective" records. Throws UsageError naming the file and line.
   explicit Bars(const BarOptions& options);
 
-  /// Of one "collective" record. `smallest` and `largest`: whether the row is so of its sweep.
-  /// Nothing where no bar applies and all elements are right.
-  std::optional<Verdict> judge(const Json& collective, bool smallest, bool largest) const;
+  /// Of one "collective" record, and the time that the table shows of it. `smallest` and `largest`:
+  /// whether the row is so of its sweep. Nothing where no bar applies and all elements are right.
+  std::optional<Verdict> judge(const Json& collective, double shown_time_us, bool smallest,
+                               bool largest) const;
+  /// What --reference has of the same configuration, or null.
+  const Json* reference_of(const Json& collective) const;
+  /// "--min-busbw 300, --max-latency 5": those given of the bars on an operation's sizes.
+  std::string bars_on_sizes() const;
 
  private:
-  const Json* reference_of(const Json& collective) const;
-
   BarOptions options_;
   std::vector<Json> reference_;
 };

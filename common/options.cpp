@@ -130,14 +130,14 @@ std::size_t parse_bytes(const std::string& option, const std::string& text) {
   double bytes = std::strtod(text.c_str(), &end);
   const std::string unit = end;
   const auto at =
-      std::string("KMG").find(unit.empty() ? '?' : static_cast<char>(std::toupper(unit[0])));
+      std::string("KMGT").find(unit.empty() ? '?' : static_cast<char>(std::toupper(unit[0])));
   const std::string rest = unit.empty() ? "" : unit.substr(1);
   const bool known = at != std::string::npos && (rest.empty() || rest == "B" || rest == "iB");
   if (known) bytes *= static_cast<double>(std::size_t{1} << (10 * (at + 1)));
   constexpr double kMost = 0x1p60;
   if (end == text.c_str() || !(bytes >= 0 && bytes <= kMost) || !(known || unit.empty()))
-    throw UsageError(
-        fmt::format("{} {}: not a number of bytes such as 8, 64K or 1.5G", option, text));
+    throw UsageError(fmt::format("{} {}: not a number of bytes such as 8, 64K or 1.5G (K, M, G, T)",
+                                 option, text));
   return static_cast<std::size_t>(bytes);
 }
 
@@ -153,7 +153,8 @@ class OptionSet::Implementation {
   std::string suggestion(const std::string& unknown) const {
     const std::string name = unknown.substr(0, unknown.find('='));
     const Declared* best = nullptr;
-    std::size_t distance = 4;
+    const std::size_t letters = name.size() - std::min<std::size_t>(2, name.size());
+    std::size_t distance = std::min<std::size_t>(2, letters / 2) + 1;  // farther is no slip
     for (const Declared& d : declared) {
       const std::size_t here = edit_distance(name, first_name(d.names));
       if (here < distance && !d.option->get_group().empty()) {

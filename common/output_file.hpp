@@ -7,12 +7,12 @@
 
 namespace shakedown {
 
-/// Throws UsageError when a file cannot be made at `path`: before the work whose result it is to
-/// hold.
+/// Throws UsageError when `path` cannot be written, or is a folder: before the work whose result it
+/// is to hold.
 void check_writable(const std::string& path);
 
-/// `write` fills a file beside `path`, which then takes its place. Throws InconclusiveError when
-/// that fails (disk full).
+/// `write` fills a file beside the one that `path` leads to, which then takes its place; a device
+/// or pipe is written itself. Throws InconclusiveError when that fails (disk full).
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 
 }  // namespace shakedown

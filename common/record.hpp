@@ -11,8 +11,8 @@ using Json = nlohmann::ordered_json;
 
 class Record {
  public:
-  /// Appends to `path`; an empty path records nothing. Throws UsageError when it cannot be opened.
-  /// Only one rank of a job records.
+  /// Appends to `path`, on a new line where its last one was cut; an empty path records nothing.
+  /// Throws UsageError when it cannot be opened. Only one rank of a job records.
   explicit Record(const std::string& path);
   ~Record();
   Record(const Record&) = delete;
@@ -28,6 +28,7 @@ class Record {
  private:
   std::string path_;
   int file_ = -1;
+  bool cut_ = false;  // the file does not end with a newline
 };
 
 /// `fields` with `more` behind them.

@@ -37,42 +37,55 @@ struct ReferenceFile {
 
 TEST_CASE("bandwidth is judged at the largest size, latency at the smallest", "[verdict]") {
   const Bars bars({10, 50, "", 5});
-  CHECK(bars.judge(row(40, 12), false, true)->verdict == "PASS");
-  CHECK(bars.judge(row(40, 9), false, true)->verdict == "FAIL");
-  CHECK_FALSE(bars.judge(row(400, 1), false, false));
-  CHECK(bars.judge(row(51, 1), true, false)->verdict == "FAIL");
-  CHECK(bars.judge(row(49, 1), true, false)->verdict == "PASS");
+  CHECK(bars.judge(row(40, 12), 40, false, true)->verdict == "PASS");
+  CHECK(bars.judge(row(40, 9), 40, false, true)->verdict == "FAIL");
+  CHECK_FALSE(bars.judge(row(400, 1), 400, false, false));
+  CHECK(bars.judge(row(51, 1), 51, true, false)->verdict == "FAIL");
+  CHECK(bars.judge(row(49, 1), 49, true, false)->verdict == "PASS");
+  CHECK(bars.judge(row(49, 1), 51, true, false)->verdict == "FAIL");  // of the table, one by one
+}
+
+TEST_CASE("bars on sizes are named as they were given", "[verdict]") {
+  CHECK(Bars({10, 50, "", 5}).bars_on_sizes() == "--min-busbw 10, --max-latency 50");
+  CHECK(Bars({0, 50, "", 5}).bars_on_sizes() == "--max-latency 50");
+  CHECK(Bars({}).bars_on_sizes().empty());
 }
 
 TEST_CASE("wrong data fail without any bar", "[verdict]") {
   const Bars bars({});
-  CHECK_FALSE(bars.judge(row(40, 12), true, true));
-  CHECK(bars.judge(row(40, 12, 3), false, false)->verdict == "FAIL");
+  CHECK_FALSE(bars.judge(row(40, 12), 40, true, true));
+  CHECK(bars.judge(row(40, 12, 3), 40, false, false)->verdict == "FAIL");
 }
 
 TEST_CASE("a reference judges the rows it has, within the tolerance", "[verdict]") {
   const ReferenceFile file(row(100, 10).dump() + "\n{\"kind\": \"end\"}\n");
   const Bars bars({0, 0, file.path, 5});
-  CHECK(bars.judge(row(104, 9.6), false, false)->verdict == "PASS");
-  CHECK(bars.judge(row(107, 9.3), false, false)->verdict == "FAIL");
+  CHECK(bars.judge(row(104, 9.6), 104, false, false)->verdict == "PASS");
+  CHECK(bars.judge(row(107, 9.3), 107, false, false)->verdict == "FAIL");
   for (const char* key : {"bytes", "root", "registration", "world_size"}) {
     Json other = row(1000, 1);
     other[key] = 7;
     CAPTURE(key);
-    CHECK_FALSE(bars.judge(other, false, false));
+    CHECK_FALSE(bars.judge(other, 1000, false, false));
   }
 }
 
 TEST_CASE("of an appended reference the last run counts, and no wrong one", "[verdict]") {
   const ReferenceFile file(row(10, 100).dump() + "\n" + row(100, 10).dump() + "\n" +
                            row(1, 1000, 4).dump() + "\n");
-  CHECK(Bars({0, 0, file.path, 5}).judge(row(104, 9.6), false, false)->verdict == "PASS");
+  CHECK(Bars({0, 0, file.path, 5}).judge(row(104, 9.6), 104, false, false)->verdict == "PASS");
 }
 
 TEST_CASE("a reference that cannot be read says so", "[verdict]") {
   {
     const ReferenceFile file("not JSON\n");
     CHECK_THROWS_WITH(Bars({0, 0, file.path, 5}), ContainsSubstring("line 1 is not JSON"));
+  }
+  for (const char* line : {"[1,2]", "{\"kind\":5}", "{}", "7"}) {
+    const ReferenceFile file(row(40, 12).dump() + "\n" + line + "\n");
+    CHECK_THROWS_AS(Bars({0, 0, file.path, 5}), UsageError);
+    CHECK_THROWS_WITH(Bars({0, 0, file.path, 5}),
+                      ContainsSubstring(file.path + ": line 2 is not a record"));
   }
   const ReferenceFile file("{\"kind\": \"step\"}\n");
   CHECK_THROWS_WITH(Bars({0, 0, file.path, 5}), ContainsSubstring("no collective records"));

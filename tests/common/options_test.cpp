@@ -75,6 +75,27 @@ TEST_CASE("what comes last counts, so that a script's options can be overridden"
   CHECK(p.values.model.precision == "bf16");
 }
 
+TEST_CASE("sizes are in binary units", "[options]") {
+  CHECK(parse_bytes("-b", "8") == 8);
+  CHECK(parse_bytes("-b", "1.5k") == 1536);
+  CHECK(parse_bytes("-b", "2MiB") == std::size_t{2} << 20);
+  CHECK(parse_bytes("-b", "100T") == std::size_t{100} << 40);
+  CHECK_THROWS_WITH(parse_bytes("-b", "1P"),
+                    ContainsSubstring("-b 1P") && ContainsSubstring("K, M, G, T"));
+}
+
+TEST_CASE("an option is suggested where a slip or two lead to it", "[options]") {
+  const auto suggests = [](const char* argument) {
+    return Parsed({argument}).ending->text.find("did you mean") != std::string::npos;
+  };
+  CHECK(suggests("--epoch"));
+  CHECK(suggests("--bach-sice"));
+  CHECK(suggests("--learnin-rat=3"));
+  CHECK_FALSE(suggests("--bogus"));
+  CHECK_FALSE(suggests("--sed-data"));
+  CHECK_FALSE(suggests("-q"));
+}
+
 TEST_CASE("a usage error names the option", "[options]") {
   const auto message = [](std::vector<const char*> arguments) {
     const Parsed p(std::move(arguments));

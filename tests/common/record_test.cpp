@@ -45,6 +45,24 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
   CHECK(lines[3]["exit_code"] == 1);
 }
 
+TEST_CASE("a record whose last line was cut goes on with a new line", "[record]") {
+  const std::string path = temporary_file();
+  std::ofstream(path) << "{\"kind\":\"step\"}\n{\"kind\":\"ste";
+  for (int run = 0; run < 2; ++run) {
+    Record record(path);
+    record.write("run", {{"number", run}});
+    record.write("end", {{"exit_code", 0}});
+  }
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  std::remove(path.c_str());
+  REQUIRE(lines.size() == 6);
+  CHECK(lines[1] == "{\"kind\":\"ste");
+  CHECK(Json::parse(lines[2])["kind"] == "run");
+  CHECK(Json::parse(lines[4])["number"] == 1);
+}
+
 TEST_CASE("a record that cannot be opened or written is named", "[record]") {
   CHECK_THROWS_WITH(Record("/no/such/folder/x.jsonl"),
                     ContainsSubstring("/no/such/folder/x.jsonl"));

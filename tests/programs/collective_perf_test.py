@@ -152,6 +152,44 @@ class Bars(Folder):
         self.expect(run("collective_perf", *SIZES, "--reference", faster, ranks=2), 1, "FAIL")
         self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", faster, ranks=2),
                     3, "no row of it was measured here")
+        # ... nor where another bar judged
+        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", faster,
+                        "--min-busbw", 1e-6, ranks=2), 3, "no row of it was measured here")
+
+    def verdicts(self):
+        return [(line["scope"], line["name"], line["verdict"]) for line in read_record(self.record)
+                if line["kind"] == "verdict"]
+
+    def test_a_bar_that_judged_nothing_is_inconclusive(self):
+        self.expect(run("all_reduce_perf", "-b", 3, "-e", 3, "--min-busbw", 300, "--max-latency",
+                        0.001, "--record", self.record, ranks=2),
+                    3, "# INCONCLUSIVE all_reduce: --min-busbw 300, --max-latency 0.001: ")
+        self.assertEqual(self.verdicts(), [("operation", "all_reduce", "INCONCLUSIVE")])
+        self.assertEqual(read_record(self.record)[-1]["exit_code"], 3)
+        self.record.unlink()
+        result = run("collective_perf", "--operation", "all_reduce,all_gather", "-b", 8, "-e", 8,
+                     "--min-busbw", 1e-9, "--record", self.record, ranks=2)
+        self.expect(result, 3, "# INCONCLUSIVE all_gather: --min-busbw 1e-09: ")
+        self.assertNotIn("INCONCLUSIVE all_reduce", result.stdout)
+        self.record.unlink()
+        run("collective_perf", "-b", "1K", "-e", "1K", "--record", self.record, ranks=2)
+        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", self.record,
+                        "--record", self.record, ranks=2), 3)
+        self.assertEqual(self.verdicts(), [("job", "collective_perf", "INCONCLUSIVE")])
+
+    def test_the_bar_judges_what_the_table_shows(self):
+        result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-I", 1, "-z", 1, "-J",
+                     self.folder / "o.json", "--record", self.record, "--min-busbw", 1e-6,
+                     "--max-latency", 1e7, ranks=2)
+        self.expect(result, 0)
+        row = json.loads((self.folder / "o.json").read_text())["results"][0]
+        for line in self.collectives():
+            shown = row["in_place" if line["in_place"] else "out_of_place"]
+            self.assertAlmostEqual(line["busbw_gbs"], shown["bus_bw"])
+        causes = [line["cause"] for line in read_record(self.record) if line["kind"] == "verdict"]
+        self.assertEqual([float(cause.split()[0]) for cause in causes],
+                         [float(f"{row[half]['time']:.4g}") for half in ("out_of_place",
+                                                                         "in_place")])
 
 
 class NcclTestsNames(Folder):
@@ -220,6 +258,20 @@ class NcclTestsNames(Folder):
         run("all_reduce_perf", *SIZES, "-J", path, ranks=2)
         self.assertTrue((self.folder / "out.json.0").exists())
 
+    def test_json_file_on_a_full_disk_is_told(self):
+        full = self.folder / "o.json"
+        full.symlink_to("/dev/full")
+        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, str(full),
+                    "No space left on device")
+        self.assertEqual(list(self.folder.iterdir()), [full])
+
+    @unittest.skipIf(support.GPUS, "a GPU may have that much")
+    def test_sizes_that_memory_does_not_allow_are_left_out(self):
+        # sizes of 8 bytes and 14 GiB; -m 8 divides what memory allows by 8
+        self.expect(run("all_reduce_perf", "-b", 8, "-e", "15G", "-i", "14G", "-d", "double", "-m",
+                        8, "-n", 1, ranks=2), 0, "Reducing maxBytes to 8 due to memory limitation",
+                    "minBytes 8 maxBytes 8 ")
+
     def test_g_starts_ranks_itself(self):
         if 0 < support.GPUS < 2:
             self.skipTest("2 ranks on one GPU")
@@ -261,7 +313,8 @@ class Usage(Folder):
                 (["-e", "99999999999G"], "--max-bytes 99999999999G"),
                 (["-I", 1, "-G", 1], "--cuda-graph"),
                 (["--reference", "/no/such"], "--reference"),
-                (["-J", "/no/such/o.json", "-b", 64, "-e", 64], "/no/such/o.json"),
+                (["-J", "/no/such/o.json", "-b", 64, "-e", 64], "-J /no/such/o.json"),
+                (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
                 (["--record", "/no/such/o.jsonl"], "/no/such/o.jsonl"),
                 (["--inject-fault", "x"], "--inject-fault x"),
                 (["--inject-fault", "7:0"], "--inject-fault 7:0"),
@@ -271,10 +324,13 @@ class Usage(Folder):
 
     @unittest.skipIf(support.GPUS, "a GPU has them")
     def test_what_the_cpu_backend_lacks(self):
-        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3"),
+        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3: not on the cpu backend"),
+                                 (["--path", "on"], "--path"),
                                  (["--ctas", 4], "--ctas"),
                                  (["--transport", "nccl"], "--transport nccl")]:
-            self.expect(run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments), 2, words)
+            result = run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments)
+            self.expect(result, 2, words)
+            self.assertNotIn("# Using devices", result.stdout)  # nor a table
 
 
 class Hangs(Folder):

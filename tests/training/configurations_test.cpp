@@ -105,7 +105,8 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   const Bench half = bench_of({"--precisions", "fp16"}, BackendKind::gpu);
   CHECK(half.size() == 3 + settings().size() - 2);
   const Bench cpu = bench_of({"--no-overlap"}, BackendKind::cpu);  // a switch that stands so
-  CHECK(cpu.size() == 3 + settings().size() - 4);                  // and no precisions, no graphs
+  CHECK(cpu.size() ==
+        3 + settings().size() - 6);  // and no precisions, graphs, candidates, priority
   CHECK(find(cpu, "no-overlap") == nullptr);
   CHECK(find(cpu, "no-graph") == nullptr);
 }

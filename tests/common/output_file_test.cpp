@@ -1,0 +1,64 @@
+#include "common/output_file.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "common/error.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown {
+namespace {
+
+struct Folder {
+  Folder() { std::filesystem::create_directory(path); }
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::string path = "output_file_test_folder";
+};
+
+void write_text(const std::string& path) {
+  write_file(path, [](std::ostream& out) { out << "text"; });
+}
+
+}  // namespace
+
+TEST_CASE("a file is written whole, and nothing is left beside it", "[output_file]") {
+  const Folder folder;
+  const std::string path = folder.path + "/file";
+  check_writable(path);
+  CHECK_FALSE(std::filesystem::exists(path));
+  write_text(path);
+  std::ifstream in(path);
+  CHECK(std::string{std::istreambuf_iterator<char>(in), {}} == "text");
+  CHECK_FALSE(std::filesystem::exists(path + ".partial"));
+}
+
+TEST_CASE("what a link leads to is written, and the link stays", "[output_file]") {
+  const Folder folder;
+  const std::string path = folder.path + "/file";
+  write_text(path);
+  const auto link = folder.path + "/link";
+  std::filesystem::create_symlink("file", link);
+  write_file(link, [](std::ostream& out) { out << "anew"; });
+  CHECK(std::filesystem::is_symlink(link));
+  std::ifstream in(path);
+  CHECK(std::string{std::istreambuf_iterator<char>(in), {}} == "anew");
+}
+
+TEST_CASE("a folder is refused before the work", "[output_file]") {
+  const Folder folder;
+  CHECK_THROWS_AS(check_writable(folder.path), UsageError);
+  CHECK_THROWS_WITH(check_writable(folder.path), ContainsSubstring(folder.path));
+}
+
+TEST_CASE("a device is written itself, and a full one is told", "[output_file]") {
+  const Folder folder;
+  const std::string path = folder.path + "/device";
+  std::filesystem::create_symlink("/dev/full", path);
+  check_writable(path);
+  CHECK_THROWS_AS(write_text(path), InconclusiveError);
+  CHECK_THROWS_WITH(write_text(path), ContainsSubstring("No space left on device"));
+  CHECK(std::filesystem::is_character_file(path));
+}
+
+}  // namespace shakedown
