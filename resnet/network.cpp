@@ -113,7 +113,7 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
 
 // one value has no variance
 void Network::check_statistics(const ActivationShape& y) const {
-  if (y.n * y.h * y.w < 2)
+  if (std::int64_t{y.n} * y.h * y.w < 2)
     throw UsageError(
         fmt::format("--batch-size {}, --image-size {}: batch normalisation needs more "
                     "than the one value a channel that is left after the last block",

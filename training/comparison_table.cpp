@@ -187,19 +187,24 @@ std::string settings_table(const std::vector<Result>& results) {
   return fmt::format("\nwhat a setting makes of {}\n", label_of(without)) + heading(columns) + rows;
 }
 
-/// Median over the rounds.
-std::string term(const Result& result, const char* key, int decimals = 2) {
-  std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns)
-    if (breakdown.contains(key)) values.push_back(breakdown[key].get<double>());
-  return values.empty() ? kNone : fmt::format("{:.{}f}", median_of(values), decimals);
+/// Of the round with the median step, of two in the middle the shorter one: medians of each term
+/// over the rounds would not add up.
+const Json& account_of(const Result& result) {
+  std::vector<const Json*> rounds;
+  for (const Json& breakdown : result.breakdowns) rounds.push_back(&breakdown);
+  const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
+  std::nth_element(rounds.begin(), middle, rounds.end(), [](const Json* a, const Json* b) {
+    return a->at("step_ms").get<double>() < b->at("step_ms").get<double>();
+  });
+  return **middle;
 }
 
-std::string percent_of(const Result& result, const char* key) {
-  std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns)
-    if (breakdown.contains(key)) values.push_back(100 * breakdown[key].get<double>());
-  return values.empty() ? kNone : fmt::format("{:.1f}", median_of(values));
+std::string term(const Json& account, const char* key) {
+  return account.contains(key) ? fmt::format("{:.2f}", account[key].get<double>()) : kNone;
+}
+
+std::string percent_of(const Json& account, const char* key) {
+  return account.contains(key) ? fmt::format("{:.1f}", 100 * account[key].get<double>()) : kNone;
 }
 
 std::string time_table(const std::vector<Result>& results) {
@@ -210,16 +215,18 @@ std::string time_table(const std::vector<Result>& results) {
       {"residual", "%", 8},     {"hidden", "comm.", 7},    {"slows", "compute %", 9},
       {"comm.", "alone", 7},    {"no", "overlap", 8},      {"no", "comm.", 7},
   };
-  std::string text = "\nwhere the time of a step goes, ms\n" + heading(columns);
+  std::string text =
+      "\nwhere the time of a step goes, ms, in the round with the median step\n" + heading(columns);
   for (const Result& r : results) {
     if (!r.measured()) continue;
+    const Json& a = account_of(r);
     std::vector<std::string> cells = row_start(r);
     cells.insert(cells.end(),
-                 {term(r, "step_ms"), term(r, "compute_ms"), term(r, "exposed_comm_ms"),
-                  term(r, "interference_ms"), term(r, "input_stall_ms"), term(r, "optimizer_ms"),
-                  term(r, "residual_ms"), percent_of(r, "residual"), term(r, "hidden_comm_ms"),
-                  percent_of(r, "interference_slowdown"), term(r, "comm_alone_ms"),
-                  term(r, "serial_step_ms"), term(r, "none_step_ms")});
+                 {term(a, "step_ms"), term(a, "compute_ms"), term(a, "exposed_comm_ms"),
+                  term(a, "interference_ms"), term(a, "input_stall_ms"), term(a, "optimizer_ms"),
+                  term(a, "residual_ms"), percent_of(a, "residual"), term(a, "hidden_comm_ms"),
+                  percent_of(a, "interference_slowdown"), term(a, "comm_alone_ms"),
+                  term(a, "serial_step_ms"), term(a, "none_step_ms")});
     text += row(columns, cells);
   }
   for (const Result& r : results)

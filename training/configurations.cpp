@@ -1,5 +1,7 @@
 #include "training/configurations.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "common/error.hpp"
@@ -79,6 +81,20 @@ Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendK
   return bench;
 }
 
+/// Those asked for by name; of all of them, what changes nothing is left out.
+void refuse_idle_settings(const std::vector<std::string>& asked,
+                          const std::vector<Bench>& benches) {
+  if (asked.size() == settings().size()) return;
+  for (const std::string& name : asked) {
+    const auto measured = [&](const Bench& bench) {
+      return std::any_of(bench.begin(), bench.end(),
+                         [&](const Configuration& c) { return c.setting == name; });
+    };
+    if (std::none_of(benches.begin(), benches.end(), measured))
+      throw UsageError(fmt::format("--settings {}: changes nothing here", name));
+  }
+}
+
 }  // namespace
 
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
@@ -94,6 +110,7 @@ std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend
         base.batch_size = batch_size;
         benches.push_back(bench_of(options, base, backend, world_size));
       }
+  refuse_idle_settings(options.settings, benches);
   return benches;
 }
 

@@ -79,8 +79,8 @@ void Engine::check_memory(int ranks_on_device) const {
   if (largest > 0)
     help += fmt::format("; --accumulate {} with a smaller batch keeps as many images an update",
                         (batch + largest - 1) / largest);
-  for (const StrategyEntry& entry : strategies())
-    if (entry.name == std::string("fsdp")) help += "; --strategy fsdp shares the weights' memory";
+  if (backend_.world->size() > 1 && settings_.strategy.strategy != "fsdp")
+    help += "; --strategy fsdp shares the weights' memory";
   throw BatchTooLarge(
       fmt::format("--batch-size {}: needs {} of {} memory, {} are free. {}{}", batch,
                   readable_bytes(static_cast<double>(needed)), name_of(device().kind()),

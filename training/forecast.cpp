@@ -102,7 +102,7 @@ class Forecast {
                                       {"", "ranks", 5},
                                       {"step ms,", "predicted", 9},
                                       {"images/s", "total", 10},
-                                      {"% of", "N x single", 10}};
+                                      {"% of", "no exchange", 11}};
     std::string rows;
     for (int times = 2; times <= kTimesRanks; times *= 2) {
       Scenario more = scenario_;

@@ -20,7 +20,10 @@ bool set_precision(TrainOptions& options, BackendKind backend, const char* from,
 
 const std::vector<Setting>& settings() {
   static const std::vector<Setting> table{
-      {"autotune-off", [](TrainOptions& o, BackendKind) { return set(o.model.autotune, false); }},
+      {"autotune-off",
+       [](TrainOptions& o, BackendKind b) {
+         return b == BackendKind::gpu && set(o.model.autotune, false);
+       }},
       {"tf32", [](TrainOptions& o, BackendKind b) { return set_precision(o, b, "fp32", "tf32"); }},
       {"fp32", [](TrainOptions& o, BackendKind b) { return set_precision(o, b, "tf32", "fp32"); }},
       {"bucket-copy",
@@ -33,8 +36,8 @@ const std::vector<Setting>& settings() {
          return set<std::string>(o.strategy.bucket_order, "small-last");
        }},
       {"normal-priority",
-       [](TrainOptions& o, BackendKind) {
-         return set<std::string>(o.strategy.comm_priority, "normal");
+       [](TrainOptions& o, BackendKind b) {
+         return b == BackendKind::gpu && set<std::string>(o.strategy.comm_priority, "normal");
        }},
       {"no-graph",
        [](TrainOptions& o, BackendKind b) {

@@ -138,13 +138,13 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
   const EngineSettings& s = engine.settings();
   const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
-  const double rate = sum(
-      session.all_gather(engine.computes() ? settings.iterations * images_a_rank / elapsed_s : 0));
+  const auto rate_of_ranks = [&](double step_s) {
+    return sum(session.all_gather(engine.computes() ? images_a_rank / step_s : 0));
+  };
+  const double rate = rate_of_ranks(elapsed_s / settings.iterations);
   const Summary spread = summarize(step_ms);
   const Interval mine = bootstrap_median(step_ms);
   const auto teller = static_cast<std::size_t>(engine.first_computing());
-  const Interval interval{session.all_gather(mine.low)[teller],
-                          session.all_gather(mine.high)[teller]};
   const int ranks = engine.ranks_computing();
   const double images_a_step = images_a_rank * ranks;
   const FlopCount flop =
@@ -154,8 +154,8 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["ranks_computing"] = ranks;
   record["images_per_s"] = rate;
   record["images_per_s_per_rank"] = rate / ranks;
-  record["images_per_s_low"] = images_a_step / interval.high * 1e3;
-  record["images_per_s_high"] = images_a_step / interval.low * 1e3;
+  record["images_per_s_low"] = rate_of_ranks(mine.high / 1e3);
+  record["images_per_s_high"] = rate_of_ranks(mine.low / 1e3);
   record["iterations"] = settings.iterations;
   record["step_ms_p50"] = highest(session.all_gather(spread.median));
   record["step_ms_p95"] = highest(session.all_gather(spread.p95));

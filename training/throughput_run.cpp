@@ -37,7 +37,8 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   }
   Json step = measure_throughput(engine, batches,
                                  {options.iterations, options.warmup, learning_rate}, session);
-  if (std::isfinite(step.at("loss_last").get<double>())) save_if_asked(options, engine, session);
+  const bool sound = std::isfinite(step.at("loss_last").get<double>());
+  const auto trained = sound ? state_to_save(options, engine) : std::vector<Tensor>();
   const Trace trace =  // which trains on
       trace_steps(engine, batches, steps_to_trace(options.iterations), learning_rate, session);
   step.update(exchange_fields(trace));
@@ -52,14 +53,18 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
   say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
   write_if_asked(options, trace, session);
+  if (sound) save_if_asked(options, trained, session);
   check_loss(step);
   return result;
 }
 
-void save_if_asked(const TrainOptions& options, Engine& engine, const MpiSession& session) {
-  if (options.save.empty()) return;
-  const std::vector<Tensor> state = engine.state();
-  if (session.is_root()) write_safetensors(options.save, state);
+std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine) {
+  return options.save.empty() ? std::vector<Tensor>() : engine.state();
+}
+
+void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
+                   const MpiSession& session) {
+  if (!options.save.empty() && session.is_root()) write_safetensors(options.save, state);
 }
 
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

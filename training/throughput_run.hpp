@@ -17,8 +17,11 @@ class MpiSession;
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
                         const Json& identity, const MpiSession& session, Record& record);
 
-/// Writes the weights to --save, if that was given. Every rank calls it.
-void save_if_asked(const TrainOptions& options, Engine& engine, const MpiSession& session);
+/// The weights as they are, if they go to --save; else none. Every rank calls it.
+std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine);
+/// Writes them there.
+void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
+                   const MpiSession& session);
 
 /// Traces steps into the file, and goes back to the start. Every rank calls it.
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

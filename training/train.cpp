@@ -41,7 +41,7 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
                  session, record);
-    save_if_asked(options, engine, session);
+    save_if_asked(options, state_to_save(options, engine), session);
   } else {
     result = run_throughput(engine, data.training(), options, identity, session, record);
   }

@@ -7,6 +7,11 @@
 #include "training/batches.hpp"
 
 namespace shakedown {
+namespace {
+
+constexpr int kMostPixels = 8192;  // a side; shapes count in int
+
+}  // namespace
 
 void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Run");
@@ -100,9 +105,17 @@ void check_together(const OptionSet& set, const TrainOptions& options) {
            "is a throughput run at the batch that it finds");
   else if (set.given("--max-batch-limit"))
     throw UsageError("--max-batch-limit: only with --max-batch");
+  if (options.epochs < 0 && set.given("--val-dir"))
+    throw UsageError("--val-dir: only with --epochs");
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
+  if (options.model.image_size > kMostPixels)
+    throw UsageError(fmt::format("--image-size {}: at most {} pixels a side",
+                                 options.model.image_size, kMostPixels));
+  if (options.model.label_smoothing > 1)
+    throw UsageError(fmt::format("--label-smoothing {}: a share of the target, at most 1",
+                                 options.model.label_smoothing));
   const int ranks =
       std::max(1, find_strategy(options.strategy.strategy).computing(backend.world->size()));
   int batch_size = options.batch_size;

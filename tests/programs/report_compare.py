@@ -184,7 +184,7 @@ class WhatIf(Report):
         self.assertIn("held against 3 measured steps, is off by 2.0 % in the median, most for ddp "
                       "at batch 4 a rank on 4 ranks: 9.50 ms predicted, 10.00 ms measured (-5.0 %); "
                       "2 of 3 are predicted too short", text)
-        self.assertNotIn("N x single", text)  # what was measured is not predicted besides
+        self.assertNotIn("rate without exchange", text)  # what was measured is not predicted besides
         self.assertIn("all are predicted too long", held(0.01, 0.02))
         self.assertIn("The step model, held against ddp at batch 1 a rank on 4 ranks: 9.00 ms "
                       "predicted, 10.00 ms measured (-10.0 %).", held(-0.1))
@@ -196,7 +196,7 @@ class WhatIf(Report):
         self.report(small, large, "--output", self.out, env=self.without("matplotlib"))
         text = unfolded((self.out / "performance_report.txt").read_text())
         self.assertIn("11.00 ms predicted, 10.00 ms measured (+10.0 %)", text)
-        self.assertIn("keep 90.0 % of N x single on 8 ranks", text)
+        self.assertIn("keep 90.0 % of the rate without exchange on 8 ranks", text)
         self.assertNotIn("on 4 ranks, ", text)
 
     def test_more_ranks_in_a_sentence_a_strategy_and_batch(self):
@@ -205,13 +205,15 @@ class WhatIf(Report):
             prediction("ddp", 10, batch_size=batch, world_size=n, efficiency_predicted=kept,
                        images_per_s_predicted=100 * n, extrapolated=batch == 512)
             for batch in (64, 512) for n, kept in ranks.items()))
-        self.assertIn("ddp at batch 64 a rank is predicted to keep 90.0 % of N x single on 8 ranks, "
+        self.assertIn("ddp at batch 64 a rank is predicted to keep 90.0 % of the rate without "
+                      "exchange on 8 ranks, "
                       "85.0 % on 16 and 70.0 % on 64 (6,400 images/s), were their links as these.",
                       text)
-        self.assertIn("ddp at batch 512 a rank is predicted to keep 90.0 % of N x single on 8 "
+        self.assertIn("ddp at batch 512 a rank is predicted to keep 90.0 % of the rate without "
+                      "exchange on 8 "
                       "ranks, 85.0 % on 16 and 70.0 % on 64 (6,400 images/s), a batch outside the "
                       "measured ones.", text)
-        self.assertEqual(text.count("N x single"), 2)
+        self.assertEqual(text.count("the rate without exchange"), 2)
         bare = self.text_of(prediction("ddp", 10, world_size=64, images_per_s_predicted=8000,
                                        efficiency_predicted=None))
         self.assertIn("is predicted to reach 8,000 images/s on 64 ranks", bare)
@@ -270,7 +272,7 @@ class Throttled(Report):
         plain, slow = what_if.split("exchange throttled to 3 GB/s:", 1)
         for part, gbs, kept, error in ((plain, 300, 50, "-20.0 %"), (slow, 3, 20, "+25.0 %")):
             self.assertIn(f"10.0 us and {gbs} GB/s", part)
-            self.assertIn(f"keep {kept}.0 % of N x single", part)
+            self.assertIn(f"keep {kept}.0 % of the rate without exchange", part)
             self.assertIn(f"measured ({error})", part)
         self.assertNotIn("3 measured steps", text)
         self.assertIn("2 exchanges a step (all_reduce), 100.0 % of their 4.00 ms", text)

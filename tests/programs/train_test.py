@@ -422,6 +422,21 @@ class Usage(Folder):
     def test_epochs_need_data(self):
         self.expect(run_bare(TRAIN, *SMALL, "--epochs", 1), 2, "--epochs", "--train-dir")
         self.expect(run_bare(TRAIN, *SMALL, "--epochs", 0), 2, "--epochs 0", "--val-dir")
+        self.expect(run_bare(TRAIN, *SMALL, "--val-dir", self.folder), 2, "--val-dir", "--epochs")
+
+    def test_values_out_of_range_are_refused(self):
+        self.expect(run_bare(TRAIN, "--image-size", 1000000, "--describe"), 2,
+                    "--image-size 1000000: at most")
+        self.expect(run_bare(TRAIN, *SMALL, "--label-smoothing", 1.5), 2, "--label-smoothing 1.5")
+
+    def test_weights_that_cannot_be_saved_cost_no_result(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--save", self.folder), 2, str(self.folder))
+        full = self.folder / "full"
+        full.symlink_to("/dev/full")
+        result = run_bare(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--certificate", "off",
+                          "--save", full, "--record", self.folder / "r.jsonl")
+        self.expect(result, 3, "images/s", "full: cannot be written: No space left")
+        self.assertEqual([r["kind"] for r in read_record(self.folder / "r.jsonl")][1], "step")
 
     def test_a_foreign_launcher_is_noticed(self):
         self.expect(run_bare(TRAIN, *SMALL, env={"PMI_SIZE": "4"}), 2, "PMI_SIZE=4", "launch/mpi")

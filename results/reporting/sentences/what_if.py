@@ -76,7 +76,7 @@ def more_ranks(summary, model):
         text = f"{strategy or 'a step'} at {of_batch} is predicted to "
         if None not in kept.values():
             text += "keep " + words.listed(
-                f"{words.percent(kept[n])}{' of N x single' if n == ends[0] else ''} on "
+                f"{words.percent(kept[n])}{' of the rate without exchange' if n == ends[0] else ''} on "
                 f"{f'{n} ranks' if n == ends[0] else n}" for n in ends)
             if rates[ends[-1]] is not None:
                 text += f" ({words.rate(rates[ends[-1]])} images/s)"
