@@ -42,8 +42,8 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Gradient exchange");
   options
       .add("--throttle-gbs", values.backend.throttle_gbs,
-           "slow the exchange down to so many GB/s each way, to see what a slow network makes of "
-           "it; 0: as fast as it goes")
+           "exchanges take, besides their own time, what their bytes would at so many GB/s each "
+           "way, to see what a slow network makes of them; 0: only their own")
       .at_least(0);
   options
       .add("--comm-ctas,--ctas", values.backend.ctas,

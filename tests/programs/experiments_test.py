@@ -30,7 +30,8 @@ class Experiments(unittest.TestCase):
     def test_three_trainings_and_their_report(self):
         make_image_folder(self.folder / "data/train", 16)
         make_image_folder(self.folder / "data/val", 6)
-        out = self.experiments(0, "--data-dir", self.folder / "data", "--epochs", 2, "-n", 2, *SMALL)
+        out = self.experiments(0, f"--data-dir={self.folder / 'data'}", "--epochs=2", "-n", 2,
+                               *SMALL)
         self.assertIn("48 images, 2 epochs each: about ", out)
         self.assertLess(out.index("each: about"), out.index("epoch train loss"))
         best = {}
@@ -63,6 +64,10 @@ class Experiments(unittest.TestCase):
         self.assertIn("/nowhere is not a folder", self.experiments(2, "--data-dir", "/nowhere"))
         self.assertIn("--epochs 0", self.experiments(2, "--data-dir", self.folder, "--epochs", 0))
         self.assertIn("--epochs wants a value", run_bare(EXPERIMENTS, "--epochs").stderr)
+        for words in [["--strategies", ""], ["--strategies="]]:
+            self.assertIn("--strategies wants a value",
+                          self.experiments(2, "--data-dir", self.folder, *words))
+        self.assertFalse(self.output.exists())
         self.output.mkdir()
         self.assertIn("is there already", self.experiments(2, "--data-dir", self.folder))
         self.assertIn("--quick", run_bare(EXPERIMENTS, "--help").stdout)

@@ -14,7 +14,7 @@ import unittest
 from support import BIN, GPUS, TREE, read_record
 
 # What the user's environment could change; each test sets its own.
-PLACES = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SLURM_NTASKS"]
+PLACES = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES"]
 RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu"}
 
 
@@ -131,7 +131,8 @@ class Runs(Folder):
                              (["--variants", "ring,,tree", "true"], "''"),
                              (["--timeout", "x", "true"], "--timeout x"),
                              (["--timeout", "0", "true"], "--timeout 0"),
-                             (["-n", "0", "true"], "-n 0"), (["--bind", "x", "true"], "--bind x"),
+                             (["-n", "0", "true"], "-n 0"), (["--gpus", "", "true"], "--gpus"),
+                             (["--bind", "x", "true"], "--bind x"),
                              (["no_such_program"], "no_such_program"),
                              (["true", "--record", "x"], "--record")]:
             result = self.variants(*words)
@@ -232,7 +233,7 @@ class Table(Folder):
                      "all_reduce float32, 8 B 10.4 us 1.04"]})
 
     def test_wrong_data_is_a_failure_that_is_told(self):
-        bad = collective(8, 1.0, 10.0, wrong_elements=3)
+        bad = collective(8, 1.0, 10.0, wrong_elements=3.0)
         result = self.table(default=(0, "", RUN, collective(8, 1.0, 10.0)), ring=(1, "", RUN, bad))
         self.expect(result, 1, "wrong data: 3 elements")
         self.assertIn("ring fail", self.rows(result.stdout)["ring"][0])
@@ -322,6 +323,13 @@ class Table(Folder):
             self.assertEqual(text.count("cause:"), 1, text)
         self.expect(self.table(default=(4, "hello\nsomething new\n")), 4, "said last: something new")
         self.assertNotIn("cause", self.table(default=(0, "Cuda failure 2 'out of memory'")).stdout)
+
+    def test_last_words_are_those_that_tell(self):
+        end = "#\n# Collective test concluded: all_reduce_perf\n#\n"
+        text = self.table(default=(1, f"hello\n# FAIL all_reduce 8 B\n# Avg : 1\n{end}")).stdout
+        self.assertIn("fail\n  said last: # FAIL all_reduce 8 B\n\n", text)
+        text = self.table(default=(4, f"one\ntwo\nthree\nfour\n{end}")).stdout
+        self.assertIn("error\n  said last: two\n  said last: three\n  said last: four\n\n", text)
 
     def test_an_algorithm_that_is_not_there_is_no_failure(self):
         said = ("h:1:1 [0] enqueue.cc:1 NCCL WARN No algorithm/protocol available for function "
