@@ -28,7 +28,7 @@ std::vector<std::string> command_line() {
 std::string unused(const std::string& path) {
   std::string name = path;
   std::error_code ignored;
-  for (int i = 0; std::filesystem::is_regular_file(name, ignored); ++i)
+  for (int i = 0; !is_written_itself(name) && std::filesystem::exists(name, ignored); ++i)
     name = fmt::format("{}.{}", path, i);
   return name;
 }
@@ -135,10 +135,9 @@ void NcclTestsJson::end_row(int iterations) {
   row_["experiment_name"] = "";
   if (path_.empty()) return;
   file_["results"].push_back(row_);
-  write();
+  if (!is_written_itself(path_)) write();  // a job that ends early leaves what it measured
 }
 
-/// Whole after every row, so that a job that ends early leaves what it measured.
 void NcclTestsJson::write() const {
   write_file(path_, [&](std::ostream& out) { out << file_.dump() << "\n"; });
 }

@@ -60,13 +60,22 @@ Bars::Bars(const BarOptions& options) : options_(options) {
   if (options.reference.empty()) return;
   std::ifstream in(options.reference);
   int number = 0;
+  int cut = 0;  // a line that a full disk cut, where a run follows
+  const auto refuse_cut = [&] {
+    if (cut > 0)
+      throw UsageError(fmt::format("--reference {}: line {} is not JSON", options.reference, cut));
+  };
   for (std::string line; std::getline(in, line);) {
     ++number;
     Json json = Json::parse(line, nullptr, false);
-    if (json.is_discarded())
-      throw UsageError(
-          fmt::format("--reference {}: line {} is not JSON", options.reference, number));
+    if (json.is_discarded()) {
+      refuse_cut();
+      cut = number;
+      continue;
+    }
     const Json kind = json.is_object() ? json.value("kind", Json()) : Json();
+    if (kind != "run") refuse_cut();
+    cut = 0;
     if (!kind.is_string())
       throw UsageError(
           fmt::format("--reference {}: line {} is not a record", options.reference, number));
@@ -75,6 +84,7 @@ Bars::Bars(const BarOptions& options) : options_(options) {
     if (kind == "collective" && time.is_number() && wrong.is_number() && wrong.get<double>() == 0)
       reference_.push_back(std::move(json));
   }
+  refuse_cut();
   if (reference_.empty())
     throw UsageError(fmt::format("--reference {}: holds no collective records that were checked",
                                  options.reference));

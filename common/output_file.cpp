@@ -1,6 +1,7 @@
 #include "common/output_file.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -13,40 +14,52 @@
 namespace shakedown {
 namespace {
 
-bool is_device(const std::string& path) {
+/// What links lead to, which may not be there yet.
+std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;
+  std::filesystem::path file = path;
+  std::error_code ignored;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(file, ignored); ++i)
+    file = file.parent_path() / std::filesystem::read_symlink(file, ignored);
+  return file.string();
+}
+
+std::string partial_of(const std::string& file) { return file + ".partial"; }
+
+}  // namespace
+
+bool is_written_itself(const std::string& path) {
+  // A standard stream may be a file, which others write too.
+  if (path == "/dev/stdout" || path == "/dev/stderr" || path.starts_with("/dev/fd/")) return true;
   std::error_code ignored;
   return std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
 }
 
-/// What is opened: a device or pipe itself, else a file beside the one that the path leads to.
-struct Target {
-  explicit Target(const std::string& path) {
-    std::error_code none_yet;
-    file = std::filesystem::canonical(path, none_yet).string();
-    if (none_yet) file = path;
-    opened = is_device(file) ? file : file + ".partial";
-  }
-  bool beside() const { return opened != file; }
-  std::string file, opened;
-};
-
-}  // namespace
-
 void check_writable(const std::string& path) {
-  const Target target(path);
-  if (!std::ofstream(target.opened, std::ios::binary | std::ios::trunc))
-    throw UsageError(fmt::format("{}: cannot be written: {}", path, std::strerror(errno)));
-  if (target.beside()) std::remove(target.opened.c_str());
+  const auto refuse = [&](int why) {
+    throw UsageError(fmt::format("{}: cannot be written: {}", path, std::strerror(why)));
+  };
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
+  if (is_written_itself(path)) {  // opened once only: a pipe's reader would take that for the end
+    if (access(path.c_str(), W_OK) != 0) refuse(errno);
+    return;
+  }
+  const std::string partial = partial_of(behind_links(path));
+  if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) refuse(errno);
+  std::remove(partial.c_str());
 }
 
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
-  const Target target(path);
-  std::ofstream out(target.opened, std::ios::binary | std::ios::trunc);
+  const bool itself = is_written_itself(path);
+  const std::string file = itself ? path : behind_links(path);
+  const std::string opened = itself ? path : partial_of(file);
+  std::ofstream out(opened, std::ios::binary | (itself ? std::ios::app : std::ios::trunc));
   if (out) write(out);
   out.close();
-  if (!out || (target.beside() && std::rename(target.opened.c_str(), target.file.c_str()) != 0)) {
+  if (!out || (!itself && std::rename(opened.c_str(), file.c_str()) != 0)) {
     const std::string why = std::strerror(errno);
-    if (target.beside()) std::remove(target.opened.c_str());
+    if (!itself) std::remove(opened.c_str());
     throw InconclusiveError(fmt::format("{}: cannot be written: {}", path, why));
   }
 }

@@ -11,8 +11,11 @@ namespace shakedown {
 /// is to hold.
 void check_writable(const std::string& path);
 
-/// `write` fills a file beside the one that `path` leads to, which then takes its place; a device
-/// or pipe is written itself. Throws InconclusiveError when that fails (disk full).
+/// A device, a pipe or a standard stream: what was written is not replaced.
+bool is_written_itself(const std::string& path);
+
+/// `write` fills a file beside the one that `path` leads to, which then takes its place; what
+/// is_written_itself is appended to. Throws InconclusiveError when that fails (disk full).
 void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
 
 }  // namespace shakedown

@@ -60,7 +60,7 @@ Verdict verdict_of(const Result& result);
 void write_traces(const std::string& path, const std::vector<Result>& results,
                   const MpiSession& session);
 
-/// fail when a configuration failed; usage when none of those asked for could run.
-ExitCode exit_code_of(const std::vector<Result>& results);
+/// fail when a configuration failed; usage when of the strategies asked for none could run.
+ExitCode exit_code_of(const std::vector<Result>& results, const std::vector<std::string>& asked);
 
 }  // namespace shakedown

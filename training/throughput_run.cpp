@@ -52,8 +52,8 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   std::string summary = summary_of_step(step);
   if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
   say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
-  write_if_asked(options, trace, session);
   if (sound) save_if_asked(options, trained, session);
+  write_if_asked(options, trace, session);
   check_loss(step);
   return result;
 }

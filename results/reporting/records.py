@@ -161,10 +161,13 @@ def read_file(path):
         try:
             record = json.loads(line, parse_constant=not_json)
         except ValueError:
-            if runs and runs[-1].end is None and (at == len(lines) or begins_run(lines[at])):
-                runs[-1].cut_at = at
-                continue
-            raise UsageError(f"{path}: not JSON at line {at}") from None
+            last = at == len(lines)
+            if not line.startswith('{"') or not (last or begins_run(lines[at])):
+                raise UsageError(f"{path}: not JSON at line {at}") from None
+            if not runs or runs[-1].end is not None:
+                runs.append(Run(path, {}))
+            runs[-1].cut_at = at
+            continue
         check_shape(record, f"{path}: line {at}")
         if record["kind"] == "run":
             runs.append(Run(path, record))

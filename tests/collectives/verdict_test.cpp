@@ -87,6 +87,13 @@ TEST_CASE("a reference that cannot be read says so", "[verdict]") {
     CHECK_THROWS_WITH(Bars({0, 0, file.path, 5}),
                       ContainsSubstring(file.path + ": line 2 is not a record"));
   }
+  {
+    const std::string good = row(40, 12).dump() + "\n";
+    const ReferenceFile cut("{\"ki\n{\"kind\":\"run\"}\n" + good);
+    CHECK(Bars({0, 0, cut.path, 5}).reference_of(row(40, 12)) != nullptr);
+    const ReferenceFile wrong(good + "{\"ki\n" + good);
+    CHECK_THROWS_WITH(Bars({0, 0, wrong.path, 5}), ContainsSubstring("line 2 is not JSON"));
+  }
   const ReferenceFile file("{\"kind\": \"step\"}\n");
   CHECK_THROWS_WITH(Bars({0, 0, file.path, 5}), ContainsSubstring("no collective records"));
 }

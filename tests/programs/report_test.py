@@ -231,6 +231,10 @@ class Sentences(Report):
         text = unfolded((self.out / "performance_report.txt").read_text())
         self.assertEqual(row(text, "ddp")[0], "1,050")
         self.assertIn("its last line 3 is cut off", text)
+        crashed.write_text(later.read_text() + '{"kind":"run","pro\n' + later.read_text())
+        self.report(crashed, "--output", self.out, env=self.without("matplotlib"))
+        text = unfolded((self.out / "performance_report.txt").read_text())
+        self.assertEqual([row(text, "ddp")[i] for i in (0, 5)], ["1,100", "2 runs"])
 
     def test_failures_and_verdicts_are_told(self):
         path = self.write("r.jsonl", step("ddp", 1000), {

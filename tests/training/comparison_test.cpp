@@ -51,10 +51,14 @@ TEST_CASE("what went wrong otherwise fails a certified configuration too", "[com
 }
 
 TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
-  CHECK(exit_code_of({certified(true), certified(true)}) == ExitCode::pass);
-  CHECK(exit_code_of({certified(true), certified(false), skipped()}) == ExitCode::fail);
-  CHECK(exit_code_of({certified(true), skipped()}) == ExitCode::pass);
-  CHECK(exit_code_of({skipped(), skipped()}) == ExitCode::usage);
+  const std::vector<std::string> ddp{"ddp"};
+  CHECK(exit_code_of({certified(true), certified(true)}, ddp) == ExitCode::pass);
+  CHECK(exit_code_of({certified(true), certified(false), skipped()}, ddp) == ExitCode::fail);
+  CHECK(exit_code_of({certified(true), skipped()}, ddp) == ExitCode::pass);
+  CHECK(exit_code_of({skipped(), skipped()}, ddp) == ExitCode::usage);
+  const Result none = measured("none", 1);  // is there, asked for or not
+  CHECK(exit_code_of({none, skipped()}, ddp) == ExitCode::usage);
+  CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::pass);
   CHECK(verdict_of(skipped()).verdict == "INCONCLUSIVE");
 }
 
