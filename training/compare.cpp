@@ -29,7 +29,8 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
     say(session, forecast(all, job));
     write_traces(options.train.trace, all, session);
   }
-  return session.is_root() ? exit_code_of(all, options.strategies) : ExitCode::pass;  // rank 0 knows them all
+  return session.is_root() ? exit_code_of(all, options.strategies)
+                           : ExitCode::pass;  // rank 0 knows them all
 }
 
 ExitCode compare_program(MpiSession& session, int argc, char** argv) {
