@@ -76,7 +76,6 @@ class Figures(Report):
                          [3, 4, 7])
         self.assertEqual(served["ranks_computing"], 3)
 
-
     def test_the_latency_of_a_collective_is_of_what_moves_bytes(self):
         sizes = [{"kind": "collective", "operation": "all_gather", "dtype": "float32",
                   "world_size": 4, "bytes": size, "time_us_p50": time, "busbw_gbs": size / 1e3}
