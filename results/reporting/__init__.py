@@ -1,6 +1,8 @@
 """What results/report is made of. It reads the programs' records and nothing else.
 
-records     files to runs; what names a configuration
+records     a run and its records; what names a configuration
+reading     files to runs
+shape       whether a record is as results/schema.json describes it
 summary     runs to what was measured of each configuration
 exchanges   a step's exchanges, over the rounds
 what_if     what the step model says, and how far it is off

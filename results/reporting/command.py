@@ -1,6 +1,8 @@
 """The command line of results/report."""
 
 import argparse
+import errno
+import os
 import pathlib
 import sys
 import time
@@ -8,12 +10,13 @@ import traceback
 
 from . import against, exports, sentences, tables, text, words
 from .page import render_page
-from .records import UsageError, read_runs
+from .reading import read_runs
+from .records import UsageError
 from .summary import Summary
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
 TITLE = "Shakedown: performance report"
-PASS, FAIL, USAGE, INTERNAL = 0, 1, 2, 4
+PASS, USAGE, INCONCLUSIVE, INTERNAL = 0, 2, 3, 4
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
             "jinja2": ("HTML page", "python3-jinja2")}
 
@@ -23,7 +26,8 @@ def parse(usage, arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
-                        help="where to write (default: runs/report-<time> of the tree)")
+                        help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in runs/ "
+                             "of the current folder)")
     parser.add_argument("--against", metavar="OLD", help="compare RUN (NEW) with this run instead")
     parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
                         help="with --against: slower by more is a regression (default 3)")
@@ -46,12 +50,20 @@ def machine_lines(runs):
     if started:
         lines.append(f"measured {started[0]}" +
                      (f" to {started[-1]}" if started[-1] != started[0] else ""))
-    versions = {key: sorted({str(run.header[key]) for run in runs if run.header.get(key)})
-                for key in ("git_revision", "driver", "versions.cuda", "versions.cudnn",
-                            "versions.nccl", "versions.dnnl", "versions.mpi")}
-    named = [f"{key.replace('versions.', '').replace('git_', '')} {', '.join(found)}"
-             for key, found in versions.items() if found]
-    return lines + ([", ".join(named)] if named else [])
+    versions = version_words(runs)
+    return lines + ([versions] if versions else [])
+
+
+def version_words(runs):
+    """Of what ran: `versions.NAME_built`, what it was compiled with, is left out."""
+    found = {"git_revision": set(), "driver": set()}
+    for run in runs:
+        for key, value in run.header.items():
+            if key in found or key.startswith("versions.") and not key.endswith("_built"):
+                found.setdefault(key, set()).add(str(value))
+    named = {key.replace("versions.", "").replace("git_", ""): sorted(values - {""})
+             for key, values in found.items()}
+    return ", ".join(f"{name} {', '.join(values)}" for name, values in named.items() if values)
 
 
 def shared_setting(summary):
@@ -100,29 +112,35 @@ def write_report(runs, folder):
     print("\n".join(str(path) for path in written))
 
 
+def default_folder():
+    return pathlib.Path(os.environ.get("SHAKEDOWN_RUNS") or "runs",
+                        time.strftime("report-%Y%m%d-%H%M%S"))
+
+
 def compare(options):
-    table, regressed = against.compared(Summary(read_runs([options.against])),
-                                        Summary(read_runs(options.runs)), options.threshold)
+    table, code = against.compared(Summary(read_runs([options.against])),
+                                   Summary(read_runs(options.runs)), options.threshold)
     shown = text.table_text(table)
     print(shown)
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "against_report.txt").write_text(shown + "\n", encoding="utf-8")
-    return FAIL if regressed else PASS
+    return code
 
 
-def main(usage):
+def main(usage, arguments):
     try:
-        options = parse(usage, sys.argv[1:])
+        options = parse(usage, arguments)
         if options.against:
             return compare(options)
-        default = TREE / "runs" / time.strftime("report-%Y%m%d-%H%M%S")
-        write_report(read_runs(options.runs), options.output or default)
+        write_report(read_runs(options.runs), options.output or default_folder())
         return PASS
     except UsageError as error:
         print(f"results/report: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"results/report: {error.filename}: {error.strerror} (--output)", file=sys.stderr)
+        print(f"results/report: --output {error.filename or options.output or default_folder()}: "
+              f"{error.strerror}", file=sys.stderr)
+        return INCONCLUSIVE if error.errno in DISK_FULL else USAGE
     except Exception:  # Python would end with 1, which means a regression
         traceback.print_exc()
         return INTERNAL

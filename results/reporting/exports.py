@@ -40,6 +40,7 @@ def exported(summary, measured):
         "throughput_median_images_per_s": rate and rate.median,
         "throughput_low_images_per_s": rate and rate.low,
         "throughput_high_images_per_s": rate and rate.high,
+        "throughput_interval": rate and rate.kind,
         "samples": rate and rate.samples,
         "seconds_per_epoch": measured.epoch_s,
         "best_accuracy": measured.best_accuracy,

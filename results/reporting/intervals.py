@@ -6,6 +6,10 @@ from typing import NamedTuple, Optional
 
 from .records import number
 
+RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
+
+NO_INTERVAL = "one sample, whose record has no interval of images/s (0.1: of the median step alone)"
+
 
 class Rate(NamedTuple):
     """Throughput of a configuration, images/s."""
@@ -14,7 +18,7 @@ class Rate(NamedTuple):
     low: Optional[float]
     high: Optional[float]
     samples: int
-    kind: str  # what low and high are: "95 % interval", "range", or empty
+    kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
 
 
 def median_interval(samples):
@@ -28,22 +32,28 @@ def median_interval(samples):
     if n < 2:
         return None, None, ""
     if n < 6:
-        return ordered[0], ordered[-1], "range"
+        return ordered[0], ordered[-1], RANGE
     below, k = 0, 0
     while 1 - 2 * (below + math.comb(n, k)) / 2 ** n >= 0.95:
         below += math.comb(n, k)
         k += 1
-    return ordered[k - 1], ordered[n - k], "95 % interval"
+    return ordered[k - 1], ordered[n - k], OF_MEDIAN
+
+
+def recorded_interval(step):
+    """(low, high, kind) of a `step` record's images_per_s, which is of the mean step. Records
+    without the key say nothing of it: their low and high are of the median step (0.1)."""
+    ends = number(step, "images_per_s_low"), number(step, "images_per_s_high")
+    if step.get("images_per_s_interval") != "block_bootstrap_mean" or None in ends:
+        return None, None, ""
+    return *ends, OF_MEAN
 
 
 def rate_of_steps(steps):
-    """Of `step` records: repetitions of one throughput run. A single one brings the interval that
-    its program took over steps."""
+    """Of `step` records: repetitions of one throughput run, between which there is more to differ
+    by than between its steps. A single one brings the interval that its program took over steps."""
     rates = [step["images_per_s"] for step in steps]
-    low, high, kind = median_interval(rates)
-    recorded = number(steps[0], "images_per_s_low"), number(steps[0], "images_per_s_high")
-    if len(steps) == 1 and None not in recorded:
-        low, high, kind = *recorded, "95 % interval"
+    low, high, kind = median_interval(rates) if len(steps) > 1 else recorded_interval(steps[0])
     return Rate(statistics.fmean(rates), statistics.median(rates), low, high, len(rates), kind)
 
 
@@ -68,7 +78,19 @@ def told_apart(first, second):
     if first.low <= second.high and second.low <= first.high:
         return False
     by_chance = 2 / math.comb(first.samples + second.samples, first.samples)
-    return None if "range" in (first.kind, second.kind) and by_chance > 0.05 else True
+    return None if RANGE in (first.kind, second.kind) and by_chance > 0.05 else True
+
+
+def ratio_interval(old, new):
+    """(low, high) of NEW's rate over OLD's, from end to end; (None, None) where one has no interval.
+
+    Of two 95 % intervals it is one of 95 % or more, for their errors do not add up but their squares
+    do: it leaves out 1 where they do not overlap, a test at 0.6 to 5 % (Schenker, Gentleman: On
+    Judging the Significance of Differences by Examining the Overlap Between Confidence Intervals,
+    The American Statistician 55, 2001)."""
+    if None in (old.low, new.low):
+        return None, None
+    return new.low / old.high, new.high / old.low
 
 
 def accuracy_margin(first, second):

@@ -158,7 +158,7 @@ class Summary:
         histories, exchanges = {}, {}
         for record in run.records:
             kind, configuration = record["kind"], configuration_of(run, record)
-            if kind == "step" and number(record, "images_per_s"):
+            if kind == "step" and number(record, "images_per_s") is not None:
                 self.of(configuration).steps.append(record)
             elif kind == "certificate":
                 self.of(configuration).certificates.append(record)

@@ -4,6 +4,7 @@ import statistics
 from dataclasses import dataclass, field
 
 from . import what_if, words
+from .intervals import NO_INTERVAL, OF_MEAN, OF_MEDIAN, RANGE
 from .records import number
 from .summary import TERMS, highest, median_of
 
@@ -58,11 +59,11 @@ def samples(measured):
 
 def method_notes(rows):
     rated = [measured for measured in rows if measured.rate and measured.rate.kind]
-    of = {"range": "range, where samples are fewer than six",
-          "95 % interval": "95 % interval of the median"}
+    of = {RANGE: "range, where samples are fewer than six", OF_MEDIAN: OF_MEDIAN,
+          OF_MEAN: f"{OF_MEAN} over the steps of the one run; another may differ by more"}
     notes = [f"low to high: {of[kind]}" for kind in sorted({m.rate.kind for m in rated})]
-    if any(len(measured.steps) == 1 for measured in rated):
-        notes.append("1 run: the interval is its median step's; images/s is over its whole window")
+    if any(measured.rate and not measured.rate.kind for measured in rows):
+        notes.append(f"no low to high: {NO_INTERVAL}")
     for measured in rows:
         first = median_of([epoch for h in measured.histories for epoch in h[:1]], "epoch_s")
         others_ = median_of([epoch for h in measured.histories for epoch in h[1:]], "epoch_s")
@@ -226,17 +227,23 @@ def health(summary):
     for gpu, records in samples_of.items():
         def values(key, records=records):
             return [v for v in (number(record, key) for record in records) if v is not None]
-        reasons = {reason for record in records for reason in reasons_of(record.get("reasons"))}
         table.rows.append([gpu, str(len(records)), *(
             f"{of(values(key)):.0f}" if values(key) else "-" for of, key in (
                 (max, "temperature_c"), (max, "power_w"), (min, "sm_clock_mhz"),
-                (statistics.fmean, "utilisation"))), ", ".join(sorted(reasons)) or "nothing"])
+                (statistics.fmean, "utilisation"))), held_back(records, "reasons")])
     return [table] if table.rows else []
 
 
-def reasons_of(value):
-    """Throttle reasons: a text with blanks between, or a list of such."""
-    return " ".join(value).split() if isinstance(value, list) else (value or "").split()
+def held_back(records, key):
+    """Throttle reasons, which are texts with blanks between them, empty where there were none, or
+    lists of such: all that are in the records, and that some are unknown where a key is absent or
+    null."""
+    values = []
+    for record in records:
+        value = record.get(key)
+        values += value if isinstance(value, list) else [value]
+    named = sorted({reason for value in values for reason in (value or "").split()})
+    return ", ".join(named + ["unknown"] * (None in values)) or "nothing"
 
 
 def step_conditions(summary):
@@ -250,14 +257,13 @@ def step_conditions(summary):
             continue
         joules = [number(step, "joules_per_image") for step in steps]
         joules = [value for value in joules if value is not None]
-        reasons = {reason for step in steps for reason in reasons_of(step.get("throttle_reasons"))}
         table.rows.append([
             f"{measured.strategy}, {summary.name(measured.conditions)}",
             words.size(measured.peak_memory) if measured.peak_memory else "-",
             *(f"{max(t for t in top if t is not None):.0f}"
               if any(t is not None for t in top) else "-" for top in tops),
             f"{statistics.median(joules):.3g}" if joules else "-",
-            ", ".join(sorted(reasons)) or "nothing"])
+            held_back(steps, "throttle_reasons")])
     return [table] if table.rows else []
 
 

@@ -19,7 +19,8 @@ def record(kind, strategy, **figures):
 def step(strategy, images_per_s, spread=None, **figures):
     if spread:
         figures = {"images_per_s_low": images_per_s * (1 - spread),
-                   "images_per_s_high": images_per_s * (1 + spread), **figures}
+                   "images_per_s_high": images_per_s * (1 + spread),
+                   "images_per_s_interval": "block_bootstrap_mean", **figures}
     return record("step", strategy, images_per_s=images_per_s, ranks_computing=figures.pop(
         "ranks_computing", figures.get("world_size", 4)), **figures)
 

@@ -1,16 +1,34 @@
 """What the tests of results/report share."""
 
+import contextlib
+import io
 import json
 import pathlib
 import re
 import shutil
+import sys
 import tempfile
 import unittest
+from types import SimpleNamespace
+from unittest import mock
 
 from report_records import header
 from support import TREE, run_bare
 
 REPORT = TREE / "results/report"
+sys.path.insert(0, str(REPORT.parent))
+from reporting import command  # noqa: E402
+
+
+def called(arguments):
+    """The report's main in this process: a Python of its own takes most of a report's time."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = command.main("", list(map(str, arguments)))
+        except SystemExit as stop:  # argparse
+            code = stop.code
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 class Report(unittest.TestCase):
@@ -26,16 +44,26 @@ class Report(unittest.TestCase):
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         return path
 
-    def report(self, *arguments, code=0, env=None):
-        result = run_bare(REPORT, *arguments, env=env)
+    def expect(self, code, result):
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result
 
-    def text_of(self, *records, **options):
-        """The report on these records; quick, for it is made without matplotlib."""
-        self.report(self.write("r.jsonl", *records, **options), "--output", self.out,
-                    env=self.without("matplotlib"))
+    def report(self, *arguments, code=0):
+        """In this process, without plots."""
+        with mock.patch.object(command, "draw", return_value=[]):
+            return self.expect(code, called(arguments))
+
+    def program(self, *arguments, code=0, env=None):
+        """As users start it."""
+        return self.expect(code, run_bare(REPORT, *arguments, env=env))
+
+    def text(self):
         return unfolded((self.out / "performance_report.txt").read_text())
+
+    def text_of(self, *records, **options):
+        """The report on these records."""
+        self.report(self.write("r.jsonl", *records, **options), "--output", self.out)
+        return self.text()
 
     def without(self, *modules):
         """An environment in which importing the modules fails."""
@@ -46,7 +74,7 @@ class Report(unittest.TestCase):
         return {"PYTHONPATH": str(stubs)}
 
     def with_plots(self, *paths):
-        result = self.report(*paths, "--output", self.out)
+        result = self.program(*paths, "--output", self.out)
         if "is missing" in result.stderr:
             self.skipTest(result.stderr.strip())
         return result

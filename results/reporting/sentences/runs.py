@@ -15,7 +15,7 @@ IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_siz
 
 
 def sentences(summary):
-    for about in (crashes, failures, verdicts, mixed_options, wrong_data, slow_links):
+    for about in (crashes, failures, without_rate, verdicts, mixed_options, wrong_data, slow_links):
         yield from ((None, text) for text in about(summary))
 
 
@@ -31,6 +31,14 @@ def failures(summary):
     for run in summary.runs:
         if run.end is not None and run.end.get("exit_code") != 0:
             yield f"Failed: {run.name} ended with exit code {run.end.get('exit_code')}."
+
+
+def without_rate(summary):
+    for run in summary.runs:
+        lacking = [step for step in run.of("step") if number(step, "images_per_s") is None]
+        if lacking:
+            yield (f"Left out: {words.count(len(lacking), 'step record')} of {run.name} without "
+                   f"images_per_s.")
 
 
 def verdicts(summary):

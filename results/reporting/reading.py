@@ -1,0 +1,110 @@
+"""Reads .jsonl files (results/schema.json) into runs."""
+
+import json
+import pathlib
+import re
+
+from .records import Run, UsageError, number
+from .shape import fault_of
+
+USABLE = ("step", "epoch", "certificate", "breakdown", "bucket", "prediction", "collective",
+          "link", "split", "health", "verdict")
+
+
+def files_of(paths):
+    """The .jsonl files that arguments name, each once, in the order given."""
+    files = {}
+    for path in map(pathlib.Path, paths):
+        found = [path]
+        if path.is_dir():
+            found = sorted(path.rglob("*.jsonl"))
+            if not found:
+                raise UsageError(f"{path}: no .jsonl files in this folder")
+        files.update({file.resolve(): file for file in found})
+    return list(files.values())
+
+
+def text_of(path):
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not text") from None
+
+
+def not_json(word):
+    raise ValueError(f"{word} is not JSON")  # Python's json would take NaN
+
+
+def begins_run(line):
+    try:
+        return json.loads(line).get("kind") == "run"
+    except (ValueError, AttributeError):
+        return False
+
+
+class Runs:
+    """The runs in a file. Lines with the same run_id are of one run, also where several jobs wrote
+    them by turns; lines without, as 0.1 wrote them, are of the last such run that has not ended."""
+
+    def __init__(self, path):
+        self.path = path
+        self.found = []
+        self.latest = {}  # {run_id: Run}
+
+    def of(self, kind, run_id, header=None):
+        run = self.latest.get(run_id)
+        if kind == "run" or run is None or run.end is not None:
+            run = self.latest[run_id] = Run(self.path, header or {}, run_id)
+            self.found.append(run)
+        return run
+
+    def add(self, record):
+        kind = record["kind"]
+        run = self.of(kind, str(record.get("run_id", "")), record if kind == "run" else None)
+        if kind == "end":
+            run.end = record
+        elif kind != "run":
+            run.records.append(record)
+
+    def add_cut(self, line, at):
+        run_id = re.search(r'"run_id": ?"([^"]*)"', line)
+        self.of("", run_id[1] if run_id else "").cut_at = at
+
+
+def read_file(path):
+    """The runs in a file. The last line, and one before a `run` record, may be cut off by a crash;
+    no other."""
+    runs = Runs(path)
+    lines = text_of(path).split("\n")  # splitlines would also split at characters that JSON allows
+    for at, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line, parse_constant=not_json)
+        except ValueError:
+            last = at == len(lines)
+            if not line.startswith('{"') or not (last or begins_run(lines[at])):
+                raise UsageError(f"{path}: not JSON at line {at}") from None
+            runs.add_cut(line, at)
+            continue
+        fault = fault_of(record)
+        if fault:
+            raise UsageError(f"{path}: line {at} is not a record: {fault}")
+        runs.add(record)
+    return runs.found
+
+
+def read_runs(paths):
+    runs = [run for path in files_of(paths) for run in read_file(path)]
+    if not any(record["kind"] in USABLE for run in runs for record in run.records):
+        raise UsageError(f"no usable records in {', '.join(map(str, paths))}: "
+                         f"wanted {', '.join(USABLE)}")
+    caps = {}
+    for record in (record for run in runs for record in run.records):
+        caps.setdefault(record.get("strategy"), set()).add(number(record, "bucket_cap_mb"))
+    several = {strategy for strategy, found in caps.items() if len(found - {None}) > 1}
+    for run in runs:
+        run.several_caps = several
+    return runs
