@@ -123,8 +123,8 @@ def signed(ratio):
 
 def rules(found):
     kinds = {rate.kind for change in found.changes for rate in (change.old, change.new)}
-    said = ["its interval: from NEW's low over OLD's high to NEW's high over OLD's low; of two 95 % "
-            "intervals it is one of 95 % or more",
+    said = ["its interval: from NEW's low over OLD's high to NEW's high over OLD's low; of two "
+            "95 % intervals it is one of 95 % or more",
             "efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither is "
             "part of the verdict"]
     if RANGE in kinds:

@@ -26,8 +26,8 @@ def parse(usage, arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
-                        help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in runs/ "
-                             "of the current folder)")
+                        help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in "
+                             "runs/ of the current folder)")
     parser.add_argument("--against", metavar="OLD", help="compare RUN (NEW) with this run instead")
     parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
                         help="with --against: slower by more is a regression (default 3)")

@@ -82,12 +82,12 @@ def told_apart(first, second):
 
 
 def ratio_interval(old, new):
-    """(low, high) of NEW's rate over OLD's, from end to end; (None, None) where one has no interval.
+    """(low, high) of NEW's rate over OLD's, from end to end; Nones where one has no interval.
 
-    Of two 95 % intervals it is one of 95 % or more, for their errors do not add up but their squares
-    do: it leaves out 1 where they do not overlap, a test at 0.6 to 5 % (Schenker, Gentleman: On
-    Judging the Significance of Differences by Examining the Overlap Between Confidence Intervals,
-    The American Statistician 55, 2001)."""
+    Of 95 % intervals of independent, normal errors it is one of 95 % or more: not the errors add
+    up, but their squares. It leaves out 1 where the two do not overlap, which is a test at 0.6 to
+    5 % (Schenker, Gentleman: On Judging the Significance of Differences by Examining the Overlap
+    Between Confidence Intervals, The American Statistician 55, 2001)."""
     if None in (old.low, new.low):
         return None, None
     return new.low / old.high, new.high / old.low

@@ -37,11 +37,9 @@ def not_json(word):
     raise ValueError(f"{word} is not JSON")  # Python's json would take NaN
 
 
-def begins_run(line):
-    try:
-        return json.loads(line).get("kind") == "run"
-    except (ValueError, AttributeError):
-        return False
+def is_cut(line):
+    """Whether it is the beginning of a record, which has no objects within it."""
+    return line.startswith('{"') and not line.rstrip().endswith("}")
 
 
 class Runs:
@@ -55,7 +53,7 @@ class Runs:
 
     def of(self, kind, run_id, header=None):
         run = self.latest.get(run_id)
-        if kind == "run" or run is None or run.end is not None:
+        if kind == "run" or run is None or run.end is not None and not run_id:
             run = self.latest[run_id] = Run(self.path, header or {}, run_id)
             self.found.append(run)
         return run
@@ -74,8 +72,8 @@ class Runs:
 
 
 def read_file(path):
-    """The runs in a file. The last line, and one before a `run` record, may be cut off by a crash;
-    no other."""
+    """The runs in a file. A line may be cut off, by a crash or a full disk: the next writer begins
+    a new one."""
     runs = Runs(path)
     lines = text_of(path).split("\n")  # splitlines would also split at characters that JSON allows
     for at, line in enumerate(lines, 1):
@@ -84,8 +82,7 @@ def read_file(path):
         try:
             record = json.loads(line, parse_constant=not_json)
         except ValueError:
-            last = at == len(lines)
-            if not line.startswith('{"') or not (last or begins_run(lines[at])):
+            if not is_cut(line):
                 raise UsageError(f"{path}: not JSON at line {at}") from None
             runs.add_cut(line, at)
             continue

@@ -16,7 +16,7 @@ class Run:
         self.run_id = run_id  # empty in records of 0.1
         self.records = []
         self.end = None
-        self.cut_at = None  # the line that a crash left unfinished
+        self.cut_at = None  # the line that was left unfinished
         self.several_caps = set()  # strategies of which the runs read with it have several
 
     def of(self, kind):

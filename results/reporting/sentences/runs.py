@@ -15,7 +15,8 @@ IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_siz
 
 
 def sentences(summary):
-    for about in (crashes, failures, without_rate, verdicts, mixed_options, wrong_data, slow_links):
+    for about in (crashes, cut_lines, failures, without_rate, verdicts, versions, mixed_options,
+                  wrong_data, slow_links):
         yield from ((None, text) for text in about(summary))
 
 
@@ -25,6 +26,19 @@ def crashes(summary):
             cut = f", its last line {run.cut_at} is cut off" if run.cut_at else ""
             yield (f"Crashed: {run.name} has no end record{cut}; "
                    f"{words.count(len(run.records), 'record')} it wrote before are used.")
+
+
+def cut_lines(summary):
+    for run in summary.runs:
+        if run.end is not None and run.cut_at:
+            yield f"Left out: line {run.cut_at} of {run.name}, which is cut off."
+
+
+def versions(summary):
+    for run in summary.runs:
+        differing = dict.fromkeys(run.header.get("versions_by_rank") or [])
+        if differing:
+            yield f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
 
 
 def failures(summary):

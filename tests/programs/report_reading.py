@@ -1,0 +1,144 @@
+"""How results/report takes records, options and folders; run by report_test.py."""
+
+import json
+import os
+import re
+from unittest import mock
+
+from report_records import header, step
+from report_support import Report, row
+
+
+class Reading(Report):
+    def test_a_crashed_run_is_said_to_be_and_used(self):
+        path = self.write("r.jsonl", step("ddp", 1000), ended=False)
+        with path.open("a") as file:
+            file.write('{"kind":"step","images_per')
+        result = self.report(path, "--output", self.out)
+        self.assertIn("crashed", result.stderr)
+        text = self.text()
+        self.assertRegex(text, r"Crashed: train .* has no end record, its last line 3 is cut off")
+        self.assertEqual(row(text, "ddp")[0], "1,000")
+
+    def test_what_a_crash_cut_off_does_not_hide_later_runs(self):
+        crashed = self.write("r.jsonl", step("ddp", 1000), ended=False)
+        later = self.write("later.jsonl", step("ddp", 1100))
+        crashed.write_text(crashed.read_text() + '{"kind":"step","ima\n' + later.read_text())
+        self.report(crashed, "--output", self.out)
+        text = self.text()
+        self.assertEqual(row(text, "ddp")[0], "1,050")
+        self.assertIn("its last line 3 is cut off", text)
+        crashed.write_text(later.read_text() + '{"kind":"run","pro\n' + later.read_text())
+        self.report(crashed, "--output", self.out)
+        text = self.text()
+        self.assertEqual([row(text, "ddp")[i] for i in (0, 5)], ["1,100", "2 runs"])
+
+    def test_lines_are_of_the_run_whose_id_they_carry(self):
+        def job(run_id, machine, batch, *more):
+            lines = [header(gpu=machine), step("ddp", 10 * batch, batch_size=batch), *more]
+            return [{"kind": line["kind"], "run_id": run_id, **line} for line in lines]
+        end = {"kind": "end", "exit_code": 0, "elapsed_s": 1}
+        ended, crashed = job("a1", "NVIDIA H100", 16, end), job("b2", "NVIDIA A100", 32)
+        failed = job("c3", "NVIDIA V100", 64, end | {"exit_code": 1})
+        path = self.folder / "r.jsonl"
+        turns = [lines[i] for i in range(3) for lines in (crashed, failed, ended) if i < len(lines)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in turns))
+        self.report(path, "--output", self.out)
+        text = self.text()
+        for machine, batch in (("NVIDIA H100", 16), ("NVIDIA A100", 32), ("NVIDIA V100", 64)):
+            self.assertRegex(text, rf"batch {batch} a rank, {machine} .* {10 * batch} ")
+        self.assertEqual(re.findall(r"Crashed: .*, run (\w+)\)", text), ["b2"])
+        self.assertEqual(re.findall(r"Failed: .*, run (\w+)\)", text), ["c3"])
+        with path.open("a") as file:  # the end of b2, cut off, and a job of 0.1, without ids
+            file.write('{"kind":"step","run_id":"a1","bat\n{"kind":"end","run_id":"b2","exit\n' +
+                       self.write("old.jsonl", step("ddp", 1280, batch_size=128)).read_text())
+        self.report(path, "--output", self.out)
+        text = self.text()
+        self.assertRegex(text, r"batch 128 a rank, NVIDIA H200 .* 1,280 ")
+        self.assertEqual(re.findall(r"Crashed: .*, run (\w+)\) .* line 10 is cut off", text), ["b2"])
+        self.assertRegex(text, r"Left out: line 9 of train .*, run a1\), which is cut off")
+
+
+class Usage(Report):
+    def refused(self, *arguments):
+        return self.report(*arguments, "--output", self.out, code=2).stderr
+
+    def test_input_is_named(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        missing = self.folder / "nowhere.jsonl"
+        self.assertIn("nowhere.jsonl: No such file", self.refused(good, missing))
+        bad = self.folder / "bad.jsonl"
+        bad.write_text(good.read_text() + "oops\n" + good.read_text())
+        self.assertIn("bad.jsonl: not JSON at line 4", self.refused(bad))
+        bad.write_text('{"kind":"run"}\n{"kind":"step","images_per_s":NaN}\n')
+        self.assertIn("bad.jsonl: not JSON at line 2", self.refused(bad))
+        bad.write_text(good.read_text().replace('"end"', '"end'))
+        self.assertIn("bad.jsonl: not JSON at line 3", self.refused(bad))
+        bad.write_text("[1]\n")
+        self.assertIn("line 1 is not a record: it has no kind", self.refused(bad))
+        for kind, key, word, wanted in (
+                ("step", "strategy", "null", "text"), ("step", "model", "7", "text"),
+                ("run", "hosts", "[5]", "a list of which each is text"),
+                ("step", "images_per_s", '"fast"', "a number"),
+                ("step", "images_per_s", "0", "more than 0"),
+                ("step", "batch_size", "0", "1 or more"),
+                ("step", "peak_memory_bytes", "5", "a list"),
+                ("epoch", "epoch", "true", "a number"),
+                ("certificate", "pass", "1", "true or false"),
+                ("verdict", "strategy", "3", "text")):
+            bad.write_text(f'{{"kind":"run"}}\n{{"kind":"{kind}","{key}":{word}}}\n')
+            self.assertIn(f"bad.jsonl: line 2 is not a record: {key} is {word} and not {wanted}\n",
+                          self.refused(bad))
+        bad.write_bytes(b"\xff\xfe\x00")
+        self.assertIn("bad.jsonl: not text", self.refused(bad))
+        bad.write_text(json.dumps(header()) + "\n")
+        self.assertIn("no usable records in", self.refused(bad))
+        (self.folder / "empty").mkdir()
+        self.assertIn("empty: no .jsonl files", self.refused(self.folder / "empty"))
+        self.assertFalse(self.out.exists())
+
+    def test_options_are_named(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        self.assertIn("RUN", self.report(code=2).stderr)
+        self.assertIn("--oops", self.refused(good, "--oops"))
+        self.assertIn("--threshold", self.refused(good, "--threshold", -1))
+        self.assertIn("good.jsonl", self.program(good, "--output", good, code=2).stderr)
+
+    def test_a_full_disk_is_inconclusive(self):
+        self.out.mkdir()
+        (self.out / "performance_report.txt").symlink_to("/dev/full")
+        good = self.write("good.jsonl", step("ddp", 1000))
+        shown = self.report(good, "--output", self.out, code=3)
+        self.assertIn(f"--output {self.out}: No space left on device", shown.stderr)
+
+    def test_the_default_output_is_where_runs_are_kept(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        with mock.patch.dict(os.environ):
+            os.environ.pop("SHAKEDOWN_RUNS", None)
+            self.report(good)
+            os.environ["SHAKEDOWN_RUNS"] = str(self.folder / "elsewhere")
+            self.report(good)
+        for folder in ("runs", "elsewhere"):
+            written = self.folder.glob(f"{folder}/report-*/performance_report.txt")
+            self.assertEqual(len(list(written)), 1)
+
+    def test_a_step_without_a_rate_is_named(self):
+        text = self.text_of(step("ddp", 1000), step("none", None))
+        self.assertRegex(text, r"Left out: 1 step record of train .* without images_per_s")
+
+    def test_a_folder_is_searched_and_a_file_counted_once(self):
+        (self.folder / "deep").mkdir()
+        self.write("deep/r.jsonl", step("ddp", 1000))
+        self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out)
+        self.assertEqual(row(self.text(), "ddp")[5], "1 run")
+
+    def test_without_libraries_the_text_is_written_and_what_to_install_is_said(self):
+        path = self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900))
+        result = self.program(path, "--output", self.out, env=self.without("matplotlib", "jinja2"))
+        self.assertIn("apt-get install python3-matplotlib", result.stderr)
+        self.assertIn("apt-get install python3-jinja2", result.stderr)
+        self.assertEqual({path.name for path in self.out.iterdir()},
+                         {"performance_report.txt", "results_baseline_ddp.json",
+                          "results_all_reduce.json"})
