@@ -30,10 +30,9 @@ class Run:
 
     @property
     def name(self):
-        """As sentences call it: program, start and file."""
+        """As sentences call it: program, id (0.1: start) and file."""
         words = [self.header.get("program", "a run without a run record"),
-                 self.header.get("started", ""),
-                 f"({self.path}{', run ' if self.run_id else ''}{self.run_id})"]
+                 self.run_id or self.header.get("started", ""), f"({self.path})"]
         return " ".join(word for word in words if word)
 
 

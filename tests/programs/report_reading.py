@@ -47,16 +47,16 @@ class Reading(Report):
         text = self.text()
         for machine, batch in (("NVIDIA H100", 16), ("NVIDIA A100", 32), ("NVIDIA V100", 64)):
             self.assertRegex(text, rf"batch {batch} a rank, {machine} .* {10 * batch} ")
-        self.assertEqual(re.findall(r"Crashed: .*, run (\w+)\)", text), ["b2"])
-        self.assertEqual(re.findall(r"Failed: .*, run (\w+)\)", text), ["c3"])
+        self.assertEqual(re.findall(r"Crashed: train (\w+) \(.*\)", text), ["b2"])
+        self.assertEqual(re.findall(r"Failed: train (\w+) ", text), ["c3"])
         with path.open("a") as file:  # the end of b2, cut off, and a job of 0.1, without ids
             file.write('{"kind":"step","run_id":"a1","bat\n{"kind":"end","run_id":"b2","exit\n' +
                        self.write("old.jsonl", step("ddp", 1280, batch_size=128)).read_text())
         self.report(path, "--output", self.out)
         text = self.text()
         self.assertRegex(text, r"batch 128 a rank, NVIDIA H200 .* 1,280 ")
-        self.assertEqual(re.findall(r"Crashed: .*, run (\w+)\) .* line 10 is cut off", text), ["b2"])
-        self.assertRegex(text, r"Left out: line 9 of train .*, run a1\), which is cut off")
+        self.assertEqual(re.findall(r"Crashed: train (\w+) \(.*\) .* line 10 is cut off", text), ["b2"])
+        self.assertRegex(text, r"Left out: line 9 of train a1 \(.*\), which is cut off")
 
 
 class Usage(Report):
