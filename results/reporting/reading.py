@@ -43,8 +43,8 @@ def is_cut(line):
 
 
 class Runs:
-    """The runs in a file. Lines with the same run_id are of one run, also where several jobs wrote
-    them by turns; lines without, as 0.1 wrote them, are of the last such run that has not ended."""
+    """The runs in a file. Lines with the same run_id are of one run, also where those of several
+    jobs are interleaved; lines without, as in 0.1, are of the last such run that has not ended."""
 
     def __init__(self, path):
         self.path = path
