@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
-#include <functional>
+#include <iterator>
 #include <nlohmann/json.hpp>
-#include <numeric>
+#include <set>
 
 #include "common/error.hpp"
 #include "common/half.hpp"
@@ -16,6 +18,9 @@ namespace shakedown {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* kMetadata = "__metadata__";
+constexpr std::uint64_t kMostHeaderBytes = 100'000'000;  // the reference implementation's limit
 
 template <class T>
 T read_as(const char* from) {
@@ -28,88 +33,213 @@ struct Format {
   const char* name;
   std::size_t size;
   float (*read)(const char*);
+  bool is_integer = false;
 };
+template <class T>
+constexpr Format plain(const char* name) {
+  return {name, sizeof(T), [](const char* p) { return static_cast<float>(read_as<T>(p)); },
+          std::is_integral_v<T>};
+}
 constexpr Format kFormats[] = {
-    {"F64", 8, [](const char* p) { return static_cast<float>(read_as<double>(p)); }},
-    {"F32", 4, [](const char* p) { return read_as<float>(p); }},
+    plain<double>("F64"),
+    plain<float>("F32"),
     {"F16", 2, [](const char* p) { return float16_to_float(read_as<std::uint16_t>(p)); }},
     {"BF16", 2, [](const char* p) { return bfloat16_to_float(read_as<std::uint16_t>(p)); }},
-    {"I64", 8, [](const char* p) { return static_cast<float>(read_as<std::int64_t>(p)); }},
-    {"I32", 4, [](const char* p) { return static_cast<float>(read_as<std::int32_t>(p)); }},
+    plain<std::int64_t>("I64"),
+    plain<std::int32_t>("I32"),
+    plain<std::int16_t>("I16"),
+    plain<std::int8_t>("I8"),
+    plain<std::uint64_t>("U64"),
+    plain<std::uint32_t>("U32"),
+    plain<std::uint16_t>("U16"),
+    plain<std::uint8_t>("U8"),
+    plain<std::uint8_t>("BOOL"),
 };
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw UsageError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  return {std::istreambuf_iterator<char>(in), {}};
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw UsageError(fmt::format("{}: {}", path, why));
 }
 
-Tensor read_tensor(const std::string& path, const std::string& name, const Json& entry,
-                   const std::string& file, std::size_t data_start) {
-  const auto refuse = [&](const std::string& why) {
-    throw UsageError(fmt::format("{}: tensor {}: {}", path, name, why));
+std::ifstream open(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
+  return in;
+}
+
+/// Fewer at the end of the file.
+std::string read_bytes(std::istream& in, std::size_t bytes) {
+  std::string text;
+  constexpr std::size_t kPiece = std::size_t{1} << 20;  // a false length allocates no memory
+  while (text.size() < bytes && in) {
+    const std::size_t have = text.size();
+    text.resize(have + std::min(kPiece, bytes - have));
+    in.read(text.data() + have, static_cast<std::streamsize>(text.size() - have));
+    text.resize(have + static_cast<std::size_t>(in.gcount()));
+  }
+  return text;
+}
+
+/// Parses a JSON object; the format forbids duplicate keys, which JSON leaves open.
+Json parse_header(const std::string& path, const std::string& text) {
+  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key &&
+        !keys.back().insert(parsed.get_ref<const std::string&>()).second)
+      refuse(path, fmt::format("its header has the key {} twice", quoted(parsed)));
+    return true;
   };
-  Tensor tensor;
-  tensor.name = name;
-  tensor.shape = entry.at("shape").get<std::vector<std::int64_t>>();
-  const auto dtype = entry.at("dtype").get<std::string>();
-  const auto offsets = entry.at("data_offsets").get<std::vector<std::uint64_t>>();
-  const Format* format = nullptr;
+  if (text.empty() || text[0] != '{') refuse(path, "its header is not a JSON object");
+  try {
+    return Json::parse(text, check);
+  } catch (const Json::parse_error& error) {
+    refuse(path, fmt::format("its header is not JSON: fault at byte {} of the header", error.byte));
+  }
+}
+
+/// Reads the header; the data follow in the stream.
+Json read_header(const std::string& path, std::istream& in) {
+  const std::string start = read_bytes(in, 8);
+  if (start.rfind("PK", 0) == 0 || start.rfind("\x80\x02", 0) == 0)
+    throw UsageError(fmt::format(
+        "{0}: a PyTorch pickle, not safetensors. Convert it where PyTorch is: python3 -c \"import "
+        "torch, safetensors.torch as s; s.save_file(torch.load('{0}', map_location='cpu', "
+        "weights_only=True), 'weights.safetensors')\"",
+        path));
+  if (start.size() < 8) refuse(path, "too short for a safetensors file");
+  const auto bytes = read_as<std::uint64_t>(start.data());
+  if (bytes > kMostHeaderBytes) refuse(path, "not a safetensors file: its header is too long");
+  const std::string text = read_bytes(in, bytes);
+  if (text.size() < bytes) refuse(path, "not a safetensors file, or truncated");
+  return parse_header(path, text);
+}
+
+Metadata metadata_of(const std::string& path, const Json& header) {
+  Metadata metadata;
+  const auto found = header.find(kMetadata);
+  if (found == header.end()) return metadata;
+  if (!found->is_object()) refuse(path, "its __metadata__ is not a JSON object");
+  for (const auto& [name, value] : found->items()) {
+    if (!value.is_string())
+      refuse(path, fmt::format("its __metadata__ {} is not a string", quoted(name)));
+    metadata[name] = value.get<std::string>();
+  }
+  return metadata;
+}
+
+/// A tensor as the header describes it.
+struct Entry {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  const Format* format;
+  std::uint64_t begin;  // in the data
+  std::uint64_t end;
+};
+
+/// Member `key` of an entry: a list of integers that are not negative.
+std::vector<std::uint64_t> list_of(const Json& entry, const char* key) {
+  const auto found = entry.find(key);
+  const auto is_count = [](const Json& value) { return value.is_number_unsigned(); };
+  if (found == entry.end() || !found->is_array() ||
+      !std::all_of(found->begin(), found->end(), is_count))
+    throw UsageError(fmt::format("its {} is not a list of non-negative integers", key));
+  return found->get<std::vector<std::uint64_t>>();
+}
+
+/// Throws UsageError with the reason alone.
+Entry parse_entry(const std::string& name, const Json& json, std::uint64_t data_bytes) {
+  if (!json.is_object()) throw UsageError("its entry is not a JSON object");
+  Entry entry{name, {}, nullptr, 0, 0};
+  const auto dtype = json.find("dtype");
+  if (dtype == json.end() || !dtype->is_string()) throw UsageError("its dtype is not a string");
   for (const Format& known : kFormats)
-    if (dtype == known.name) format = &known;
-  if (format == nullptr) refuse("type " + dtype + " is not understood");
+    if (*dtype == known.name) entry.format = &known;
+  if (entry.format == nullptr)
+    throw UsageError(fmt::format("dtype {} is not supported", quoted(*dtype)));
 
   std::uint64_t count = 1;
-  for (std::int64_t dimension : tensor.shape) {
-    if (dimension < 0) refuse("a negative dimension");
+  for (const std::uint64_t dimension : list_of(json, "shape")) {
     // a product past the file's size cannot be true, and must not overflow
-    if (dimension > 0 && count > file.size() / static_cast<std::uint64_t>(dimension))
-      refuse("its shape is larger than the file");
-    count *= static_cast<std::uint64_t>(dimension);
+    if (dimension > data_bytes || (dimension > 0 && count > data_bytes / dimension))
+      throw UsageError("its shape is larger than the file (truncated?)");
+    count *= dimension;
+    entry.shape.push_back(static_cast<std::int64_t>(dimension));
   }
-  const std::uint64_t room = file.size() - data_start;
-  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > room)
-    refuse("its data lie outside the file (truncated?)");
-  if (offsets[1] - offsets[0] != count * format->size) refuse("its shape and size disagree");
+  const auto offsets = list_of(json, "data_offsets");
+  if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > data_bytes)
+    throw UsageError("its data lie outside the file (truncated?)");
+  entry.begin = offsets[0];
+  entry.end = offsets[1];
+  if (entry.end - entry.begin != count * entry.format->size)
+    throw UsageError("its shape and size disagree");
+  return entry;
+}
 
-  tensor.values.resize(count);
-  const char* from = file.data() + data_start + offsets[0];
-  for (std::uint64_t i = 0; i < count; ++i)
-    tensor.values[i] = format->read(from + i * format->size);
-  tensor.is_integer = dtype[0] == 'I';
+std::vector<Entry> parse_entries(const std::string& path, const Json& header,
+                                 std::uint64_t data_bytes) {
+  std::vector<Entry> entries;
+  for (const auto& [name, json] : header.items()) {
+    if (name == kMetadata) continue;
+    try {
+      entries.push_back(parse_entry(name, json, data_bytes));
+    } catch (const UsageError& error) {
+      refuse(path, fmt::format("tensor {}: {}", quoted(name), error.what()));
+    }
+  }
+  return entries;
+}
+
+/// The tensors' data must fill the file: one after the other, in any order.
+void check_coverage(const std::string& path, const std::vector<Entry>& entries,
+                    std::uint64_t data_bytes) {
+  std::vector<const Entry*> sorted;
+  for (const Entry& entry : entries) sorted.push_back(&entry);
+  std::sort(sorted.begin(), sorted.end(), [](const Entry* a, const Entry* b) {
+    return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+  });
+  std::uint64_t end = 0;
+  for (const Entry* entry : sorted) {
+    if (entry->begin != end)
+      refuse(path, fmt::format("tensor {}: its data {} before them", quoted(entry->name),
+                               entry->begin < end ? "overlap the data" : "leave a hole"));
+    end = entry->end;
+  }
+  if (end != data_bytes)
+    refuse(path, fmt::format("{} bytes follow the last tensor's data", data_bytes - end));
+}
+
+Tensor read_tensor(const Entry& entry, const std::string& data) {
+  Tensor tensor{entry.name, entry.shape, {}, entry.format->is_integer};
+  tensor.values.reserve((entry.end - entry.begin) / entry.format->size);
+  for (std::uint64_t at = entry.begin; at < entry.end; at += entry.format->size)
+    tensor.values.push_back(entry.format->read(data.data() + at));
   return tensor;
 }
 
 }  // namespace
 
 std::vector<Tensor> read_safetensors(const std::string& path) {
-  const std::string file = read_file(path);
-  if (file.rfind("PK", 0) == 0 || file.rfind("\x80\x02", 0) == 0)
-    throw UsageError(fmt::format(
-        "{0}: a PyTorch pickle, not safetensors. Convert it where PyTorch is: python3 -c \"import "
-        "torch, safetensors.torch as s; s.save_file(torch.load('{0}', map_location='cpu', "
-        "weights_only=True), 'weights.safetensors')\"",
-        path));
-  if (file.size() < 8) throw UsageError(path + ": too short for a safetensors file");
-  const auto header_bytes = read_as<std::uint64_t>(file.data());
-  if (header_bytes > file.size() - 8)
-    throw UsageError(path + ": not a safetensors file, or truncated");
+  std::ifstream in = open(path);
+  const Json header = read_header(path, in);
+  const std::string data{std::istreambuf_iterator<char>(in), {}};
+  metadata_of(path, header);  // or throws
+  const std::vector<Entry> entries = parse_entries(path, header, data.size());
+  check_coverage(path, entries, data.size());
   std::vector<Tensor> tensors;
-  try {
-    const Json header =
-        Json::parse(file.begin() + 8, file.begin() + 8 + static_cast<std::ptrdiff_t>(header_bytes));
-    if (!header.is_object()) throw UsageError(path + ": its header is not a JSON object");
-    for (const auto& [name, entry] : header.items())
-      if (name != "__metadata__")
-        tensors.push_back(read_tensor(path, name, entry, file, 8 + header_bytes));
-  } catch (const Json::exception& error) {
-    throw UsageError(fmt::format("{}: its header is not understood: {}", path, error.what()));
-  }
+  for (const Entry& entry : entries) tensors.push_back(read_tensor(entry, data));
   return tensors;
 }
 
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors) {
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
+Metadata read_safetensors_metadata(const std::string& path) {
+  std::ifstream in = open(path);
+  return metadata_of(path, read_header(path, in));
+}
+
+void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                       Metadata metadata) {
+  metadata.emplace("format", "pt");
+  Json header = {{kMetadata, metadata}};
   std::uint64_t offset = 0;
   for (const Tensor& tensor : tensors) {
     const std::uint64_t bytes = tensor.values.size() * (tensor.is_integer ? 8U : 4U);
@@ -118,7 +248,7 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
                            {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }
-  std::string text = header.dump();
+  std::string text = header.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
   const std::uint64_t length = text.size();
@@ -136,6 +266,12 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
       }
     }
   });
+}
+
+std::string quoted(const std::string& name) {
+  constexpr std::size_t kMost = 60;
+  const std::string shown = name.size() > kMost ? name.substr(0, kMost) + "..." : name;
+  return Json(shown).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 }  // namespace shakedown

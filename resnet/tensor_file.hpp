@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,11 +17,23 @@ struct Tensor {
   bool is_integer = false;    // written as int64 (num_batches_tracked)
 };
 
-/// Reads F64, F32, F16, BF16, I64 and I32 tensors, as float32. Throws UsageError naming the file
-/// and what is wrong with it; a PyTorch pickle is recognised and the way to convert it told.
+/// The header's __metadata__: text by name.
+using Metadata = std::map<std::string, std::string>;
+
+/// Reads tensors of floating-point and integer numbers, as float32. Throws UsageError naming the
+/// file, the tensor and what the format forbids: overlaps, holes, duplicate keys, trailing bytes.
+/// PyTorch pickles are detected; the error message says how to convert them.
 std::vector<Tensor> read_safetensors(const std::string& path);
 
-/// As write_file.
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors);
+/// Reads only the header. Throws as read_safetensors.
+Metadata read_safetensors_metadata(const std::string& path);
+
+/// Adds "format": "pt" to the metadata, as PyTorch's loaders expect. Bytes of the metadata that are
+/// not UTF-8 are replaced by U+FFFD. Throws as write_file.
+void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+                       Metadata metadata = {});
+
+/// A name read from a file, safe to print: quoted, cut at 60 bytes, in ASCII.
+std::string quoted(const std::string& name);
 
 }  // namespace shakedown

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -45,6 +46,19 @@ std::string bytes_of(std::initializer_list<T> values) {
   return {reinterpret_cast<const char*>(values.begin()), values.size() * sizeof(T)};
 }
 
+/// What a file of this text is refused with; it names the file.
+std::string refusal_of(const Folder& folder, const std::string& text) {
+  const std::string file = folder.write("bad.safetensors", text);
+  try {
+    read_safetensors(file);
+  } catch (const UsageError& error) {
+    CHECK_THAT(error.what(), ContainsSubstring(file));
+    return error.what();
+  }
+  FAIL("accepted");
+  return "";
+}
+
 }  // namespace
 
 TEST_CASE("every type of number is read", "[safetensors]") {
@@ -71,24 +85,15 @@ TEST_CASE("every type of number is read", "[safetensors]") {
 
 TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   const Folder folder;
-  const auto refusal = [&](const std::string& text) {
-    const std::string file = folder.write("bad.safetensors", text);
-    try {
-      read_safetensors(file);
-    } catch (const UsageError& error) {
-      CHECK_THAT(error.what(), ContainsSubstring(file));
-      return std::string(error.what());
-    }
-    FAIL("accepted");
-    return std::string();
-  };
+  const auto refusal = [&](const std::string& text) { return refusal_of(folder, text); };
   const std::string good = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   CHECK_THAT(refusal(""), ContainsSubstring("too short"));
-  CHECK_THAT(refusal(std::string(8, '\xFF') + good), ContainsSubstring("truncated"));
+  CHECK_THAT(refusal(std::string(8, '\xFF') + good), ContainsSubstring("too long"));
+  CHECK_THAT(refusal(with_header(good, "").substr(0, 20)), ContainsSubstring("truncated"));
   CHECK_THAT(refusal(with_header(good, "1234")), ContainsSubstring("outside the file"));
   CHECK_THAT(refusal(with_header("[1,2]", "")), ContainsSubstring("header"));
   CHECK_THAT(refusal(with_header("{\"w\":", "")), ContainsSubstring("header"));
-  CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("header"));
+  CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("dtype"));
   CHECK_THAT(
       refusal(with_header(R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),
       ContainsSubstring("F8"));
@@ -103,6 +108,65 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   CHECK_THROWS_WITH(read_safetensors("/no/such.safetensors"),
                     ContainsSubstring("/no/such.safetensors"));
   CHECK_THROWS_AS(write_safetensors("/no/such/folder/x", {}), InconclusiveError);
+}
+
+TEST_CASE("what the safetensors format forbids is refused by tensor", "[safetensors]") {
+  const Folder folder;
+  const auto entry = [](const std::string& name, const std::string& offsets,
+                        const std::string& shape = "[2]", const std::string& dtype = "F32") {
+    return "\"" + name + "\":{\"dtype\":\"" + dtype + "\",\"shape\":" + shape +
+           ",\"data_offsets\":" + offsets + "}";
+  };
+  const auto refusal = [&](const std::string& entries, std::size_t bytes) {
+    return refusal_of(folder, with_header("{" + entries + "}", std::string(bytes, '\0')));
+  };
+  const std::string a = entry("a", "[0,8]");
+  CHECK_THAT(refusal(a + "," + entry("b", "[4,12]"), 12),
+             ContainsSubstring("tensor \"b\"") && ContainsSubstring("overlap"));
+  CHECK_THAT(refusal(a + "," + entry("b", "[0,8]"), 8), ContainsSubstring("overlap"));
+  CHECK_THAT(refusal(a + "," + entry("b", "[12,20]"), 20),
+             ContainsSubstring("tensor \"b\"") && ContainsSubstring("hole"));
+  CHECK_THAT(refusal(entry("a", "[4,12]"), 12), ContainsSubstring("hole"));
+  CHECK_THAT(refusal(a, 11), ContainsSubstring("3 bytes follow"));
+  CHECK_THAT(refusal(a + "," + entry("a", "[8,16]"), 16), ContainsSubstring("key \"a\" twice"));
+  CHECK_THAT(refusal(R"("a":{"dtype":"F32","dtype":"I32","shape":[2],"data_offsets":[0,8]})", 8),
+             ContainsSubstring("key \"dtype\" twice"));
+  CHECK_THAT(refusal(entry("a", "[0.5,8.5]"), 9),
+             ContainsSubstring("tensor \"a\"") && ContainsSubstring("data_offsets"));
+  CHECK_THAT(refusal(entry("a", "[0,8]", "[2.0]"), 8), ContainsSubstring("shape"));
+  CHECK_THAT(refusal(entry("a", "[0,8]", "[-2]"), 8), ContainsSubstring("shape"));
+  CHECK_THAT(refusal(entry("a", "[8,0]"), 8), ContainsSubstring("outside the file"));
+  CHECK_THAT(refusal(R"("a":[0,8])", 8), ContainsSubstring("tensor \"a\""));
+  CHECK_THAT(refusal(R"("__metadata__":{"epoch":3})", 0), ContainsSubstring("\"epoch\""));
+  CHECK_THAT(refusal(R"("__metadata__":"pt")", 0), ContainsSubstring("__metadata__"));
+  // what a terminal would act on is not printed as it is
+  const std::string rude = refusal(entry("\\u001b[2J\xC3\xA4", "[0,4]"), 4);
+  CHECK(std::all_of(rude.begin(), rude.end(), [](char c) { return c >= ' ' && c < 127; }));
+  const std::string broken = refusal("\"\x1B\xFF", 0);
+  CHECK(std::all_of(broken.begin(), broken.end(), [](char c) { return c >= ' ' && c < 127; }));
+  CHECK_THAT(broken, ContainsSubstring("byte 3"));
+
+  // in any order, empty ones among them, the header padded by spaces
+  const std::string good = entry("b", "[8,16]") + "," + entry("empty", "[8,8]", "[0,4]") + "," + a;
+  const auto tensors = read_safetensors(
+      folder.write("good.safetensors", with_header("{" + good + "}  ", std::string(16, '\0'))));
+  CHECK(tensors.size() == 3);
+}
+
+TEST_CASE("metadata survive a safetensors file", "[safetensors]") {
+  const Folder folder;
+  const std::string file = folder.path / "metadata.safetensors";
+  const Tensor tensor{"w", {2}, {1.0F, 2.0F}};
+  write_safetensors(file, {tensor});
+  CHECK(read_safetensors_metadata(file) == Metadata{{"format", "pt"}});
+  const std::string classes = R"(["cat","d\"o\"g"])";
+  write_safetensors(file, {tensor}, {{"classes", classes}, {"model", "resnet18"}});
+  CHECK(read_safetensors_metadata(file) ==
+        Metadata{{"classes", classes}, {"format", "pt"}, {"model", "resnet18"}});
+  CHECK(read_safetensors(file).at(0).values == tensor.values);
+  write_safetensors(file, {tensor}, {{"classes", "caf\xE9"}});
+  CHECK(read_safetensors_metadata(file).at("classes") == "caf\xEF\xBF\xBD");
+  CHECK(read_safetensors_metadata(folder.write("none", with_header("{}", ""))).empty());
 }
 
 TEST_CASE("a network's state survives a file, and loads by torchvision's names", "[safetensors]") {
