@@ -6,16 +6,50 @@ namespace {
 class CpuConvNorm final : public Unit {
  public:
   CpuConvNorm(Shared& shared, const ConvNormSpec& spec)
-      : dy_(spec.dy),
-        convolution_(shared, spec.layer, spec.when, true,
-                     activation_desc(spec.layer.conv.x, shared.tag), spec.x, spec.y, spec.dx) {}
+      : shared_(shared),
+        spec_(spec),
+        count_(spec.layer.conv.y().count()),
+        mask_(shared.context.plan.reserve("mask", count_, spec.when.forward, spec.when.backward)),
+        convolution_(shared, spec.layer, spec.when, activation_desc(spec.layer.conv.x, shared.tag),
+                     spec.x, spec.y, spec.dx) {}
 
   void bind() override { convolution_.bind(); }
-  void forward(Pass pass) override { convolution_.forward(pass); }
-  void backward() override { convolution_.backward(dy_); }
+
+  void forward(Pass pass) override {
+    convolution_.forward(pass);
+    auto* y = spec_.y->as<float>();
+    auto* mask = mask_->as<std::uint8_t>();
+    run("relu", [&] {
+#pragma omp parallel for simd schedule(static)
+      for (std::size_t i = 0; i < count_; ++i) {
+        mask[i] = relu_passes(y[i]) ? 1 : 0;
+        y[i] = relu(y[i]);
+      }
+    });
+  }
+
+  void backward() override {
+    auto* dy = spec_.dy->as<float>();
+    const auto* mask = mask_->as<std::uint8_t>();
+    run("relu_backward", [&] {
+#pragma omp parallel for simd schedule(static)
+      for (std::size_t i = 0; i < count_; ++i) dy[i] = mask[i] != 0 ? dy[i] : 0.0F;
+    });
+    convolution_.backward(spec_.dy);
+  }
 
  private:
-  const Slot* dy_;
+  /// A pass over a tensor, in its place, and the mask.
+  template <class Body>
+  void run(const char* kernel, Body&& body) const {
+    shared_.run(kernel, convolution_.weight(),
+                static_cast<double>(count_) * (2 * sizeof(float) + 1), body);
+  }
+
+  Shared& shared_;
+  ConvNormSpec spec_;
+  std::size_t count_;
+  const Slot* mask_;  // a byte an element: whether the gradient passes
   NormedConvolution convolution_;
 };
 

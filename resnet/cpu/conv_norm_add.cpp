@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "resnet/cpu/units.hpp"
 
 namespace shakedown::cpu {
@@ -12,13 +10,13 @@ class CpuConvNormAdd final : public Unit {
     MemoryPlan& plan = shared.context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = count_ * sizeof(float);
-    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when, false,
+    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when,
                                                 activation_desc(spec.layer.conv.x, shared.tag),
                                                 spec.x, spec.y, spec.dx);
     if (spec.shortcut_layer) {
       branch_ = plan.reserve("shortcut", bytes, when.forward, when.forward);
       projection_ = std::make_unique<NormedConvolution>(
-          shared, *spec.shortcut_layer, when, false,
+          shared, *spec.shortcut_layer, when,
           activation_desc(spec.shortcut_layer->conv.x, shared.tag), spec.shortcut, branch_,
           spec.dshortcut);
     } else {
@@ -38,7 +36,7 @@ class CpuConvNormAdd final : public Unit {
     const float* s = branch_->as<float>();
     run("add_relu", 3, [&] {
 #pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < count_; ++i) y[i] = std::max(y[i] + s[i], 0.0F);
+      for (std::size_t i = 0; i < count_; ++i) y[i] = relu(y[i] + s[i]);
     });
   }
 
@@ -50,7 +48,7 @@ class CpuConvNormAdd final : public Unit {
     run("relu_add_backward", b == nullptr ? 3 : 4, [&] {
 #pragma omp parallel for simd schedule(static)
       for (std::size_t i = 0; i < count_; ++i)
-        dsum[i] = y[i] > 0 ? (b == nullptr ? dsum[i] : dsum[i] + b[i]) : 0.0F;
+        dsum[i] = relu_passes(y[i]) ? (b == nullptr ? dsum[i] : dsum[i] + b[i]) : 0.0F;
     });
     main_->backward(dsum_slot);
     if (projection_) projection_->backward(dsum_slot);

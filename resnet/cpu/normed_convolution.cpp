@@ -4,12 +4,11 @@
 
 namespace shakedown::cpu {
 NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
-                                     bool relu, const Desc& x_desc, const Slot* x, const Slot* out,
+                                     const Desc& x_desc, const Slot* x, const Slot* out,
                                      const Slot* dx)
     : shared_(shared),
       layer_(layer),
       name_(shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name),
-      relu_(relu),
       x_desc_(x_desc),
       y_desc_(activation_desc(layer.conv.y(), shared.tag)),
       x_(x),
@@ -22,9 +21,9 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
         cpu::conv_backward_data(engine, layer.conv, x_desc_, y_desc_, conv_forward_);
   conv_backward_weights_ =
       cpu::conv_backward_weights(engine, layer.conv, x_desc_, y_desc_, conv_forward_);
-  norm_training_ = cpu::norm_forward(engine, y_desc_, NormMode::training, relu);
-  norm_evaluation_ = cpu::norm_forward(engine, y_desc_, NormMode::evaluation, relu);
-  norm_backward_ = cpu::norm_backward(engine, y_desc_, norm_training_, relu);
+  norm_training_ = cpu::norm_forward(engine, y_desc_, NormMode::training);
+  norm_evaluation_ = cpu::norm_forward(engine, y_desc_, NormMode::evaluation);
+  norm_backward_ = cpu::norm_backward(engine, y_desc_, norm_training_);
 
   // The flat buffers keep weights as the forward pass likes them, unless that layout pads.
   const Desc plain = weight_desc(layer.conv, Tag::oihw);
@@ -43,7 +42,6 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
   z_ = saved("output", y_desc_.get_size());
   mean_ = saved("mean", channel_bytes);
   variance_ = saved("variance", channel_bytes);
-  mask_ = saved("mask", relu ? norm_training_.workspace_desc().get_size() : 0);
   dz_ = scratch("dz", y_desc_.get_size(), when.backward);
 
   // Where a primitive likes another layout than the stored one, a copy is made for it.
@@ -93,17 +91,15 @@ void NormedConvolution::bind_forward() {
        {DNNL_ARG_WEIGHTS, w},
        {DNNL_ARG_DST, z},
        {DNNL_ARG_SCRATCHPAD, shared_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
-  std::unordered_map<int, dnnl::memory> training{
-      {DNNL_ARG_SRC, z},
+  normalise_training_ = {
+      dnnl::batch_normalization_forward(norm_training_),
+      {{DNNL_ARG_SRC, z},
       {DNNL_ARG_DST, out},
       {DNNL_ARG_SCALE, gamma},
       {DNNL_ARG_SHIFT, beta},
       {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
       {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
-      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}};
-  if (relu_)
-    training.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
-  normalise_training_ = {dnnl::batch_normalization_forward(norm_training_), std::move(training)};
+      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}}};
   normalise_evaluation_ = {
       dnnl::batch_normalization_forward(norm_evaluation_),
       {{DNNL_ARG_SRC, z},
@@ -133,8 +129,6 @@ void NormedConvolution::bind_backward() {
       {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
   if (kNormBackwardTakesShift)
     norm.insert({DNNL_ARG_SHIFT, shared_.memory(channels, weights.vector(layer_.beta))});
-  if (relu_)
-    norm.insert({DNNL_ARG_WORKSPACE, shared_.memory(norm_training_.workspace_desc(), mask_)});
   normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};
 
   // The gradient scratch holds the weights as the data gradient likes them, then, that done, the
@@ -177,17 +171,15 @@ void NormedConvolution::forward(Pass pass) {
     normalise_evaluation_.run(shared_.stream);
     return;
   }
-  shared_.run(relu_ ? "batch_norm_relu" : "batch_norm", layer_.weight,
-              2 * bytes_of(y_desc_) + static_cast<double>(mask_->bytes()), [&] {
-                normalise_training_.run(shared_.stream);
-                update_running_statistics();
-              });
+  shared_.run("batch_norm", layer_.weight, 2 * bytes_of(y_desc_), [&] {
+    normalise_training_.run(shared_.stream);
+    update_running_statistics();
+  });
 }
 
 void NormedConvolution::backward(const Slot* dout) {
   dout_.set_data_handle(dout->data());
-  shared_.run(relu_ ? "batch_norm_relu_backward" : "batch_norm_backward", layer_.weight,
-              3 * bytes_of(y_desc_) + static_cast<double>(mask_->bytes()), normalise_backward_);
+  shared_.run("batch_norm_backward", layer_.weight, 3 * bytes_of(y_desc_), normalise_backward_);
   if (dx_ != nullptr) {
     reorder_weights(weights_to_backward_);
     convolve("conv_backward_data", convolve_backward_data_);

@@ -36,9 +36,8 @@ typename Primitive::primitive_desc describe(const dnnl::engine& engine,
 
 Dims square(int size) { return {size, size}; }
 
-dnnl::normalization_flags norm_flags(bool relu) {
-  auto flags = dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
-  return relu ? flags | dnnl::normalization_flags::fuse_norm_relu : flags;
+dnnl::normalization_flags scale_and_shift() {
+  return dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
 }
 
 auto window_of(const PoolShape& pool) {
@@ -99,12 +98,12 @@ ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const Conv
       forward);
 }
 
-NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode, bool relu) {
+NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode) {
   const bool training = mode == NormMode::training;
   const auto kind =
       training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
   const auto flags =
-      training ? norm_flags(relu) : norm_flags(relu) | dnnl::normalization_flags::use_global_stats;
+      training ? scale_and_shift() : scale_and_shift() | dnnl::normalization_flags::use_global_stats;
 #if DNNL_VERSION_MAJOR >= 3
   const std::tuple arguments(kind, x, x, kNormEpsilon, flags);
 #else
@@ -113,12 +112,11 @@ NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mod
   return describe<dnnl::batch_normalization_forward>(engine, arguments);
 }
 
-NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward,
-                           bool relu) {
+NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward) {
 #if DNNL_VERSION_MAJOR >= 3
-  const std::tuple arguments(dnnl::prop_kind::backward, x, x, x, kNormEpsilon, norm_flags(relu));
+  const std::tuple arguments(dnnl::prop_kind::backward, x, x, x, kNormEpsilon, scale_and_shift());
 #else
-  const std::tuple arguments(dnnl::prop_kind::backward, x, x, kNormEpsilon, norm_flags(relu));
+  const std::tuple arguments(dnnl::prop_kind::backward, x, x, kNormEpsilon, scale_and_shift());
 #endif
   return describe<dnnl::batch_normalization_backward>(engine, arguments, forward);
 }

@@ -38,11 +38,10 @@ ConvBackwardWeights conv_backward_weights(const dnnl::engine& engine, const Conv
                                           const Desc& x, const Desc& y, const ConvForward& forward);
 
 enum class NormMode { training, evaluation };
-NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode, bool relu);
+NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mode);
 /// v2 refuses to run without the shift, v3 with it.
 inline constexpr bool kNormBackwardTakesShift = DNNL_VERSION_MAJOR < 3;
-NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward,
-                           bool relu);
+NormBackward norm_backward(const dnnl::engine& engine, const Desc& x, const NormForward& forward);
 
 /// Square windows.
 struct PoolShape {

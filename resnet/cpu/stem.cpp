@@ -1,97 +1,149 @@
+#include <algorithm>
+#include <array>
+
 #include "resnet/cpu/units.hpp"
 
 namespace shakedown::cpu {
 namespace {
 
-constexpr PoolShape kPool{dnnl::algorithm::pooling_max, 3, 2, 1};
+constexpr std::uint8_t kNothing = 255;  // argmax where no input is positive
+
+/// An activation in memory: planes of h x w pixels, each `lanes` channels side by side.
+struct Planes {
+  std::ptrdiff_t count, h, w, lanes;
+
+  Planes(const ActivationShape& s, Tag tag)
+      : count(0),
+        h(s.h),
+        w(s.w),
+        lanes(tag == Tag::nChw16c  ? 16
+              : tag == Tag::nChw8c ? 8
+                                   : s.c) {
+    count = std::ptrdiff_t{s.n} * s.c / lanes;
+  }
+  std::ptrdiff_t at(std::ptrdiff_t plane, std::ptrdiff_t row, std::ptrdiff_t column) const {
+    return ((plane * h + row) * w + column) * lanes;
+  }
+};
+
+/// Calls body(tap, row, column) for the places of a pooled pixel's 3x3 window that exist.
+template <class Body>
+void for_each_tap(const Planes& x, std::ptrdiff_t pooled_row, std::ptrdiff_t pooled_column,
+                  Body&& body) {
+  for (int tap = 0; tap < 9; ++tap) {
+    const std::ptrdiff_t row = 2 * pooled_row - 1 + tap / 3;
+    const std::ptrdiff_t column = 2 * pooled_column - 1 + tap % 3;
+    if (row >= 0 && row < x.h && column >= 0 && column < x.w) body(tap, row, column);
+  }
+}
+
+/// to = max_pool(relu(from)); a NaN is larger than any number, as in PyTorch. argmax gets the place
+/// in the window, or kNothing.
+void relu_max_pool(const Planes& x, const Planes& y, const float* from, float* to,
+                   std::uint8_t* argmax) {
+#pragma omp parallel for collapse(2) schedule(static)
+  for (std::ptrdiff_t plane = 0; plane < y.count; ++plane)
+    for (std::ptrdiff_t row = 0; row < y.h; ++row)
+      for (std::ptrdiff_t column = 0; column < y.w; ++column) {
+        float* const best = to + y.at(plane, row, column);
+        std::uint8_t* const where = argmax + y.at(plane, row, column);
+        std::fill_n(best, y.lanes, 0.0F);
+        std::fill_n(where, y.lanes, kNothing);
+        for_each_tap(x, row, column, [&](int tap, std::ptrdiff_t x_row, std::ptrdiff_t x_column) {
+          const float* const values = from + x.at(plane, x_row, x_column);
+#pragma omp simd
+          for (std::ptrdiff_t l = 0; l < y.lanes; ++l) {
+            const bool larger = values[l] > best[l] || values[l] != values[l];
+            best[l] = larger ? values[l] : best[l];
+            where[l] = larger ? static_cast<std::uint8_t>(tap) : where[l];
+          }
+        });
+      }
+}
+
+/// The gradient of relu_max_pool's input from that of its output, a + b; b may be null.
+void relu_max_pool_backward(const Planes& x, const Planes& y, const float* a, const float* b,
+                            const std::uint8_t* argmax, float* to) {
+#pragma omp parallel for schedule(static)
+  for (std::ptrdiff_t plane = 0; plane < y.count; ++plane) {  // windows overlap within a plane
+    std::fill_n(to + x.at(plane, 0, 0), x.h * x.w * x.lanes, 0.0F);
+    for (std::ptrdiff_t row = 0; row < y.h; ++row)
+      for (std::ptrdiff_t column = 0; column < y.w; ++column) {
+        std::array<std::ptrdiff_t, 9> places{};
+        for_each_tap(x, row, column, [&](int tap, std::ptrdiff_t x_row, std::ptrdiff_t x_column) {
+          places[static_cast<std::size_t>(tap)] = x.at(plane, x_row, x_column);
+        });
+        const std::ptrdiff_t first = y.at(plane, row, column);
+        for (std::ptrdiff_t l = 0; l < y.lanes; ++l) {
+          const std::uint8_t where = argmax[first + l];
+          if (where == kNothing) continue;
+          to[places[where] + l] += b == nullptr ? a[first + l] : a[first + l] + b[first + l];
+        }
+      }
+  }
+}
 
 class CpuStem final : public Unit {
  public:
   CpuStem(Shared& shared, const StemSpec& spec)
       : shared_(shared),
         spec_(spec),
-        normed_(activation_desc(spec.layer.conv.y(), shared.tag)),
-        pooled_(activation_desc(pooled(spec.layer.conv.y()), shared.tag)),
-        forward_(pool_forward(shared.engine, kPool, normed_, pooled_)),
-        backward_(pool_backward(shared.engine, kPool, normed_, pooled_, forward_)) {
+        normed_(spec.layer.conv.y(), shared.tag),
+        pooled_(pooled(spec.layer.conv.y()), shared.tag) {
     MemoryPlan& plan = shared.context.plan;
     const Moments when = spec.when;
-    activation_ = plan.reserve("stem activation", normed_.get_size(), when.forward, when.forward);
-    argmax_ = plan.reserve("stem argmax", forward_.workspace_desc().get_size(), when.forward,
+    const std::size_t bytes = spec.layer.conv.y().count() * sizeof(float);
+    activation_ = plan.reserve("stem activation", bytes, when.forward, when.forward);
+    argmax_ = plan.reserve("stem argmax", pooled(spec.layer.conv.y()).count(), when.forward,
                            when.backward);
-    dy_ = plan.reserve("stem dy", pooled_.get_size(), when.backward, when.backward);
-    dactivation_ =
-        plan.reserve("stem dactivation", normed_.get_size(), when.backward, when.backward);
-    scratch_ = plan.reserve("stem pool scratch", forward_.scratchpad_desc().get_size(),
-                            when.forward, when.forward);
-    backward_scratch_ = plan.reserve("stem pool scratch", backward_.scratchpad_desc().get_size(),
-                                     when.backward, when.backward);
+    dactivation_ = plan.reserve("stem dactivation", bytes, when.backward, when.backward);
     convolution_ = std::make_unique<NormedConvolution>(
-        shared, spec.layer, when, true, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
+        shared, spec.layer, when, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
         activation_, nullptr);
   }
 
-  void bind() override {
-    convolution_->bind();
-    const dnnl::memory argmax = shared_.memory(forward_.workspace_desc(), argmax_);
-    pool_ = {dnnl::pooling_forward(forward_),
-             {{DNNL_ARG_SRC, shared_.memory(normed_, activation_)},
-              {DNNL_ARG_DST, shared_.memory(pooled_, spec_.y)},
-              {DNNL_ARG_WORKSPACE, argmax},
-              {DNNL_ARG_SCRATCHPAD, shared_.memory(forward_.scratchpad_desc(), scratch_)}}};
-    unpool_ = {
-        dnnl::pooling_backward(backward_),
-        {{DNNL_ARG_DIFF_DST, shared_.memory(pooled_, dy_)},
-         {DNNL_ARG_DIFF_SRC, shared_.memory(normed_, dactivation_)},
-         {DNNL_ARG_WORKSPACE, argmax},
-         {DNNL_ARG_SCRATCHPAD, shared_.memory(backward_.scratchpad_desc(), backward_scratch_)}}};
-  }
+  void bind() override { convolution_->bind(); }
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    shared_.run("max_pool", convolution_->weight(), pool_bytes(), pool_);
+    run("relu_max_pool", 1, [&] {
+      relu_max_pool(normed_, pooled_, activation_->as<float>(), spec_.y->as<float>(),
+                    argmax_->as<std::uint8_t>());
+    });
   }
 
   void backward() override {
-    const int weight = convolution_->weight();
-    shared_.run("add_addends", weight, (spec_.dy.second ? 3 : 2) * bytes_of(pooled_), [&] {
-      add_addends(spec_.dy.first->as<float>(),
-                  spec_.dy.second ? spec_.dy.second->as<float>() : nullptr, dy_->as<float>(),
-                  pooled_.get_size() / sizeof(float));
+    const Addends& dy = spec_.dy;
+    run("relu_max_pool_backward", dy.second != nullptr ? 2 : 1, [&] {
+      relu_max_pool_backward(normed_, pooled_, dy.first->as<float>(),
+                             dy.second != nullptr ? dy.second->as<float>() : nullptr,
+                             argmax_->as<std::uint8_t>(), dactivation_->as<float>());
     });
-    shared_.run("max_pool_backward", weight, pool_bytes(), unpool_);
     convolution_->backward(dactivation_);
   }
 
  private:
-  /// Of the pool's input, output and places, or of their gradients.
-  double pool_bytes() const {
-    return bytes_of(normed_) + bytes_of(pooled_) + static_cast<double>(argmax_->bytes());
+  /// A pass over the activation, the argmax and so many pooled tensors.
+  template <class Body>
+  void run(const char* kernel, int pooled_tensors, Body&& body) const {
+    const auto pooled_count = static_cast<double>(argmax_->bytes());
+    shared_.run(kernel, convolution_->weight(),
+                static_cast<double>(activation_->bytes()) +
+                    pooled_count * (1.0 + pooled_tensors * double{sizeof(float)}),
+                body);
   }
 
   Shared& shared_;
   StemSpec spec_;
-  Desc normed_;
-  Desc pooled_;
-  PoolForward forward_;
-  PoolBackward backward_;
+  Planes normed_;
+  Planes pooled_;
   const Slot* activation_;
   const Slot* argmax_;
-  const Slot* dy_;
   const Slot* dactivation_;
-  const Slot* scratch_;
-  const Slot* backward_scratch_;
   std::unique_ptr<NormedConvolution> convolution_;
-  Operation pool_;
-  Operation unpool_;
 };
 
 }  // namespace
-
-void add_addends(const float* a, const float* b, float* to, std::size_t count) {
-#pragma omp parallel for simd schedule(static)
-  for (std::size_t i = 0; i < count; ++i) to[i] = b == nullptr ? a[i] : a[i] + b[i];
-}
 
 std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec) {
   return std::make_unique<CpuStem>(shared, spec);

@@ -45,16 +45,20 @@ struct GemmShape {
 };
 void gemm(const GemmShape& shape, const float* a, const float* b, float beta, float* c);
 
-/// out = norm(conv(x)), with ReLU where `relu` says so, and its backward pass.
+// As PyTorch's: a NaN stays, and passes its gradient. (oneDNN's ReLU and max-pool drop it.)
+inline bool relu_passes(float x) { return !(x <= 0); }
+inline float relu(float x) { return x <= 0 ? 0.0F : x; }
+
+/// out = norm(conv(x)) and its backward pass.
 class NormedConvolution {
  public:
   /// `x_desc` is x's layout; `dx` may be null: the gradient of x is not needed.
-  NormedConvolution(Shared& shared, const NormedConv& layer, Moments when, bool relu,
+  NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
                     const Desc& x_desc, const Slot* x, const Slot* out, const Slot* dx);
 
   void bind();
   void forward(Pass pass);
-  /// `dout` is the whole gradient of out; it may be overwritten.
+  /// `dout` is the whole gradient of out.
   void backward(const Slot* dout);
 
   int weight() const { return layer_.weight; }
@@ -70,7 +74,6 @@ class NormedConvolution {
   Shared& shared_;
   NormedConv layer_;
   std::string name_;
-  bool relu_;
   Desc x_desc_;
   Desc y_desc_;
   Desc stored_;  // the weights' layout in the flat buffers
@@ -88,7 +91,6 @@ class NormedConvolution {
   const Slot* z_;  // the convolution's output
   const Slot* mean_;
   const Slot* variance_;
-  const Slot* mask_;             // where ReLU passes, oneDNN's format
   const Slot* dz_;               // gradient of z
   const Slot* weights_scratch_;  // weights in another layout, forward and backward
   const Slot* gradient_scratch_;
@@ -113,8 +115,5 @@ std::unique_ptr<Unit> make_conv_norm_add(Shared& shared, const ConvNormAddSpec& 
 std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec);
 
 Roofs measure_roofs(Shared& shared);
-
-/// to[i] = a[i] + b[i]; b may be null.
-void add_addends(const float* a, const float* b, float* to, std::size_t count);
 
 }  // namespace shakedown::cpu

@@ -32,7 +32,8 @@ struct ReluSums {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float value = to_float(in.x.x[v]);
-      const float gradient = value * scale[v] + shift[v] > 0 ? to_float(in.d.x[v]) : 0.0F;
+      const float gradient =
+          relu_passes(value * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
       sums[0][v] += gradient;
       sums[1][v] += gradient * (value - mean[v]);
     }
@@ -74,7 +75,8 @@ struct ApplyGradient {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float x = to_float(in.x.x[v]);
-      const float gradient = !kRelu || x * scale[v] + shift[v] > 0 ? to_float(in.d.x[v]) : 0.0F;
+      const float gradient =
+          !kRelu || relu_passes(x * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
       out.x[v] = from_float<T>(a[v] * gradient + b[v] * x + c[v]);
     }
     out.store(dz + i * V);

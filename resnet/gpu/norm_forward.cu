@@ -59,7 +59,8 @@ __device__ void set_statistics(int c, float origin, double sum, double square_su
                                const Count& count, const NormParameters& p, const NormVectors& n) {
   const double offset = sum * count.share;
   const auto mean = static_cast<float>(origin + offset);
-  const auto variance = static_cast<float>(fmax(square_sum * count.share - offset * offset, 0.0));
+  const double difference = square_sum * count.share - offset * offset;
+  const auto variance = static_cast<float>(difference < 0 ? 0.0 : difference);  // a NaN stays
   set_scale_shift(c, mean, variance, p, n);
   p.running_mean[c] += kNormMomentum * (mean - p.running_mean[c]);
   p.running_variance[c] += kNormMomentum * (variance * count.unbiased - p.running_variance[c]);
@@ -108,7 +109,7 @@ struct NormaliseRelu {
   __device__ void store(std::size_t i, Loaded x) const {
 #pragma unroll
     for (int v = 0; v < V; ++v)
-      x.x[v] = from_float<T>(fmaxf(to_float(x.x[v]) * scale[v] + shift[v], 0.0F));
+      x.x[v] = from_float<T>(relu(to_float(x.x[v]) * scale[v] + shift[v]));
     x.store(y + i * V);
   }
 };
@@ -153,8 +154,8 @@ struct NormaliseAddRelu {
       const float s = to_float(in.s.x[v]);
       const float sum =
           to_float(in.x.x[v]) * scale[v] + shift[v] + (kNormShortcut ? s * shortcut_scale[v] : s);
-      bits |= sum > 0 ? 1U << v : 0U;
-      out.x[v] = from_float<T>(fmaxf(sum, 0.0F));
+      bits |= relu_passes(sum) ? 1U << v : 0U;
+      out.x[v] = from_float<T>(relu(sum));
     }
     out.store(y + i * V);
     mask[i] = static_cast<std::uint8_t>(bits);

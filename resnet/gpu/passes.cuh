@@ -57,6 +57,10 @@ __device__ void load_channels(const float* from, unsigned group, float (&to)[V])
   }
 }
 
+// As PyTorch's: a NaN stays, and passes its gradient.
+__device__ inline bool relu_passes(float x) { return !(x <= 0); }
+__device__ inline float relu(float x) { return x <= 0 ? 0.0F : x; }
+
 // ---- elementwise ------------------------------------------------------------------------------
 
 /// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.

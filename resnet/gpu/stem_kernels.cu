@@ -28,7 +28,7 @@ __device__ std::size_t vector_at(int n, int h, int w, int group, int groups, int
          static_cast<unsigned>(group);
 }
 
-constexpr std::uint8_t kNothing = 255;  // argmax where no input is positive
+constexpr std::uint8_t kNothing = 255;  // argmax where no input passes the ReLU
 
 /// One byte an element beside a vector of T.
 template <class T>
@@ -49,7 +49,8 @@ Window window_of(const ActivationShape& z) {
 
 // Channels are compared as z, two at a time where a register holds two: the norm is monotonic, so
 // the largest value comes from the largest z, or where its scale is negative from the smallest,
-// which is the largest with its sign bit turned.
+// which is the largest with its sign bit turned. A NaN is larger than any number, as in PyTorch;
+// its place may be any later one, as all gradients of its channel are NaN.
 template <class T>
 struct Lanes;
 template <>
@@ -57,21 +58,32 @@ struct Lanes<float> {
   static constexpr int kCount = 1;
   static constexpr unsigned kSign = 0x80000000U;
   static constexpr unsigned kLowest = 0xFF800000U;  // -infinity
-  __device__ static unsigned greater(unsigned a, unsigned b) {
-    return __uint_as_float(a) > __uint_as_float(b) ? 0xFFFFFFFFU : 0U;
+  __device__ static unsigned larger(unsigned a, unsigned b) {
+    const float value = __uint_as_float(a);
+    return value > __uint_as_float(b) || isnan(value) ? a : b;
   }
+  __device__ static unsigned differ(unsigned a, unsigned b) { return a != b ? 0xFFFFFFFFU : 0U; }
 };
 template <class Pair>
 struct PairLanes {
   static constexpr int kCount = 2;
   static constexpr unsigned kSign = 0x8000U;
-  /// All bits of a lane where a is greater.
-  __device__ static unsigned greater(unsigned a, unsigned b) {
-    Pair first;
-    Pair second;
-    memcpy(&first, &a, sizeof(first));
-    memcpy(&second, &b, sizeof(second));
-    return __hgt2_mask(first, second);
+  __device__ static unsigned larger(unsigned a, unsigned b) {
+    const Pair most = __hmax2_nan(pair_of(a), pair_of(b));
+    unsigned bits = 0;
+    memcpy(&bits, &most, sizeof(bits));
+    return bits;
+  }
+  /// All bits of a lane where a and b differ, and where one is NaN.
+  __device__ static unsigned differ(unsigned a, unsigned b) {
+    return __hneu2_mask(pair_of(a), pair_of(b));
+  }
+
+ private:
+  __device__ static Pair pair_of(unsigned bits) {
+    Pair pair;
+    memcpy(&pair, &bits, sizeof(pair));
+    return pair;
   }
 };
 template <>
@@ -149,9 +161,10 @@ struct StemPool {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const unsigned value = inside ? in.x[p].x[j] ^ turned[j] : Lanes<T>::kLowest;
-        const unsigned greater = Lanes<T>::greater(value, best.words.x[j]);
-        best.words.x[j] = (greater & value) | (~greater & best.words.x[j]);
-        where.x[j] = (greater & place) | (~greater & where.x[j]);
+        const unsigned larger = Lanes<T>::larger(value, best.words.x[j]);
+        const unsigned changed = Lanes<T>::differ(larger, best.words.x[j]);
+        best.words.x[j] = larger;
+        where.x[j] = (changed & place) | (~changed & where.x[j]);
       }
     }
 #pragma unroll
@@ -161,8 +174,9 @@ struct StemPool {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float value = to_float(best.z[v]) * scale[v] + shift[v];
-      out.x[v] = from_float<T>(fmaxf(value, 0.0F));
-      at.x[v] = value > 0 ? static_cast<std::uint8_t>(where.x[v / L] >> (16 * (v % L))) : kNothing;
+      out.x[v] = from_float<T>(relu(value));
+      at.x[v] = relu_passes(value) ? static_cast<std::uint8_t>(where.x[v / L] >> (16 * (v % L)))
+                                   : kNothing;
     }
     out.store(y + i * V);
     best.words.store(reinterpret_cast<unsigned*>(peak + i * V));

@@ -15,6 +15,19 @@ struct UnitCase {
   Fusion fusion = Fusion::none;
 };
 
+/// Every backend and precision, and convolutions that take their norm's sums.
+inline std::vector<UnitCase> unit_cases() {
+  std::vector<UnitCase> list;
+  for (BackendKind kind : backends()) {
+    list.push_back({kind, Precision::fp32});
+    if (kind != BackendKind::gpu) continue;
+    for (Precision p : {Precision::tf32, Precision::fp16, Precision::bf16})
+      list.push_back({kind, p});
+    list.push_back({kind, Precision::fp16, Fusion::statistics});
+  }
+  return list;
+}
+
 class UnitRig {
  public:
   UnitRig(UnitCase c, Layers layers, int classes)

@@ -18,18 +18,6 @@ using test::widen;
 using Case = test::UnitCase;
 using Rig = test::UnitRig;
 
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (BackendKind kind : test::backends()) {
-    list.push_back({kind, Precision::fp32});
-    if (kind == BackendKind::gpu)
-      for (Precision p : {Precision::tf32, Precision::fp16, Precision::bf16})
-        list.push_back({kind, p});
-    if (kind == BackendKind::gpu) list.push_back({kind, Precision::fp16, Fusion::statistics});
-  }
-  return list;
-}
-
 /// Relative error that outputs and gradients may have: a few roundings of the type, and for the
 /// gradients the sums that follow.
 double tolerance(Precision precision) {
@@ -108,7 +96,7 @@ void check_parameters(Rig& rig, const NormedConv& layer, const ReferenceConvNorm
 }  // namespace
 
 TEST_CASE("ConvNorm matches the naive loops", "[units]") {
-  const Case c = GENERATE(from_range(cases()));
+  const Case c = GENERATE(from_range(test::unit_cases()));
   const int kernel = GENERATE(1, 3);
   const int stride = GENERATE(1, 2);
   const int size = GENERATE(7, 10);
@@ -166,7 +154,7 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
 }
 
 TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
-  const Case c = GENERATE(from_range(cases()));
+  const Case c = GENERATE(from_range(test::unit_cases()));
   const bool projected = GENERATE(false, true);
   const bool two_addends = GENERATE(false, true);
   const int size = GENERATE(5, 8);
@@ -241,7 +229,7 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
 }
 
 TEST_CASE("Stem matches the naive loops", "[units]") {
-  const Case c = GENERATE(from_range(cases()));
+  const Case c = GENERATE(from_range(test::unit_cases()));
   const bool two_addends = GENERATE(false, true);
   const int size = GENERATE(32, 37, 224);
   if (size == 224 && c.backend == BackendKind::cpu) return;  // cuDNN has kernels of its own for it
@@ -310,7 +298,7 @@ TEST_CASE("Stem matches the naive loops", "[units]") {
 }
 
 TEST_CASE("Head matches the naive loops", "[units]") {
-  const Case c = GENERATE(from_range(cases()));
+  const Case c = GENERATE(from_range(test::unit_cases()));
   const int classes = GENERATE(7, 1000);
   const double smoothing = GENERATE(0.0, 0.1);
   CAPTURE(name_of(c.backend), name_of(c.precision), classes, smoothing);

@@ -1,0 +1,267 @@
+// A NaN in an input, a weight, a running variance or a gradient reaches whatever PyTorch lets it
+// reach: a faulty GPU must not show a plausible loss.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "tests/catch.hpp"
+#include "tests/resnet/unit_rig.hpp"
+
+namespace shakedown {
+namespace {
+
+using test::layers_with;
+using test::random_values;
+using test::unit_cases;
+using test::UnitCase;
+using test::UnitRig;
+using test::Values;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::size_t nans(const Values& values) {
+  return static_cast<std::size_t>(
+      std::count_if(values.begin(), values.end(), [](double v) { return std::isnan(v); }));
+}
+
+/// random_values with a NaN at `place`.
+std::vector<float> with_nan(std::size_t count, std::uint64_t seed, std::size_t place) {
+  auto values = random_values(count, seed);
+  values.at(place) = kNan;
+  return values;
+}
+
+/// The first element that is positive, or is not.
+std::size_t first(const Values& values, bool positive) {
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](double v) { return (v > 0) == positive; });
+  REQUIRE(found != values.end());
+  return static_cast<std::size_t>(found - values.begin());
+}
+
+/// One float of device memory.
+void set_float(UnitRig& rig, float* at, float value) {
+  upload<float>(*rig.device, *rig.stream, at, std::span(&value, 1));
+  rig.stream->synchronize();
+}
+
+/// A 1x1 convolution of 64 channels into 128, whose NaNs are easy to count.
+struct ConvNormRig {
+  static constexpr std::size_t kChannels = 128;
+  UnitRig rig;
+  ActivationShape x_shape{2, 64, 6, 6};
+  NormedConv normed;
+  ActivationShape y_shape;
+  ConvNormSpec spec;
+  std::unique_ptr<Unit> unit;
+
+  explicit ConvNormRig(UnitCase c)
+      : rig(c, layers_with({"layer1.0", {layer()}, std::nullopt}), 10),
+        normed(rig.normed(layer(), x_shape)),
+        y_shape(normed.conv.y()),
+        spec{{0, 1},
+             normed,
+             rig.activation("x", x_shape),
+             rig.activation("y", y_shape),
+             rig.activation("dy", y_shape),
+             rig.activation("dx", x_shape)},
+        unit(rig.units->conv_norm(spec)) {
+    rig.bind(*unit);
+    rig.set_weights();
+  }
+  static ConvLayer layer() { return {"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1}; }
+
+  Values forward(Pass pass, const std::vector<float>& x) {
+    rig.set(spec.x, x_shape, x);
+    unit->forward(pass);
+    return rig.get(spec.y, y_shape);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a NaN goes through ConvNorm", "[units][nan]") {
+  const UnitCase c = GENERATE(from_range(unit_cases()));
+  CAPTURE(name_of(c.backend), name_of(c.precision));
+  ConvNormRig r(c);
+  const std::size_t count = r.x_shape.count();
+  const std::size_t pixels = r.y_shape.count() / ConvNormRig::kChannels;
+
+  SECTION("from the input") {
+    CHECK(nans(r.forward(Pass::evaluation, with_nan(count, 1, 7))) == ConvNormRig::kChannels);
+    const Values y = r.forward(Pass::training, with_nan(count, 1, 7));
+    CHECK(nans(y) == y.size());
+    r.rig.set(r.spec.dy, r.y_shape, random_values(r.y_shape.count(), 2));
+    r.unit->backward();
+    CHECK(nans(r.rig.gradient(r.normed.weight)) > 0);
+    CHECK(nans(r.rig.gradient(r.normed.gamma)) == ConvNormRig::kChannels);
+  }
+  SECTION("from the norm's weight") {
+    set_float(r.rig, r.rig.weights.vector(r.normed.gamma) + 3, kNan);
+    CHECK(nans(r.forward(Pass::evaluation, random_values(count, 1))) == pixels);
+    CHECK(nans(r.forward(Pass::training, random_values(count, 1))) == pixels);
+  }
+  SECTION("from a negative running variance") {
+    set_float(r.rig, r.rig.weights.running_variance(r.normed.statistics) + 3, -1.0F);
+    CHECK(nans(r.forward(Pass::evaluation, random_values(count, 1))) == pixels);
+  }
+  SECTION("from the gradient, where the ReLU passes it") {
+    const Values y = r.forward(Pass::training, random_values(count, 1));
+    const std::size_t dy_count = r.y_shape.count();
+    r.rig.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, false)));
+    r.unit->backward();
+    CHECK(nans(r.rig.gradient(r.normed.weight)) == 0);
+    r.rig.set(r.spec.dy, r.y_shape, with_nan(dy_count, 2, first(y, true)));
+    r.unit->backward();
+    CHECK(nans(r.rig.gradient(r.normed.weight)) == 64);  // of one filter
+    CHECK(nans(r.rig.gradient(r.normed.gamma)) == 1);
+    CHECK(nans(r.rig.gradient(r.normed.beta)) == 1);
+    CHECK(nans(r.rig.get(r.spec.dx, r.x_shape)) == count);
+  }
+}
+
+TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan]") {
+  const UnitCase c = GENERATE(from_range(unit_cases()));
+  const bool projected = GENERATE(false, true);
+  CAPTURE(name_of(c.backend), name_of(c.precision), projected);
+  const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1};
+  ResidualBlock block{"layer1.0", {layer}, std::nullopt};
+  if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 128, 1, 1};
+  UnitRig rig(c, layers_with(block), 10);
+  const ActivationShape x_shape{2, 64, 6, 6};
+  const NormedConv normed = rig.normed(layer, x_shape);
+  const ActivationShape y_shape = normed.conv.y();
+  const ActivationShape input_shape = projected ? x_shape : y_shape;
+  ConvNormAddSpec spec;
+  spec.when = {0, 1};
+  spec.layer = normed;
+  spec.x = rig.activation("x", x_shape);
+  spec.shortcut = rig.activation("input", input_shape);
+  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
+  spec.y = rig.activation("y", y_shape);
+  spec.dy.first = rig.activation("dy", y_shape);
+  spec.dx = rig.activation("dx", x_shape);
+  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
+  const auto unit = rig.units->conv_norm_add(spec);
+  rig.bind(*unit);
+  rig.set_weights();
+  const auto x = random_values(x_shape.count(), 1);
+  const auto input = random_values(input_shape.count(), 2);
+  const auto forward = [&](Pass pass, const std::vector<float>& from_x,
+                           const std::vector<float>& from_input) {
+    rig.set(spec.x, x_shape, from_x);
+    rig.set(spec.shortcut, input_shape, from_input);
+    unit->forward(pass);
+    return rig.get(spec.y, y_shape);
+  };
+
+  CHECK(nans(forward(Pass::evaluation, with_nan(x.size(), 1, 7), input)) == 128);
+  CHECK(nans(forward(Pass::training, with_nan(x.size(), 1, 7), input)) == y_shape.count());
+  const Values from_input = forward(Pass::training, x, with_nan(input.size(), 2, 7));
+  CHECK(nans(from_input) == (projected ? y_shape.count() : 1));
+  rig.set(spec.dy.first, y_shape, random_values(y_shape.count(), 3));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.weight)) == 0);  // the main path and dy are finite
+  if (projected) CHECK(nans(rig.gradient(spec.shortcut_layer->weight)) > 0);
+
+  const Values y = forward(Pass::training, x, input);
+  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.weight)) == 0);
+  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.weight)) == 64);
+  CHECK(nans(rig.get(spec.dx, x_shape)) == x_shape.count());
+  CHECK(nans(rig.get(spec.dshortcut, input_shape)) == (projected ? input_shape.count() : 1));
+}
+
+TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan]") {
+  const UnitCase c = GENERATE(from_range(unit_cases()));
+  CAPTURE(name_of(c.backend), name_of(c.precision));
+  const Layers layers = layers_with({"layer1.0", {}, std::nullopt});
+  UnitRig rig(c, layers, 10);
+  const ActivationShape image{2, rig.stem_channels, 32, 32};
+  const NormedConv normed = rig.normed(layers.stem, image);
+  const ActivationShape y_shape = pooled(normed.conv.y());
+  StemSpec spec{{0, 1}, normed, rig.activation("x", image), rig.activation("y", y_shape), {}};
+  spec.dy.first = rig.activation("dy", y_shape);
+  const auto unit = rig.units->stem(spec);
+  rig.bind(*unit);
+  rig.set_weights();
+  // where gamma is negative, the largest value comes from the smallest input
+  auto gamma = random_values(64, 9, 0.5, 1.5);
+  for (std::size_t k = 1; k < gamma.size(); k += 2) gamma[k] = -gamma[k];
+  upload<float>(*rig.device, *rig.stream, rig.weights.vector(normed.gamma), gamma);
+  const auto forward = [&](Pass pass, std::vector<float> x) {
+    const std::size_t plane = 32 * 32;
+    const auto channels = static_cast<std::size_t>(rig.stem_channels);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      if (i / plane % channels >= 3) x[i] = 0;  // padding
+    rig.set(spec.x, image, x);
+    unit->forward(pass);
+    return rig.get(spec.y, y_shape);
+  };
+
+  // pixel (16, 16) is in the 4 x 4 outputs 7..10 of the convolution, which are in the 3 x 3 windows
+  // 4..5, of which it leaves out none
+  const std::size_t middle = 16 * 32 + 16;
+  const Values evaluated = forward(Pass::evaluation, with_nan(image.count(), 1, middle));
+  CHECK(nans(evaluated) % 64 == 0);
+  CHECK(nans(evaluated) / 64 >= 4);
+  CHECK(nans(evaluated) / 64 <= 9);
+  CHECK(nans(forward(Pass::training, with_nan(image.count(), 1, middle))) == y_shape.count());
+  rig.set(spec.dy.first, y_shape, random_values(y_shape.count(), 3));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.gamma)) == 64);
+
+  const Values y = forward(Pass::training, random_values(image.count(), 1));
+  CHECK(nans(y) == 0);
+  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.weight)) == 0);
+  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
+  unit->backward();
+  CHECK(nans(rig.gradient(normed.weight)) == 3 * 49);
+  CHECK(nans(rig.gradient(normed.beta)) == 1);
+}
+
+TEST_CASE("a NaN goes through the head into the loss", "[units][nan]") {
+  const UnitCase c = GENERATE(from_range(unit_cases()));
+  CAPTURE(name_of(c.backend), name_of(c.precision));
+  constexpr int kClasses = 7;
+  UnitRig rig(c, layers_with({"layer1.0", {}, std::nullopt}), kClasses);
+  const ActivationShape shape{3, 64, 3, 3};
+  HeadSpec spec;
+  spec.when = {0, 1};
+  spec.x_shape = shape;
+  spec.classes = kClasses;
+  spec.weight = rig.table.parameter("fc.weight");
+  spec.bias = rig.table.parameter("fc.bias");
+  spec.x = rig.activation("x", shape);
+  spec.logits = rig.plan.reserve("logits", 3 * kClasses * sizeof(float), 0, 1);
+  spec.labels = rig.plan.reserve("labels", 3 * sizeof(std::int32_t), 0, 1);
+  spec.dx = rig.activation("dx", shape);
+  spec.metrics = static_cast<HeadMetrics*>(rig.metrics.data());
+  spec.scalars = static_cast<const StepScalars*>(rig.scalars.data());
+  const auto unit = rig.units->head(spec);
+  rig.bind(*unit);
+  rig.set_weights();
+  upload<std::int32_t>(*rig.device, *rig.stream, spec.labels->data(), std::vector{0, 6, 2});
+  const auto loss = [&](const std::vector<float>& x) {
+    rig.set(spec.x, shape, x);
+    unit->forward(Pass::training);
+    unit->backward();
+    return download<HeadMetrics>(*rig.device, *rig.stream, rig.metrics.data(), 1)
+        .front()
+        .step.loss_sum;
+  };
+  CHECK(std::isfinite(loss(random_values(shape.count(), 1))));
+  CHECK(std::isnan(loss(with_nan(shape.count(), 1, shape.count() / 2))));
+  CHECK(nans(rig.gradient(spec.weight)) > 0);
+  CHECK(nans(rig.gradient(spec.bias)) == kClasses);
+  CHECK(nans(rig.get(spec.dx, shape)) == 64 * 3 * 3);  // of its own sample
+  set_float(rig, rig.weights.vector(spec.bias) + 3, kNan);
+  CHECK(std::isnan(loss(random_values(shape.count(), 1))));
+}
+
+}  // namespace shakedown
