@@ -50,7 +50,8 @@ SHAKEDOWN_HOST_DEVICE inline void finish_step(StepScalars& s, bool dynamic_scale
     ++s.updates;
     ++s.since_rescale;
     if (dynamic_scale && s.since_rescale >= kGrowthInterval) {
-      s.loss_scale *= 2.0F;
+      const float grown = s.loss_scale * 2.0F;
+      if (grown < INFINITY) s.loss_scale = grown;  // as PyTorch's GradScaler
       s.since_rescale = 0;
     }
   } else {

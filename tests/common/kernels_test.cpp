@@ -240,8 +240,24 @@ TEST_CASE("the loss scale halves on a skip and doubles after 2000 steps", "[kern
   CHECK(scalars.skipped == 1);
   CHECK(scalars.updates == 2);
   CHECK(scalars.finite == 1);
+  scalars.loss_scale = 0x1p127F;  // the next power of two is infinity
+  scalars.since_rescale = 1999;
+  rig.set(scalars);
+  rig.kernels.finish_update(rig.on_device(), true, *rig.stream);
+  CHECK(rig.get().loss_scale == 0x1p127F);
   rig.kernels.set_learning_rate(rig.on_device(), 0.125F, *rig.stream);
   CHECK(rig.get().learning_rate == 0.125F);
+}
+
+// Not run but by tests/gpu/run, which sees by it that compute-sanitizer looks at these kernels.
+TEST_CASE("a kernel writes past its buffer", "[.overrun]") {
+  for (BackendKind kind : test::backends()) {
+    if (kind != BackendKind::gpu) continue;
+    Rig rig(kind);
+    const Buffer four(*rig.device, 4 * sizeof(float));
+    rig.kernels.fill({four.data(), 64, DataType::float32, Place::device}, 1, *rig.stream);
+    rig.stream->synchronize();
+  }
 }
 
 TEST_CASE("a link is busy for what is needed, each way on its own", "[kernels]") {
