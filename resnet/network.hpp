@@ -45,6 +45,12 @@ struct NetworkSettings {
 /// Of what was asked for.
 Tuning tuning_of(const ModelOptions& options);
 
+/// What loading a file of weights has to say; empty: nothing.
+struct LoadRemarks {
+  std::string seeded;   // why the classifier is not the file's
+  std::string ignored;  // tensors that the network does not have
+};
+
 class Network {
  public:
   /// Builds the units and plans the memory; activations are allocated by allocate(). `scalars` is
@@ -82,9 +88,9 @@ class Network {
   /// He initialisation as torchvision's, from a seed. Waits.
   void initialise(std::uint64_t seed);
   /// Takes weights and running statistics by torchvision's names. A classifier for another number
-  /// of classes is left as it is, and named in the returned remark. Throws UsageError naming
-  /// `file` and the tensor that is missing or has another shape.
-  std::string load(const std::vector<Tensor>& tensors, const std::string& file);
+  /// of classes is left as it is. Throws UsageError naming `file` and the tensor that is missing,
+  /// has another shape or holds integers.
+  LoadRemarks load(const std::vector<Tensor>& tensors, const std::string& file);
   /// Weights and running statistics in torchvision's order, names and layout. Waits.
   std::vector<Tensor> state() const;
 
@@ -93,7 +99,7 @@ class Network {
   std::vector<float> seeded(std::uint64_t seed) const;
   void reset_statistics();
   /// load() into `master`.
-  std::string take(const std::vector<Tensor>& tensors, const std::string& file,
+  LoadRemarks take(const std::vector<Tensor>& tensors, const std::string& file,
                    std::vector<float>& master);
   /// Keeps what is held here. Waits.
   void set_weights(const std::vector<float>& master);

@@ -43,6 +43,51 @@ std::vector<float> initial_values(const Parameter& p, int features, Random rando
   return values;
 }
 
+/// A file's tensors by name, and which of them were asked for.
+class NamedTensors {
+ public:
+  NamedTensors(const std::vector<Tensor>& tensors, std::string file, std::string network)
+      : file_(std::move(file)), network_(std::move(network)) {
+    for (const Tensor& tensor : tensors) rest_[tensor.name] = &tensor;
+  }
+
+  /// Null where there is none.
+  const Tensor* find(const std::string& name) {
+    const auto found = rest_.find(name);
+    if (found == rest_.end()) return nullptr;
+    const Tensor* tensor = found->second;
+    rest_.erase(found);
+    return tensor;
+  }
+
+  const Tensor& floating_point(const std::string& name) {
+    const Tensor* tensor = find(name);
+    if (tensor == nullptr)
+      throw UsageError(fmt::format("{}: no tensor {}, which {} has", file_, name, network_));
+    if (tensor->is_integer)
+      throw UsageError(fmt::format("{}: tensor {} holds integers, {} needs floating-point numbers",
+                                   file_, name, network_));
+    return *tensor;
+  }
+
+  /// Names those that were never asked for; empty where there are none.
+  std::string ignored() const {
+    constexpr std::size_t kNamed = 3;
+    if (rest_.empty()) return "";
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : rest_)
+      if (names.size() < kNamed) names.push_back(quoted(name));
+    return fmt::format("{}: {} tensor{} that {} does not have, ignored: {}{}", file_, rest_.size(),
+                       rest_.size() == 1 ? "" : "s", network_, fmt::join(names, ", "),
+                       rest_.size() > kNamed ? ", ..." : "");
+  }
+
+ private:
+  std::string file_;
+  std::string network_;
+  std::map<std::string, const Tensor*> rest_;
+};
+
 }  // namespace
 
 void Network::set_weights(const std::vector<float>& master) {
@@ -82,34 +127,26 @@ void Network::reset_statistics() {
   batches_tracked_ = 0;
 }
 
-std::string Network::load(const std::vector<Tensor>& tensors, const std::string& file) {
+LoadRemarks Network::load(const std::vector<Tensor>& tensors, const std::string& file) {
   auto master = whole_master();
-  std::string remark = take(tensors, file, master);
+  LoadRemarks remarks = take(tensors, file, master);
   set_weights(master);
-  return remark;
+  return remarks;
 }
 
-std::string Network::take(const std::vector<Tensor>& tensors, const std::string& file,
+LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string& file,
                           std::vector<float>& master) {
-  std::map<std::string, const Tensor*> by_name;
-  for (const Tensor& tensor : tensors) by_name[tensor.name] = &tensor;
-  auto find = [&](const std::string& name) -> const Tensor& {
-    const auto found = by_name.find(name);
-    if (found == by_name.end())
-      throw UsageError(
-          fmt::format("{}: no tensor {}, which {} has", file, name, settings_.architecture.name));
-    return *found->second;
-  };
-
-  std::string remark;
+  NamedTensors named(tensors, file, settings_.architecture.name);
+  LoadRemarks remarks;
   for (const Parameter& p : table_.parameters()) {
-    const Tensor& tensor = find(p.name);
+    const Tensor& tensor = named.floating_point(p.name);
     if (tensor.shape == p.shape) {
       units_->pack_parameter(p, tensor.values, stored_part(master, p));
     } else if (p.name.rfind("fc.", 0) == 0 && tensor.shape.size() == p.shape.size() &&
                tensor.shape.back() == (p.shape.size() == 2 ? p.shape.back() : tensor.shape[0])) {
-      remark = fmt::format("{}: its classifier is for {} classes, this network's for {}: seeded",
-                           file, tensor.shape[0], p.shape[0]);
+      remarks.seeded =
+          fmt::format("{}: its classifier is for {} classes, this network's for {}: seeded", file,
+                      tensor.shape[0], p.shape[0]);
     } else {
       throw UsageError(fmt::format("{}: tensor {} has shape {}, {} needs {}", file, p.name,
                                    text_of(tensor.shape), settings_.architecture.name,
@@ -119,23 +156,25 @@ std::string Network::take(const std::vector<Tensor>& tensors, const std::string&
 
   std::vector<float> statistics(table_.statistics_count());
   for (const RunningStatistics& s : table_.statistics()) {
-    const Tensor& mean = find(s.name + ".running_mean");
-    const Tensor& variance = find(s.name + ".running_var");
+    const Tensor& mean = named.floating_point(s.name + ".running_mean");
+    const Tensor& variance = named.floating_point(s.name + ".running_var");
     for (const Tensor* tensor : {&mean, &variance})
       if (tensor->values.size() != s.channels)
         throw UsageError(fmt::format("{}: tensor {} has {} elements, not {}", file, tensor->name,
                                      tensor->values.size(), s.channels));
+    const Tensor* tracked = named.find(s.name + ".num_batches_tracked");
+    if (tracked != nullptr && (!tracked->is_integer || tracked->values.size() != 1))
+      throw UsageError(fmt::format("{}: tensor {} is not one integer", file, tracked->name));
+    if (&s == &table_.statistics().front())
+      batches_tracked_ = tracked == nullptr ? 0 : static_cast<std::int64_t>(tracked->values[0]);
     const auto to = statistics.begin() + static_cast<std::ptrdiff_t>(s.offset);
     std::copy(mean.values.begin(), mean.values.end(), to);
     std::copy(variance.values.begin(), variance.values.end(),
               to + static_cast<std::ptrdiff_t>(s.channels));
   }
   upload<float>(device_, stream_, weights_.statistics().data, statistics);
-  const auto tracked = by_name.find("bn1.num_batches_tracked");
-  batches_tracked_ = tracked == by_name.end() || tracked->second->values.empty()
-                         ? 0
-                         : static_cast<std::int64_t>(tracked->second->values[0]);
-  return remark;
+  remarks.ignored = named.ignored();
+  return remarks;
 }
 
 std::vector<Tensor> Network::unpack(const std::vector<float>& flat) const {

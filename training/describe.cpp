@@ -118,7 +118,9 @@ std::string headline(const Engine& engine, const Backend& backend, const std::st
 
 std::string text_of_start(const Engine& engine) {
   const Fused fused = engine.network().fused();
-  std::string text = engine.load_remark();
+  const LoadRemarks& remarks = engine.load_remarks();
+  std::string text = remarks.seeded;
+  if (!remarks.ignored.empty()) text += (text.empty() ? "" : "\n") + remarks.ignored;
   if (fused.norms == 0 || !engine.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
   text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,

@@ -83,7 +83,7 @@ void Engine::restart() {
   std::vector<float> loaded;
   if (const std::string& file = settings_.weights_file; !file.empty()) {
     loaded = seeded_;
-    load_remark_ = network_.take(read_safetensors(file), file, loaded);
+    load_remarks_ = network_.take(read_safetensors(file), file, loaded);
   }
   optimizer_.reset();
   StepScalars scalars;

@@ -103,8 +103,8 @@ class Engine {
   }
   int first_computing() const { return strategy_entry().computes(0) ? 0 : 1; }
   const EngineSettings& settings() const { return settings_; }
-  /// What starting from `weights_file` had to say, for people.
-  const std::string& load_remark() const { return load_remark_; }
+  /// Of starting from `weights_file`.
+  const LoadRemarks& load_remarks() const { return load_remarks_; }
   StepScalars read_scalars();
   /// Of the optimiser, and of the sum over micro-batches.
   std::size_t state_bytes() const { return optimizer_.bytes() + sum_.bytes(); }
@@ -147,7 +147,7 @@ class Engine {
   // Of the blocks, for profilers.
   std::vector<std::string> forward_names_, backward_names_;
   std::vector<float> seeded_;  // the first weights: they take long to draw
-  std::string load_remark_;
+  LoadRemarks load_remarks_;
 };
 
 /// Loss scale that float16 training starts with; it adapts.

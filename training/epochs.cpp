@@ -74,8 +74,8 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
 void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
                   BatchSource* validation, const EpochSettings& settings, const Json& identity,
                   const MpiSession& session, Record& record) {
-  if (settings.epochs == 0 && !engine.load_remark().empty())
-    throw UsageError("--epochs 0 evaluates: " + engine.load_remark());
+  if (settings.epochs == 0 && !engine.load_remarks().seeded.empty())
+    throw UsageError("--epochs 0 evaluates: " + engine.load_remarks().seeded);
   const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
   const long updates = batches_per_epoch / engine.settings().accumulate;
   if (settings.epochs > 0 && updates == 0)

@@ -192,7 +192,9 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
 
   Network second(settings, *device, *stream, on_device);
   second.initialise(4);
-  CHECK(second.load(tensors, file).empty());
+  const LoadRemarks none = second.load(tensors, file);
+  CHECK(none.seeded.empty());
+  CHECK(none.ignored.empty());
   const auto a = first.state();
   const auto b = second.state();
   REQUIRE(a.size() == b.size());
@@ -211,9 +213,26 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   settings.classes = 7;
   Network other(settings, *device, *stream, on_device);
   other.initialise(5);
-  CHECK_THAT(other.load(tensors, file),
+  CHECK_THAT(other.load(tensors, file).seeded,
              ContainsSubstring("for 5 classes") && ContainsSubstring("seeded"));
   CHECK(other.state()[3].values == w);
+
+  auto changed = tensors;
+  changed.push_back({"fc.extra\n", {1}, {1.0F}});
+  std::erase_if(changed, [](const Tensor& t) { return t.name == "bn1.num_batches_tracked"; });
+  CHECK_THAT(second.load(changed, file).ignored,
+             ContainsSubstring("1 tensor that resnet18 does not have") &&
+                 ContainsSubstring(R"("fc.extra\n")"));
+  const auto refused = [&](const std::string& name, const char* why) {
+    changed = tensors;
+    for (Tensor& tensor : changed)
+      if (tensor.name == name) tensor.is_integer = !tensor.is_integer;
+    CHECK_THROWS_WITH(second.load(changed, file),
+                      ContainsSubstring(name) && ContainsSubstring(why));
+  };
+  refused("bn1.weight", "integers");
+  refused("bn1.running_var", "integers");
+  refused("layer1.0.bn2.num_batches_tracked", "not one integer");
 
   settings.architecture = find_architecture("resnet34");
   Network deeper(settings, *device, *stream, on_device);
