@@ -1,4 +1,5 @@
-// What a device does at most, measured on the spot: what calls and layers are held against.
+// The rates that a device reaches with random data, measured on the spot: what calls and layers are
+// compared with. Activations with many zeros draw less power: a call may exceed the matrix rate.
 #pragma once
 
 #include <cstddef>

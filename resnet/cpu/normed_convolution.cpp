@@ -94,12 +94,12 @@ void NormedConvolution::bind_forward() {
   normalise_training_ = {
       dnnl::batch_normalization_forward(norm_training_),
       {{DNNL_ARG_SRC, z},
-      {DNNL_ARG_DST, out},
-      {DNNL_ARG_SCALE, gamma},
-      {DNNL_ARG_SHIFT, beta},
-      {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
-      {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
-      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}}};
+       {DNNL_ARG_DST, out},
+       {DNNL_ARG_SCALE, gamma},
+       {DNNL_ARG_SHIFT, beta},
+       {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
+       {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
+       {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}}};
   normalise_evaluation_ = {
       dnnl::batch_normalization_forward(norm_evaluation_),
       {{DNNL_ARG_SRC, z},

@@ -102,8 +102,8 @@ NormForward norm_forward(const dnnl::engine& engine, const Desc& x, NormMode mod
   const bool training = mode == NormMode::training;
   const auto kind =
       training ? dnnl::prop_kind::forward_training : dnnl::prop_kind::forward_inference;
-  const auto flags =
-      training ? scale_and_shift() : scale_and_shift() | dnnl::normalization_flags::use_global_stats;
+  const auto flags = training ? scale_and_shift()
+                              : scale_and_shift() | dnnl::normalization_flags::use_global_stats;
 #if DNNL_VERSION_MAJOR >= 3
   const std::tuple arguments(kind, x, x, kNormEpsilon, flags);
 #else

@@ -53,8 +53,8 @@ inline float relu(float x) { return x <= 0 ? 0.0F : x; }
 class NormedConvolution {
  public:
   /// `x_desc` is x's layout; `dx` may be null: the gradient of x is not needed.
-  NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
-                    const Desc& x_desc, const Slot* x, const Slot* out, const Slot* dx);
+  NormedConvolution(Shared& shared, const NormedConv& layer, Moments when, const Desc& x_desc,
+                    const Slot* x, const Slot* out, const Slot* dx);
 
   void bind();
   void forward(Pass pass);

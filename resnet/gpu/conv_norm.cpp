@@ -30,9 +30,11 @@ class GpuConvNorm final : public Unit, public FirstPass {
 
   std::string name() const override { return "inner norm"; }
 
-  bool joins(const ConvShape& conv, bool through_norm) const override {
+  bool can_fuse(const ConvShape& conv, bool through_norm) const override {
     return through_norm && has_normalise_conv_relu_backward(shared_.type, conv.k, conv.x.c);
   }
+
+  void randomise_inputs() const override { convolution_->randomise_z(); }
 
   void run() override {
     log("normalise_relu_backward", 2, [&] {

@@ -48,9 +48,16 @@ class GpuConvNormAdd final : public Unit, public FirstPass {
     return projection_ ? "end of a block with projection" : "end of a block";
   }
 
-  bool joins(const ConvShape& conv, bool through_norm) const override {
+  bool can_fuse(const ConvShape& conv, bool through_norm) const override {
     return spec_.dy.second != nullptr && !through_norm &&
            has_conv_add_relu_backward(shared_.type, conv.k, conv.x.c);
+  }
+
+  void randomise_inputs() const override {
+    shared_.randomise(*spec_.dy.second, shared_.type);
+    shared_.randomise(*mask_, shared_.type);  // bits, half of which are set
+    main_->randomise_z();
+    if (projection_) projection_->randomise_z();
   }
 
   void run() override {

@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "common/identity.hpp"
 #include "resnet/gpu/units.hpp"
+#include "resnet/verdict.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -19,17 +23,18 @@ const char* work_name(ConvKind kind) {
   return "";
 }
 
-constexpr const char* kTogether = "together";
-constexpr const char* kApart = "apart";
+constexpr const char* kFused = "fused";
+constexpr const char* kUnfused = "unfused";
+constexpr int kRounds = 9;  // of a fused kernel and several, interleaved
 
-/// Without the ones that ask for a lot of workspace, as long as there are others.
-void drop_hungry(ConvPlans& plans, std::size_t limit) {
+/// Those with a large workspace, unless there are no others.
+void drop_large_workspaces(ConvPlans& plans, std::size_t limit) {
   const auto by_workspace = [](const auto& a, const auto& b) {
     return a->workspace_bytes() < b->workspace_bytes();
   };
-  const auto leanest = *std::min_element(plans.begin(), plans.end(), by_workspace);
+  const auto smallest = *std::min_element(plans.begin(), plans.end(), by_workspace);
   std::erase_if(
-      plans, [&](const auto& plan) { return plan->workspace_bytes() > limit && plan != leanest; });
+      plans, [&](const auto& plan) { return plan->workspace_bytes() > limit && plan != smallest; });
 }
 
 }  // namespace
@@ -43,7 +48,9 @@ Shared::Shared(const UnitContext& context)
       cache(context.tuning.autotune && !context.tuning.deterministic ? context.tuning.cache : "",
             fmt::format("{}, cuDNN {}, CUDA {}", context.device.identity().model, cudnnGetVersion(),
                         CUDART_VERSION),
-            git_revision()) {}
+            git_revision()),
+      start_(context.device.make_event()),
+      end_(context.device.make_event()) {}
 
 ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   const auto [entry, fresh] =
@@ -61,7 +68,7 @@ ConvChoice& Shared::choice(ConvKind kind, const ConvShape& c) {
   }
   if (choice.candidates.empty()) choice.candidates = plan_convolution(dnn.get, query);
   if (choice.candidates.empty()) return choice;
-  drop_hungry(choice.candidates, context.device.memory().total_bytes / kWorkspaceShare);
+  drop_large_workspaces(choice.candidates, context.device.memory().total_bytes / kWorkspaceShare);
   // timings differ from run to run, and another algorithm rounds otherwise
   if (!times) choice.candidates.resize(1);
   if (choice.candidates.size() == 1) choice.chosen = 0;
@@ -84,11 +91,54 @@ bool Shared::may_fuse(Fusion form, const std::string& key) const {
 std::optional<bool> Shared::verdict(const std::string& key) const {
   const auto known = cache.find(key);
   if (!known) return std::nullopt;
-  return *known == kTogether;
+  return *known == kFused;
 }
 
-void Shared::keep_verdict(const std::string& key, bool together) {
-  cache.keep(key, together ? kTogether : kApart);
+void Shared::keep_verdict(const std::string& key, bool fused) {
+  cache.keep(key, fused ? kFused : kUnfused);
+}
+
+bool Shared::fuses(const std::string& key, const std::function<void()>& randomise_inputs,
+                   const std::function<void()>& fused, const std::function<void()>& unfused) {
+  if (context.tuning.fusion != Fusion::automatic) return true;
+  if (const std::optional<bool> known = verdict(key)) return *known;
+  randomise_inputs();
+  fused();  // the first run of each loads its kernels
+  unfused();
+  std::vector<double> fused_ms;
+  std::vector<double> unfused_ms;
+  for (int round = 0; round < kRounds; ++round) {
+    // each is first as often: the first finds the caches as the other left them
+    if (round % 2 == 0) fused_ms.push_back(time_once(fused));
+    unfused_ms.push_back(time_once(unfused));
+    if (round % 2 != 0) fused_ms.push_back(time_once(fused));
+  }
+  const bool preferred = prefers_fused(fused_ms, unfused_ms);
+  keep_verdict(key, preferred);
+  return preferred;
+}
+
+double Shared::time_once(const std::function<void()>& body) {
+  constexpr double kShortestPause_us = 100;
+  constexpr double kLongestPause_us = 6400;
+  double pause_us = kShortestPause_us;
+  while (true) {
+    pause(pause_us, stream);
+    start_->record(context.stream);
+    body();
+    end_->record(context.stream);
+    // else the stream waited for the host, which may serve several ranks
+    const bool all_enqueued_before = !start_->done();
+    end_->synchronize();
+    if (all_enqueued_before || pause_us >= kLongestPause_us)
+      return end_->milliseconds_since(*start_);
+    pause_us *= 4;
+  }
+}
+
+double Shared::time(const std::function<void()>& body) {
+  body();  // the first run loads the kernels
+  return std::min({time_once(body), time_once(body), time_once(body)});
 }
 
 Convolution::Convolution(Shared& shared, ConvKind kind, const NormedConv& layer)
@@ -123,6 +173,8 @@ void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
   // zeros would run faster than data do
   if (kind_ != ConvKind::backward_data)
     randomise(buffers.x, conv_.x.count(), shared_.type, shared_.stream);
+  if (kind_ != ConvKind::backward_weights)
+    randomise(buffers.w, conv_.weight_count(), shared_.type, shared_.stream);
   if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
     randomise(buffers.y, conv_.y().count(), shared_.type, shared_.stream);
 

@@ -28,28 +28,20 @@ __global__ void average_pool_kernel(const T* x, T* features, int groups, int pix
   out.store(features + i * V);
 }
 
+/// A thread writes one feature vector's gradient to every gridDim.y-th pixel.
 template <class T>
-struct AveragePoolBackward {
-  static constexpr unsigned kVectors = 4;
-  static constexpr int kBlocks = 3;
-  static constexpr int V = vector_width<T>;
-  using Loaded = Pack<T>;
-  const T* dfeatures;
-  T* dx;
-  unsigned groups;
-  unsigned pixels;
-
-  __device__ Loaded load(unsigned i) const {
-    return Pack<T>::load(dfeatures + (i / groups / pixels * groups + i % groups) * V);
-  }
-  __device__ void begin(unsigned) {}
-  __device__ void store(std::size_t i, Loaded d) const {
+__global__ void average_pool_backward_kernel(const T* dfeatures, T* dx, unsigned groups,
+                                             unsigned pixels, std::size_t vectors) {
+  constexpr int V = vector_width<T>;
+  const std::size_t i = static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= vectors) return;
+  auto d = Pack<T>::load(dfeatures + i * V);
 #pragma unroll
-    for (int v = 0; v < V; ++v)
-      d.x[v] = from_float<T>(to_float(d.x[v]) / static_cast<float>(pixels));
-    d.store(dx + i * V);
-  }
-};
+  for (int v = 0; v < V; ++v) d.x[v] = from_float<T>(to_float(d.x[v]) / static_cast<float>(pixels));
+  const std::size_t first = i / groups * pixels * groups + i % groups;
+  for (unsigned p = blockIdx.y; p < pixels; p += gridDim.y)
+    d.store(dx + (first + std::size_t{p} * groups) * V);
+}
 
 /// Reduces one value a thread over the block; every thread gets the result. `shared` holds 32.
 template <class Value, class Combine>
@@ -154,16 +146,15 @@ __global__ void __launch_bounds__(kThreads)
   metrics->total.samples += counted;
 }
 
+/// The logits' gradients of a class are the parts of its bias's.
 template <class T>
-__global__ void bias_gradient_kernel(const T* dlogits, int n, int classes, T* dbias) {
-  const int k = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (k >= classes) return;
-  float sum = 0;
-  for (int i = 0; i < n; ++i)
-    sum += to_float(dlogits[static_cast<std::size_t>(i) * static_cast<unsigned>(classes) +
-                            static_cast<unsigned>(k)]);
-  dbias[k] = from_float<T>(sum);
-}
+struct StoreSum {
+  T* to;
+
+  __device__ void operator()(int k, const double (&sums)[1]) const {
+    to[k] = from_float<T>(static_cast<float>(sums[0]));
+  }
+};
 
 }  // namespace
 
@@ -182,12 +173,17 @@ void average_pool(const void* x, void* features, const ActivationShape& shape, D
 
 void average_pool_backward(const void* dfeatures, void* dx, const ActivationShape& shape,
                            DataType type, cudaStream_t stream) {
+  constexpr unsigned kPixelsAtOnce = 8;  // blocks below one another: enough for a small batch
   with_type(type, [&]<class T>(T) {
-    elementwise<T>(AveragePoolBackward<T>{static_cast<const T*>(dfeatures), static_cast<T*>(dx),
-                                          static_cast<unsigned>(shape.c / vector_width<T>),
-                                          static_cast<unsigned>(shape.h * shape.w)},
-                   shape, stream);
+    const auto groups = static_cast<unsigned>(shape.c / vector_width<T>);
+    const auto pixels = static_cast<unsigned>(shape.h * shape.w);
+    const std::size_t vectors = static_cast<std::size_t>(shape.n) * groups;
+    const dim3 blocks(static_cast<unsigned>((vectors + kThreads - 1) / kThreads),
+                      std::min(pixels, kPixelsAtOnce));
+    average_pool_backward_kernel<<<blocks, kThreads, 0, stream>>>(
+        static_cast<const T*>(dfeatures), static_cast<T*>(dx), groups, pixels, vectors);
   });
+  CHECK_LAUNCH();
 }
 
 void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t* labels, int n,
@@ -206,11 +202,9 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
 void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
                    cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    bias_gradient_kernel<<<static_cast<unsigned>((classes + kThreads - 1) / kThreads), kThreads, 0,
-                           stream>>>(static_cast<const T*>(dlogits), n, classes,
-                                     static_cast<T*>(dbias));
+    finish_parts<1>(StoreSum<T>{static_cast<T*>(dbias)}, static_cast<const T*>(dlogits), n, classes,
+                    stream);
   });
-  CHECK_LAUNCH();
 }
 
 }  // namespace shakedown::gpu

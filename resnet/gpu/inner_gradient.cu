@@ -151,9 +151,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
         for (int v = 0; v < 4; ++v) {
           T& out = inner[part].x[half + v];
           const float value = to_float(out);
-          out = from_float<T>(relu_passes(value * scale.x[v] + shift.x[v])
-                                  ? product.at(part, half + v)
-                                  : 0.0F);
+          out = from_float<T>(
+              relu_passes(value * scale.x[v] + shift.x[v]) ? product.at(part, half + v) : 0.0F);
           const float gradient = to_float(out);
           sums[0][half + v] += gradient;
           sums[1][half + v] += gradient * (value - mean.x[v]);

@@ -32,8 +32,7 @@ struct ReluSums {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float value = to_float(in.x.x[v]);
-      const float gradient =
-          relu_passes(value * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
+      const float gradient = relu_passes(value * scale[v] + shift[v]) ? to_float(in.d.x[v]) : 0.0F;
       sums[0][v] += gradient;
       sums[1][v] += gradient * (value - mean[v]);
     }
@@ -185,7 +184,7 @@ void finish_normalise_relu_backward(const float* parts, int count, const NormPar
                                     const NormVectors& norm, const ActivationShape& shape,
                                     DataType type, cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    finish_parts<2>(FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)}, parts, count,
+    finish_parts<2>(FinishNormGradient<T>{parameters, norm, share_of_element(shape)}, parts, count,
                     shape.c, stream);
   });
 }
@@ -221,7 +220,7 @@ int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, co
 void finish_add_relu_backward(const float* parts, int count, const AddedNorm& main,
                               const AddedNorm* shortcut, const ActivationShape& shape,
                               DataType type, cudaStream_t stream) {
-  const float share = 1 / count_of(shape);
+  const float share = share_of_element(shape);
   with_type(type, [&]<class T>(T) {
     if (shortcut == nullptr)
       finish_parts<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, parts, count,

@@ -49,8 +49,8 @@ struct Count {
   float unbiased;  // variance over the one that divides by the count
 
   static Count of(const ActivationShape& shape) {
-    const float count = count_of(shape);
-    return {1.0 / count, count / (count - 1)};
+    const double count = count_of(shape);
+    return {1 / count, static_cast<float>(count / (count - 1))};
   }
 };
 
@@ -166,7 +166,7 @@ struct NormaliseAddRelu {
 
 std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums) {
   const auto width = static_cast<int>(16 / size_of(type));
-  const ReductionShape cut(static_cast<unsigned>(shape.count() / static_cast<unsigned>(shape.c)),
+  const ReductionShape cut(shape.count() / static_cast<std::size_t>(shape.c),
                            static_cast<unsigned>(shape.c / width));
   return static_cast<std::size_t>(cut.chunks) * static_cast<std::size_t>(sums) *
          static_cast<std::size_t>(shape.c);

@@ -43,7 +43,7 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
   if (dx != nullptr) backward_data_.emplace(shared, ConvKind::backward_data, layer);
   FirstPass* const pass = shared.first_pass(dx);
   if (pass != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
-      pass->joins(layer.conv, dnormed != nullptr)) {
+      pass->can_fuse(layer.conv, dnormed != nullptr)) {
     ++shared.fused.passes;
     if (shared.may_fuse(Fusion::gradients, key_of(*pass, shared, layer.conv))) {
       first_pass_ = pass;
@@ -92,8 +92,12 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
   NormParameters norm = parameters();
   norm.running_mean = vectors().grad_a;  // the true ones stay as they are
   norm.running_variance = vectors().grad_b;
+  const auto randomise_inputs = [&] {
+    randomise(buffers.x, layer_.conv.x.count(), shared_.type, shared_.stream);
+    randomise_weights();
+  };
   takes_sums_ = shared_.fuses(
-      key_of_sums(shared_, layer_.conv), [&] { forward_normed(true, norm); },
+      key_of_sums(shared_, layer_.conv), randomise_inputs, [&] { forward_normed(true, norm); },
       [&] { forward_normed(false, norm); });
   if (takes_sums_) ++shared_.fused.statistics;
 }
@@ -101,11 +105,28 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
 /// Does the first pass over dx while that is computed where that is faster than afterwards.
 void NormedConvolution::bind_first_pass() {
   if (takes_first_pass_) --shared_.fused.gradients;  // bound again
-  takes_first_pass_ =
-      first_pass_ != nullptr && shared_.fuses(
-                                    key_of(*first_pass_, shared_, layer_.conv),
-                                    [&] { backward_at_once(); }, [&] { backward_apart(); });
+  takes_first_pass_ = false;
+  if (first_pass_ == nullptr) return;
+  const auto randomise_inputs = [&] {
+    shared_.randomise(dnormed_ != nullptr ? *dnormed_ : *dz_, shared_.type);
+    randomise_z();
+    randomise_weights();
+    first_pass_->randomise_inputs();
+  };
+  takes_first_pass_ = shared_.fuses(
+      key_of(*first_pass_, shared_, layer_.conv), randomise_inputs, [&] { backward_fused(); },
+      [&] { backward_unfused(); });
   if (takes_first_pass_) ++shared_.fused.gradients;
+}
+
+void NormedConvolution::randomise_z() const {
+  shared_.randomise(*z_, shared_.type);
+  shared_.randomise(*vectors_, DataType::float32);
+}
+
+void NormedConvolution::randomise_weights() const {
+  randomise(shared_.context.weights.compute(layer_.weight), layer_.conv.weight_count(),
+            shared_.type, shared_.stream);
 }
 
 NormParameters NormedConvolution::parameters() const {
@@ -143,13 +164,13 @@ void NormedConvolution::forward(Pass pass) {
 
 void NormedConvolution::backward() {
   if (takes_first_pass_)
-    backward_at_once();
+    backward_fused();
   else
-    backward_apart();
+    backward_unfused();
   backward_weights_.run();
 }
 
-void NormedConvolution::backward_at_once() const {
+void NormedConvolution::backward_fused() const {
   GradientProduct product{dz_->data(), shared_.context.weights.compute(layer_.weight),
                           layer_.conv.k};
   NormGradient from{};
@@ -160,7 +181,7 @@ void NormedConvolution::backward_at_once() const {
   first_pass_->run(product, backward_data_->work());
 }
 
-void NormedConvolution::backward_apart() const {
+void NormedConvolution::backward_unfused() const {
   if (dnormed_ != nullptr)
     shared_.run("normalise_apply", weight(), 3 * bytes(), [&] {
       normalise_apply(dnormed_->data(), z(), vectors(), dz_->data(), shape(), shared_.type,

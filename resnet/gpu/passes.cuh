@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "common/gpu/check.hpp"
 #include "common/gpu/vector.cuh"
@@ -18,8 +19,11 @@ template <class T>
 using Pack = Vector<T, vector_width<T>>;
 
 /// Elements of a channel.
-inline float count_of(const ActivationShape& shape) {
-  return static_cast<float>(shape.count() / static_cast<std::size_t>(shape.c));
+inline double count_of(const ActivationShape& shape) {
+  return static_cast<double>(shape.count() / static_cast<std::size_t>(shape.c));
+}
+inline float share_of_element(const ActivationShape& shape) {
+  return static_cast<float>(1 / count_of(shape));
 }
 
 /// Of the current device.
@@ -71,8 +75,10 @@ struct Extent {
   template <class T>
   static Extent of(const ActivationShape& shape) {
     const auto groups = static_cast<unsigned>(shape.c / vector_width<T>);
+    const std::size_t vectors = shape.count() / vector_width<T>;
     ENSURE((groups & (groups - 1)) == 0, "channels of a kernel: a power of two of vectors");
-    return {static_cast<unsigned>(shape.count() / vector_width<T>), groups};
+    ENSURE(vectors <= std::numeric_limits<unsigned>::max(), "vectors of a kernel: 32-bit numbers");
+    return {static_cast<unsigned>(vectors), groups};
   }
 };
 
@@ -122,12 +128,12 @@ struct ReductionShape {
   unsigned tiles;   // blocks side by side
   unsigned chunks;  // blocks below one another: partial sums a channel
 
-  ReductionShape(unsigned rows, unsigned groups) : lanes(std::min(groups, 32U)) {
+  ReductionShape(std::size_t rows, unsigned groups) : lanes(std::min(groups, 32U)) {
     const unsigned blocks = kReducingBlocks * multiprocessors();
     const unsigned rows_at_once = kThreads / lanes;
     tiles = groups / lanes;
-    const unsigned useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
-    chunks = std::max(1U, std::min(useful, blocks / tiles));
+    const std::size_t useful = (rows + 4 * rows_at_once - 1) / (4 * rows_at_once);
+    chunks = std::max(1U, static_cast<unsigned>(std::min<std::size_t>(useful, blocks / tiles)));
   }
 };
 
@@ -182,17 +188,19 @@ inline constexpr int kFinishChannels = 32;
 inline constexpr int kFinishLanes = 32;
 
 /// Finish: operator()(channel, sums) with the whole sums, for every channel.
-template <int kSums, class Finish>
+template <int kSums, class Part, class Finish>
 __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
-    finish_kernel(Finish finish, const float* partial, int chunks, int channels) {
+    finish_kernel(Finish finish, const Part* partial, int chunks, int channels) {
   __shared__ double shared[kSums][kFinishLanes][kFinishChannels];
   const int channel =
       static_cast<int>(blockIdx.x) * kFinishChannels + static_cast<int>(threadIdx.x);
   double sums[kSums] = {};
   if (channel < channels)
+#pragma unroll 4  // loads in flight: their latency is what this kernel takes
     for (int chunk = static_cast<int>(threadIdx.y); chunk < chunks; chunk += kFinishLanes)
 #pragma unroll
-      for (int s = 0; s < kSums; ++s) sums[s] += partial[(chunk * kSums + s) * channels + channel];
+      for (int s = 0; s < kSums; ++s)
+        sums[s] += to_float(partial[(chunk * kSums + s) * channels + channel]);
 #pragma unroll
   for (int s = 0; s < kSums; ++s) shared[s][threadIdx.y][threadIdx.x] = sums[s];
   for (int half = kFinishLanes / 2; half > 0; half /= 2) {
@@ -223,8 +231,8 @@ int reduce_to_parts(const Body& body, const ActivationShape& shape, float* parts
 }
 
 /// Adds up every channel's parts and finishes it.
-template <int kSums, class Finish>
-void finish_parts(const Finish& finish, const float* parts, int count, int channels,
+template <int kSums, class Part, class Finish>
+void finish_parts(const Finish& finish, const Part* parts, int count, int channels,
                   cudaStream_t stream) {
   finish_kernel<kSums>
       <<<static_cast<unsigned>((channels + kFinishChannels - 1) / kFinishChannels),

@@ -350,10 +350,10 @@ void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* 
                         cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     with_sum<T>(dy_a, dy_b, [&]<class Gradient>(const Gradient& dy) {
-      reduce<T>(
-          StemSums<T, Gradient>{dy, argmax, static_cast<const T*>(peak), norm.mean, {}},
-          FinishNormGradient<T>{parameters, norm, 1 / count_of(shape)},  // of z, not what is pooled
-          pooled(shape), scratch, stream);
+      reduce<T>(StemSums<T, Gradient>{dy, argmax, static_cast<const T*>(peak), norm.mean, {}},
+                FinishNormGradient<T>{parameters, norm,
+                                      share_of_element(shape)},  // of z, not what is pooled
+                pooled(shape), scratch, stream);
     });
   });
 }

@@ -28,7 +28,8 @@ __device__ inline unsigned shared_address(const void* pointer) {
 /// 16 bytes to shared memory, or zeros: begins a copy, which belongs to the next group.
 __device__ inline void copy_16(unsigned to, const void* from, bool exists) {
   SHAKEDOWN_FROM_AMPERE("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-                        "r"(exists ? 16 : 0));
+                        "r"(exists ? 16 : 0)
+                        : "memory");
 }
 __device__ inline void end_group_of_copies() {
   SHAKEDOWN_FROM_AMPERE("cp.async.commit_group;" ::: "memory");
@@ -43,12 +44,14 @@ __device__ void wait_for_copies() {
 __device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
   SHAKEDOWN_FROM_AMPERE("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                        : "r"(address));
+                        : "r"(address)
+                        : "memory");
 }
 __device__ inline void load_transposed(unsigned (&to)[4], unsigned address) {
   SHAKEDOWN_FROM_AMPERE("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                         : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                        : "r"(address));
+                        : "r"(address)
+                        : "memory");
 }
 
 /// c += a b: 16 x 8 += 16 x 16 times 16 x 8.

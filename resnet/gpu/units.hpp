@@ -4,8 +4,7 @@
 #include <cublas_v2.h>
 #include <cudnn.h>
 
-#include <algorithm>
-#include <limits>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -55,16 +54,18 @@ struct ConvChoice {
   std::string key;                    // in the cache
 };
 
-/// A unit's first pass over the gradient of its output, to the convolution that computes that
-/// gradient: the two may be one kernel.
+/// A unit's first pass over the gradient of its output, as the convolution that computes that
+/// gradient sees it: the two may be one kernel.
 class FirstPass {
  public:
   virtual ~FirstPass() = default;
   /// In the cache of what was timed.
   virtual std::string name() const = 0;
-  /// Whether it can be one with this convolution's data gradient, and `through_norm`, with the
+  /// Whether it can be fused with this convolution's data gradient, and `through_norm`, with the
   /// gradient through the convolution's norm before that.
-  virtual bool joins(const ConvShape& conv, bool through_norm) const = 0;
+  virtual bool can_fuse(const ConvShape& conv, bool through_norm) const = 0;
+  /// Enqueues: random data into what it reads besides the gradient, to be timed on.
+  virtual void randomise_inputs() const = 0;
   /// Enqueues it; the gradient is in its slot.
   virtual void run() = 0;
   /// Enqueues both; the slot gets the gradient as the pass leaves it.
@@ -82,17 +83,10 @@ struct Shared {
   /// Whether this form of fusion may be used for the work that `key` names: it is asked for, or it
   /// was not found slower, here or by an earlier run.
   bool may_fuse(Fusion form, const std::string& key) const;
-  /// Whether it is: asked for, or `together` takes less time than `apart`.
-  template <class Together, class Apart>
-  bool fuses(const std::string& key, Together&& together, Apart&& apart) {
-    if (context.tuning.fusion != Fusion::automatic) return true;
-    std::optional<bool> faster = verdict(key);
-    if (!faster) {
-      faster = time(together) < time(apart);
-      keep_verdict(key, *faster);
-    }
-    return *faster;
-  }
+  /// Whether it is: asked for, or timed and preferred (resnet/verdict.hpp). `randomise_inputs`
+  /// enqueues real data for both to work on.
+  bool fuses(const std::string& key, const std::function<void()>& randomise_inputs,
+             const std::function<void()>& fused, const std::function<void()>& unfused);
   std::string key(ConvKind kind, const ConvShape& conv) const;
 
   /// Over the gradient that is to be computed into this slot; null where there is none.
@@ -101,22 +95,12 @@ struct Shared {
     return found == first_passes.end() ? nullptr : found->second;
   }
 
-  /// Of a work on the stream, the fastest of three, in ms.
-  template <class Body>
-  double time(Body&& body) {
-    double fastest = std::numeric_limits<double>::infinity();
-    const auto start = context.device.make_event();
-    const auto end = context.device.make_event();
-    constexpr double kEnqueueing_us = 100;  // at most, of what is timed
-    for (int run = 0; run < 4; ++run) {     // the first loads the kernels
-      pause(kEnqueueing_us, stream);
-      start->record(context.stream);
-      body();
-      end->record(context.stream);
-      end->synchronize();
-      if (run > 0) fastest = std::min(fastest, end->milliseconds_since(*start));
-    }
-    return fastest;
+  /// Milliseconds that a work takes on the stream: once, or the fastest of three.
+  double time_once(const std::function<void()>& body);
+  double time(const std::function<void()>& body);
+  /// Enqueues: random data of moderate size into a whole slot.
+  void randomise(const Slot& slot, DataType slot_type) const {
+    gpu::randomise(slot.data(), slot.bytes() / size_of(slot_type), slot_type, stream);
   }
 
   /// Enqueues `body`, the kernel that moves so many bytes for the layer with these weights.
@@ -140,10 +124,12 @@ struct Shared {
 
  private:
   std::optional<bool> verdict(const std::string& key) const;
-  void keep_verdict(const std::string& key, bool together);
+  void keep_verdict(const std::string& key, bool fused);
 
   using Key = std::tuple<ConvKind, int, int, int, int, int, int, int, int>;
   std::map<Key, ConvChoice> choices_;
+  std::unique_ptr<Event> start_;  // of what is timed
+  std::unique_ptr<Event> end_;
 };
 
 /// One direction of one convolution.
@@ -157,7 +143,7 @@ class Convolution {
   /// Enough for every candidate.
   std::size_t workspace_bytes() const;
   /// Times the candidates, unless autotune is off or an equal convolution was timed: overwrites
-  /// the buffers.
+  /// the buffers, the weights too.
   void bind(const ConvBuffers& buffers, void* workspace);
   void run() const;
   const Work& work() const { return work_; }
@@ -193,12 +179,15 @@ class NormedConvolution {
   ActivationShape shape() const { return layer_.conv.y(); }
   double bytes() const { return shared_.bytes_of(shape()); }
   int weight() const { return layer_.weight; }
+  /// Enqueues: random data for z and its vectors, to be timed on.
+  void randomise_z() const;
 
  private:
   void bind_sums(const ConvBuffers& buffers);
   void bind_first_pass();
-  void backward_at_once() const;
-  void backward_apart() const;
+  void randomise_weights() const;
+  void backward_fused() const;
+  void backward_unfused() const;
   void forward_normed(bool takes_sums, const NormParameters& norm) const;
 
   Shared& shared_;

@@ -1,5 +1,5 @@
-// A first pass over a gradient, apart from the convolution that computes that gradient and in one
-// kernel with it (resnet/gpu/block_gradient.cu, inner_gradient.cu).
+// A first pass over a gradient, unfused and fused with the convolution that computes that gradient
+// (resnet/gpu/block_gradient.cu, inner_gradient.cu).
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,8 +74,7 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   rig.bind(*unit);
   next_unit->bind();
   rig.set_weights();
-  rig.set(spec.x, x_shape,
-          poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
+  rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
   rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
   rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 3));
   rig.set(next.dy, behind_shape,
@@ -122,8 +121,7 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
   rig.bind(*unit);
   next_unit->bind();
   rig.set_weights();
-  rig.set(spec.x, x_shape,
-          poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
+  rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
   rig.set(next.shortcut, behind_shape, random_values(behind_shape.count(), 2));
   rig.set(next.dy.first, behind_shape,
           poisoned(random_values(behind_shape.count(), 3), poison == Poison::gradient));
@@ -138,37 +136,78 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
 
 }  // namespace
 
+namespace {
+
+/// What is compared: ends of blocks (kind 0, 1 with projection), inner norms of `kind` channels.
+Chain run_chain(UnitCase c, int kind, int size, Poison poison = Poison::none) {
+  return kind < 2 ? end_of_a_block(c, kind == 1, size, poison) : inner_norm(c, kind, size, poison);
+}
+
+double tolerance(Precision precision) { return precision == Precision::fp16 ? 3e-3 : 2.5e-2; }
+
+void check_close(const Chain& chain, const Chain& expected, double limit) {
+  for (std::size_t i = 0; i < expected.results.size(); ++i) {
+    CAPTURE(i);
+    CHECK(relative_error(chain.results[i], expected.results[i]) < limit);
+  }
+}
+
 // They differ by roundings: where the two are one kernel, the product is nowhere rounded alone.
-TEST_CASE("a first pass over a gradient is the same within the convolution behind", "[units]") {
-  if (!test::has(BackendKind::gpu)) return;
-  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int kind = GENERATE(0, 1, 64, 128);  // ends of blocks; inner norms of so many channels
-  const int size = GENERATE(1, 5, 61);       // 3 rows, some, and more than all blocks take at once
-  const Poison poison = GENERATE(Poison::none, Poison::input, Poison::gradient);
-  if (poison != Poison::none && size != 5) return;
-  CAPTURE(name_of(precision), kind, size, static_cast<int>(poison));
-  const auto run = [&](Fusion fusion) {
-    const UnitCase c{BackendKind::gpu, precision, fusion};
-    return kind < 2 ? end_of_a_block(c, kind == 1, size, poison) : inner_norm(c, kind, size, poison);
-  };
-  const Chain apart = run(Fusion::none);
-  const Chain fused = run(Fusion::gradients);
-  CHECK(apart.fused.gradients == 0);
+void check_fused(Precision precision, int kind, int size) {
+  CAPTURE(name_of(precision), kind, size);
+  const Chain unfused = run_chain({BackendKind::gpu, precision, Fusion::none}, kind, size);
+  const Chain fused = run_chain({BackendKind::gpu, precision, Fusion::gradients}, kind, size);
+  CHECK(unfused.fused.gradients == 0);
   CHECK(fused.fused.gradients == fused.fused.passes);
   CHECK(fused.fused.passes == 1);
-  const double limit = precision == Precision::fp16 ? 3e-3 : 2.5e-2;
-  for (std::size_t i = 0; i < apart.results.size(); ++i) {
+  check_close(fused, unfused, tolerance(precision));
+}
+
+}  // namespace
+
+TEST_CASE("a first pass over a gradient is the same fused with its convolution",
+          "[units][sanitize]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
+  const int kind = GENERATE(0, 1, 64, 128);
+  const int size = GENERATE(1, 5);  // 3 rows, some
+  check_fused(precision, kind, size);
+}
+
+TEST_CASE("a fused first pass over more rows than all blocks take at once", "[units]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
+  const int kind = GENERATE(0, 1, 64, 128);
+  check_fused(precision, kind, 61);
+}
+
+TEST_CASE("a NaN goes through a fused first pass as through an unfused one", "[units][nan]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
+  const int kind = GENERATE(0, 1, 64, 128);
+  const Poison poison = GENERATE(Poison::input, Poison::gradient);
+  CAPTURE(name_of(precision), kind, static_cast<int>(poison));
+  const Chain unfused = run_chain({BackendKind::gpu, precision, Fusion::none}, kind, 5, poison);
+  const Chain fused = run_chain({BackendKind::gpu, precision, Fusion::gradients}, kind, 5, poison);
+  const auto is_nan = [](double v) { return std::isnan(v); };
+  for (std::size_t i = 0; i < unfused.results.size(); ++i) {
     CAPTURE(i);
-    if (poison == Poison::none) {
-      CHECK(relative_error(fused.results[i], apart.results[i]) < limit);
-      continue;
-    }
-    const auto is_nan = [](double v) { return std::isnan(v); };
-    const Values& results = fused.results[i];
-    CHECK(std::any_of(results.begin(), results.end(), is_nan));
-    CHECK(std::equal(results.begin(), results.end(), apart.results[i].begin(),
+    const Values& expected = unfused.results[i];
+    CHECK(std::any_of(expected.begin(), expected.end(), is_nan));
+    CHECK(std::equal(expected.begin(), expected.end(), fused.results[i].begin(),
                      [&](double a, double b) { return is_nan(a) == is_nan(b); }));
   }
+}
+
+TEST_CASE("timing what may be fused leaves nothing behind", "[units][sanitize]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const int kind = GENERATE(0, 1, 64, 128);
+  CAPTURE(kind);
+  const Chain timed =
+      run_chain({BackendKind::gpu, Precision::fp16, Fusion::automatic, true}, kind, 5);
+  CHECK(timed.fused.passes == 1);
+  check_close(timed, run_chain({BackendKind::gpu, Precision::fp16, Fusion::none}, kind, 5),
+              tolerance(Precision::fp16));
 }
 
 }  // namespace shakedown

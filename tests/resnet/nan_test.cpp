@@ -33,10 +33,17 @@ std::vector<float> with_nan(std::size_t count, std::uint64_t seed, std::size_t p
 
 /// The first element that is positive, or is not.
 std::size_t first(const Values& values, bool positive) {
-  const auto found = std::find_if(values.begin(), values.end(),
-                                  [&](double v) { return (v > 0) == positive; });
+  const auto found =
+      std::find_if(values.begin(), values.end(), [&](double v) { return (v > 0) == positive; });
   REQUIRE(found != values.end());
   return static_cast<std::size_t>(found - values.begin());
+}
+
+/// As one addend or, where there are two, the second.
+void set_gradient(UnitRig& rig, const Addends& dy, const ActivationShape& shape,
+                  const std::vector<float>& values) {
+  if (dy.second != nullptr) rig.set(dy.second, shape, values);
+  rig.set(dy.first, shape, dy.second != nullptr ? std::vector<float>(values.size(), 0) : values);
 }
 
 /// One float of device memory.
@@ -80,7 +87,7 @@ struct ConvNormRig {
 
 }  // namespace
 
-TEST_CASE("a NaN goes through ConvNorm", "[units][nan]") {
+TEST_CASE("a NaN goes through ConvNorm", "[units][nan][sanitize]") {
   const UnitCase c = GENERATE(from_range(unit_cases()));
   CAPTURE(name_of(c.backend), name_of(c.precision));
   ConvNormRig r(c);
@@ -120,10 +127,11 @@ TEST_CASE("a NaN goes through ConvNorm", "[units][nan]") {
   }
 }
 
-TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan]") {
+TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan][sanitize]") {
   const UnitCase c = GENERATE(from_range(unit_cases()));
   const bool projected = GENERATE(false, true);
-  CAPTURE(name_of(c.backend), name_of(c.precision), projected);
+  const bool two_addends = GENERATE(false, true);
+  CAPTURE(name_of(c.backend), name_of(c.precision), projected, two_addends);
   const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1};
   ResidualBlock block{"layer1.0", {layer}, std::nullopt};
   if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 128, 1, 1};
@@ -139,7 +147,8 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan]") {
   spec.shortcut = rig.activation("input", input_shape);
   if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
   spec.y = rig.activation("y", y_shape);
-  spec.dy.first = rig.activation("dy", y_shape);
+  spec.dy.first = rig.activation("dy a", y_shape);
+  if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
   spec.dx = rig.activation("dx", x_shape);
   spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
   const auto unit = rig.units->conv_norm_add(spec);
@@ -159,32 +168,34 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan]") {
   CHECK(nans(forward(Pass::training, with_nan(x.size(), 1, 7), input)) == y_shape.count());
   const Values from_input = forward(Pass::training, x, with_nan(input.size(), 2, 7));
   CHECK(nans(from_input) == (projected ? y_shape.count() : 1));
-  rig.set(spec.dy.first, y_shape, random_values(y_shape.count(), 3));
+  set_gradient(rig, spec.dy, y_shape, random_values(y_shape.count(), 3));
   unit->backward();
   CHECK(nans(rig.gradient(normed.weight)) == 0);  // the main path and dy are finite
   if (projected) CHECK(nans(rig.gradient(spec.shortcut_layer->weight)) > 0);
 
   const Values y = forward(Pass::training, x, input);
-  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
+  set_gradient(rig, spec.dy, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
   unit->backward();
   CHECK(nans(rig.gradient(normed.weight)) == 0);
-  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
+  set_gradient(rig, spec.dy, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
   unit->backward();
   CHECK(nans(rig.gradient(normed.weight)) == 64);
   CHECK(nans(rig.get(spec.dx, x_shape)) == x_shape.count());
   CHECK(nans(rig.get(spec.dshortcut, input_shape)) == (projected ? input_shape.count() : 1));
 }
 
-TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan]") {
+TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan][sanitize]") {
   const UnitCase c = GENERATE(from_range(unit_cases()));
-  CAPTURE(name_of(c.backend), name_of(c.precision));
+  const bool two_addends = GENERATE(false, true);
+  CAPTURE(name_of(c.backend), name_of(c.precision), two_addends);
   const Layers layers = layers_with({"layer1.0", {}, std::nullopt});
   UnitRig rig(c, layers, 10);
   const ActivationShape image{2, rig.stem_channels, 32, 32};
   const NormedConv normed = rig.normed(layers.stem, image);
   const ActivationShape y_shape = pooled(normed.conv.y());
   StemSpec spec{{0, 1}, normed, rig.activation("x", image), rig.activation("y", y_shape), {}};
-  spec.dy.first = rig.activation("dy", y_shape);
+  spec.dy.first = rig.activation("dy a", y_shape);
+  if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
   const auto unit = rig.units->stem(spec);
   rig.bind(*unit);
   rig.set_weights();
@@ -202,6 +213,12 @@ TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan]") {
     return rig.get(spec.y, y_shape);
   };
 
+  const std::vector<std::uint8_t> pixels(2 * 32 * 32 * 3, 200);
+  const Buffer bytes = test::to_device(*rig.device, *rig.stream, pixels);
+  rig.units->normalise_images(static_cast<const std::uint8_t*>(bytes.data()), image, *spec.x);
+  unit->forward(Pass::evaluation);
+  CHECK(nans(rig.get(spec.y, y_shape)) == 0);
+
   // pixel (16, 16) is in the 4 x 4 outputs 7..10 of the convolution, which are in the 3 x 3 windows
   // 4..5, of which it leaves out none
   const std::size_t middle = 16 * 32 + 16;
@@ -210,22 +227,22 @@ TEST_CASE("a NaN goes through the stem's ReLU and max-pool", "[units][nan]") {
   CHECK(nans(evaluated) / 64 >= 4);
   CHECK(nans(evaluated) / 64 <= 9);
   CHECK(nans(forward(Pass::training, with_nan(image.count(), 1, middle))) == y_shape.count());
-  rig.set(spec.dy.first, y_shape, random_values(y_shape.count(), 3));
+  set_gradient(rig, spec.dy, y_shape, random_values(y_shape.count(), 3));
   unit->backward();
   CHECK(nans(rig.gradient(normed.gamma)) == 64);
 
   const Values y = forward(Pass::training, random_values(image.count(), 1));
   CHECK(nans(y) == 0);
-  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
+  set_gradient(rig, spec.dy, y_shape, with_nan(y_shape.count(), 3, first(y, false)));
   unit->backward();
   CHECK(nans(rig.gradient(normed.weight)) == 0);
-  rig.set(spec.dy.first, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
+  set_gradient(rig, spec.dy, y_shape, with_nan(y_shape.count(), 3, first(y, true)));
   unit->backward();
   CHECK(nans(rig.gradient(normed.weight)) == 3 * 49);
   CHECK(nans(rig.gradient(normed.beta)) == 1);
 }
 
-TEST_CASE("a NaN goes through the head into the loss", "[units][nan]") {
+TEST_CASE("a NaN goes through the head into the loss", "[units][nan][sanitize]") {
   const UnitCase c = GENERATE(from_range(unit_cases()));
   CAPTURE(name_of(c.backend), name_of(c.precision));
   constexpr int kClasses = 7;

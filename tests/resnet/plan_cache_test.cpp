@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "resnet/verdict.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown {
@@ -97,6 +98,17 @@ TEST_CASE("a cache that cannot be written is no error, and none is kept without 
   PlanCache none("", "machine", kBuild);
   none.keep("conv a", "engine 1");
   CHECK(none.save());
+}
+
+TEST_CASE("a fused kernel is preferred unless it is clearly slower", "[plan_cache]") {
+  const std::vector<double> unfused{1.00, 1.01, 0.99, 1.02, 0.98};
+  const auto prefers = [&](std::vector<double> fused) { return prefers_fused(fused, unfused); };
+  CHECK(prefers({0.90, 0.91, 0.89, 0.92, 0.88}));
+  CHECK(prefers({1.03, 1.02, 1.04, 1.03, 1.05}));
+  CHECK_FALSE(prefers({1.06, 1.05, 1.07, 1.06, 1.04}));
+  // one lucky or unlucky run decides nothing
+  CHECK_FALSE(prefers({1.06, 0.50, 1.07, 1.06, 1.08}));
+  CHECK(prefers({1.00, 1.01, 9.99, 1.02, 0.98}));
 }
 
 }  // namespace shakedown

@@ -13,6 +13,7 @@ struct UnitCase {
   BackendKind backend;
   Precision precision;
   Fusion fusion = Fusion::none;
+  bool autotune = false;
 };
 
 /// Every backend and precision, and convolutions that take their norm's sums.
@@ -40,7 +41,7 @@ class UnitRig {
         metrics(*device, sizeof(HeadMetrics)),
         log(*device, *stream) {
     Tuning tuning;
-    tuning.autotune = false;
+    tuning.autotune = c.autotune;
     tuning.fusion = c.fusion;
     const UnitContext context{*device, *stream, c.precision, table, weights, plan, log, tuning};
     units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
