@@ -22,6 +22,12 @@ using NvmlDevice = void*;
 constexpr int kSuccess = 0;
 constexpr int kNotRead = 999;  // NVML_ERROR_UNKNOWN
 constexpr unsigned kTemperatureGpu = 0;
+struct NvmlTemperature {
+  unsigned version;
+  unsigned sensor;
+  int celsius;
+};
+constexpr unsigned kTemperatureVersion = sizeof(NvmlTemperature) | 1U << 24;
 constexpr unsigned kClockSm = 1;
 struct NvmlMemory {
   unsigned long long total;
@@ -75,71 +81,92 @@ constexpr std::array<ReasonName, 7> kReasons{{{0x004, "sw_power_cap"},
                                               {0x080, "hw_power_brake"},
                                               {0x100, "display_clocks"}}};
 
+/// Calls a function that the library may lack.
+template <class... Parameters, class... Arguments>
+bool succeeds(int (*function)(Parameters...), Arguments... arguments) {
+  return function != nullptr && function(arguments...) == kSuccess;
+}
+
 }  // namespace
 
 struct Nvml::Library {
-  void* handle = nullptr;
+  // Null where the library lacks it.
   int (*init)() = nullptr;
   int (*shutdown)() = nullptr;
   int (*driver_version)(char*, unsigned) = nullptr;
   int (*handle_by_uuid)(const char*, NvmlDevice*) = nullptr;
   int (*clock)(NvmlDevice, unsigned, unsigned*) = nullptr;
   int (*power_mw)(NvmlDevice, unsigned*) = nullptr;
-  int (*temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;
+  int (*temperature)(NvmlDevice, NvmlTemperature*) = nullptr;
+  int (*old_temperature)(NvmlDevice, unsigned, unsigned*) = nullptr;  // deprecated in CUDA 13
   int (*memory)(NvmlDevice, NvmlMemory*) = nullptr;
   int (*energy_mj)(NvmlDevice, unsigned long long*) = nullptr;
   int (*reasons)(NvmlDevice, unsigned long long*) = nullptr;
+  int (*old_reasons)(NvmlDevice, unsigned long long*) = nullptr;  // deprecated in CUDA 13
   int (*processes)(NvmlDevice, unsigned*, NvmlProcess*) = nullptr;
-  int (*field_values)(NvmlDevice, int, NvmlFieldValue*) = nullptr;  // null in old libraries
+  int (*field_values)(NvmlDevice, int, NvmlFieldValue*) = nullptr;
 
-  template <class Function>
-  bool load(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(dlsym(handle, name));
-    return function != nullptr;
-  }
+  const FindFunction keeps_loaded;
 
-  bool load_all() {
+  explicit Library(const FindFunction& find) : keeps_loaded(find) {
+    const auto load = [&]<class Function>(Function*& function, const char* name) {
+      function = reinterpret_cast<Function*>(find(name));
+    };
+    load(init, "nvmlInit_v2");
+    load(shutdown, "nvmlShutdown");
+    load(driver_version, "nvmlSystemGetDriverVersion");
+    load(handle_by_uuid, "nvmlDeviceGetHandleByUUID");
+    load(clock, "nvmlDeviceGetClockInfo");
+    load(power_mw, "nvmlDeviceGetPowerUsage");
+    load(temperature, "nvmlDeviceGetTemperatureV");
+    load(old_temperature, "nvmlDeviceGetTemperature");
+    load(memory, "nvmlDeviceGetMemoryInfo");
+    load(energy_mj, "nvmlDeviceGetTotalEnergyConsumption");
+    load(reasons, "nvmlDeviceGetCurrentClocksEventReasons");
+    load(old_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
+    load(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
     load(field_values, "nvmlDeviceGetFieldValues");
-    return load(init, "nvmlInit_v2") && load(shutdown, "nvmlShutdown") &&
-           load(driver_version, "nvmlSystemGetDriverVersion") &&
-           load(handle_by_uuid, "nvmlDeviceGetHandleByUUID") &&
-           load(clock, "nvmlDeviceGetClockInfo") && load(power_mw, "nvmlDeviceGetPowerUsage") &&
-           load(temperature, "nvmlDeviceGetTemperature") &&
-           load(memory, "nvmlDeviceGetMemoryInfo") &&
-           load(energy_mj, "nvmlDeviceGetTotalEnergyConsumption") &&
-           load(reasons, "nvmlDeviceGetCurrentClocksThrottleReasons") &&
-           load(processes, "nvmlDeviceGetComputeRunningProcesses_v3");
   }
 
   /// Null when NVML knows no GPU of this UUID, or has lost it.
   NvmlDevice device(const std::string& uuid) const {
     NvmlDevice found = nullptr;
-    return handle_by_uuid(uuid.c_str(), &found) == kSuccess ? found : nullptr;
+    return succeeds(handle_by_uuid, uuid.c_str(), &found) ? found : nullptr;
   }
 
-  Library() = default;
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() {
-    if (handle != nullptr) dlclose(handle);
+  double temperature_c(NvmlDevice device) const {
+    NvmlTemperature current{kTemperatureVersion, kTemperatureGpu, 0};
+    if (succeeds(temperature, device, &current)) return current.celsius;
+    unsigned value = 0;
+    return succeeds(old_temperature, device, kTemperatureGpu, &value) ? value : kUnknown;
+  }
+
+  std::optional<std::uint64_t> throttle_reasons(NvmlDevice device) const {
+    unsigned long long bits = 0;
+    if (succeeds(reasons, device, &bits) || succeeds(old_reasons, device, &bits)) return bits;
+    return std::nullopt;
   }
 };
 
 Nvml::Nvml(std::unique_ptr<Library> library) : library_(std::move(library)) {}
-Nvml::~Nvml() { library_->shutdown(); }
+Nvml::~Nvml() { succeeds(library_->shutdown); }
+
+std::shared_ptr<Nvml> Nvml::open(const FindFunction& find) {
+  auto library = std::make_unique<Library>(find);
+  if (!succeeds(library->init)) return nullptr;
+  return std::shared_ptr<Nvml>(new Nvml(std::move(library)));
+}
 
 std::shared_ptr<Nvml> Nvml::open() {
-  auto library = std::make_unique<Library>();
-  library->handle = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library->handle == nullptr || !library->load_all() || library->init() != kSuccess)
-    return nullptr;
-  return std::shared_ptr<Nvml>(new Nvml(std::move(library)));
+  void* const opened = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) return nullptr;
+  const std::shared_ptr<void> file(opened, dlclose);
+  return open([file](const char* name) { return dlsym(file.get(), name); });
 }
 
 std::string Nvml::driver_version() const {
   std::array<char, 96> text{};
-  if (library_->driver_version(text.data(), text.size()) != kSuccess) return "";
-  return text.data();
+  return succeeds(library_->driver_version, text.data(), text.size()) ? text.data() : "";
 }
 
 GpuSample Nvml::sample(const std::string& uuid) const {
@@ -147,16 +174,16 @@ GpuSample Nvml::sample(const std::string& uuid) const {
   GpuSample s;
   if (device == nullptr) return s;
   unsigned value = 0;
-  if (library_->clock(device, kClockSm, &value) == kSuccess) s.sm_clock_mhz = value;
-  if (library_->power_mw(device, &value) == kSuccess) s.power_w = value / 1e3;
-  if (library_->temperature(device, kTemperatureGpu, &value) == kSuccess) s.temperature_c = value;
+  if (succeeds(library_->clock, device, kClockSm, &value)) s.sm_clock_mhz = value;
+  if (succeeds(library_->power_mw, device, &value)) s.power_w = value / 1e3;
+  s.temperature_c = library_->temperature_c(device);
   NvmlMemory memory{};
-  if (library_->memory(device, &memory) == kSuccess)
+  if (succeeds(library_->memory, device, &memory))
     s.memory_used_bytes = static_cast<double>(memory.used);
   unsigned long long counter = 0;
-  if (library_->energy_mj(device, &counter) == kSuccess)
+  if (succeeds(library_->energy_mj, device, &counter))
     s.energy_j = static_cast<double>(counter) / 1e3;
-  if (library_->reasons(device, &counter) == kSuccess) s.throttle_reasons = counter;
+  s.throttle_reasons = library_->throttle_reasons(device);
   return s;
 }
 
@@ -169,8 +196,8 @@ NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
     field.status = kNotRead;
   }
   const NvmlDevice device = library_->device(uuid);
-  if (device == nullptr || library_->field_values == nullptr ||
-      library_->field_values(device, fields.size(), fields.data()) != kSuccess)
+  if (device == nullptr ||
+      !succeeds(library_->field_values, device, static_cast<int>(fields.size()), fields.data()))
     return {};
   return {1024 * count_of(fields[0]), 1024 * count_of(fields[1])};
 }
@@ -179,7 +206,7 @@ double Nvml::process_memory_bytes(const std::string& uuid) const {
   std::array<NvmlProcess, 64> processes{};
   unsigned count = processes.size();
   const NvmlDevice device = library_->device(uuid);
-  if (device == nullptr || library_->processes(device, &count, processes.data()) != kSuccess)
+  if (device == nullptr || !succeeds(library_->processes, device, &count, processes.data()))
     return kUnknown;
   for (unsigned i = 0; i < count; ++i)
     if (processes[i].pid == static_cast<unsigned>(getpid()) && processes[i].used_memory != ~0ULL)
@@ -187,11 +214,12 @@ double Nvml::process_memory_bytes(const std::string& uuid) const {
   return kUnknown;  // in a container the driver may know the process by another number
 }
 
-std::vector<std::string> throttle_reason_names(std::uint64_t reasons) {
+std::string text_of_throttle_reasons(const std::optional<std::uint64_t>& reasons) {
+  if (!reasons) return kUnknownText;
   std::vector<std::string> names;
   for (const ReasonName& reason : kReasons)
-    if (reasons & reason.bit) names.emplace_back(reason.name);
-  return names;
+    if (*reasons & reason.bit) names.emplace_back(reason.name);
+  return fmt::format("{}", fmt::join(names, " "));
 }
 
 double mean_power_w(const std::vector<EnergyReading>& readings) {
@@ -245,6 +273,27 @@ struct GpuSampler::State {
   }
 };
 
+namespace {
+
+std::vector<double> known(const std::vector<GpuSample>& samples, double GpuSample::*reading) {
+  std::vector<double> values;
+  for (const GpuSample& sample : samples)
+    if (std::isfinite(sample.*reading)) values.push_back(sample.*reading);
+  return values;
+}
+
+std::optional<std::uint64_t> any_reason(const std::vector<GpuSample>& samples) {
+  std::uint64_t seen = 0;
+  bool all_known = true;
+  for (const GpuSample& sample : samples) {
+    seen |= sample.throttle_reasons.value_or(0);
+    all_known = all_known && sample.throttle_reasons;
+  }
+  return all_known || seen != 0 ? std::optional(seen) : std::nullopt;
+}
+
+}  // namespace
+
 GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
     : state_(std::make_unique<State>()) {
   state_->nvml = std::move(nvml);
@@ -268,17 +317,15 @@ GpuWindow GpuSampler::finish() {
   if (samples.empty()) return window;
   state_->energy.push_back({state_->seconds(), state_->nvml->sample(state_->uuid).energy_j});
 
-  std::vector<double> clocks;
-  double power = 0;
+  const std::vector<double> clocks = known(samples, &GpuSample::sm_clock_mhz);
+  const std::vector<double> powers = known(samples, &GpuSample::power_w);
+  if (!clocks.empty()) window.sm_clock_mhz = median_of(clocks);
+  if (!powers.empty()) window.power_w = summarize(powers).mean;
   for (const GpuSample& s : samples) {
-    clocks.push_back(s.sm_clock_mhz);
-    power += s.power_w / static_cast<double>(samples.size());
     window.temperature_c = std::fmax(window.temperature_c, s.temperature_c);
     window.memory_used_bytes = std::fmax(window.memory_used_bytes, s.memory_used_bytes);
-    window.throttle_reasons |= s.throttle_reasons;
   }
-  window.sm_clock_mhz = median_of(clocks);
-  window.power_w = power;
+  window.throttle_reasons = any_reason(samples);
   constexpr double kShortest_s = 0.3;  // fewer updates of the counter tell too little
   const double mean_w = mean_power_w(state_->energy);
   if (length_s >= kShortest_s && std::isfinite(mean_w)) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,8 @@ struct GpuSample {
   double power_w = kUnknown;
   double temperature_c = kUnknown;
   double memory_used_bytes = kUnknown;
-  double energy_j = kUnknown;  // since the driver was loaded
-  std::uint64_t throttle_reasons = 0;
+  double energy_j = kUnknown;                     // since the driver was loaded
+  std::optional<std::uint64_t> throttle_reasons;  // a bit each; none where the driver does not say
 };
 
 /// What a GPU's NVLinks have carried since the driver was loaded: payload, in steps of 1 KiB, of
@@ -30,8 +32,13 @@ struct NvlinkBytes {
 
 class Nvml {
  public:
+  /// The address of one of the library's functions, or null.
+  using FindFunction = std::function<void*(const char* name)>;
+
   /// Null when libnvidia-ml or a driver is missing.
   static std::shared_ptr<Nvml> open();
+  /// The same by a library that is there; a function that it lacks leaves its reading unknown.
+  static std::shared_ptr<Nvml> open(const FindFunction& find);
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
@@ -50,8 +57,10 @@ class Nvml {
   std::unique_ptr<Library> library_;
 };
 
-/// The names of the set bits, as nvidia-smi has them; idle and application clocks are left out.
-std::vector<std::string> throttle_reason_names(std::uint64_t reasons);
+/// The names of the set bits, as nvidia-smi has them, separated by blanks; idle and application
+/// clocks are left out. "unknown" where the driver did not say.
+std::string text_of_throttle_reasons(const std::optional<std::uint64_t>& reasons);
+inline constexpr const char* kUnknownText = "unknown";
 
 struct EnergyReading {
   double time_s = 0;
@@ -62,7 +71,7 @@ struct EnergyReading {
 /// behind an update by no more than readings are apart. kUnknown with fewer than two such readings.
 double mean_power_w(const std::vector<EnergyReading>& readings);
 
-/// What happened on a GPU while something was timed.
+/// What happened on a GPU while something was timed: of the samples that are known.
 struct GpuWindow {
   int samples = 0;
   double sm_clock_mhz = kUnknown;       // median
@@ -70,7 +79,8 @@ struct GpuWindow {
   double temperature_c = kUnknown;      // highest
   double memory_used_bytes = kUnknown;  // highest
   double energy_j = kUnknown;           // of a window of 0.3 s at least
-  std::uint64_t throttle_reasons = 0;   // any sample's
+  // Any sample's; none where no sample has one and some are unknown.
+  std::optional<std::uint64_t> throttle_reasons;
   NvlinkBytes nvlink;
 };
 
