@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "common/proc.hpp"
+#include "common/host_memory.hpp"
 
 namespace shakedown {
 namespace {
@@ -87,7 +87,7 @@ std::size_t CollectiveBench::largest_possible(const Communicator& communicator,
   const bool device = on_device(communicator, backend);
   const double free =
       device ? 0.9 * static_cast<double>(backend.device->memory().free_bytes)
-             : 0.5 * proc_bytes("/proc/meminfo", "MemAvailable:") / session.local_size();
+             : 0.5 * static_cast<double>(host_memory().free_bytes) / session.local_size();
   const auto all = session.all_gather(free);
   const auto bytes =
       static_cast<std::size_t>(*std::min_element(all.begin(), all.end()) / (2 * aggregate));

@@ -8,7 +8,7 @@
 namespace shakedown {
 
 /// The value in kB behind `key` ("MemAvailable:"), in bytes; `otherwise` where there is none.
-inline double proc_bytes(const char* file, const std::string& key, double otherwise = 0) {
+inline double proc_bytes(const std::string& file, const std::string& key, double otherwise = 0) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)
     if (line.rfind(key, 0) == 0) return std::strtod(line.c_str() + key.size(), nullptr) * 1024;

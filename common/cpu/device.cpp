@@ -13,7 +13,7 @@
 #include "common/cpu/kernels.hpp"
 #include "common/device.hpp"
 #include "common/error.hpp"
-#include "common/proc.hpp"
+#include "common/host_memory.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -53,10 +53,7 @@ class CpuDevice final : public Device {
 
   BackendKind kind() const override { return BackendKind::cpu; }
   DeviceIdentity identity() const override { return {processor_model(), "", "", threads_}; }
-  MemoryInfo memory() const override {
-    return {static_cast<std::size_t>(proc_bytes("/proc/meminfo", "MemAvailable:")),
-            static_cast<std::size_t>(proc_bytes("/proc/meminfo", "MemTotal:"))};
-  }
+  MemoryInfo memory() const override { return host_memory(); }
   const Kernels& kernels() const override { return kernels_; }
 
   std::unique_ptr<Stream> make_stream(StreamPriority) override {
