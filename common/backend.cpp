@@ -38,9 +38,11 @@ std::vector<RankView> gather_views(const MpiSession& session) {
   const auto& hosts = session.hosts();
   const auto gpus = session.all_gather(join(mine));
   const auto problems = session.all_gather(problem);
+  const auto requests =
+      session.all_gather(gpu_request([](const char* n) { return std::getenv(n); }));
   std::vector<RankView> views;
   for (std::size_t r = 0; r < hosts.size(); ++r)
-    views.push_back({hosts[r], split<std::string>(gpus[r]), problems[r]});
+    views.push_back({hosts[r], split<std::string>(gpus[r]), problems[r], requests[r]});
   return views;
 }
 
@@ -81,6 +83,7 @@ int choose_threads(const MpiSession& session, std::string& remark) {
 }
 
 void connect(Backend& backend, const MpiSession& session) {
+  backend.session = &session;
   Device& device = *backend.device;
   backend.world = backend.kind == BackendKind::gpu
                       ? gpu::make_communicator(session, device, backend.ctas)
@@ -112,21 +115,19 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
         "belongs to another MPI. Built with {}; start with launch/mpi, its own mpirun, or "
         "srun --mpi=pmix",
         others, MpiSession::build_version()));
-  if (options.backend == "gpu" && !gpu::built())
-    throw UsageError("--backend gpu: built without gpu (make doctor says what is missing)");
 
   const std::vector<RankView> views = gather_views(session);
   Backend backend;
-  backend.kind = choose_backend(options.backend, views);
+  backend.kind = choose_backend(options.backend, views, gpu::built());
   backend.remark = fmt::format("{}{}", name_of(backend.kind),
                                options.backend == "auto" ? " (chosen by auto)" : "");
   if (backend.kind == BackendKind::cpu) {
-    const std::string why = first_problem(views);
+    const std::string no_gpu = "no GPU is visible" + first_problem(views);
     if (!cpu::built())
-      throw UsageError(fmt::format("--backend {}: built without cpu, and no GPU is visible{}",
-                                   options.backend, why));
-    if (options.backend == "auto" && gpu::built())
-      backend.remark += fmt::format(", as no GPU is visible{}", why);
+      throw UsageError(
+          fmt::format("--backend {}: built without cpu, and {}", options.backend, no_gpu));
+    if (options.backend == "auto") backend.no_gpu = no_gpu;
+    if (options.backend == "auto" && gpu::built()) backend.remark += ", as " + no_gpu;
   }
   std::string about_threads;
   const int threads = choose_threads(session, about_threads);
@@ -160,6 +161,7 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   Backend backend;
   backend.kind = whole.kind;
   backend.remark = whole.remark;
+  backend.no_gpu = whole.no_gpu;
   backend.device = whole.device;
   backend.ctas = whole.ctas;
   backend.throttle_gbs = whole.throttle_gbs;

@@ -26,9 +26,11 @@ void declare_options(OptionSet& options, BackendOptions& values);
 struct Backend {
   BackendKind kind = BackendKind::cpu;
   std::string remark;  // what was chosen and what the user may want to know of it, for people
+  std::string no_gpu;  // why auto chose the cpu: "no GPU is visible (reason)"; else empty
   std::shared_ptr<Device> device;       // of this rank, in whichever part it works
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
   int ctas = 0;                         // of the world, as BackendOptions has them
+  const MpiSession* session = nullptr;  // of the ranks that the communicators connect
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };

@@ -3,20 +3,47 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <set>
+#include <sstream>
+#include <utility>
 
 #include "common/error.hpp"
 
 namespace shakedown {
 namespace {
 
-std::string name_ranks(const std::vector<RankView>& ranks, bool with_gpu) {
-  std::string text;
-  for (std::size_t r = 0; r < ranks.size(); ++r)
-    if (ranks[r].gpus.empty() != with_gpu)
-      text += fmt::format("{}rank {} on {}", text.empty() ? "" : ", ", r, ranks[r].host);
-  return text;
+/// "rank 0, 1 on n1 and rank 2 on n2": those that see no GPU.
+std::string name_blind(const std::vector<RankView>& ranks) {
+  std::vector<std::pair<std::string, std::vector<std::size_t>>> blind;  // by host, in rank order
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (!ranks[r].gpus.empty()) continue;
+    if (blind.empty() || blind.back().first != ranks[r].host) blind.push_back({ranks[r].host, {}});
+    blind.back().second.push_back(r);
+  }
+  std::vector<std::string> texts;
+  for (const auto& [host, numbers] : blind)
+    texts.push_back(fmt::format("rank {} on {}", fmt::join(numbers, ", "), host));
+  return fmt::format("{}", fmt::join(texts, " and "));
+}
+
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+/// Whether CUDA_VISIBLE_DEVICES names a GPU: CUDA reads it up to the first that is none.
+bool names_a_gpu(const std::string& list) {
+  const std::string first = list.substr(0, list.find(','));
+  return is_number(first) || first.starts_with("GPU-") || first.starts_with("MIG-");
+}
+
+/// Whether a count of Slurm's is above 0: "2", "a100:2" or "a100:1,h100:1".
+bool counts_gpus(const std::string& counts) {
+  std::istringstream in(counts);
+  for (std::string one; std::getline(in, one, ',');)
+    if (std::atoi(one.substr(one.rfind(':') + 1).c_str()) > 0) return true;
+  return false;
 }
 
 }  // namespace
@@ -27,21 +54,45 @@ std::string first_problem(const std::vector<RankView>& ranks) {
   return "";
 }
 
-BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks) {
+std::string gpu_request(const std::function<const char*(const char*)>& variable) {
+  constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+  if (const char* list = variable(kVisible))
+    return names_a_gpu(list) ? fmt::format("{}={}", kVisible, list) : "";
+  for (const char* name : {"SLURM_STEP_GPUS", "SLURM_JOB_GPUS"})
+    if (const char* list = variable(name); list != nullptr && *list != '\0')
+      return fmt::format("{}={}", name, list);
+  for (const char* name : {"SLURM_GPUS_ON_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE",
+                           "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"})
+    if (const char* counts = variable(name); counts != nullptr && counts_gpus(counts))
+      return fmt::format("{}={}", name, counts);
+  return "";
+}
+
+BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks,
+                           bool gpu_built) {
   if (option == "cpu") return BackendKind::cpu;
-  const auto with_gpu =
-      std::count_if(ranks.begin(), ranks.end(), [](const RankView& r) { return !r.gpus.empty(); });
-  if (with_gpu == static_cast<std::ptrdiff_t>(ranks.size())) return BackendKind::gpu;
-  if (with_gpu == 0) {
-    if (option == "gpu")
-      throw UsageError("--backend gpu: no GPU is visible" + first_problem(ranks));
-    return BackendKind::cpu;
-  }
-  throw UsageError(fmt::format(
-      "--backend {}: {} see{} no GPU{} while others do. Check CUDA_VISIBLE_DEVICES and the "
-      "scheduler's GPU binding, or pass --backend cpu",
-      option, name_ranks(ranks, false),
-      with_gpu + 1 == static_cast<std::ptrdiff_t>(ranks.size()) ? "s" : "", first_problem(ranks)));
+  const auto is_blind = [](const RankView& r) { return r.gpus.empty(); };
+  if (std::none_of(ranks.begin(), ranks.end(), is_blind)) return BackendKind::gpu;
+  const auto requesting = std::find_if(ranks.begin(), ranks.end(), [&](const RankView& r) {
+    return is_blind(r) && !r.gpu_request.empty();
+  });
+  const bool requested = requesting != ranks.end();
+  const bool all_blind = std::all_of(ranks.begin(), ranks.end(), is_blind);
+  if (all_blind && option == "auto" && !requested) return BackendKind::cpu;
+
+  const std::string by = requested ? ", though " + requesting->gpu_request + " requests GPUs" : "";
+  if (!gpu_built)
+    throw UsageError(fmt::format(
+        "--backend {}: built without gpu{}; make doctor says what is missing, --backend cpu runs "
+        "without GPUs",
+        option, by));
+  const std::string text = fmt::format(
+      "--backend {}: no GPU is visible to {}{}{}{}. Check the driver (nvidia-smi), "
+      "CUDA_VISIBLE_DEVICES and the scheduler's GPU binding; --backend cpu runs without GPUs",
+      option, name_blind(ranks), first_problem(ranks), all_blind ? "" : ", while others see some",
+      by);
+  if (requested) throw InconclusiveError(text);
+  throw UsageError(text);
 }
 
 std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {

@@ -2,6 +2,7 @@
 // decide alike and tests need no GPU.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,14 +15,23 @@ struct RankView {
   std::string host;
   std::vector<std::string> gpus;  // UUIDs, by device index
   std::string gpu_problem;        // why there are none, where that is known
+  std::string gpu_request = "";   // as gpu_request() has it
 };
 
 /// Why the first rank that knows a reason sees no GPU, as " (reason)"; else empty.
 std::string first_problem(const std::vector<RankView>& ranks);
 
-/// Resolves `--backend`: auto is gpu when every rank sees a GPU, cpu when none does. Throws
-/// UsageError naming the ranks when only some do, or when gpu is asked for and there is none.
-BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks);
+/// The variable by which a user or Slurm requests GPUs for this process, as "SLURM_JOB_GPUS=0,1";
+/// empty where none does, and where CUDA_VISIBLE_DEVICES hides all GPUs. `variable` reads the
+/// environment, as std::getenv does.
+std::string gpu_request(const std::function<const char*(const char*)>& variable);
+
+/// Resolves `--backend`: auto is gpu when every rank sees a GPU, cpu when none does and none was
+/// requested. Throws, naming ranks and hosts, when gpu or a requested GPU is missing on some or all
+/// of them: InconclusiveError where GPUs were requested, whose host is suspect; else UsageError, as
+/// where the gpu backend is not built.
+BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks,
+                           bool gpu_built);
 
 /// The device index that every rank takes: the first GPU it sees that no earlier rank of its host
 /// has. Serves both ways of exposing GPUs (all visible to each rank, or one each). Throws

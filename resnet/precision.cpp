@@ -14,12 +14,13 @@ const char* name_of(Precision precision) {
   throw InternalError("unknown precision");
 }
 
-Precision parse_precision(const std::string& name, BackendKind backend) {
+Precision parse_precision(const std::string& name, BackendKind backend, const std::string& no_gpu) {
   if (name == "auto") return backend == BackendKind::gpu ? Precision::tf32 : Precision::fp32;
   for (Precision p : {Precision::fp32, Precision::tf32, Precision::fp16, Precision::bf16}) {
     if (name != name_of(p)) continue;
     if (backend == BackendKind::cpu && p != Precision::fp32)
-      throw UsageError("--precision " + name + ": the cpu backend computes in fp32 only");
+      throw UsageError("--precision " + name + ": the cpu backend computes in fp32 only" +
+                       (no_gpu.empty() ? "" : "; it was chosen as " + no_gpu));
     return p;
   }
   throw UsageError("--precision " + name + ": one of fp32, tf32, fp16, bf16");

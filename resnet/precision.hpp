@@ -13,8 +13,10 @@ namespace shakedown {
 enum class Precision { fp32, tf32, fp16, bf16 };
 
 const char* name_of(Precision precision);
-/// "auto" is tf32 on gpu and fp32 on cpu. Throws UsageError when the backend has it not.
-Precision parse_precision(const std::string& name, BackendKind backend);
+/// "auto" is tf32 on gpu and fp32 on cpu. Throws UsageError when the backend does not have it;
+/// `no_gpu` is Backend::no_gpu, why the cpu backend was chosen.
+Precision parse_precision(const std::string& name, BackendKind backend,
+                          const std::string& no_gpu = "");
 /// Of activations, compute weights and gradients.
 DataType compute_type(Precision precision);
 /// Only float16's range needs the loss scaled.

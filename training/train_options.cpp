@@ -130,7 +130,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
                       batch_size,
                       options.model.image_size,
                       classes,
-                      parse_precision(options.model.precision, backend.kind),
+                      parse_precision(options.model.precision, backend.kind, backend.no_gpu),
                       static_cast<float>(options.model.label_smoothing),
                       options.model.recompute,
                       tuning_of(options.model)};

@@ -1,6 +1,11 @@
 // Which GPU each rank takes, and what users are told when ranks and GPUs do not fit together.
 #include "common/placement.hpp"
 
+#include <initializer_list>
+#include <map>
+#include <utility>
+
+#include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -43,18 +48,74 @@ TEST_CASE("more ranks than GPUs are counted", "[placement]") {
 }
 
 TEST_CASE("auto takes the GPU only when every rank has one", "[placement]") {
-  CHECK(choose_backend("auto", ranks_on("a", 2, {"G0", "G1"})) == BackendKind::gpu);
-  CHECK(choose_backend("auto", ranks_on("a", 2, {})) == BackendKind::cpu);
-  CHECK(choose_backend("cpu", ranks_on("a", 2, {"G0", "G1"})) == BackendKind::cpu);
+  const auto choose = [](const char* option, const std::vector<RankView>& ranks) {
+    return choose_backend(option, ranks, true);
+  };
+  CHECK(choose("auto", ranks_on("a", 2, {"G0", "G1"})) == BackendKind::gpu);
+  CHECK(choose("auto", ranks_on("a", 2, {})) == BackendKind::cpu);
+  CHECK(choose("cpu", ranks_on("a", 2, {"G0", "G1"})) == BackendKind::cpu);
   for (const char* option : {"auto", "gpu"}) {
     std::vector<RankView> ranks = ranks_on("a", 3, {"G0", "G1"});
     ranks[1] = {"b", {}, "no driver"};
-    CHECK_THROWS_WITH(choose_backend(option, ranks),
-                      ContainsSubstring("rank 1 on b sees no GPU (no driver)"));
+    CHECK_THROWS_AS(choose(option, ranks), UsageError);
+    CHECK_THROWS_WITH(choose(option, ranks),
+                      ContainsSubstring("no GPU is visible to rank 1 on b (no driver), while "
+                                        "others see some"));
   }
   std::vector<RankView> blind = ranks_on("a", 2, {});
   blind[0].gpu_problem = "driver too old";
-  CHECK_THROWS_WITH(choose_backend("gpu", blind), ContainsSubstring("driver too old"));
+  CHECK_THROWS_AS(choose("gpu", blind), UsageError);
+  CHECK_THROWS_WITH(choose("gpu", blind), ContainsSubstring("driver too old"));
+}
+
+TEST_CASE("GPUs that were requested and are not visible are no reason for the cpu", "[placement]") {
+  std::vector<RankView> ranks = ranks_on("n1", 2, {});
+  ranks.push_back({"n2", {}, ""});
+  ranks[1].gpu_problem = "no driver";
+  for (RankView& rank : ranks) rank.gpu_request = "SLURM_JOB_GPUS=0,1";
+  CHECK(choose_backend("cpu", ranks, true) == BackendKind::cpu);
+  for (const char* option : {"auto", "gpu"}) {
+    CHECK_THROWS_AS(choose_backend(option, ranks, true), InconclusiveError);
+    CHECK_THROWS_WITH(choose_backend(option, ranks, true),
+                      ContainsSubstring("no GPU is visible to rank 0, 1 on n1 and rank 2 on n2 "
+                                        "(no driver), though SLURM_JOB_GPUS=0,1 requests GPUs") &&
+                          ContainsSubstring("--backend cpu runs without"));
+    CHECK_THROWS_AS(choose_backend(option, ranks, false), UsageError);
+    CHECK_THROWS_WITH(choose_backend(option, ranks, false),
+                      ContainsSubstring("built without gpu, though SLURM_JOB_GPUS=0,1"));
+  }
+  ranks[0].gpus = ranks[1].gpus = {"G0", "G1"};  // one node has lost its driver
+  CHECK_THROWS_AS(choose_backend("auto", ranks, true), InconclusiveError);
+  ranks[2].gpus = {"G2"};
+  CHECK(choose_backend("auto", ranks, true) == BackendKind::gpu);
+}
+
+TEST_CASE("a request for GPUs is read off the environment", "[placement]") {
+  using Environment = std::map<std::string, std::string>;
+  const auto request = [](const Environment& environment) {
+    return gpu_request([&](const char* name) {
+      const auto found = environment.find(name);
+      return found == environment.end() ? nullptr : found->second.c_str();
+    });
+  };
+  for (const auto& [name, value] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"CUDA_VISIBLE_DEVICES", "0"},
+           {"CUDA_VISIBLE_DEVICES", "1,-1,0"},
+           {"CUDA_VISIBLE_DEVICES", "GPU-1a,GPU-1b"},
+           {"CUDA_VISIBLE_DEVICES", "MIG-1a"},
+           {"SLURM_JOB_GPUS", "0"},
+           {"SLURM_STEP_GPUS", "0,1"},
+           {"SLURM_GPUS", "a100:2"},
+           {"SLURM_GPUS_ON_NODE", "1"},
+           {"SLURM_GPUS_PER_NODE", "a100:0,h100:4"},
+           {"SLURM_GPUS_PER_SOCKET", "2"},
+           {"SLURM_GPUS_PER_TASK", "1"}})
+    CHECK(request({{name, value}}) == name + "=" + value);
+  CHECK(request({}).empty());
+  CHECK(request({{"SLURM_GPUS_ON_NODE", "0"}, {"SLURM_GPUS", "h100:0"}, {"SLURM_JOB_GPUS", ""}})
+            .empty());
+  for (const char* hidden : {"", "-1", "-1,0", "NoDevFiles"})
+    CHECK(request({{"CUDA_VISIBLE_DEVICES", hidden}, {"SLURM_JOB_GPUS", "0,1"}}).empty());
 }
 
 TEST_CASE("cores are shared fairly between the ranks that may use them", "[placement]") {
