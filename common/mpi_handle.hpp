@@ -14,6 +14,10 @@ struct MpiHandle {
   MPI_Comm comm = MPI_COMM_NULL;
   double timeout_s = 300;
   bool ends_mpi = false;  // of the first session, which the split ones must not outlive
+  // Of a part's rank 0: the whole that it was split from, and the ranks there that do not belong to
+  // it; see MpiSession::progress.
+  MPI_Comm whole = MPI_COMM_NULL;
+  std::vector<int> others;
 };
 
 inline void check_mpi(int status, const char* expression, const char* file, int line) {

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -25,13 +26,33 @@ void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::s
     if (round < 1000) continue;
     sched_yield();  // ranks may share a core
     if (round % 100 == 0 && Clock::now() > deadline)
-      throw TimeoutError(fmt::format("{} did not finish within {:g} s", what, timeout_s));
+      throw TimeoutError(
+          fmt::format("{} did not finish within {:g} s (--timeout)", what, timeout_s));
   }
 }
 
 namespace {
 
 constexpr int kWhoIsThere = 31;  // the tag of silent_ranks
+constexpr int kAtWork = 32;      // the tag of progress
+
+/// A message without content that nobody waits for.
+void notify(int rank, int tag, MPI_Comm comm) {
+  MPI_Request send = MPI_REQUEST_NULL;
+  CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, rank, tag, comm, &send));
+  CHECK_MPI(MPI_Request_free(&send));
+}
+
+/// Takes such messages; whether there were any.
+bool notified(int tag, MPI_Comm comm) {
+  for (int count = 0;; ++count) {
+    int there = 0;
+    MPI_Status status;
+    CHECK_MPI(MPI_Iprobe(MPI_ANY_SOURCE, tag, comm, &there, &status));
+    if (!there) return count > 0;
+    CHECK_MPI(MPI_Recv(nullptr, 0, MPI_CHAR, status.MPI_SOURCE, tag, comm, MPI_STATUS_IGNORE));
+  }
+}
 
 std::string host_name() {
   char name[256] = "unknown";
@@ -44,6 +65,10 @@ std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv) {
   handle->ends_mpi = true;
   int provided = 0;
   CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  if (provided < MPI_THREAD_FUNNELED)
+    throw UsageError(MpiSession::library_version() +
+                     ": was built without threads (MPI_THREAD_FUNNELED), which the loader and the "
+                     "GPU's sampler are; load another MPI");
   CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle->comm));
   return handle;
 }
@@ -85,11 +110,12 @@ void MpiSession::set_timeout(double seconds) { handle_->timeout_s = seconds; }
 double MpiSession::timeout_s() const { return handle_->timeout_s; }
 
 std::vector<double> MpiSession::all_gather(double value) const {
+  progress();
   std::vector<double> values(static_cast<std::size_t>(world_size_));
   std::vector<MPI_Request> request(1);
   CHECK_MPI(MPI_Iallgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, handle_->comm,
                            request.data()));
-  wait_for(request, handle_->timeout_s, "gathering a value from every rank");
+  wait_for(request, handle_->timeout_s, "exchanging a value between all ranks");
   return values;
 }
 
@@ -103,7 +129,7 @@ std::vector<std::string> MpiSession::all_gather(const std::string& value) const 
   CHECK_MPI(MPI_Iallgatherv(value.data(), static_cast<int>(value.size()), MPI_CHAR, all.data(),
                             counts.data(), offsets.data(), MPI_CHAR, handle_->comm,
                             request.data()));
-  wait_for(request, handle_->timeout_s, "gathering a text from every rank");
+  wait_for(request, handle_->timeout_s, "exchanging a text between all ranks");
   std::vector<std::string> values;
   for (std::size_t r = 0; r < counts.size(); ++r)
     values.push_back(
@@ -118,20 +144,49 @@ void MpiSession::barrier() const {
 }
 
 void MpiSession::wait_idle() const {
+  // A rank at work may first wait for its own operation as long as --timeout allows, and names
+  // better who does not answer.
+  const std::chrono::duration<double> patience(1.25 * handle_->timeout_s + 0.5);
+  auto heard = std::chrono::steady_clock::now();
   MPI_Request all = MPI_REQUEST_NULL;
   CHECK_MPI(MPI_Ibarrier(handle_->comm, &all));
-  for (int done = 0; !done;) {
+  for (;;) {
+    int done = 0;
     int asked = 0;
     CHECK_MPI(MPI_Test(&all, &done, MPI_STATUS_IGNORE));
+    if (done) return;
     CHECK_MPI(MPI_Iprobe(MPI_ANY_SOURCE, kWhoIsThere, handle_->comm, &asked, MPI_STATUS_IGNORE));
-    if (asked) throw TimeoutError("a rank that this one waited for has timed out");
+    if (asked) throw TimeoutError("stopped, because a rank that this one waited for timed out");
+    const auto now = std::chrono::steady_clock::now();
+    if (notified(kAtWork, handle_->comm)) heard = now;
+    if (now - heard > patience)
+      throw TimeoutError(
+          fmt::format("the ranks at work, for which this one waits, made no progress within {:g} s "
+                      "(--timeout)",
+                      handle_->timeout_s));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+void MpiSession::progress() const {
+  if (handle_->others.empty()) return;
+  const auto now = std::chrono::steady_clock::now();
+  const std::chrono::duration<double> pause(handle_->timeout_s / 8);
+  if (now - progressed_ < pause) return;
+  progressed_ = now;
+  for (int rank : handle_->others) notify(rank, kAtWork, handle_->whole);
 }
 
 std::unique_ptr<MpiSession> MpiSession::split(int color) const {
   auto part = std::make_unique<MpiHandle>();
   part->timeout_s = handle_->timeout_s;
+  const std::vector<double> colors = all_gather(color);
+  const auto first = std::find(colors.begin(), colors.end(), color);
+  if (first - colors.begin() == rank_) {
+    part->whole = handle_->comm;
+    for (int r = 0; r < world_size_; ++r)
+      if (colors[static_cast<std::size_t>(r)] != color) part->others.push_back(r);
+  }
   CHECK_MPI(MPI_Comm_split(handle_->comm, color, rank_, &part->comm));
   return std::unique_ptr<MpiSession>(new MpiSession(std::move(part)));
 }
@@ -141,9 +196,7 @@ std::vector<int> MpiSession::silent_ranks(double patience_s) const {
   std::vector<MPI_Request> receives(static_cast<std::size_t>(world_size_), MPI_REQUEST_NULL);
   for (int r = 0; r < world_size_; ++r) {
     if (r == rank_) continue;
-    MPI_Request send = MPI_REQUEST_NULL;
-    CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, r, kWhoIsThere, handle_->comm, &send));
-    CHECK_MPI(MPI_Request_free(&send));
+    notify(r, kWhoIsThere, handle_->comm);
     CHECK_MPI(MPI_Irecv(nullptr, 0, MPI_CHAR, r, kWhoIsThere, handle_->comm,
                         &receives[static_cast<std::size_t>(r)]));
   }

@@ -1,6 +1,7 @@
 // Initialises MPI and knows where this rank stands among the others.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,9 +37,14 @@ class MpiSession {
   std::vector<double> all_gather(double value) const;
   std::vector<std::string> all_gather(const std::string& value) const;
   void barrier() const;
-  /// The barrier of a rank that has nothing to do: waits for as long as the others work, past any
-  /// timeout, and leaves its core to them. Throws TimeoutError when one of them has given up.
+  /// The barrier of a rank that has nothing to do: waits for as long as the others work, and leaves
+  /// its core to them. Throws TimeoutError when one of them has given up, or when none has shown
+  /// progress() for somewhat longer than the timeout.
   void wait_idle() const;
+  /// Of a part: lets the ranks outside it, which wait_idle() in the whole, know that this part is
+  /// at work. To be called as often as convenient: it sends at most eight notices per timeout, from
+  /// rank 0, and does nothing in a session that is no part. all_gather() calls it too.
+  void progress() const;
 
   /// A session of the ranks that pass the same color, in the order they have here. Every rank calls
   /// it. It must end before this one does.
@@ -67,6 +73,7 @@ class MpiSession {
   int local_size_ = 1;
   std::string host_;
   std::vector<std::string> hosts_;
+  mutable std::chrono::steady_clock::time_point progressed_{};
 };
 
 /// Which variable of the environment says that a launcher started more than one task, or "".

@@ -23,8 +23,8 @@ void wait_until_done(const Event& event, double timeout_s, double spin_s, Check&
     const std::chrono::duration<double> waited = Clock::now() - start;
     if (waited.count() > timeout_s)
       throw TimeoutError(
-          fmt::format("the device did not finish its work within {:g} s: a rank is stopped, dead "
-                      "or far behind",
+          fmt::format("the device did not finish its work within {:g} s (--timeout): another rank "
+                      "has stopped, died or fallen behind",
                       timeout_s));
     if (waited.count() > spin_s) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

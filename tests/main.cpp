@@ -47,6 +47,7 @@ Backend open_backend_of(BackendKind kind) {
   Backend backend;
   backend.kind = kind;
   backend.device = open_device(kind);
+  backend.session = &session();
   backend.world = kind == BackendKind::gpu ? gpu::make_communicator(session(), *backend.device)
                                            : cpu::make_communicator(session(), *backend.device);
   backend.host = make_mpi_communicator(session(), *backend.device);

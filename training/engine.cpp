@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/error.hpp"
+#include "common/mpi_session.hpp"
 #include "training/batches.hpp"
 
 namespace shakedown {
@@ -238,6 +239,7 @@ void Engine::enqueue(int part) {
 void Engine::step(const LoadBatch& load_batch, double learning_rate) {
   timeline_.begin_step();  // where the one before ends, however late the host is
   wait_for_room();
+  backend_.session->progress();
   const ProfilerRange named(device(), "step");
   if (learning_rate != learning_rate_)
     device().kernels().set_learning_rate(

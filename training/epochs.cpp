@@ -61,9 +61,14 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
 
   engine.network().zero_total_metrics();
   batches.start_epoch(0);
-  while (engine.computes() && batches.load_next(engine.network())) engine.evaluate();
-  if (engine.first_computing() > 0)  // the server waits as long as it takes
-    engine.computes() ? session.barrier() : session.wait_idle();
+  // A server waits as long as the others work.
+  const auto part =
+      engine.first_computing() > 0 ? session.split(engine.computes() ? 1 : 0) : nullptr;
+  while (engine.computes() && batches.load_next(engine.network())) {
+    engine.evaluate();
+    if (part) part->progress();
+  }
+  if (part) engine.computes() ? session.barrier() : session.wait_idle();
   for (std::size_t i = 0; i < shared.size(); ++i)
     engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);

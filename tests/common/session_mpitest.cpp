@@ -55,15 +55,35 @@ TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {
   }
 }
 
-TEST_CASE("a rank with nothing to do waits past the timeout", "[session]") {
+TEST_CASE("a rank with nothing to do waits past the timeout while another shows progress",
+          "[session]") {
   const auto session = test::session().split(0);
-  session->set_timeout(0.1);
+  session->set_timeout(0.2);
+  const auto part = session->split(session->is_root() ? 0 : 1);
   if (session->is_root()) {
-    sleep_s(0.5);
+    for (int i = 0; i < 100; ++i) {  // a second of work
+      sleep_s(0.01);
+      part->progress();
+    }
+    session->set_timeout(60);  // the others may have the core
     CHECK_NOTHROW(session->barrier());
   } else {
     CHECK_NOTHROW(session->wait_idle());
   }
+  test::session().barrier();
+}
+
+TEST_CASE("a rank with nothing to do ends when no other shows progress", "[session]") {
+  const auto session = test::session().split(0);
+  if (session->world_size() == 1) return;
+  session->set_timeout(0.1);
+  if (!session->is_root()) {
+    CHECK_THROWS_WITH(session->wait_idle(),
+                      ContainsSubstring("made no progress within 0.1 s (--timeout)"));
+  }
+  test::session().barrier();  // which rank 0 has waited in
+  session->set_timeout(60);
+  if (session->is_root()) session->barrier();
   test::session().barrier();
 }
 

@@ -301,6 +301,29 @@ class Hangs(Folder):
         self.assertIn("no answer from rank 1 on", said)
         self.assertNotRegex(said, r"no answer from .*rank 2")
 
+    def test_a_rank_that_stops_while_it_measures_alone_is_named(self):
+        if 0 < support.GPUS < 2:
+            self.skipTest("two ranks need two GPUs")
+        job = subprocess.Popen(
+            [support.TREE / "launch/mpi", "-n", "2", COMPARE, *map(str, SMALL), "--strategies",
+             "none", "--ranks", "1", "--iterations", "1000000", "--timeout", "2", "--record",
+             self.record],
+            cwd=support.TREE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.assertIn("on 2 ranks", job.stdout.readline())  # then rank 0 goes to work
+        pid = self.pid_of_rank(0)
+        before = self.cpu_ticks(pid)
+        while self.cpu_ticks(pid) < before + 50:  # half a second of work, which rank 1 waits for
+            time.sleep(0.01)
+        os.kill(pid, signal.SIGSTOP)
+        started = time.monotonic()
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 3, out + err)
+        self.assertRegex(err, r"rank 1 on .* no progress within 2 s .*no answer from rank 0 on")
+        self.assertLess(time.monotonic() - started, 10)
+
+    def cpu_ticks(self, pid):
+        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
+
     def pid_of_rank(self, rank):
         for path in pathlib.Path("/proc").glob("[0-9]*"):
             try:
