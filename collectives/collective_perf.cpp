@@ -7,6 +7,7 @@
 #include "collectives/sweep.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
 
 namespace shakedown {
@@ -19,7 +20,8 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
                 "Exit codes: 0 pass; 1 wrong data, or below a bar; 2 usage; 3 inconclusive (a "
                 "time-out, a bar that judged nothing); 4 internal error.");
   declare_options(set, options);
-  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  if (const auto code = parse_options(set, session, argc, argv)) return *code;
+  check_distinct({{"--record", options.record}, {"--output-file,-J", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
   NcclPath path(options.path);

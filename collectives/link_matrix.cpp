@@ -43,7 +43,7 @@ ExitCode link_matrix(MpiSession& session, int argc, char** argv) {
   OptionSet set("link_matrix",
                 "Measures the links between every pair of ranks and names those that are slow.");
   declare_options(set, options);
-  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  if (const auto code = parse_options(set, session, argc, argv)) return *code;
 
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");

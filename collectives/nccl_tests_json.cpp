@@ -18,6 +18,8 @@ constexpr int kVersion = 3;
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 
+constexpr const char* kOption = "--output-file,-J";
+
 std::vector<std::string> command_line() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
@@ -86,11 +88,7 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
   config["devices"] = devices_of(backend, session);
   if (path.empty()) return;
   path_ = unused(path);
-  try {
-    check_writable(path_);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("--output-file,-J {}", error.what()));
-  }
+  check_writable({kOption, path_});
   std::printf("# Writing JSON output to %s\n", path_.c_str());
   int nccl = 0;
   for (const LibraryVersion& v : library_versions(backend.kind))
@@ -139,7 +137,7 @@ void NcclTestsJson::end_row(int iterations) {
 }
 
 void NcclTestsJson::write() const {
-  write_file(path_, [&](std::ostream& out) { out << file_.dump() << "\n"; });
+  write_file({kOption, path_}, [&](std::ostream& out) { out << file_.dump() << "\n"; });
 }
 
 void NcclTestsJson::finish(long wrong_rows, double mean_busbw_gbs, const std::string& judgement) {

@@ -1,9 +1,15 @@
 #include "common/identity.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <ctime>
+#include <string_view>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
@@ -14,18 +20,49 @@
 namespace shakedown {
 namespace {
 
-// What bears on a measurement; nothing else of the environment is ever recorded.
-constexpr std::array kRecordedVariables{
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_LAUNCH_BLOCKING",
-    "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO",           "NCCL_PROTO",
-    "NCCL_NVLS_ENABLE",     "NCCL_P2P_DISABLE",    "NCCL_P2P_LEVEL",
-    "NCCL_SHM_DISABLE",     "NCCL_IB_DISABLE",     "NCCL_IB_HCA",
-    "NCCL_SOCKET_IFNAME",   "NCCL_MIN_NCHANNELS",  "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",        "NCCL_MAX_CTAS",       "NCCL_BUFFSIZE",
-    "NCCL_NTHREADS",        "NCCL_CUMEM_ENABLE",   "NCCL_NET",
-    "NCCL_DEBUG",           "OMP_NUM_THREADS",     "OMP_PROC_BIND",
+// What bears on a measurement; nothing else of the environment is ever recorded. Of Open MPI's
+// parameters those of the transports: mpirun sets others itself, with keys and addresses.
+constexpr const char* kRecordedPrefixes[] = {
+    "NCCL_",         "UCX_",         "FI_",          "OMPI_MCA_btl",   "OMPI_MCA_coll",
+    "OMPI_MCA_mpi_", "OMPI_MCA_mtl", "OMPI_MCA_osc", "OMPI_MCA_opal_", "OMPI_MCA_pml"};
+constexpr const char* kRecordedVariables[] = {
+    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",      "OMP_PROC_BIND",       "OMP_PLACES",
     "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",
-    "SLURM_NTASKS"};
+    "SLURM_NTASKS",         "SLURM_ARRAY_JOB_ID",  "SLURM_ARRAY_TASK_ID",
+    "SLURM_RESTART_COUNT"};
+
+bool is_recorded(std::string_view name) {
+  return std::ranges::find(kRecordedVariables, name) != std::end(kRecordedVariables) ||
+         std::ranges::any_of(kRecordedPrefixes,
+                             [&](const char* prefix) { return name.starts_with(prefix); });
+}
+
+using Versions = std::vector<std::pair<std::string, std::string>>;
+
+Versions versions_here(BackendKind kind) {
+  const auto nvml = Nvml::open();
+  Versions versions{{"driver", nvml ? nvml->driver_version() : ""},
+                    {"versions.mpi_built", MpiSession::build_version()},
+                    {"versions.mpi", MpiSession::library_version()}};
+  for (const LibraryVersion& version : library_versions(kind)) {
+    versions.emplace_back("versions." + version.name + "_built", version.built);
+    versions.emplace_back("versions." + version.name, version.running);
+  }
+  return versions;
+}
+
+/// Rank 0's, and where ranks differ what each of them has. Collective.
+void add_versions(Json& run, BackendKind kind, const MpiSession& session) {
+  const Versions mine = versions_here(kind);
+  std::string text = "git_revision " + git_revision();
+  for (const auto& [name, version] : mine) text += fmt::format(", {} {}", name, version);
+  const auto all = session.all_gather(text);
+  for (const auto& [name, version] : mine) run[name] = version;
+  if (std::any_of(all.begin(), all.end(), [&](const std::string& t) { return t != all[0]; }))
+    run["versions_by_rank"] = all;
+}
 
 }  // namespace
 
@@ -61,20 +98,22 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
     run["gpu_pci_ids"] = session.all_gather(device.pci_id);
   }
   run["compute_threads"] = session.all_gather(device.compute_threads);
-  const auto nvml = Nvml::open();
-  run["driver"] = nvml ? nvml->driver_version() : "";
-
-  run["versions.mpi_built"] = MpiSession::build_version();
-  run["versions.mpi"] = MpiSession::library_version();
-  for (const LibraryVersion& version : library_versions(backend.kind)) {
-    run["versions." + version.name + "_built"] = version.built;
-    run["versions." + version.name] = version.running;
-  }
+  add_versions(run, backend.kind, session);
   for (const OptionValue& option : options.values())
     std::visit([&](const auto& value) { run["options." + option.name] = value; }, option.value);
-  for (const char* name : kRecordedVariables)
-    if (const char* value = std::getenv(name)) run[std::string("environment.") + name] = value;
+  run.update(recorded_environment(environ));
   return run;
+}
+
+Json recorded_environment(const char* const* environment) {
+  Json fields = Json::object();
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view variable = *environment;
+    const auto equals = variable.find('=');
+    if (equals == std::string_view::npos || !is_recorded(variable.substr(0, equals))) continue;
+    fields[fmt::format("environment.{}", variable.substr(0, equals))] = variable.substr(equals + 1);
+  }
+  return fields;
 }
 
 }  // namespace shakedown

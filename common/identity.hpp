@@ -16,6 +16,9 @@ class OptionSet;
 /// environment. Collective: every rank contributes; the result is complete on each.
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend);
 
+/// "environment.NAME" of those variables (as `environ` has them) that bear on a measurement.
+Json recorded_environment(const char* const* environment);
+
 /// The commit this was built from, "-dirty" behind it when the tree had changes.
 std::string git_revision();
 

@@ -1,12 +1,16 @@
 #include "common/options.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <filesystem>
 #include <map>
 #include <numeric>
 
@@ -85,7 +89,7 @@ class Declared final : public Option {
     return *this;
   }
   Option& existing_file() override {
-    option->check(CLI::ExistingFile);
+    is_existing_file = true;
     return *this;
   }
   Option& default_text(std::string text) override {
@@ -105,6 +109,7 @@ class Declared final : public Option {
   OptionTarget target;
   std::string default_shown;
   CLI::Option* option;
+  bool is_existing_file = false;
   std::vector<std::string> all;  // of a list of texts: what "all" stands for in it
 };
 
@@ -248,6 +253,20 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
   if (implementation_->markdown) return Ending{ExitCode::pass, markdown()};
   for (Declared& declared : implementation_->declared) declared.expand();
   return std::nullopt;
+}
+
+std::string OptionSet::missing_file() const {
+  for (const Declared& d : implementation_->declared) {
+    if (!d.is_existing_file) continue;
+    const std::string& path = *std::get<std::string*>(d.target);
+    if (path.empty()) continue;
+    std::error_code ignored;
+    const bool is_folder = std::filesystem::is_directory(path, ignored);
+    if (is_folder || access(path.c_str(), R_OK) != 0)
+      return fmt::format("{} {}: {}", first_name(d.names), path,
+                         std::strerror(is_folder ? EISDIR : errno));
+  }
+  return "";
 }
 
 bool OptionSet::given(const std::string& name) const {

@@ -25,6 +25,7 @@ class Option {
   virtual ~Option() = default;
   virtual Option& one_of(std::vector<std::string> choices) = 0;
   virtual Option& at_least(double minimum) = 0;
+  /// Of an option whose value is a path: OptionSet::missing_file looks for it.
   virtual Option& existing_file() = 0;
   /// The words the README's table and the record use for a default that depends on the machine.
   virtual Option& default_text(std::string text) = 0;
@@ -68,13 +69,18 @@ class OptionSet {
   /// from the help and the README: they are for tests. The record has them.
   void heading(const std::string& title);
 
-  /// Fills the targets. Returns an exit code, and what is to be printed, when the program should
-  /// end now: help asked for, or a usage error that names the option.
+  /// Fills the targets, without looking at the disk. Returns an exit code, and what is to be
+  /// printed, when the program should end now: help asked for, or a usage error that names the
+  /// option.
   struct Ending {
     ExitCode code;
     std::string text;
   };
   std::optional<Ending> parse(int argc, const char* const* argv);
+
+  /// "--weights w.safetensors: No such file or directory" of the first given file that this process
+  /// cannot read, or "". Processes on other hosts may see other files.
+  std::string missing_file() const;
 
   /// Whether the user gave this option (its first name), rather than leaving its default.
   bool given(const std::string& name) const;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "common/error.hpp"
 
@@ -26,7 +27,32 @@ std::string behind_links(const std::string& path) {
 
 std::string partial_of(const std::string& file) { return file + ".partial"; }
 
+std::string not_written(const Output& output, int why) {
+  return fmt::format("{} {}: cannot be written: {}", output.option, output.path,
+                     std::strerror(why));
+}
+
 }  // namespace
+
+void check_distinct(const std::vector<Output>& outputs) {
+  std::map<std::filesystem::path, const char*> seen;
+  for (const Output& output : outputs) {
+    if (output.path.empty() || is_written_itself(output.path)) continue;
+    std::error_code ignored;
+    const auto file = std::filesystem::weakly_canonical(
+        std::filesystem::absolute(behind_links(output.path), ignored), ignored);
+    const auto [other, is_new] = seen.emplace(file, output.option);
+    if (!is_new)
+      throw UsageError(fmt::format("{} {}: is the file of {} too; each needs its own",
+                                   output.option, output.path, other->second));
+  }
+}
+
+void make_folder_of(const std::string& path) {
+  std::error_code ignored;
+  const auto folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+}
 
 bool is_written_itself(const std::string& path) {
   // A standard stream may be a file, which others write too.
@@ -35,22 +61,24 @@ bool is_written_itself(const std::string& path) {
   return std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored);
 }
 
-void check_writable(const std::string& path) {
-  const auto refuse = [&](int why) {
-    throw UsageError(fmt::format("{}: cannot be written: {}", path, std::strerror(why)));
-  };
+void check_writable(const Output& output) {
+  const std::string& path = output.path;
+  const auto refuse = [&](int why) { throw UsageError(not_written(output, why)); };
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) refuse(EISDIR);
   if (is_written_itself(path)) {  // opened once only: a pipe's reader would take that for the end
     if (access(path.c_str(), W_OK) != 0) refuse(errno);
     return;
   }
-  const std::string partial = partial_of(behind_links(path));
+  const std::string file = behind_links(path);
+  make_folder_of(file);
+  const std::string partial = partial_of(file);
   if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) refuse(errno);
   std::remove(partial.c_str());
 }
 
-void write_file(const std::string& path, const std::function<void(std::ostream&)>& write) {
+void write_file(const Output& output, const std::function<void(std::ostream&)>& write) {
+  const std::string& path = output.path;
   const bool itself = is_written_itself(path);
   const std::string file = itself ? path : behind_links(path);
   const std::string opened = itself ? path : partial_of(file);
@@ -58,9 +86,9 @@ void write_file(const std::string& path, const std::function<void(std::ostream&)
   if (out) write(out);
   out.close();
   if (!out || (!itself && std::rename(opened.c_str(), file.c_str()) != 0)) {
-    const std::string why = std::strerror(errno);
+    const int why = errno;
     if (!itself) std::remove(opened.c_str());
-    throw InconclusiveError(fmt::format("{}: cannot be written: {}", path, why));
+    throw InconclusiveError(not_written(output, why));
   }
 }
 

@@ -4,18 +4,32 @@
 #include <functional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 namespace shakedown {
 
-/// Throws UsageError when `path` cannot be written, or is a folder: before the work whose result it
-/// is to hold.
-void check_writable(const std::string& path);
+/// A file that an option names; an empty path is none.
+struct Output {
+  const char* option;
+  std::string path;
+};
+
+/// Throws UsageError when two options name one file, which each would overwrite.
+void check_distinct(const std::vector<Output>& outputs);
+
+/// Makes the folder that `path` lies in, and those above it. Where that fails, opening the file
+/// fails too and says why.
+void make_folder_of(const std::string& path);
+
+/// Throws UsageError when the file cannot be written, or is a folder: before the work whose result
+/// it is to hold. Makes its folder.
+void check_writable(const Output& output);
 
 /// A device, a pipe or a standard stream: what was written is not replaced.
 bool is_written_itself(const std::string& path);
 
-/// `write` fills a file beside the one that `path` leads to, which then takes its place; what
+/// `write` fills a file next to the one that the path leads to, which then takes its place; what
 /// is_written_itself is appended to. Throws InconclusiveError when that fails (disk full).
-void write_file(const std::string& path, const std::function<void(std::ostream&)>& write);
+void write_file(const Output& output, const std::function<void(std::ostream&)>& write);
 
 }  // namespace shakedown

@@ -66,10 +66,23 @@ void say(const MpiSession& session, const std::string& line) {
   std::fflush(stdout);
 }
 
-ExitCode end_early(const MpiSession& session, const OptionSet::Ending& ending) {
-  if (session.is_root())
-    std::fputs(ending.text.c_str(), ending.code == ExitCode::pass ? stdout : stderr);
-  return ending.code;
+std::optional<ExitCode> parse_options(OptionSet& set, const MpiSession& session, int argc,
+                                      char** argv) {
+  auto ending = set.parse(argc, argv);
+  if (!ending)
+    if (const std::string missing = set.missing_file(); !missing.empty())
+      ending = {ExitCode::usage,
+                fmt::format("error: rank {} on {}: {}\n", session.rank(), session.host(), missing)};
+  constexpr double kGoesOn = -1;
+  const auto codes = session.all_gather(ending ? static_cast<double>(ending->code) : kGoesOn);
+  const auto worst = std::max_element(codes.begin(), codes.end());  // the first of its kind
+  if (*worst == kGoesOn) return std::nullopt;
+  if (worst - codes.begin() == session.rank()) {
+    std::FILE* const out = ending->code == ExitCode::pass ? stdout : stderr;
+    std::fputs(ending->text.c_str(), out);
+    std::fflush(out);
+  }
+  return static_cast<ExitCode>(*worst);
 }
 
 }  // namespace shakedown

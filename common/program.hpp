@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/error.hpp"
@@ -25,7 +26,10 @@ ExitCode recorded(Record& record, const std::function<ExitCode()>& body);
 /// Prints a line for people, on rank 0 alone; nothing when it is empty.
 void say(const MpiSession& session, const std::string& line);
 
-/// Prints the help, or the usage error, on rank 0 and hands on its code.
-ExitCode end_early(const MpiSession& session, const OptionSet::Ending& ending);
+/// Parses the command line and looks for the files that it names. Returns the code that every rank
+/// ends with where the program should end now: one printed the help, or was the first whose options
+/// are wrong or whose host lacks a file, and said so. Collective.
+std::optional<ExitCode> parse_options(OptionSet& set, const MpiSession& session, int argc,
+                                      char** argv);
 
 }  // namespace shakedown

@@ -2,36 +2,77 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <utility>
+#include <random>
+#include <string_view>
 
 #include "common/error.hpp"
+#include "common/identity.hpp"
+#include "common/output_file.hpp"
 
 namespace shakedown {
 namespace {
 
-/// Whether the last line was cut short: by a full disk, or a copy made while it was written.
-bool is_cut(const std::string& path) {
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+std::string new_run_id() {
+  char host[256] = "unknown";
+  gethostname(host, sizeof(host) - 1);
+  std::random_device random;
+  return fmt::format("{}-{}-{:08x}{:08x}", utc_now(), host, random(), random());
+}
+
+/// Whether records may be appended to the file: it is empty, or its first line is a record, which a
+/// full disk may have cut.
+bool holds_a_record(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
-  in.seekg(-1, std::ios::end);  // fails where the file is empty
-  return in && in.get() != '\n';
+  std::string first;
+  if (!std::getline(in, first)) return true;
+  const Json json = Json::parse(first, nullptr, false);
+  if (json.is_object()) return json.contains("kind");
+  constexpr std::string_view kBeginning = R"({"kind":)";
+  return json.is_discarded() && kBeginning.starts_with(first.substr(0, kBeginning.size()));
+}
+
+/// Keeps other processes that append to the file out while it lives, where the file system has
+/// locks; without them an appended line is whole on all but network file systems.
+class Lock {
+ public:
+  explicit Lock(int file) : file_(file) { flock(file_, LOCK_EX); }
+  ~Lock() { flock(file_, LOCK_UN); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  int file_;
+};
+
+/// Whether the last line was cut short: by a full disk, or a copy made while it was written.
+bool is_cut(int file) {
+  struct stat status {};
+  char last = '\n';
+  return fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
+         pread(file, &last, 1, status.st_size - 1) == 1 && last != '\n';
 }
 
 }  // namespace
 
 Record::Record(const std::string& path) : path_(path) {
   if (path.empty()) return;
-  file_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  make_folder_of(path);
+  const bool itself = is_written_itself(path);  // and cannot be read
+  if (!itself && !holds_a_record(path))
+    throw UsageError(fmt::format(
+        "--record {}: is not a record (.jsonl), and would be appended to; name another file",
+        path));
+  file_ = open(path.c_str(), (itself ? O_WRONLY : O_RDWR) | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file_ < 0)
     throw UsageError(fmt::format("--record {}: cannot be written: {}", path, std::strerror(errno)));
-  cut_ = is_cut(path);
+  run_id_ = new_run_id();
 }
 
 Record::~Record() {
@@ -40,9 +81,10 @@ Record::~Record() {
 
 void Record::write(const std::string& kind, const Json& fields) {
   if (file_ < 0) return;
-  Json line = {{"kind", kind}};
+  Json line = {{"kind", kind}, {"run_id", run_id_}};
   line.update(fields);
-  const std::string text = (std::exchange(cut_, false) ? "\n" : "") +
+  const Lock lock(file_);
+  const std::string text = (is_cut(file_) ? "\n" : "") +
                            line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                            "\n";
   for (std::size_t done = 0; done < text.size();) {
@@ -50,7 +92,7 @@ void Record::write(const std::string& kind, const Json& fields) {
     if (wrote < 0 && errno == EINTR) continue;
     if (wrote < 0)
       throw InconclusiveError(
-          fmt::format("record {}: cannot be written: {}", path_, std::strerror(errno)));
+          fmt::format("--record {}: cannot be written: {}", path_, std::strerror(errno)));
     done += static_cast<std::size_t>(wrote);
   }
 }

@@ -1,5 +1,6 @@
-// The record: JSON lines, one self-contained flat object a line, flushed as written, so that a
-// crashed run leaves what it measured. The schema is results/schema.json.
+// The record: JSON lines, one self-contained flat object per line, flushed as written, so that a
+// crashed run leaves what it measured. Every line has the run_id of its run, so that several jobs
+// may append to one file. The schema is results/schema.json.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,24 +12,27 @@ using Json = nlohmann::ordered_json;
 
 class Record {
  public:
-  /// Appends to `path`, on a new line where its last one was cut; an empty path records nothing.
-  /// Throws UsageError when it cannot be opened. Only one rank of a job records.
+  /// Appends to `path`, whose folder is made; an empty path records nothing. Throws UsageError when
+  /// it cannot be opened, or holds something other than a record. Only one rank of a job records.
   explicit Record(const std::string& path);
   ~Record();
   Record(const Record&) = delete;
   Record& operator=(const Record&) = delete;
 
-  /// Adds one line: {"kind": kind, ...fields}. Non-finite numbers become null. Throws
-  /// InconclusiveError when the line cannot be written (disk full).
+  /// Adds one line: {"kind": kind, "run_id": id, ...fields}, after a line that was cut on a line of
+  /// its own. Non-finite numbers become null. Throws InconclusiveError when the line cannot be
+  /// written (disk full).
   void write(const std::string& kind, const Json& fields);
 
   bool active() const { return file_ >= 0; }
   const std::string& path() const { return path_; }
+  /// The start, the host and random digits: no other Record has the same.
+  const std::string& run_id() const { return run_id_; }
 
  private:
   std::string path_;
+  std::string run_id_;
   int file_ = -1;
-  bool cut_ = false;  // the file does not end with a newline
 };
 
 /// `fields` with `more` behind them.

@@ -252,7 +252,7 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
   const std::uint64_t length = text.size();
-  write_file(path, [&](std::ostream& out) {
+  write_file({"--save", path}, [&](std::ostream& out) {
     out.write(reinterpret_cast<const char*>(&length), sizeof(length));
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     for (const Tensor& tensor : tensors) {

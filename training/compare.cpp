@@ -14,7 +14,8 @@ namespace {
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainingData data(options.train);
   data.check_ranks_agree(session);
-  if (!options.train.trace.empty() && session.is_root()) check_writable(options.train.trace);
+  if (!options.train.trace.empty() && session.is_root())
+    check_writable({"--trace", options.train.trace});
   const Job job{options, data, backend, session, record, epoch_images(options)};
   say(session, headline(job));
   const auto benches = benches_of(options, backend.kind, session.world_size());
@@ -37,7 +38,8 @@ ExitCode compare_program(MpiSession& session, int argc, char** argv) {
   CompareOptions options;
   OptionSet set("compare", "Compares gradient-exchange strategies in one job.");
   declare_options(set, options);
-  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  if (const auto code = parse_options(set, session, argc, argv)) return *code;
+  check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
 
   Backend backend = open_backend(options.train.backend, session);
   Record record(session.is_root() ? options.train.record : "");

@@ -28,10 +28,10 @@ void add_health(Json& record, const GpuWindow& mine, double images, const MpiSes
   record["temperature_c"] = session.all_gather(mine.temperature_c);
   record["memory_used_bytes"] = session.all_gather(mine.memory_used_bytes);
   record["joules_per_image"] = sum(session.all_gather(mine.energy_j)) / images;
-  std::vector<std::string> reasons;
-  for (const std::string& name : session.all_gather(
-           fmt::format("{}", fmt::join(throttle_reason_names(mine.throttle_reasons), " "))))
-    reasons.push_back(name);
+  Json reasons = Json::array();
+  for (const std::string& text :
+       session.all_gather(text_of_throttle_reasons(mine.throttle_reasons)))
+    reasons.push_back(text == kUnknownText ? Json() : Json(text));
   record["throttle_reasons"] = reasons;
 }
 
@@ -249,8 +249,9 @@ std::string summary_of_step(const Json& step) {
     if (std::isfinite(number("joules_per_image")))
       text += fmt::format(", {:.3f} J/image", number("joules_per_image"));
     for (const Json& reasons : step["throttle_reasons"])
-      if (!reasons.get<std::string>().empty()) {
-        text += ", held back by " + reasons.get<std::string>();
+      if (reasons != "") {
+        text += reasons.is_null() ? ", throttle reasons unknown"
+                                  : ", held back by " + reasons.get<std::string>();
         break;
       }
   }

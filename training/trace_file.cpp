@@ -129,7 +129,7 @@ void write_trace(const std::string& path, const std::vector<TracedRun>& runs,
       add_steps(process, trace[r], blocks);
     }
   }
-  write_file(path, [&](std::ostream& out) {
+  write_file({"--trace", path}, [&](std::ostream& out) {
     out << Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump() << '\n';
   });
 }

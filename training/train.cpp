@@ -25,8 +25,8 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     say(session, describe(engine));
     return ExitCode::pass;
   }
-  for (const std::string& path : {options.save, options.trace})
-    if (!path.empty() && session.is_root()) check_writable(path);
+  for (const Output& output : {Output{"--save", options.save}, {"--trace", options.trace}})
+    if (!output.path.empty() && session.is_root()) check_writable(output);
   engine.allocate(backend.kind == BackendKind::cpu ? session.local_size() : 1);
   check_ranks_agree(engine, session, "at the start");
   say(session, text_of_start(engine));
@@ -53,8 +53,10 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   TrainOptions options;
   OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
   declare_options(set, options);
-  if (const auto ending = set.parse(argc, argv)) return end_early(session, *ending);
+  if (const auto code = parse_options(set, session, argc, argv)) return *code;
   check_together(set, options);
+  check_distinct(
+      {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}});
 
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");

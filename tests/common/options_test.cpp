@@ -111,9 +111,18 @@ TEST_CASE("a usage error names the option", "[options]") {
   CHECK_THAT(message({"--throttle-gbs", "-1"}),
              ContainsSubstring("--throttle-gbs") && ContainsSubstring("below 0"));
   CHECK_THAT(message({"--precision", "fp8"}), ContainsSubstring("--precision"));
-  CHECK_THAT(message({"--weights", "/no/such/file"}), ContainsSubstring("/no/such/file"));
   CHECK_THAT(message({"--iterations"}), ContainsSubstring("--iterations"));
   CHECK_THAT(message({"stray"}), ContainsSubstring("stray"));
+}
+
+TEST_CASE("files are looked for apart from parsing, which another rank's host may lack",
+          "[options]") {
+  const Parsed absent({"--weights", "/no/such/file"});
+  CHECK_FALSE(absent.ending);
+  CHECK(absent.set.missing_file() == "--weights /no/such/file: No such file or directory");
+  CHECK(Parsed({"--weights", "/"}).set.missing_file() == "--weights /: Is a directory");
+  CHECK(Parsed({"--weights", "/proc/version"}).set.missing_file().empty());
+  CHECK(Parsed({}).set.missing_file().empty());
 }
 
 TEST_CASE("help, table and record list every option", "[options]") {

@@ -17,7 +17,7 @@ struct Folder {
 };
 
 void write_text(const std::string& path) {
-  write_file(path, [](std::ostream& out) { out << "text"; });
+  write_file({"--trace", path}, [](std::ostream& out) { out << "text"; });
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ void write_text(const std::string& path) {
 TEST_CASE("a file is written whole, and nothing is left beside it", "[output_file]") {
   const Folder folder;
   const std::string path = folder.path + "/file";
-  check_writable(path);
+  check_writable({"--trace", path});
   CHECK_FALSE(std::filesystem::exists(path));
   write_text(path);
   std::ifstream in(path);
@@ -39,7 +39,7 @@ TEST_CASE("what a link leads to is written, and the link stays", "[output_file]"
   write_text(path);
   const auto link = folder.path + "/link";
   std::filesystem::create_symlink("file", link);
-  write_file(link, [](std::ostream& out) { out << "anew"; });
+  write_file({"--trace", link}, [](std::ostream& out) { out << "anew"; });
   CHECK(std::filesystem::is_symlink(link));
   std::ifstream in(path);
   CHECK(std::string{std::istreambuf_iterator<char>(in), {}} == "anew");
@@ -47,17 +47,43 @@ TEST_CASE("what a link leads to is written, and the link stays", "[output_file]"
 
 TEST_CASE("a folder is refused before the work", "[output_file]") {
   const Folder folder;
-  CHECK_THROWS_AS(check_writable(folder.path), UsageError);
-  CHECK_THROWS_WITH(check_writable(folder.path), ContainsSubstring(folder.path));
+  const Output output{"--save", folder.path};
+  CHECK_THROWS_AS(check_writable(output), UsageError);
+  CHECK_THROWS_WITH(check_writable(output), ContainsSubstring("--save " + folder.path));
+}
+
+TEST_CASE("the folders of a file are made, or the error says why not", "[output_file]") {
+  const Folder folder;
+  const std::string path = folder.path + "/runs/today/file";
+  check_writable({"--trace", path});
+  write_text(path);
+  CHECK(std::filesystem::is_regular_file(path));
+  CHECK_THROWS_WITH(check_writable({"--trace", path + "/below/a/file"}),
+                    ContainsSubstring("--trace " + path) && ContainsSubstring("Not a directory"));
+}
+
+TEST_CASE("two options that name one file are refused", "[output_file]") {
+  const Folder folder;
+  std::filesystem::create_symlink("a", folder.path + "/link");
+  const auto both = [&](const std::string& a, const std::string& b) {
+    check_distinct({{"--record", a}, {"--trace", b}, {"--save", ""}});
+  };
+  CHECK_THROWS_AS(both(folder.path + "/a", folder.path + "/a"), UsageError);
+  CHECK_THROWS_WITH(both(folder.path + "/a", folder.path + "/../" + folder.path + "/link"),
+                    ContainsSubstring("--trace") && ContainsSubstring("the file of --record"));
+  CHECK_NOTHROW(both(folder.path + "/a", folder.path + "/b"));
+  CHECK_NOTHROW(both("/dev/null", "/dev/null"));
+  CHECK_NOTHROW(both("", ""));
 }
 
 TEST_CASE("a device is written itself, and a full one is told", "[output_file]") {
   const Folder folder;
   const std::string path = folder.path + "/device";
   std::filesystem::create_symlink("/dev/full", path);
-  check_writable(path);
+  check_writable({"--trace", path});
   CHECK_THROWS_AS(write_text(path), InconclusiveError);
-  CHECK_THROWS_WITH(write_text(path), ContainsSubstring("No space left on device"));
+  CHECK_THROWS_WITH(write_text(path), ContainsSubstring("--trace " + path) &&
+                                          ContainsSubstring("No space left on device"));
   CHECK(std::filesystem::is_character_file(path));
 }
 

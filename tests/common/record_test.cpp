@@ -1,8 +1,10 @@
 #include "common/record.hpp"
 
-#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <thread>
 
 #include "common/half.hpp"
@@ -14,6 +16,13 @@
 
 namespace shakedown {
 namespace {
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
 
 std::string temporary_file() {
   std::string name = "/tmp/shakedown_record_XXXXXX";
@@ -33,9 +42,8 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
                  {{"images_per_s", 2.5}, {"power_w", {1.0, kUnknown}}, {"strategy", "ddp"}});
     record.write("end", {{"exit_code", run}});
   }
-  std::ifstream in(path);
   std::vector<Json> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(Json::parse(line));
+  for (const std::string& line : lines_of(path)) lines.push_back(Json::parse(line));
   std::remove(path.c_str());
   REQUIRE(lines.size() == 4);
   CHECK(lines[0].begin().key() == "kind");
@@ -43,6 +51,74 @@ TEST_CASE("records are appended, a line each, with non-finite numbers as null", 
   CHECK(lines[0]["images_per_s"] == 2.5);
   CHECK(lines[0]["power_w"][1].is_null());
   CHECK(lines[3]["exit_code"] == 1);
+  const auto id = [&](int line) { return std::next(lines[line].begin()).value(); };
+  CHECK(std::next(lines[0].begin()).key() == "run_id");
+  CHECK(id(0) == id(1));
+  CHECK(id(2) == id(3));
+  CHECK(id(0) != id(2));
+}
+
+TEST_CASE("jobs that record into one file share it line by line", "[record]") {
+  const std::string path = temporary_file();
+  constexpr int kLines = 100;
+  const auto write = [&](Record& record) {
+    const std::string long_text(20000, 'x');
+    for (int i = 0; i < kLines; ++i) record.write("step", {{"text", long_text}});
+  };
+  Record a(path);
+  Record b(path);
+  std::thread other([&] { write(b); });
+  write(a);
+  other.join();
+  std::ofstream(path, std::ios::app) << R"({"kind":"ste)";  // a third, whose disk was full
+  a.write("end", {});
+  const auto lines = lines_of(path);
+  std::remove(path.c_str());
+  REQUIRE(lines.size() == 2 * kLines + 2);
+  std::map<std::string, int> count;
+  for (std::size_t i = 0; i + 2 < lines.size(); ++i) ++count[Json::parse(lines[i])["run_id"]];
+  CHECK(count == std::map<std::string, int>{{a.run_id(), kLines}, {b.run_id(), kLines}});
+  CHECK(Json::parse(lines.back())["kind"] == "end");
+}
+
+TEST_CASE("a file that is no record is refused", "[record]") {
+  const std::string path = temporary_file();
+  for (const char* text : {"\x7f\x45LF\x01", "words\n", "{\"a\": 1}\n", "[1]\n"}) {
+    std::ofstream(path) << text;
+    CHECK_THROWS_AS(Record(path), UsageError);
+    CHECK_THROWS_WITH(Record(path), ContainsSubstring("--record " + path + ": is not a record"));
+  }
+  for (const char* text :
+       {"", "{\"kind\": \"run\"}\n", "{\"a\":1,\"kind\":\"run\"}\n", "{\"kind\":\"ru", "{\"ki"}) {
+    std::ofstream(path) << text;
+    CHECK_NOTHROW(Record(path));
+  }
+  std::remove(path.c_str());
+}
+
+TEST_CASE("the folder of a record is made", "[record]") {
+  const std::string folder = temporary_file() + ".folder";
+  { Record(folder + "/runs/r.jsonl").write("end", {}); }
+  CHECK(lines_of(folder + "/runs/r.jsonl").size() == 1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("of the environment only what bears on a measurement is recorded", "[record]") {
+  const char* const environment[] = {"NCCL_IB_GID_INDEX=3",
+                                     "UCX_TLS=rc,sm=x",
+                                     "FI_PROVIDER=efa",
+                                     "OMPI_MCA_btl_vader_single_copy_mechanism=none",
+                                     "OMPI_MCA_orte_precondition_transports=secret",
+                                     "SLURM_ARRAY_TASK_ID=7",
+                                     "AWS_SECRET_ACCESS_KEY=secret",
+                                     "MY_NCCL_X=1",
+                                     nullptr};
+  CHECK(recorded_environment(environment) ==
+        Json{{"environment.NCCL_IB_GID_INDEX", "3"},
+             {"environment.UCX_TLS", "rc,sm=x"},
+             {"environment.FI_PROVIDER", "efa"},
+             {"environment.OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
+             {"environment.SLURM_ARRAY_TASK_ID", "7"}});
 }
 
 TEST_CASE("a record whose last line was cut goes on with a new line", "[record]") {
@@ -53,9 +129,7 @@ TEST_CASE("a record whose last line was cut goes on with a new line", "[record]"
     record.write("run", {{"number", run}});
     record.write("end", {{"exit_code", 0}});
   }
-  std::ifstream in(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  const auto lines = lines_of(path);
   std::remove(path.c_str());
   REQUIRE(lines.size() == 6);
   CHECK(lines[1] == "{\"kind\":\"ste");
@@ -64,8 +138,8 @@ TEST_CASE("a record whose last line was cut goes on with a new line", "[record]"
 }
 
 TEST_CASE("a record that cannot be opened or written is named", "[record]") {
-  CHECK_THROWS_WITH(Record("/no/such/folder/x.jsonl"),
-                    ContainsSubstring("/no/such/folder/x.jsonl"));
+  CHECK_THROWS_AS(Record("/proc/no/x.jsonl"), UsageError);
+  CHECK_THROWS_WITH(Record("/proc/no/x.jsonl"), ContainsSubstring("--record /proc/no/x.jsonl"));
   CHECK_FALSE(Record("").active());
   Record("").write("step", {});
   Record full("/dev/full");
@@ -74,7 +148,7 @@ TEST_CASE("a record that cannot be opened or written is named", "[record]") {
     FAIL("a full disk went unnoticed");
   } catch (const Error& error) {
     CHECK(error.code() == ExitCode::inconclusive);
-    CHECK_THAT(error.what(), ContainsSubstring("/dev/full"));
+    CHECK_THAT(error.what(), ContainsSubstring("--record /dev/full"));
   }
 }
 
@@ -85,45 +159,6 @@ TEST_CASE("durations and bytes read as people write them", "[record]") {
   CHECK(readable_bytes(512) == "512 B");
   CHECK(readable_bytes(1536) == "1.5 KiB");
   CHECK(readable_bytes(25.0 * 1024 * 1024) == "25 MiB");
-}
-
-TEST_CASE("throttle reasons have nvidia-smi's names", "[nvml]") {
-  using Names = std::vector<std::string>;
-  CHECK(throttle_reason_names(0x1) == Names{});  // idle
-  CHECK(throttle_reason_names(0x4 | 0x20) == Names{"sw_power_cap", "sw_thermal_slowdown"});
-  CHECK(throttle_reason_names(0x80) == Names{"hw_power_brake"});
-}
-
-TEST_CASE("power is the energy between the counter's own updates over their time", "[nvml]") {
-  CHECK(mean_power_w({{0, 50}, {0.1, 50}, {0.2, 120}, {0.3, 190}, {0.4, 190}}) == Approx(700));
-  CHECK(mean_power_w({{0, 50}, {0.1, 60}, {0.2, 60}, {0.3, 60}, {0.4, 180}, {0.5, 180}}) ==
-        Approx(400));
-  CHECK(std::isnan(mean_power_w({})));
-  CHECK(std::isnan(mean_power_w({{0, 50}})));
-  CHECK(std::isnan(mean_power_w({{0, 50}, {0.1, 120}, {0.2, 120}})));  // one update has no length
-  CHECK(std::isnan(mean_power_w({{0, kUnknown}, {0.1, kUnknown}, {0.2, kUnknown}})));
-}
-
-TEST_CASE("a GPU is sampled where there is one, and unknown where not", "[nvml]") {
-  std::string problem;
-  const auto gpus = gpu::visible_devices(problem);
-  GpuSampler sampler(Nvml::open(), gpus.empty() ? "" : gpus.front());
-  if (!gpus.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
-  const GpuWindow window = sampler.finish();
-  if (gpus.empty()) {
-    CHECK(window.samples == 0);
-    CHECK(std::isnan(window.power_w));
-    CHECK(std::isnan(window.energy_j));
-    CHECK(std::isnan(window.nvlink.sent));
-  } else {
-    CHECK(window.samples > 0);
-    CHECK(window.power_w > 10);
-    CHECK(window.energy_j > 5);
-    const bool no_nvlink = std::isnan(window.nvlink.sent) && std::isnan(window.nvlink.received);
-    CHECK((no_nvlink || (window.nvlink.sent >= 0 && window.nvlink.received >= 0)));
-    CHECK(window.sm_clock_mhz > 100);
-    CHECK(window.memory_used_bytes > 0);
-  }
 }
 
 TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") {

@@ -313,9 +313,9 @@ class Usage(Folder):
                 (["-e", "99999999999G"], "--max-bytes 99999999999G"),
                 (["-I", 1, "-G", 1], "--cuda-graph"),
                 (["--reference", "/no/such"], "--reference"),
-                (["-J", "/no/such/o.json", "-b", 64, "-e", 64], "-J /no/such/o.json"),
+                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
                 (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
-                (["--record", "/no/such/o.jsonl"], "/no/such/o.jsonl"),
+                (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl"),
                 (["--inject-fault", "x"], "--inject-fault x"),
                 (["--inject-fault", "7:0"], "--inject-fault 7:0"),
                 (["--inject-delay", "0:5us"], "--inject-delay 0:5us")]:

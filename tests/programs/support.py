@@ -53,8 +53,9 @@ def schema_error(line):
     return None if error is None else f"{kind}: {'/'.join(map(str, error.path))}: {error.message}"
 
 
-def read_record(path):
-    """The lines of a record; each must be JSON as RFC 8259 has it, and fit the schema."""
+def read_record(path, with_run_id=True):
+    """The lines of a record; each must be JSON as RFC 8259 has it, fit the schema and name its run,
+    which a record made before 0.2 does not."""
     def refuse(word):
         raise ValueError(f"{path}: {word} is not JSON")
     lines = [json.loads(text, parse_constant=refuse)
@@ -63,6 +64,8 @@ def read_record(path):
         error = schema_error(line)
         if error:
             raise ValueError(f"{path}: {error}")
+        if with_run_id and "run_id" not in line:
+            raise ValueError(f"{path}: a {line['kind']} line without run_id")
     return lines
 
 

@@ -311,13 +311,13 @@ class Epochs(Folder):
         self.expect(self.train("--epochs", 0), 2, "--weights")
 
     def test_a_save_that_cannot_be_written_is_told_at_once(self):
-        result = self.train("--epochs", 1, "--save", self.folder / "none/such/w.safetensors")
-        self.expect(result, 2, "none/such")
+        result = self.train("--epochs", 1, "--save", "/proc/no/w.safetensors")
+        self.expect(result, 2, "--save /proc/no/w.safetensors: cannot be written")
         self.assertNotIn("train top1", result.stdout)
 
     def test_a_trace_that_cannot_be_written_is_told_at_once(self):
-        result = run(TRAIN, *SMALL, "--trace", "/no/such/folder/t.json", ranks=1)
-        self.expect(result, 2, "/no/such/folder/t.json: cannot be written")
+        result = run(TRAIN, *SMALL, "--trace", "/proc/no/t.json", ranks=1)
+        self.expect(result, 2, "--trace /proc/no/t.json: cannot be written")
 
     def test_a_shard_smaller_than_a_batch_is_told(self):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
@@ -394,6 +394,15 @@ class Usage(Folder):
         self.expect(result, 0, "161 tensors, 25557032 parameters", "layer4.2.conv3",
                     "8196000 bytes", "activations and their gradients")
 
+    def test_a_file_missing_on_one_rank_is_named(self):
+        (self.folder / "w.safetensors").write_text("")
+        command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo /; else echo {self.folder}; fi);' \
+                  f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 5'
+        started = time.monotonic()
+        result = support.run("bash", "-c", command, ranks=2)
+        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory")
+        self.assertLess(time.monotonic() - started, 5)
+
     def test_weights_are_checked(self):
         pickle = self.folder / "resnet50-0676ba61.pth"
         pickle.write_bytes(b"PK\x03\x04....")
@@ -407,7 +416,7 @@ class Usage(Folder):
                     "conv1.weight")
 
     def test_records_that_cannot_be_written(self):
-        self.expect(run_bare(TRAIN, *SMALL, "--record", "/no/such/folder/r.jsonl"), 2, "/no/such")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", "/proc/no/r.jsonl"), 2, "--record /proc/no/r.jsonl")
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
 
     def test_what_a_strategy_or_backend_cannot_exchange_is_refused(self):
@@ -435,11 +444,31 @@ class Usage(Folder):
         full.symlink_to("/dev/full")
         result = run_bare(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--certificate", "off",
                           "--save", full, "--record", self.folder / "r.jsonl")
-        self.expect(result, 3, "images/s", "full: cannot be written: No space left")
+        self.expect(result, 3, "images/s", f"--save {full}: cannot be written: No space left")
         self.assertEqual([r["kind"] for r in read_record(self.folder / "r.jsonl")][1], "step")
 
     def test_a_foreign_launcher_is_noticed(self):
         self.expect(run_bare(TRAIN, *SMALL, env={"PMI_SIZE": "4"}), 2, "PMI_SIZE=4", "launch/mpi")
+
+    @unittest.skipIf(support.GPUS, "a GPU is here")
+    def test_requested_gpus_that_are_missing_are_no_reason_for_the_cpu(self):
+        request = {"SLURM_JOB_GPUS": "0,1"}
+        result = run_bare(TRAIN, *SMALL, env=request)
+        built = "built without gpu" not in result.stderr
+        self.expect(result, 3 if built else 2, "SLURM_JOB_GPUS=0,1", "--backend cpu")
+        arguments = [*SMALL, "--precision", "fp16", "--describe"]
+        result = run_bare(TRAIN, *arguments, "--backend", "cpu", env=request)
+        self.expect(result, 2, "--precision fp16", "fp32 only")
+        self.assertNotIn("no GPU is visible", result.stderr)
+        self.expect(run_bare(TRAIN, *arguments), 2, "fp32 only", "as no GPU is visible (")
+
+    def test_outputs_in_one_file_are_refused(self):
+        both = self.folder / "both"
+        both.write_text("{}")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", both, "--trace", both), 2, "--trace",
+                    "the file of --record")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", both), 2, "is not a record")
+        self.assertEqual(both.read_text(), "{}")
 
     def test_a_missing_gpu_is_told(self):
         self.expect(run_bare(TRAIN, *SMALL, "--backend", "gpu",
@@ -475,7 +504,7 @@ class CommittedRecords(unittest.TestCase):
     def test_committed_records_fit_the_schema(self):
         for path in sorted((support.TREE / "results").glob("**/*.jsonl")):
             with self.subTest(path=path):
-                read_record(path)
+                read_record(path, with_run_id=False)
 
 
 if __name__ == "__main__":
