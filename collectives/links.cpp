@@ -52,9 +52,14 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   const int timed = latency ? settings.latency_iterations : settings.iterations;
   const bool receives = exchange != (first ? forward : backward);
 
+  std::vector<int> others;
+  for (int r = 0; r < session_.world_size(); ++r)
+    if (r != session_.rank() && r != peer) others.push_back(r);
+
   MessageTimes times;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + timed; ++message) {
+    session_.progress(others);  // who may wait for this pair
     messages_.meet(world_, peer, message);
     const double time_us = messages_.time_us(
         world_, [&](Stream& stream) { enqueue(exchange, first, peer, words, message, stream); });

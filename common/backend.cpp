@@ -72,7 +72,7 @@ int choose_threads(const MpiSession& session, std::string& remark) {
   int threads = fair_threads(local, my_place);
   if (const char* asked = std::getenv("OMP_NUM_THREADS"); asked && std::atoi(asked) > 0)
     threads = std::atoi(asked);
-  remark += fmt::format(", {} thread{} a rank", threads, threads == 1 ? "" : "s");
+  remark += fmt::format(", {} thread{} per rank", threads, threads == 1 ? "" : "s");
   const long online = sysconf(_SC_NPROCESSORS_ONLN);
   if (mine.size() == 1 && online > static_cast<long>(local.size()))
     remark += fmt::format(
@@ -98,7 +98,9 @@ void connect(Backend& backend, const MpiSession& session) {
 
 void declare_options(OptionSet& options, BackendOptions& values) {
   options
-      .add("--backend", values.backend, "where to compute; auto takes the GPU where there is one")
+      .add("--backend", values.backend,
+           "where to compute; auto: on the GPU where one is visible or requested (Slurm's "
+           "variables, CUDA_VISIBLE_DEVICES), else on the CPU")
       .one_of({"auto", "gpu", "cpu"});
   options
       .add("--timeout,-T", values.timeout_s,

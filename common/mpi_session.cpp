@@ -36,11 +36,13 @@ namespace {
 constexpr int kWhoIsThere = 31;  // the tag of silent_ranks
 constexpr int kAtWork = 32;      // the tag of progress
 
-/// A message without content that nobody waits for.
-void notify(int rank, int tag, MPI_Comm comm) {
-  MPI_Request send = MPI_REQUEST_NULL;
-  CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, rank, tag, comm, &send));
-  CHECK_MPI(MPI_Request_free(&send));
+/// Sends messages without content, and waits for none.
+void notify(const std::vector<int>& ranks, int tag, MPI_Comm comm) {
+  for (int rank : ranks) {
+    MPI_Request send = MPI_REQUEST_NULL;
+    CHECK_MPI(MPI_Isend(nullptr, 0, MPI_CHAR, rank, tag, comm, &send));
+    CHECK_MPI(MPI_Request_free(&send));
+  }
 }
 
 /// Takes such messages; whether there were any.
@@ -169,12 +171,19 @@ void MpiSession::wait_idle() const {
 }
 
 void MpiSession::progress() const {
-  if (handle_->others.empty()) return;
+  if (progress_is_due()) notify(handle_->others, kAtWork, handle_->whole);
+}
+
+void MpiSession::progress(const std::vector<int>& waiting) const {
+  if (progress_is_due()) notify(waiting, kAtWork, handle_->comm);
+}
+
+bool MpiSession::progress_is_due() const {
   const auto now = std::chrono::steady_clock::now();
   const std::chrono::duration<double> pause(handle_->timeout_s / 8);
-  if (now - progressed_ < pause) return;
+  if (now - progressed_ < pause) return false;
   progressed_ = now;
-  for (int rank : handle_->others) notify(rank, kAtWork, handle_->whole);
+  return true;
 }
 
 std::unique_ptr<MpiSession> MpiSession::split(int color) const {
@@ -196,7 +205,7 @@ std::vector<int> MpiSession::silent_ranks(double patience_s) const {
   std::vector<MPI_Request> receives(static_cast<std::size_t>(world_size_), MPI_REQUEST_NULL);
   for (int r = 0; r < world_size_; ++r) {
     if (r == rank_) continue;
-    notify(r, kWhoIsThere, handle_->comm);
+    notify({r}, kWhoIsThere, handle_->comm);
     CHECK_MPI(MPI_Irecv(nullptr, 0, MPI_CHAR, r, kWhoIsThere, handle_->comm,
                         &receives[static_cast<std::size_t>(r)]));
   }

@@ -43,8 +43,10 @@ class MpiSession {
   void wait_idle() const;
   /// Of a part: lets the ranks outside it, which wait_idle() in the whole, know that this part is
   /// at work. To be called as often as convenient: it sends at most eight notices per timeout, from
-  /// rank 0, and does nothing in a session that is no part. all_gather() calls it too.
+  /// rank 0, and none in a session that is no part. all_gather() calls it too.
   void progress() const;
+  /// The same to these ranks of this session, for work that is not a part's.
+  void progress(const std::vector<int>& waiting) const;
 
   /// A session of the ranks that pass the same color, in the order they have here. Every rank calls
   /// it. It must end before this one does.
@@ -65,6 +67,7 @@ class MpiSession {
 
  private:
   explicit MpiSession(std::unique_ptr<MpiHandle> handle);
+  bool progress_is_due() const;
 
   std::unique_ptr<MpiHandle> handle_;
   int rank_ = 0;
@@ -73,7 +76,7 @@ class MpiSession {
   int local_size_ = 1;
   std::string host_;
   std::vector<std::string> hosts_;
-  mutable std::chrono::steady_clock::time_point progressed_{};
+  mutable std::chrono::steady_clock::time_point progressed_ = std::chrono::steady_clock::now();
 };
 
 /// Which variable of the environment says that a launcher started more than one task, or "".

@@ -87,8 +87,9 @@ ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double time
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     if (waited.count() > timeout_s)
       throw TimeoutError(fmt::format(
-          "NCCL did not connect {} ranks within {:g} s: a rank is stopped, dead or far behind, or "
-          "the network between them is closed (NCCL_DEBUG=INFO says which NCCL chose)",
+          "NCCL did not connect {} ranks within {:g} s (--timeout): another rank has stopped, died "
+          "or fallen behind, or a firewall blocks the interface NCCL chose (NCCL_DEBUG=INFO shows "
+          "it, NCCL_SOCKET_IFNAME selects another)",
           ranks, timeout_s));
   }
   return comm.get();

@@ -71,7 +71,7 @@ TEST_CASE("jobs that record into one file share it line by line", "[record]") {
   write(a);
   other.join();
   std::ofstream(path, std::ios::app) << R"({"kind":"ste)";  // a third, whose disk was full
-  a.write("end", {});
+  a.write("end", {{"exit_code", 0}});
   const auto lines = lines_of(path);
   std::remove(path.c_str());
   REQUIRE(lines.size() == 2 * kLines + 2);
@@ -98,7 +98,7 @@ TEST_CASE("a file that is no record is refused", "[record]") {
 
 TEST_CASE("the folder of a record is made", "[record]") {
   const std::string folder = temporary_file() + ".folder";
-  { Record(folder + "/runs/r.jsonl").write("end", {}); }
+  { Record(folder + "/runs/r.jsonl").write("end", {{"exit_code", 0}}); }
   CHECK(lines_of(folder + "/runs/r.jsonl").size() == 1);
   std::filesystem::remove_all(folder);
 }
