@@ -60,14 +60,14 @@ TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {
 TEST_CASE("a rank with nothing to do waits past the timeout while another shows progress",
           "[session]") {
   const auto session = test::session().split(0);
-  session->set_timeout(0.2);
+  session->set_timeout(0.05);
   const auto part = session->split(session->is_root() ? 0 : 1);
   std::vector<int> others(static_cast<std::size_t>(session->world_size() - 1));
   std::iota(others.begin(), others.end(), 1);
   if (session->is_root()) {
-    for (int i = 0; i < 100; ++i) {  // a second of work
+    for (int i = 0; i < 80; ++i) {  // longer than anybody waits without
       sleep_s(0.01);
-      i < 50 ? part->progress() : session->progress(others);
+      i < 40 ? part->progress() : session->progress(others);
     }
     session->set_timeout(60);  // the others may have the core
     CHECK_NOTHROW(session->barrier());
@@ -80,10 +80,10 @@ TEST_CASE("a rank with nothing to do waits past the timeout while another shows 
 TEST_CASE("a rank with nothing to do ends when no other shows progress", "[session]") {
   const auto session = test::session().split(0);
   if (session->world_size() == 1) return;
-  session->set_timeout(0.1);
+  session->set_timeout(0.05);
   if (!session->is_root()) {
     CHECK_THROWS_WITH(session->wait_idle(),
-                      ContainsSubstring("made no progress within 0.1 s (--timeout)"));
+                      ContainsSubstring("made no progress within 0.05 s (--timeout)"));
   }
   test::session().barrier();  // which rank 0 has waited in
   session->set_timeout(60);

@@ -310,15 +310,6 @@ class Epochs(Folder):
     def test_evaluation_wants_trained_weights(self):
         self.expect(self.train("--epochs", 0), 2, "--weights")
 
-    def test_a_save_that_cannot_be_written_is_told_at_once(self):
-        result = self.train("--epochs", 1, "--save", "/proc/no/w.safetensors")
-        self.expect(result, 2, "--save /proc/no/w.safetensors: cannot be written")
-        self.assertNotIn("train top1", result.stdout)
-
-    def test_a_trace_that_cannot_be_written_is_told_at_once(self):
-        result = run(TRAIN, *SMALL, "--trace", "/proc/no/t.json", ranks=1)
-        self.expect(result, 2, "--trace /proc/no/t.json: cannot be written")
-
     def test_a_shard_smaller_than_a_batch_is_told(self):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
 
@@ -415,8 +406,12 @@ class Usage(Folder):
         self.expect(run_bare(TRAIN, *SMALL, "--weights", wrong), 2, "wrong.safetensors",
                     "conv1.weight")
 
-    def test_records_that_cannot_be_written(self):
-        self.expect(run_bare(TRAIN, *SMALL, "--record", "/proc/no/r.jsonl"), 2, "--record /proc/no/r.jsonl")
+    def test_outputs_that_cannot_be_written_are_told_at_once(self):
+        for option, path in (("--record", "/proc/no/r.jsonl"), ("--trace", "/proc/no/t.json"),
+                             ("--save", "/proc/no/w.safetensors")):
+            result = run_bare(TRAIN, *SMALL, option, path)
+            self.expect(result, 2, f"{option} {path}: cannot be written: No such file")
+            self.assertNotIn("images/s", result.stdout)
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
 
     def test_what_a_strategy_or_backend_cannot_exchange_is_refused(self):
