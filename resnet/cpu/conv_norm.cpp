@@ -3,6 +3,16 @@
 namespace shakedown::cpu {
 namespace {
 
+/// y = relu(y); the mask is 1 where the gradient passes.
+void relu_with_mask(float* y, std::uint8_t* mask, std::size_t count) {
+#pragma omp parallel for simd schedule(static)
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t passes = relu_stops(y[i]) ? 0 : 1;  // as wide as y: vectorised
+    mask[i] = static_cast<std::uint8_t>(passes);
+    y[i] = relu(y[i]);
+  }
+}
+
 class CpuConvNorm final : public Unit {
  public:
   CpuConvNorm(Shared& shared, const ConvNormSpec& spec)
@@ -19,13 +29,7 @@ class CpuConvNorm final : public Unit {
     convolution_.forward(pass);
     auto* y = spec_.y->as<float>();
     auto* mask = mask_->as<std::uint8_t>();
-    run("relu", [&] {
-#pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < count_; ++i) {
-        mask[i] = relu_passes(y[i]) ? 1 : 0;
-        y[i] = relu(y[i]);
-      }
-    });
+    run("relu", [&] { relu_with_mask(y, mask, count_); });
   }
 
   void backward() override {

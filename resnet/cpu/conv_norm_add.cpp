@@ -45,10 +45,18 @@ class CpuConvNormAdd final : public Unit {
     const Slot* const dsum_slot = spec_.dy.first;  // in its place; the identity hands it on
     float* dsum = dsum_slot->as<float>();
     const float* b = spec_.dy.second ? spec_.dy.second->as<float>() : nullptr;
-    run("relu_add_backward", b == nullptr ? 3 : 4, [&] {
+    const auto stop = [&](auto gradient) {
 #pragma omp parallel for simd schedule(static)
-      for (std::size_t i = 0; i < count_; ++i)
-        dsum[i] = relu_passes(y[i]) ? (b == nullptr ? dsum[i] : dsum[i] + b[i]) : 0.0F;
+      for (std::size_t i = 0; i < count_; ++i) {
+        const float g = gradient(i);
+        dsum[i] = relu_stops(y[i]) ? 0.0F : g;
+      }
+    };
+    run("relu_add_backward", b == nullptr ? 3 : 4, [&] {
+      if (b == nullptr)
+        stop([dsum](std::size_t i) { return dsum[i]; });
+      else
+        stop([dsum, b](std::size_t i) { return dsum[i] + b[i]; });
     });
     main_->backward(dsum_slot);
     if (projection_) projection_->backward(dsum_slot);

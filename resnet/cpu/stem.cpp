@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "common/error.hpp"
 #include "resnet/cpu/units.hpp"
 
 namespace shakedown::cpu {
@@ -37,8 +38,23 @@ void for_each_tap(const Planes& x, std::ptrdiff_t pooled_row, std::ptrdiff_t poo
   }
 }
 
-/// to = max_pool(relu(from)); a NaN is larger than any number, as in PyTorch. argmax gets the place
-/// in the window, or kNothing.
+constexpr std::ptrdiff_t kMostLanes = 64;
+
+/// best = max(best, values), where a NaN is larger than any number, as in PyTorch; `where` gets the
+/// tap of what is larger. In floats and without branches, so that it is vectorised.
+void keep_larger(const float* values, int tap, std::ptrdiff_t lanes, float* best, float* where) {
+  const auto place = static_cast<float>(tap);
+#pragma omp simd
+  for (std::ptrdiff_t l = 0; l < lanes; ++l) {
+    const float x = values[l];
+    const float larger = x > best[l] ? x : best[l];
+    const float at = x > best[l] ? place : where[l];
+    best[l] = x != x ? x : larger;
+    where[l] = x != x ? place : at;
+  }
+}
+
+/// to = max_pool(relu(from)). argmax gets the place in the window, or kNothing.
 void relu_max_pool(const Planes& x, const Planes& y, const float* from, float* to,
                    std::uint8_t* argmax) {
 #pragma omp parallel for collapse(2) schedule(static)
@@ -46,18 +62,14 @@ void relu_max_pool(const Planes& x, const Planes& y, const float* from, float* t
     for (std::ptrdiff_t row = 0; row < y.h; ++row)
       for (std::ptrdiff_t column = 0; column < y.w; ++column) {
         float* const best = to + y.at(plane, row, column);
-        std::uint8_t* const where = argmax + y.at(plane, row, column);
-        std::fill_n(best, y.lanes, 0.0F);
-        std::fill_n(where, y.lanes, kNothing);
+        std::array<float, kMostLanes> where;
+        std::fill_n(best, y.lanes, 0.0F);  // what is not larger does not pass the ReLU
+        where.fill(kNothing);
         for_each_tap(x, row, column, [&](int tap, std::ptrdiff_t x_row, std::ptrdiff_t x_column) {
-          const float* const values = from + x.at(plane, x_row, x_column);
-#pragma omp simd
-          for (std::ptrdiff_t l = 0; l < y.lanes; ++l) {
-            const bool larger = values[l] > best[l] || values[l] != values[l];
-            best[l] = larger ? values[l] : best[l];
-            where[l] = larger ? static_cast<std::uint8_t>(tap) : where[l];
-          }
+          keep_larger(from + x.at(plane, x_row, x_column), tap, y.lanes, best, where.data());
         });
+        std::transform(where.begin(), where.begin() + y.lanes, argmax + y.at(plane, row, column),
+                       [](float tap) { return static_cast<std::uint8_t>(static_cast<int>(tap)); });
       }
 }
 
@@ -90,6 +102,7 @@ class CpuStem final : public Unit {
         spec_(spec),
         normed_(spec.layer.conv.y(), shared.tag),
         pooled_(pooled(spec.layer.conv.y()), shared.tag) {
+    ENSURE(normed_.lanes <= kMostLanes, "channels of the stem");
     MemoryPlan& plan = shared.context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = spec.layer.conv.y().count() * sizeof(float);

@@ -46,8 +46,8 @@ struct GemmShape {
 void gemm(const GemmShape& shape, const float* a, const float* b, float beta, float* c);
 
 // As PyTorch's: a NaN stays, and passes its gradient. (oneDNN's ReLU and max-pool drop it.)
-inline bool relu_passes(float x) { return !(x <= 0); }
-inline float relu(float x) { return x <= 0 ? 0.0F : x; }
+inline bool relu_stops(float x) { return x <= 0; }
+inline float relu(float x) { return relu_stops(x) ? 0.0F : x; }
 
 /// out = norm(conv(x)) and its backward pass.
 class NormedConvolution {
