@@ -75,7 +75,6 @@ ifneq ($(V),1)
 endif
 .PHONY: all tests
 all: $(BINARIES) $(NCCL_TESTS)
-	@mkdir -p runs
 tests: all $(TESTS)
 
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): $(LIBRARY_OBJECTS) $(call object,$(source))))

@@ -121,8 +121,16 @@ class Runs(Folder):
 
     def test_without_gpus_the_variants_are_open_mpis(self):
         program = self.program('echo "$NCCL_DEBUG $OMPI_MCA_pml $OMPI_MCA_btl" >"${record%.jsonl}.env"')
-        result = self.variants("-n", 1, program, CUDA_VISIBLE_DEVICES="")
+        fake = self.folder / "fakes/timeout"
+        fake.parent.mkdir()
+        fake.write_text(f'#!/bin/bash\necho "$@" >>{self.folder}/limits\nexec {shutil.which("timeout")} "$@"\n')
+        fake.chmod(0o755)
+        result = self.variants("-n", 1, program, CUDA_VISIBLE_DEVICES="",
+                               PATH=f"{fake.parent}:{os.environ['PATH']}")
         self.expect(result, 0)
+        # Ranks that hang in a driver do not end at a SIGTERM.
+        for limit in (self.folder / "limits").read_text().splitlines():
+            self.assertRegex(limit, "^-k 30 600 ")
         ran = {path.stem: path.read_text() for path in self.results().glob("*.env")}
         self.assertEqual(ran, {"default": "WARN  \n", "mpi-tcp": "WARN ob1 tcp,self\n",
                                "mpi-no-cma": "WARN ob1 \n"})
