@@ -1,6 +1,7 @@
 # Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
 # Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
-# BUILD (objects), CXXFLAGS, NVCCFLAGS, REVISION (where git does not know it); V=1 shows the commands.
+# BUILD (objects), MPICXX, CPPFLAGS, CXXFLAGS, NVCCFLAGS, LDFLAGS, LDLIBS (added to what is needed),
+# REVISION (where git does not know it); V=1 shows the commands.
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
@@ -8,11 +9,12 @@ BUILD ?= build
 BIN := bin
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME
+MPICXX ?= mpicxx
+places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX
 $(shell mkdir -p $(BUILD) && $(foreach place,$(places),$(if $($(place)),$(place)="$($(place))")) \
   launch/machine make > $(BUILD)/machine.mk)
 include $(BUILD)/machine.mk
-NEEDS_NOTHING := setup bench test doctor clean help format readme
+NEEDS_NOTHING := setup bench test doctor check clean help format readme
 ifneq ($(MISSING_BACKEND),)
   ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
     $(error $(MISSING_BACKEND))
@@ -20,22 +22,26 @@ ifneq ($(MISSING_BACKEND),)
 endif
 
 # ---- flags ------------------------------------------------------------------------------------------
-MPICXX ?= mpicxx
+# CPPFLAGS, CXXFLAGS, NVCCFLAGS, LDFLAGS and LDLIBS are the user's, and only read here.
+test_cxxflags := $(or $(CXXFLAGS),-O1 -g1)  # tests are compiled once and run for seconds
 CXXFLAGS ?= -O2 -g1
 NVCCFLAGS ?= -O3 -lineinfo
-CPPFLAGS += -I. -I$(BUILD) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+cxxflags = $(CXXFLAGS) -fopenmp
 WARNINGS := -Wall -Wextra -Wpedantic
-LDLIBS += -lfmt -ljpeg -lpng -ldl -lpthread
+cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
+ldflags := $(LDFLAGS)
+ldlibs := -lfmt -ljpeg -lpng -ldl -lpthread
 ifneq ($(filter cpu,$(BACKENDS)),)
-  CPPFLAGS += $(DNNL_CPPFLAGS)
-  LDFLAGS += $(DNNL_LDFLAGS)
-  LDLIBS += -ldnnl
+  cppflags += $(DNNL_CPPFLAGS)
+  ldflags += $(DNNL_LDFLAGS)
+  ldlibs += -ldnnl
 endif
 ifneq ($(filter gpu,$(BACKENDS)),)
-  CPPFLAGS += $(CUDA_CPPFLAGS)
-  LDFLAGS += $(CUDA_LDFLAGS)
-  LDLIBS += -lcudnn -lcublas -lnccl -lcudart
+  cppflags += $(CUDA_CPPFLAGS)
+  ldflags += $(CUDA_LDFLAGS)
+  ldlibs += -lcudnn -lcublas -lnccl -lcudart
 endif
+ldlibs += $(LDLIBS)
 newest_arch := $(lastword $(CUDA_ARCHS))
 GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
            -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch)
@@ -69,40 +75,40 @@ ifneq ($(V),1)
 endif
 .PHONY: all tests
 all: $(BINARIES) $(NCCL_TESTS)
-	@mkdir -p runs
 tests: all $(TESTS)
 
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BIN)/$(basename $(notdir $(source))): $(LIBRARY_OBJECTS) $(call object,$(source))))
-$(BINARIES):
+$(BINARIES): $(BUILD)/link_flags
 	@mkdir -p $(@D)
-	$(call quiet,link) $(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
 
 $(NCCL_TESTS): $(BIN)/collective_perf
 	@ln -sf collective_perf $@
 
-# Tests are compiled once and run for seconds.
-$(TEST_OBJECTS) $(MPI_TEST_OBJECTS): CXXFLAGS := $(subst -O2,-O1,$(CXXFLAGS))
+$(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
 $(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
 $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
-$(TESTS):
-	$(call quiet,link) $(MPICXX) $(CXXFLAGS) -fopenmp $(LDFLAGS) $^ -o $@ $(LDLIBS) $(CATCH_LIBS)
+$(TESTS): $(BUILD)/link_flags
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
-# Every object depends on the flags, so that another backend or option rebuilds what it must.
+# Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(CPPFLAGS) $(CXXFLAGS) -fopenmp $(WARNINGS) -MMD -MP -c $< -o $@
+	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(cxxflags) $(WARNINGS) -MMD -MP -c $< -o $@
 
 $(BUILD)/%.cu.o: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call quiet,nvcc) $(NVCC) -std=c++20 $(CPPFLAGS) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(cppflags) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
 
 # Files rewritten only when their text changes.
 hash := \#
-rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' '$(2)' | cmp -s - $(1) || printf '%s\n' '$(2)' > $(1))
+quoted_text = '$(subst ','\'',$(2))'
+rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' $(quoted_text) | cmp -s - $(1) || printf '%s\n' $(quoted_text) > $(1))
 REVISION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(call rewrite,$(BUILD)/git_revision.hpp,$(hash)define SHAKEDOWN_GIT_REVISION "$(REVISION)")
-$(call rewrite,$(BUILD)/flags,$(MPICXX) $(CPPFLAGS) $(CXXFLAGS) $(NVCC) $(NVCCFLAGS) $(GENCODE))
-$(BUILD)/flags: ;
+$(call rewrite,$(BUILD)/flags,$(MPICXX) $(cppflags) $(cxxflags) $(test_cxxflags) $(NVCC) $(NVCCFLAGS) $(GENCODE))
+$(call rewrite,$(BUILD)/link_flags,$(MPICXX) $(cxxflags) $(ldflags) $(ldlibs))
+$(BUILD)/flags $(BUILD)/link_flags: ;
 
 -include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
@@ -124,7 +130,7 @@ run-tests: tests
 
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize readme clean help
-FORMATTED = $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.hpp' '*.cu' '*.cuh')
+FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
 	tests/check_tree
@@ -134,7 +140,7 @@ doctor:
 format:
 	@clang-format -i $(FORMATTED)
 tidy: all
-	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(CPPFLAGS) -fopenmp \
+	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(cppflags) -fopenmp \
 	  $(shell $(MPICXX) --showme:compile)
 
 # Leaks are not looked for: MPI keeps memory of its own until the end.

@@ -13,7 +13,7 @@ import time
 import unittest
 
 import support
-from support import BIN, read_record, run, run_bare
+from support import BIN, alone, read_record, run, run_bare
 
 SIZES = ["-b", "1K", "-e", "64K", "-f", "8"]
 # nccl-tests' row: size count type redop root, then twice time algbw busbw #wrong
@@ -103,6 +103,7 @@ class OwnName(Folder):
         self.assertIsNone(self.collectives()[0]["wrong_elements"])
         self.assertEqual(self.collectives()[0]["iterations_checked"], 0)
 
+    @alone
     def test_the_rank_that_is_late_is_named(self):
         result = run("collective_perf", "-b", "1K", "-e", "1K", "-I", 1, "--inject-delay", "1:5000",
                      "--record", self.record, ranks=2)
@@ -120,6 +121,7 @@ class OwnName(Folder):
         self.assertEqual(seen, {(t, r) for t in ("float16", "int8", "uint64")
                                 for r in ("sum", "prod", "min", "max", "avg")})
 
+    @alone
     def test_starts_within_five_seconds(self):
         start = time.monotonic()
         self.expect(run("collective_perf", "-b", 8, "-e", 8, ranks=2), 0)

@@ -12,7 +12,7 @@ import time
 import unittest
 
 import support
-from support import BIN, SCHEMA, make_image_folder, read_record, run, run_bare
+from support import BIN, SCHEMA, alone, make_image_folder, read_record, run, run_bare
 
 COMPARE = BIN / "compare"
 TERMS = ("compute_ms", "exposed_comm_ms", "interference_ms", "input_stall_ms", "optimizer_ms")
@@ -218,6 +218,7 @@ class Configurations(Folder):
         self.assertEqual(self.lines("certificate"), [])
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
 
+    @alone
     def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
         result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 0.5,
                               "--ranks", "2,3", "--certificate", "off")

@@ -32,7 +32,8 @@ class Experiments(unittest.TestCase):
         make_image_folder(self.folder / "data/val", 6)
         out = self.experiments(0, f"--data-dir={self.folder / 'data'}", "--epochs=2", "-n", 2,
                                *SMALL)
-        self.assertIn("48 images, 2 epochs each: about ", out)
+        self.assertRegex(out, r"48 images, 2 epochs each: about \d+\.\d (s|min), and validation")
+        self.assertNotIn("0.0 min", out)
         self.assertLess(out.index("each: about"), out.index("epoch train loss"))
         best = {}
         for name in ["ddp", "all-reduce", "parameter-server"]:

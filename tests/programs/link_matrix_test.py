@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import unittest
 
-from support import BIN, read_record, run, run_bare
+from support import BIN, alone, read_record, run, run_bare
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -86,6 +86,7 @@ class LinkMatrix(unittest.TestCase):
         for line in records["split"]:
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
 
+    @alone
     def test_a_slow_rank_is_named(self):
         _, records = self.measure(*SLOW, "--inject-delay", f"2:{DELAY_US}", "--fail-on-outlier",
                                   ranks=4, code=1)
@@ -113,6 +114,7 @@ class LinkMatrix(unittest.TestCase):
                           if {x["from"], x["to"]} == {1, 2}},
                          {("node0", "node1"), ("node1", "node0")})
 
+    @alone
     def test_a_slow_node_is_named_by_leaving_it_out(self):
         out, records = self.measure(*SLOW, "--inject-delay", f"1:{DELAY_US}",
                                     "--pretend-nodes", 3, ranks=3)

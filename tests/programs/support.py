@@ -1,5 +1,8 @@
 """What the program tests share: running programs, their records, small image folders."""
 
+import contextlib
+import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -22,6 +25,36 @@ GPUS = int(subprocess.run(["bash", "-c", "source launch/machine && visible_gpus"
                           capture_output=True, text=True, check=True).stdout)
 
 
+# tests/run runs two files at a time, and names a file to lock.
+LOCK = os.environ.get("SHAKEDOWN_TEST_LOCK")
+_holds_the_machine = False
+
+
+@contextlib.contextmanager
+def the_machine(how=fcntl.LOCK_SH):
+    """Shared with the programs of the other file; with LOCK_EX for this one alone."""
+    global _holds_the_machine
+    if LOCK is None or _holds_the_machine:
+        yield
+        return
+    with open(LOCK) as lock:
+        fcntl.flock(lock, how)
+        _holds_the_machine = how == fcntl.LOCK_EX
+        try:
+            yield
+        finally:
+            _holds_the_machine = False
+
+
+def alone(test):
+    """For a test that judges times: no program of another file runs meanwhile."""
+    @functools.wraps(test)
+    def wrapped(*arguments):
+        with the_machine(fcntl.LOCK_EX):
+            return test(*arguments)
+    return wrapped
+
+
 def run(*arguments, ranks=1, env=None, timeout=300):
     """Runs a program under launch/mpi; the completed process, its output as text.
 
@@ -30,14 +63,14 @@ def run(*arguments, ranks=1, env=None, timeout=300):
     if 0 < GPUS < ranks and not env:
         raise unittest.SkipTest(f"{ranks} ranks on {GPUS} GPUs")
     line = [str(TREE / "launch/mpi"), "-n", str(ranks), *map(str, arguments)]
-    return subprocess.run(line, cwd=TREE, capture_output=True, text=True, timeout=timeout,
-                          env={**os.environ, **(env or {})})
+    return run_bare(*line, env=env, timeout=timeout)
 
 
 def run_bare(*arguments, env=None, timeout=300):
     """Runs a program without a launcher."""
-    return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
-                          timeout=timeout, env={**os.environ, **(env or {})})
+    with the_machine():
+        return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
+                              timeout=timeout, env={**os.environ, **(env or {})})
 
 
 def schema_error(line):

@@ -13,7 +13,7 @@ import time
 import unittest
 
 import support
-from support import BIN, make_image_folder, read_record, run, run_bare
+from support import BIN, alone, make_image_folder, read_record, run, run_bare
 
 SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 8]
 TRAIN = BIN / "train"
@@ -142,6 +142,7 @@ class Layers(Folder):
         self.expect(result, 0, "roofs", "TFLOP/s", "GB/s")
         return result.stdout, read_record(record)
 
+    @alone
     def test_every_layer_is_named_and_their_sum_is_the_step(self):
         text, lines = self.measure("--layers", "--strategy", "none")
         layers = [line for line in lines if line["kind"] == "layer"]
@@ -223,6 +224,7 @@ class MaxBatch(Folder):
                                                 step["device_memory_bytes"]))
         self.assertIn(f"{share:.1f} % of a device's", result.stdout)
 
+    @alone
     def test_the_memory_bounds_it(self):
         # more than a gigabyte an image; only planned
         arguments = ["--model", "resnet152", "--image-size", 640, "--describe", "--max-batch"]
