@@ -173,8 +173,6 @@ void Convolution::tune(const ConvBuffers& buffers, void* workspace) {
   // zeros would run faster than data do
   if (kind_ != ConvKind::backward_data)
     randomise(buffers.x, conv_.x.count(), shared_.type, shared_.stream);
-  if (kind_ != ConvKind::backward_weights)
-    randomise(buffers.w, conv_.weight_count(), shared_.type, shared_.stream);
   if (kind_ == ConvKind::backward_data || kind_ == ConvKind::backward_weights)
     randomise(buffers.y, conv_.y().count(), shared_.type, shared_.stream);
 

@@ -94,7 +94,6 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
   norm.running_variance = vectors().grad_b;
   const auto randomise_inputs = [&] {
     randomise(buffers.x, layer_.conv.x.count(), shared_.type, shared_.stream);
-    randomise_weights();
   };
   takes_sums_ = shared_.fuses(
       key_of_sums(shared_, layer_.conv), randomise_inputs, [&] { forward_normed(true, norm); },
@@ -110,7 +109,6 @@ void NormedConvolution::bind_first_pass() {
   const auto randomise_inputs = [&] {
     shared_.randomise(dnormed_ != nullptr ? *dnormed_ : *dz_, shared_.type);
     randomise_z();
-    randomise_weights();
     first_pass_->randomise_inputs();
   };
   takes_first_pass_ = shared_.fuses(
@@ -122,11 +120,6 @@ void NormedConvolution::bind_first_pass() {
 void NormedConvolution::randomise_z() const {
   shared_.randomise(*z_, shared_.type);
   shared_.randomise(*vectors_, DataType::float32);
-}
-
-void NormedConvolution::randomise_weights() const {
-  randomise(shared_.context.weights.compute(layer_.weight), layer_.conv.weight_count(),
-            shared_.type, shared_.stream);
 }
 
 NormParameters NormedConvolution::parameters() const {

@@ -143,7 +143,7 @@ class Convolution {
   /// Enough for every candidate.
   std::size_t workspace_bytes() const;
   /// Times the candidates, unless autotune is off or an equal convolution was timed: overwrites
-  /// the buffers, the weights too.
+  /// the buffers but the weights, which are those of the first step.
   void bind(const ConvBuffers& buffers, void* workspace);
   void run() const;
   const Work& work() const { return work_; }
@@ -185,7 +185,6 @@ class NormedConvolution {
  private:
   void bind_sums(const ConvBuffers& buffers);
   void bind_first_pass();
-  void randomise_weights() const;
   void backward_fused() const;
   void backward_unfused() const;
   void forward_normed(bool takes_sums, const NormParameters& norm) const;

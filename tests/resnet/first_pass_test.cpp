@@ -206,8 +206,9 @@ TEST_CASE("timing what may be fused leaves nothing behind", "[units][sanitize]")
   const Chain timed =
       run_chain({BackendKind::gpu, Precision::fp16, Fusion::automatic, true}, kind, 5);
   CHECK(timed.fused.passes == 1);
-  check_close(timed, run_chain({BackendKind::gpu, Precision::fp16, Fusion::none}, kind, 5),
-              tolerance(Precision::fp16));
+  // Timing may fuse statistics, too, which rounds otherwise (0.005 seen on H200); what it would leave
+  // behind is of the order of 1.
+  check_close(timed, run_chain({BackendKind::gpu, Precision::fp16, Fusion::none}, kind, 5), 2e-2);
 }
 
 }  // namespace shakedown

@@ -72,6 +72,21 @@ double mean(std::vector<double>::const_iterator begin, std::vector<double>::cons
 
 }  // namespace
 
+TEST_CASE("timing what a step is made of leaves its weights as they were", "[fast]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const Precision precision = GENERATE(Precision::fp32, Precision::fp16);
+  auto settings = settings_of(kSmallBottlenecks, precision, 64);
+  const auto weights_of_the_first_step = [&](bool autotune) {
+    settings.network.tuning.autotune = autotune;
+    Backend backend = test::open_backend_of(BackendKind::gpu);
+    Engine engine(settings, backend);
+    engine.allocate(test::session().local_size());
+    const View weights = engine.network().weights().compute();
+    return download<std::byte>(engine.device(), engine.stream(), weights.data, weights.bytes());
+  };
+  CHECK(weights_of_the_first_step(true) == weights_of_the_first_step(false));
+}
+
 TEST_CASE("activations that are rebuilt are those that were not kept, to the last bit", "[fast]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp32, Precision::fp16, Precision::bf16);
