@@ -19,8 +19,9 @@ struct BackendOptions {
   double timeout_s = 300;
   double throttle_gbs = 0;  // of the world's operations; 0: as fast as they go
   int ctas = 0;             // blocks that NCCL's kernels may have; 0: as it likes
+  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of the communicators over MPI
 };
-/// All but throttle and blocks, which programs declare where it is said how they exchange.
+/// All but throttle, blocks and algorithm, which programs declare where it is said how they exchange.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
@@ -31,6 +32,7 @@ struct Backend {
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
   int ctas = 0;                         // of the world, as BackendOptions has them
   const MpiSession* session = nullptr;  // of the ranks that the communicators connect
+  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };
@@ -53,7 +55,8 @@ struct LibraryVersion {
 namespace cpu {
 bool built();
 std::unique_ptr<Device> make_device(int threads);
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                MpiAlgorithm algorithm = MpiAlgorithm::own);
 std::vector<LibraryVersion> library_versions();
 }  // namespace cpu
 
