@@ -151,7 +151,8 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     backend.remark += about_threads;
   }
   backend.ctas = options.ctas;
-  backend.mpi_algorithm = options.mpi_algorithm;
+  backend.mpi_algorithm =
+      options.mpi_algorithm == "own" ? MpiAlgorithm::own : MpiAlgorithm::library;
   backend.throttle_gbs = options.throttle_gbs;
   if (options.throttle_gbs > 0)
     backend.remark +=

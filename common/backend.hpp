@@ -17,11 +17,12 @@ class OptionSet;
 struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
-  double throttle_gbs = 0;  // of the world's operations; 0: as fast as they go
-  int ctas = 0;             // blocks that NCCL's kernels may have; 0: as it likes
-  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of the communicators over MPI
+  double throttle_gbs = 0;            // of the world's operations; 0: as fast as they go
+  int ctas = 0;                       // blocks that NCCL's kernels may have; 0: as it likes
+  std::string mpi_algorithm = "own";  // of communicators over MPI: a name of MpiAlgorithm
 };
-/// All but throttle, blocks and algorithm, which programs declare where it is said how they exchange.
+/// All but throttle, blocks and algorithm, which programs declare where it is said how they
+/// exchange.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
@@ -32,7 +33,7 @@ struct Backend {
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
   int ctas = 0;                         // of the world, as BackendOptions has them
   const MpiSession* session = nullptr;  // of the ranks that the communicators connect
-  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;
+  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI
   std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
   std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
 };

@@ -171,4 +171,8 @@ class Communicator {
   std::vector<Captured*> graphs_;
 };
 
+inline bool is_mpi(const Communicator& communicator) {
+  return std::string(communicator.transport()) == "mpi";
+}
+
 }  // namespace shakedown
