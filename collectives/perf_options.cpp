@@ -139,8 +139,8 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .one_of({"auto", "nccl", "mpi"});
   options
       .add("--mpi-algorithm", values.backend.mpi_algorithm,
-           "all_reduce and reduce_scatter over MPI. library: as the MPI library does them; own: by "
-           "Shakedown's pipelined exchange from 64 KiB on, as training does them")
+           "all_reduce and reduce_scatter over MPI. library: the MPI library's algorithms; own: "
+           "Shakedown's pipelined exchange for large buffers, as training uses")
       .one_of({"library", "own"});
   declare_options(options, values.backend);
 

@@ -41,7 +41,7 @@ enum class HostWait { polite, timed };
 inline double spin_seconds(HostWait how) { return how == HostWait::timed ? 0.1 : 0.001; }
 
 /// How all_reduce and reduce_scatter go over MPI: `library` by the MPI library's own algorithms;
-/// `own` by MpiExchange where the buffer is large enough for it to be faster.
+/// `own` by MpiExchange where the buffer is so large that this is faster.
 enum class MpiAlgorithm { library, own };
 inline const char* name_of(MpiAlgorithm algorithm) {
   return algorithm == MpiAlgorithm::own ? "own" : "library";

@@ -57,7 +57,7 @@ class MpiCommunicator final : public Communicator {
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
     count_ring(recv.bytes(), 2);
-    const Own own = own_for(send, &MpiExchange::all_reduce);
+    const Own own = own_if(large_.suits_all_reduce(send.bytes()), &MpiExchange::all_reduce);
     Exchange x(*this, {"all_reduce", op, own}, send, recv, stream);
     if (own == nullptr)
       CHECK_MPI(MPI_Iallreduce(x.in_place ? MPI_IN_PLACE : x.send.data, x.recv.data,
@@ -99,7 +99,7 @@ class MpiCommunicator final : public Communicator {
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
     ENSURE(send.count == recv.count * static_cast<std::size_t>(size_), "reduce_scatter counts");
     count_ring(send.bytes(), 1);
-    const Own own = own_for(send, &MpiExchange::reduce_scatter);
+    const Own own = own_if(large_.suits_reduce_scatter(send.bytes()), &MpiExchange::reduce_scatter);
     Exchange x(*this, {"reduce_scatter", op, own}, send, recv, stream);
     if (own == nullptr)
       CHECK_MPI(MPI_Ireduce_scatter_block(x.send.data, x.recv.data, count_of(recv.count),
@@ -275,8 +275,8 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Op mpi_op(DataType type, Reduction op) const { return handles_->operations.of(type, op); }
 
-  Own own_for(ConstView send, Own own) const {
-    return algorithm_ == MpiAlgorithm::own && MpiExchange::suits(send.bytes()) ? own : nullptr;
+  Own own_if(bool suits, Own own) const {
+    return algorithm_ == MpiAlgorithm::own && suits ? own : nullptr;
   }
 
   void start(const Exchange& exchange) {
