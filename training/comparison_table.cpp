@@ -228,13 +228,13 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
                   term(a, "residual_ms"), percent_of(a, "residual"), term(a, "hidden_comm_ms"),
                   percent_of(a, "interference_slowdown"), term(a, "comm_alone_ms"),
                   term(a, "serial_step_ms"), term(a, "none_step_ms")});
-    const bool comparable = shares_cores_as_none(r, backend);
+    const bool comparable = comparable_with_none(r, backend);
     if (!comparable)
       for (const std::size_t of_none : {3, 5, 8, 9}) cells[of_none] = kNone;
     text += row(columns, cells);
     if (!comparable)
       text.insert(text.size() - 1,
-                  "  compute, residual not comparable: workers also have the server's cores");
+                  "   compute not comparable with none: the server leaves its share of the host");
   }
   if (backend == BackendKind::cpu)
     text +=

@@ -129,7 +129,7 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   return scenario;
 }
 
-bool shares_cores_as_none(const Result& result, BackendKind backend) {
+bool comparable_with_none(const Result& result, BackendKind backend) {
   return backend == BackendKind::gpu ||
          !find_strategy(result.configuration.strategy()).ranks.first_serves;
 }

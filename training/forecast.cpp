@@ -85,7 +85,7 @@ class Forecast {
     std::string rows;
     for (const Result* result : group_) {
       if (result->configuration.ranks == 1 || result == &base_ || !model_describes(*result) ||
-          !shares_cores_as_none(*result, job_.backend.kind) || batch_of(*result) != batch_of(base_))
+          !comparable_with_none(*result, job_.backend.kind) || batch_of(*result) != batch_of(base_))
         continue;
       const std::string& strategy = result->configuration.strategy();
       const Prediction p =
@@ -270,17 +270,18 @@ class Forecast {
   std::string worst_at_;  // whose
 };
 
-/// Strategies of the group whose ranks compute on other cores than those of `none`.
+/// Strategies of the group that cannot be compared with `none`.
 std::string tell_incomparable(const Group& group, BackendKind backend) {
   std::string names;
   for (const Result* result : group) {
     const std::string& name = result->configuration.strategy();
-    if (shares_cores_as_none(*result, backend) || names.find(name) != std::string::npos) continue;
+    if (comparable_with_none(*result, backend) || names.find(name) != std::string::npos) continue;
     names += (names.empty() ? "" : ", ") + name;
   }
   if (names.empty()) return "";
   return fmt::format(
-      "not comparable with none, as the server leaves its cores to the workers: {}\n", names);
+      "not comparable with none, as the server leaves its share of the host to the workers: {}\n",
+      names);
 }
 
 }  // namespace
