@@ -8,10 +8,17 @@
 namespace shakedown {
 namespace {
 
-constexpr std::size_t kSegmentBytes = std::size_t{256} << 10;
-constexpr std::size_t kSlots = 4;  // segments under way
-constexpr int kScatterTag = 2;     // the communicator's own messages have 0 and 1
+constexpr std::size_t kSlots = 4;                             // segments under way
+constexpr std::size_t kReceivedBytes = std::size_t{2} << 20;  // of all of them, in the cache
+constexpr std::size_t kLeastSegment = std::size_t{32} << 10;  // of many ranks
+constexpr std::size_t kAlignment = 64;
+constexpr int kScatterTag = 2;  // the communicator's own messages have 0 and 1
 constexpr int kShareTag = 3;
+
+std::size_t segment_bytes(int ranks) {
+  const std::size_t fits = kReceivedBytes / kSlots / static_cast<std::size_t>(ranks);
+  return std::max(fits, kLeastSegment) / kAlignment * kAlignment;
+}
 
 }  // namespace
 
@@ -21,11 +28,12 @@ struct MpiExchange::Job {
   Reduction op;
   bool shares;  // recv is the whole buffer, of which each rank gets what the others combine
   int size;
+  std::size_t segment_bytes;
 
   std::size_t begin_of(int rank) const {
     return send.count * static_cast<std::size_t>(rank) / static_cast<std::size_t>(size);
   }
-  std::size_t segment_count() const { return kSegmentBytes / size_of(send.type); }
+  std::size_t segment_count() const { return segment_bytes / size_of(send.type); }
   /// Of the longest part; shorter ones end with an empty segment.
   std::size_t segments() const {
     const auto ranks = static_cast<std::size_t>(size);
@@ -50,14 +58,15 @@ MpiExchange::MpiExchange(MPI_Comm comm, Device& device)
     : comm_(comm), device_(device), coming_(kSlots), leaving_(kSlots) {
   CHECK_MPI(MPI_Comm_rank(comm_, &rank_));
   CHECK_MPI(MPI_Comm_size(comm_, &size_));
+  segment_bytes_ = segment_bytes(size_);
 }
 
 bool MpiExchange::all_reduce(ConstView send, View recv, Reduction op, MpiDeadline& deadline) {
-  return run({send, recv, op, true, size_}, deadline);
+  return run({send, recv, op, true, size_, segment_bytes_}, deadline);
 }
 
 bool MpiExchange::reduce_scatter(ConstView send, View recv, Reduction op, MpiDeadline& deadline) {
-  return run({send, recv, op, false, size_}, deadline);
+  return run({send, recv, op, false, size_, segment_bytes_}, deadline);
 }
 
 bool MpiExchange::run(const Job& job, MpiDeadline& deadline) {
@@ -65,7 +74,7 @@ bool MpiExchange::run(const Job& job, MpiDeadline& deadline) {
     if (job.recv.data != job.send.data) std::memcpy(job.recv.data, job.send.data, job.recv.bytes());
     return true;
   }
-  const std::size_t bytes = kSlots * static_cast<std::size_t>(size_) * kSegmentBytes;
+  const std::size_t bytes = kSlots * static_cast<std::size_t>(size_) * segment_bytes_;
   if (received_.bytes() < bytes) received_ = Buffer(device_, bytes, Place::host);
   const std::size_t segments = job.segments();
   for (std::size_t s = 0; s < std::min(kSlots, segments); ++s) scatter(job, s);
@@ -89,7 +98,7 @@ bool MpiExchange::run(const Job& job, MpiDeadline& deadline) {
 View MpiExchange::place_for(const Job& job, std::size_t segment, int from) const {
   const std::size_t place =
       segment % kSlots * static_cast<std::size_t>(size_) + static_cast<std::size_t>(from);
-  return {static_cast<std::byte*>(received_.data()) + place * kSegmentBytes,
+  return {static_cast<std::byte*>(received_.data()) + place * segment_bytes_,
           job.result(rank_, segment).count, job.send.type, Place::host};
 }
 

@@ -48,6 +48,7 @@ class MpiExchange {
   Device& device_;
   int rank_ = 0;
   int size_ = 1;
+  std::size_t segment_bytes_ = 0;
   Buffer received_;                // [slot][rank] segments of this rank's part
   std::vector<Requests> coming_;   // [slot] of this rank's part
   std::vector<Requests> leaving_;  // [slot] of the others' parts
