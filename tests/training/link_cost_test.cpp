@@ -62,8 +62,7 @@ TEST_CASE("the time of an exchange", "[what_if]") {
 
 TEST_CASE("a fit finds the link it was measured on", "[what_if]") {
   const LinkCost link{12e-6, 4.5e10};
-  for (const Exchange& exchange :
-       {ring_all_reduce(8), ring_pass(8), star_pass(3), star_pass(7)}) {
+  for (const Exchange& exchange : {ring_all_reduce(8), ring_pass(8), star_pass(3), star_pass(7)}) {
     const LinkFit exact = fit_link(exchange, measure(exchange, link));
     CHECK(exact.link.alpha_s == Approx(link.alpha_s));
     CHECK(exact.link.bytes_per_s == Approx(link.bytes_per_s));
