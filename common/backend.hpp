@@ -34,8 +34,8 @@ struct Backend {
   int ctas = 0;                         // of the world, as BackendOptions has them
   const MpiSession* session = nullptr;  // of the ranks that the communicators connect
   MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI
-  std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
-  std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
+  std::unique_ptr<Communicator> world;             // NCCL on gpu, MPI on cpu
+  std::unique_ptr<Communicator> host;              // MPI, for small values in host memory
 };
 
 /// Collective. Throws UsageError when the ranks and the GPUs do not fit together.
