@@ -137,6 +137,11 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .add("--transport", values.transport,
            "auto: NCCL on GPUs, else MPI; mpi: on host memory everywhere")
       .one_of({"auto", "nccl", "mpi"});
+  options
+      .add("--mpi-algorithm", values.backend.mpi_algorithm,
+           "all_reduce and reduce_scatter over MPI. library: the MPI library's algorithms; own: "
+           "Shakedown's pipelined exchange for large buffers, as training uses")
+      .one_of({"library", "own"});
   declare_options(options, values.backend);
 
   options.heading("How");

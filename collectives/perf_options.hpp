@@ -44,7 +44,7 @@ struct PerfOptions {
   std::string transport = "auto";
   std::string record;
   BarOptions bars;
-  BackendOptions backend;
+  BackendOptions backend{.mpi_algorithm = "library"};
   std::string inject_fault;
   std::string inject_delay;
   std::vector<std::string> refused;  // values of options that mean nothing here

@@ -32,6 +32,11 @@ std::string transport_versions(const Backend& backend) {
                      MpiSession::library_version());
 }
 
+std::string transport_name(const Communicator& communicator, const Backend& backend) {
+  if (!is_mpi(communicator)) return communicator.transport();
+  return fmt::format("mpi ({} algorithm)", name_of(backend.mpi_algorithm));
+}
+
 /// "0000:1b:00.0" as nccl-tests has it: "0000:1b:00".
 std::string short_pci_id(const std::string& id) { return id.substr(0, id.find('.')); }
 
@@ -66,8 +71,8 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
       "# Collective test starting: {}\n"
       "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {}({}) warmup iters: {} iters: {} agg "
       "iters: {} validation: {} graph: {} unalign: 0\n",
-      git_revision(), backend.remark, communicator.transport(), transport_versions(backend),
-      options.program, plan.sizes.front(), plan.max_bytes, plan.step,
+      git_revision(), backend.remark, transport_name(communicator, backend),
+      transport_versions(backend), options.program, plan.sizes.front(), plan.max_bytes, plan.step,
       plan.by_factor ? "factor" : "bytes", options.warmup, options.iterations, options.aggregate,
       options.check, options.graph);
   if (options.blocking == 1) text += "# Blocking Enabled: wait and barrier after each iteration\n";

@@ -178,6 +178,7 @@ class Sweep {
                 {"iterations_checked", measured.iterations_checked},
                 {"wrong_elements", plan_.bench.check ? Json(measured.wrong) : Json(nullptr)},
                 {"samples_us", figures.samples}};
+    if (is_mpi(communicator_)) fields["mpi_algorithm"] = name_of(backend_.mpi_algorithm);
     if (measured.first_wrong) fields["first_wrong"] = describe(*measured.first_wrong, session_);
     if (!measured.iteration_us.empty()) {
       const Waiting waiting = analyse_waiting(measured.iteration_us);
@@ -213,7 +214,11 @@ class Sweep {
 /// What MPI cannot do is refused before anything is measured.
 void check_transport(const PerfOptions& options, const Plan& plan,
                      const Communicator& communicator) {
-  if (std::string(communicator.transport()) != "mpi") return;
+  if (!is_mpi(communicator)) {
+    if (options.backend.mpi_algorithm == "own")
+      throw UsageError("--mpi-algorithm own: the transport is nccl, not mpi");
+    return;
+  }
   if (options.graph > 0)
     throw UsageError("--cuda-graph: what MPI does cannot be captured in CUDA graphs");
   if (options.registration != 0)

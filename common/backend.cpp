@@ -87,11 +87,11 @@ void connect(Backend& backend, const MpiSession& session) {
   Device& device = *backend.device;
   backend.world = backend.kind == BackendKind::gpu
                       ? gpu::make_communicator(session, device, backend.ctas)
-                      : cpu::make_communicator(session, device);
+                      : cpu::make_communicator(session, device, backend.mpi_algorithm);
   if (backend.throttle_gbs > 0)
     backend.world =
         make_throttled_communicator(std::move(backend.world), device, backend.throttle_gbs);
-  backend.host = make_mpi_communicator(session, device);
+  backend.host = make_mpi_communicator(session, device, backend.mpi_algorithm);
 }
 
 }  // namespace
@@ -151,6 +151,8 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     backend.remark += about_threads;
   }
   backend.ctas = options.ctas;
+  backend.mpi_algorithm =
+      options.mpi_algorithm == "own" ? MpiAlgorithm::own : MpiAlgorithm::library;
   backend.throttle_gbs = options.throttle_gbs;
   if (options.throttle_gbs > 0)
     backend.remark +=
@@ -166,6 +168,7 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   backend.no_gpu = whole.no_gpu;
   backend.device = whole.device;
   backend.ctas = whole.ctas;
+  backend.mpi_algorithm = whole.mpi_algorithm;
   backend.throttle_gbs = whole.throttle_gbs;
   connect(backend, part);
   return backend;

@@ -17,10 +17,12 @@ class OptionSet;
 struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
-  double throttle_gbs = 0;  // of the world's operations; 0: as fast as they go
-  int ctas = 0;             // blocks that NCCL's kernels may have; 0: as it likes
+  double throttle_gbs = 0;            // of the world's operations; 0: as fast as they go
+  int ctas = 0;                       // blocks that NCCL's kernels may have; 0: as it likes
+  std::string mpi_algorithm = "own";  // of communicators over MPI: a name of MpiAlgorithm
 };
-/// All but throttle and blocks, which programs declare where it is said how they exchange.
+/// All but throttle, blocks and algorithm, which programs declare where it is said how they
+/// exchange.
 void declare_options(OptionSet& options, BackendOptions& values);
 
 struct Backend {
@@ -31,8 +33,9 @@ struct Backend {
   double throttle_gbs = 0;              // of the world, see common/throttled_communicator.hpp
   int ctas = 0;                         // of the world, as BackendOptions has them
   const MpiSession* session = nullptr;  // of the ranks that the communicators connect
-  std::unique_ptr<Communicator> world;  // NCCL on gpu, MPI on cpu
-  std::unique_ptr<Communicator> host;   // MPI, for small values in host memory
+  MpiAlgorithm mpi_algorithm = MpiAlgorithm::own;  // of communicators over MPI
+  std::unique_ptr<Communicator> world;             // NCCL on gpu, MPI on cpu
+  std::unique_ptr<Communicator> host;              // MPI, for small values in host memory
 };
 
 /// Collective. Throws UsageError when the ranks and the GPUs do not fit together.
@@ -53,7 +56,8 @@ struct LibraryVersion {
 namespace cpu {
 bool built();
 std::unique_ptr<Device> make_device(int threads);
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                MpiAlgorithm algorithm = MpiAlgorithm::own);
 std::vector<LibraryVersion> library_versions();
 }  // namespace cpu
 

@@ -40,6 +40,13 @@ enum class Registration { none, local, symmetric };
 enum class HostWait { polite, timed };
 inline double spin_seconds(HostWait how) { return how == HostWait::timed ? 0.1 : 0.001; }
 
+/// How all_reduce and reduce_scatter go over MPI: `library` by the MPI library's own algorithms;
+/// `own` by MpiExchange where the buffer is so large that this is faster.
+enum class MpiAlgorithm { library, own };
+inline const char* name_of(MpiAlgorithm algorithm) {
+  return algorithm == MpiAlgorithm::own ? "own" : "library";
+}
+
 /// All operations are enqueued on a stream, in the same order on every rank, and read and write
 /// their buffers in stream order. `send` and `recv` may be the same memory where both have the same
 /// count ("in place"). Counts are elements; n is size(). Errors of the transport throw
@@ -163,5 +170,9 @@ class Communicator {
   Traffic launched_;  // more than was asked for: launches of graphs, less what was only captured
   std::vector<Captured*> graphs_;
 };
+
+inline bool is_mpi(const Communicator& communicator) {
+  return std::string(communicator.transport()) == "mpi";
+}
 
 }  // namespace shakedown

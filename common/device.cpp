@@ -1,6 +1,7 @@
 #include "common/device.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/error.hpp"
@@ -13,10 +14,19 @@ std::unique_ptr<Graph> Device::capture(Stream&, const std::function<void()>&) {
   throw UsageError("CUDA graphs: the cpu backend has none");
 }
 
+bool Device::owns(const void* byte) const {
+  const auto* at = static_cast<const std::byte*>(byte);
+  const auto after = buffers_.upper_bound(at);
+  if (after == buffers_.begin()) return false;
+  const auto& [begin, bytes] = *std::prev(after);
+  return at < begin + bytes;
+}
+
 Buffer::Buffer(Device& device, std::size_t bytes, Place place)
     : device_(&device), bytes_(bytes), place_(place) {
   if (bytes == 0) return;
   data_ = device.allocate(bytes, place);
+  device.buffers_[static_cast<std::byte*>(data_)] = bytes;
   if (place == Place::device) {
     device.allocated_ += bytes;
     device.peak_ = std::max(device.peak_, device.allocated_);
@@ -25,7 +35,8 @@ Buffer::Buffer(Device& device, std::size_t bytes, Place place)
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
-  device_->release(data_, place_);
+  device_->buffers_.erase(static_cast<std::byte*>(data_));
+  if (!device_->keeps_memory_) device_->release(data_, place_);
   if (place_ == Place::device) device_->allocated_ -= bytes_;
 }
 

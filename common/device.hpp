@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -105,6 +106,12 @@ class Device {
   /// Forgets what was held at most before: for programs that measure one thing after another.
   void restart_peak() { peak_ = allocated_; }
 
+  /// Whether a Buffer of this device holds the byte.
+  bool owns(const void* byte) const;
+  /// From now on no Buffer's memory is released: a transport has timed out, and what it was told to
+  /// read and write is still in use.
+  void keep_memory() { keeps_memory_ = true; }
+
  protected:
   /// Throws OutOfMemory naming the bytes needed and free when there is not enough.
   virtual void* allocate(std::size_t bytes, Place place) = 0;
@@ -114,6 +121,8 @@ class Device {
   friend class Buffer;
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
+  std::map<const std::byte*, std::size_t> buffers_;  // bytes by where they begin
+  bool keeps_memory_ = false;
 };
 
 /// What is enqueued while it lives has a name in profilers.

@@ -1,12 +1,16 @@
-// The one place where mpi.h is seen; included by mpi_session.cpp and mpi_communicator.cpp alone.
+// The one place where mpi.h is seen; included by the session's and the communicator's files alone.
 #pragma once
 
 #include <mpi.h>
 
+#include <chrono>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/error.hpp"
+#include "common/types.hpp"
 
 namespace shakedown {
 
@@ -29,8 +33,55 @@ inline void check_mpi(int status, const char* expression, const char* file, int 
 }
 #define CHECK_MPI(expression) ::shakedown::check_mpi((expression), #expression, __FILE__, __LINE__)
 
-/// Completes the requests. Polls, so that a rank that never answers is noticed: past the timeout
-/// throws InconclusiveError with `what`. The requests must not be touched after that.
-void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::string& what);
+/// The time until which an operation must be done. It polls, so that a rank that never answers is
+/// noticed, and leaves the core to other ranks once it has polled for a while.
+class MpiDeadline {
+ public:
+  explicit MpiDeadline(double timeout_s)
+      : timeout_s_(timeout_s), end_(Clock::now() + std::chrono::duration<double>(timeout_s)) {}
+
+  /// Completes the requests and forgets them; false past the deadline. They then go on: what MPI
+  /// reads and writes must never be released, as a rank that is late still completes them.
+  bool wait(std::vector<MPI_Request>& requests);
+
+  /// Of `what`, which is not done.
+  TimeoutError error(const std::string& what) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double timeout_s_;
+  std::chrono::time_point<Clock, std::chrono::duration<double>> end_;
+  long polls_ = 0;  // in vain
+};
+
+/// One operation with the memory that MPI reads and writes for it. Memory of an operation that is
+/// not completed is never released.
+class MpiOperation {
+ public:
+  MpiOperation() = default;
+  MpiOperation(const MpiOperation&) = delete;
+  MpiOperation& operator=(const MpiOperation&) = delete;
+  ~MpiOperation();
+
+  /// Moves `value` to where it lives for as long as the operation does.
+  template <class T>
+  T& keep(T value) {
+    auto kept = std::make_shared<T>(std::move(value));
+    memory_.push_back(kept);
+    return *kept;
+  }
+  /// For MPI to fill in.
+  MPI_Request* request() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
+  /// Throws TimeoutError naming `what`.
+  void wait(double timeout_s, const std::string& what);
+
+ private:
+  std::vector<std::shared_ptr<void>> memory_;
+  std::vector<MPI_Request> requests_;
+};
+
+/// Starts a message and adds its request; nothing for a view without elements.
+void start_send(ConstView view, int to, int tag, MPI_Comm comm, std::vector<MPI_Request>& requests);
+void start_recv(View view, int from, int tag, MPI_Comm comm, std::vector<MPI_Request>& requests);
 
 }  // namespace shakedown

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <numeric>
 #include <thread>
 
@@ -15,20 +16,45 @@
 
 namespace shakedown {
 
-void wait_for(std::vector<MPI_Request>& requests, double timeout_s, const std::string& what) {
-  using Clock = std::chrono::steady_clock;
-  const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s);
-  for (long round = 0;; ++round) {
+bool MpiDeadline::wait(std::vector<MPI_Request>& requests) {
+  constexpr long kBusyPolls = 1000;
+  for (;; ++polls_) {
     int done = 0;
     CHECK_MPI(MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done,
                           MPI_STATUSES_IGNORE));
-    if (done) return;
-    if (round < 1000) continue;
+    if (done) break;
+    if (polls_ < kBusyPolls) continue;
     sched_yield();  // ranks may share a core
-    if (round % 100 == 0 && Clock::now() > deadline)
-      throw TimeoutError(
-          fmt::format("{} did not finish within {:g} s (--timeout)", what, timeout_s));
+    if (polls_ % 100 == 0 && Clock::now() > end_) return false;
   }
+  requests.clear();
+  return true;
+}
+
+TimeoutError MpiDeadline::error(const std::string& what) const {
+  return TimeoutError(fmt::format("{} did not finish within {:g} s (--timeout)", what, timeout_s_));
+}
+
+MpiOperation::~MpiOperation() {
+  if (!requests_.empty()) new auto(std::move(memory_));  // leaked: MPI still has the addresses
+}
+
+void MpiOperation::wait(double timeout_s, const std::string& what) {
+  MpiDeadline deadline(timeout_s);
+  if (!deadline.wait(requests_)) throw deadline.error(what);
+}
+
+void start_send(ConstView view, int to, int tag, MPI_Comm comm,
+                std::vector<MPI_Request>& requests) {
+  if (view.count == 0) return;
+  CHECK_MPI(MPI_Isend(view.data, static_cast<int>(view.bytes()), MPI_BYTE, to, tag, comm,
+                      &requests.emplace_back(MPI_REQUEST_NULL)));
+}
+
+void start_recv(View view, int from, int tag, MPI_Comm comm, std::vector<MPI_Request>& requests) {
+  if (view.count == 0) return;
+  CHECK_MPI(MPI_Irecv(view.data, static_cast<int>(view.bytes()), MPI_BYTE, from, tag, comm,
+                      &requests.emplace_back(MPI_REQUEST_NULL)));
 }
 
 namespace {
@@ -104,6 +130,7 @@ MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
 }
 
 MpiSession::~MpiSession() {
+  if (std::uncaught_exceptions() > exceptions_) return;  // operations may be under way
   MPI_Comm_free(&handle_->comm);
   if (handle_->ends_mpi) MPI_Finalize();
 }
@@ -113,25 +140,27 @@ double MpiSession::timeout_s() const { return handle_->timeout_s; }
 
 std::vector<double> MpiSession::all_gather(double value) const {
   progress();
-  std::vector<double> values(static_cast<std::size_t>(world_size_));
-  std::vector<MPI_Request> request(1);
-  CHECK_MPI(MPI_Iallgather(&value, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, handle_->comm,
-                           request.data()));
-  wait_for(request, handle_->timeout_s, "exchanging a value between all ranks");
+  MpiOperation operation;
+  const double& mine = operation.keep(value);
+  auto& values = operation.keep(std::vector<double>(static_cast<std::size_t>(world_size_)));
+  CHECK_MPI(MPI_Iallgather(&mine, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, handle_->comm,
+                           operation.request()));
+  operation.wait(handle_->timeout_s, "exchanging a value between all ranks");
   return values;
 }
 
 std::vector<std::string> MpiSession::all_gather(const std::string& value) const {
   const std::vector<double> lengths = all_gather(static_cast<double>(value.size()));
-  std::vector<int> counts(lengths.begin(), lengths.end());
-  std::vector<int> offsets(counts.size() + 1, 0);
+  MpiOperation operation;
+  const std::string& mine = operation.keep(value);
+  const auto& counts = operation.keep(std::vector<int>(lengths.begin(), lengths.end()));
+  auto& offsets = operation.keep(std::vector<int>(counts.size() + 1, 0));
   std::partial_sum(counts.begin(), counts.end(), offsets.begin() + 1);
-  std::string all(static_cast<std::size_t>(offsets.back()), '\0');
-  std::vector<MPI_Request> request(1);
-  CHECK_MPI(MPI_Iallgatherv(value.data(), static_cast<int>(value.size()), MPI_CHAR, all.data(),
+  auto& all = operation.keep(std::string(static_cast<std::size_t>(offsets.back()), '\0'));
+  CHECK_MPI(MPI_Iallgatherv(mine.data(), static_cast<int>(mine.size()), MPI_CHAR, all.data(),
                             counts.data(), offsets.data(), MPI_CHAR, handle_->comm,
-                            request.data()));
-  wait_for(request, handle_->timeout_s, "exchanging a text between all ranks");
+                            operation.request()));
+  operation.wait(handle_->timeout_s, "exchanging a text between all ranks");
   std::vector<std::string> values;
   for (std::size_t r = 0; r < counts.size(); ++r)
     values.push_back(
@@ -140,9 +169,9 @@ std::vector<std::string> MpiSession::all_gather(const std::string& value) const 
 }
 
 void MpiSession::barrier() const {
-  std::vector<MPI_Request> request(1);
-  CHECK_MPI(MPI_Ibarrier(handle_->comm, request.data()));
-  wait_for(request, handle_->timeout_s, "a barrier of all ranks");
+  MpiOperation operation;
+  CHECK_MPI(MPI_Ibarrier(handle_->comm, operation.request()));
+  operation.wait(handle_->timeout_s, "a barrier of all ranks");
 }
 
 void MpiSession::wait_idle() const {

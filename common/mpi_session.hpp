@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -77,6 +78,7 @@ class MpiSession {
   std::string host_;
   std::vector<std::string> hosts_;
   mutable std::chrono::steady_clock::time_point progressed_ = std::chrono::steady_clock::now();
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 /// Which variable of the environment says that a launcher started more than one task, or "".

@@ -10,6 +10,8 @@
 
 namespace shakedown {
 
+inline constexpr double kMebibyte = 1 << 20;
+
 /// A parameter's gradient. Lists of them are in the order in which backward finishes them.
 struct ReadyGradient {
   double bytes = 0;     // of the payload in float32

@@ -8,6 +8,7 @@
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/certificate.hpp"
+#include "training/fitted_model.hpp"
 #include "training/text_table.hpp"
 #include "training/volumes.hpp"
 
@@ -207,7 +208,7 @@ std::string percent_of(const Json& account, const char* key) {
   return account.contains(key) ? fmt::format("{:.1f}", 100 * account[key].get<double>()) : kNone;
 }
 
-std::string time_table(const std::vector<Result>& results) {
+std::string time_table(const std::vector<Result>& results, BackendKind backend) {
   const std::vector<Column> columns{
       strategy_column(results), {"", "ranks", 5},          {"step,", "traced", 8},
       {"=", "compute", 8},      {"+ exposed", "comm.", 9}, {"+ inter-", "ference", 8},
@@ -227,8 +228,17 @@ std::string time_table(const std::vector<Result>& results) {
                   term(a, "residual_ms"), percent_of(a, "residual"), term(a, "hidden_comm_ms"),
                   percent_of(a, "interference_slowdown"), term(a, "comm_alone_ms"),
                   term(a, "serial_step_ms"), term(a, "none_step_ms")});
+    const bool comparable = comparable_with_none(r, backend);
+    if (!comparable)
+      for (const std::size_t of_none : {3, 5, 8, 9}) cells[of_none] = kNone;
     text += row(columns, cells);
+    if (!comparable)
+      text.insert(text.size() - 1,
+                  "   compute not comparable with none: the server leaves its share of the host");
   }
+  if (backend == BackendKind::cpu)
+    text +=
+        "the cpu backend overlaps no exchange with computing: ddp is an all-reduce in buckets\n";
   for (const Result& r : results)
     if (r.measured() && r.configuration.ranks > 1 &&
         find_volume(r.configuration.strategy()).buckets)
@@ -266,7 +276,7 @@ std::string table_of(const std::vector<Result>& results, const Job& job) {
       title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
   if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
     text += "\n" + cost_table(results, job.epoch_images) + settings_table(results) +
-            time_table(results);
+            time_table(results, job.backend.kind);
   for (const Result& result : results) {
     const Verdict verdict = verdict_of(result);
     if (verdict.verdict == "PASS" || !result.skipped.empty()) continue;

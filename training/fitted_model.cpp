@@ -9,8 +9,6 @@
 namespace shakedown {
 namespace {
 
-constexpr double kMebibyte = 1 << 20;
-
 /// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
 /// measured and hides any.
 double interference_beside(const Group& group, const Result& base) {
@@ -129,6 +127,11 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
         std::ceil(bytes * inputs.sent_bytes_factor / (o.strategy.ps_partition_mb * kMebibyte)));
   }
   return scenario;
+}
+
+bool comparable_with_none(const Result& result, BackendKind backend) {
+  return backend == BackendKind::gpu ||
+         !find_strategy(result.configuration.strategy()).ranks.first_serves;
 }
 
 bool model_describes(const Result& result) {

@@ -37,6 +37,9 @@ double worst_error(const LinkFit& fit);
 /// What was measured as `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
                      BackendKind backend);
+/// Whether a rank that computes has the share of its host that it has in `none`: on the cpu backend
+/// a server leaves cores and memory to the workers, so that their steps cannot be compared.
+bool comparable_with_none(const Result& result, BackendKind backend);
 /// Whether the model describes what ran.
 bool model_describes(const Result& result);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "common/progress.hpp"
 #include "training/advice.hpp"
@@ -15,10 +16,10 @@
 namespace shakedown {
 namespace {
 
-constexpr double kMebibyte = 1 << 20;
 constexpr double kGigabyte = 1e9;
-constexpr int kTimesRanks = 8;  // as many times the measured ranks are told
+constexpr int kTimesRanks = 8;  // predictions go up to so many times the measured ranks
 constexpr double kTie = 0.0005;
+constexpr double kTrusted = 0.15;  // a model further off what was measured is not printed
 
 Json prediction_fields(const Prediction& p) {
   return {{"step_ms_predicted", p.step_ms},
@@ -62,16 +63,20 @@ void record_links(const Links& links, const Result& base, const Job& job) {
 class Forecast {
  public:
   Forecast(const std::vector<Result>& results, const Group& group, const Result& base,
-           const StepModel& model, const Links& links, const Job& job)
+           StepModel model, const Links& links, const Job& job)
       : results_(results),
         group_(group),
         base_(base),
-        model_(model),
+        model_(std::move(model)),
         links_(links),
         job_(job),
         scenario_(scenario_of(base, *base.inputs, links, job.backend.kind)) {}
 
-  std::string against_measured() const {
+  /// The model's error, where it is too large to print anything of it.
+  bool trusted() const { return worst_ <= kTrusted; }
+
+  /// First, as the other records name the error that this finds.
+  std::string against_measured() {
     const std::vector<Column> columns{{"", "strategy", 26},
                                       {"", "ranks", 5},
                                       {"step ms,", "predicted", 9},
@@ -80,7 +85,7 @@ class Forecast {
     std::string rows;
     for (const Result* result : group_) {
       if (result->configuration.ranks == 1 || result == &base_ || !model_describes(*result) ||
-          batch_of(*result) != batch_of(base_))
+          !comparable_with_none(*result, job_.backend.kind) || batch_of(*result) != batch_of(base_))
         continue;
       const std::string& strategy = result->configuration.strategy();
       const Prediction p =
@@ -89,12 +94,26 @@ class Forecast {
       const double error = p.step_ms / measured - 1;
       job_.record.write("prediction", merged(merged(result->identity, prediction_fields(p)),
                                              {{"step_ms_measured", measured}, {"error", error}}));
+      compared_ = true;
+      if (std::abs(error) > worst_) {
+        worst_ = std::abs(error);
+        worst_at_ = fmt::format("{}: {:.2f} ms predicted, {:.2f} measured",
+                                label_of(result->configuration), p.step_ms, measured);
+      }
       rows += row(columns,
                   {"  " + strategy_label(result->configuration),
                    std::to_string(result->configuration.ranks), fmt::format("{:.2f}", p.step_ms),
                    fmt::format("{:.2f}", measured), fmt::format("{:+.1f}", 100 * error)});
     }
-    return rows.empty() ? "" : "the model against what was measured:\n" + heading(columns) + rows;
+    if (rows.empty()) return "the model was compared with no measured step\n";
+    return "the model compared with what was measured:\n" + heading(columns) + rows;
+  }
+
+  std::string distrust() const {
+    return fmt::format(
+        "its predictions and advice are in the record alone, as the model is off by {:.1f} % ({}); "
+        "up to {:.0f} % they are printed\n",
+        100 * worst_, worst_at_, 100 * kTrusted);
   }
 
   std::string on_more_ranks() const {
@@ -112,7 +131,7 @@ class Forecast {
       identity["strategy"] = "ddp";
       identity["world_size"] = more.world_size;
       identity["bucket_cap_mb"] = more.bucket_cap_mb;
-      job_.record.write("prediction", merged(identity, prediction_fields(p)));
+      job_.record.write("prediction", merged(with_error(identity), prediction_fields(p)));
       rows += row(columns, {"", std::to_string(more.world_size), fmt::format("{:.2f}", p.step_ms),
                             fmt::format("{:.0f}", p.images_per_s),
                             fmt::format("{:.1f}", 100 * p.efficiency)});
@@ -136,11 +155,11 @@ class Forecast {
       sizes.push_back(bucket.bytes / kMebibyte);
       listed += fmt::format("{}{:.1f}", listed.empty() ? "" : ", ", sizes.back());
     }
-    job_.record.write("bucket_plan",
-                      merged(base_.identity, {{"rule_buckets", rule.ends.size()},
-                                              {"rule_exposed_ms", rule.overlap.exposed_ms},
-                                              {"best_exposed_ms", best.overlap.exposed_ms},
-                                              {"best_buckets_mib", sizes}}));
+    job_.record.write("bucket_plan", merged(with_error(base_.identity),
+                                            {{"rule_buckets", rule.ends.size()},
+                                             {"rule_exposed_ms", rule.overlap.exposed_ms},
+                                             {"best_exposed_ms", best.overlap.exposed_ms},
+                                             {"best_buckets_mib", sizes}}));
     return fmt::format(
         "buckets: the caps of {:g} and {:g} MiB leave {:.3f} ms exposed; no plan less than "
         "{:.3f} ms, with buckets of {} MiB (float32)\n",
@@ -155,7 +174,7 @@ class Forecast {
                         *std::max_element(peaks.begin(), peaks.end());
     const auto largest = static_cast<int>(batch_of(base_) * std::min(room, 1e3));
     std::string text = "advice for ddp, by predicted gain:\n";
-    Json identity = base_.identity;
+    Json identity = with_error(base_.identity);
     identity["strategy"] = "ddp";
     identity["bucket_cap_mb"] = scenario_.bucket_cap_mb;
     std::vector<Change> changes = usual_changes(scenario_, largest, half_speedup());
@@ -182,7 +201,10 @@ class Forecast {
     bandwidths.push_back(scenario_.ring.bytes_per_s);
     if (!std::isfinite(bandwidths.back())) bandwidths.pop_back();
     std::vector<std::string> strategies = predicted_strategies();
-    strategies.erase(std::find(strategies.begin(), strategies.end(), "none"));
+    std::erase_if(strategies, [&](const std::string& strategy) {  // none would always win
+      return strategy == "none" ||
+             (job_.backend.kind == BackendKind::cpu && find_strategy(strategy).ranks.first_serves);
+    });
 
     std::vector<Column> columns{{"", "  batch", 8}};
     std::vector<std::string> names;
@@ -193,11 +215,13 @@ class Forecast {
     Scenario computed = scenario_;  // a type that all of them can exchange
     computed.gradient_bytes_factor = computed.weight_bytes_factor;
     const auto map = map_winners(model_, computed, strategies, batches, bandwidths);
+    const bool decided = std::any_of(map.begin(), map.end(),
+                                     [](const Winner& winner) { return winner.margin >= kTie; });
     for (std::size_t b = 0; b < batches.size(); ++b) {
       std::vector<std::string> cells{fmt::format("  {:>5}", batches[b])};
       for (std::size_t w = 0; w < bandwidths.size(); ++w) {
         const Winner& winner = map[b * bandwidths.size() + w];
-        Json identity = base_.identity;
+        Json identity = with_error(base_.identity);
         identity["batch_size"] = winner.batch_size;
         identity["strategy"] = winner.strategy;
         job_.record.write("winner",
@@ -210,12 +234,18 @@ class Forecast {
       }
       text += row(columns, cells);
     }
+    if (!decided) return "";
     return "the fastest strategy by batch and bandwidth of a rank's link, and its margin over the "
            "second:\n" +
            text;
   }
 
  private:
+  Json with_error(Json fields) const {
+    if (compared_) fields["model_error"] = worst_;
+    return fields;
+  }
+
   /// What float16 computes faster, where both were measured.
   std::optional<double> half_speedup() const {
     for (const Result& other : results_)
@@ -231,11 +261,28 @@ class Forecast {
   const std::vector<Result>& results_;
   const Group& group_;
   const Result& base_;
-  const StepModel& model_;
+  StepModel model_;
   const Links& links_;
   const Job& job_;
   Scenario scenario_;
+  bool compared_ = false;
+  double worst_ = 0;      // error of a step that was measured, either way
+  std::string worst_at_;  // whose
 };
+
+/// Strategies of the group that cannot be compared with `none`.
+std::string tell_incomparable(const Group& group, BackendKind backend) {
+  std::string names;
+  for (const Result* result : group) {
+    const std::string& name = result->configuration.strategy();
+    if (comparable_with_none(*result, backend) || names.find(name) != std::string::npos) continue;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  if (names.empty()) return "";
+  return fmt::format(
+      "not comparable with none, as the server leaves its share of the host to the workers: {}\n",
+      names);
+}
 
 }  // namespace
 
@@ -250,14 +297,21 @@ std::string forecast(const std::vector<Result>& results, const Job& job) {
     text += fmt::format("\nwhat if: {}, {}, from {} ranks\nlinks:\n{}",
                         options_of(first).model.model, options_of(first).model.precision,
                         first.configuration.ranks, tell_links(links, *first.inputs));
+    text += tell_incomparable(group, job.backend.kind);
+    bool all_trusted = true;
+    std::vector<Forecast> forecasts;
     for (const Result* base : bases) {
-      const StepModel model = model_of(group, bases, *base);
-      const Forecast forecast(results, group, *base, model, links, job);
-      text += fmt::format("batch {}: ", batch_of(*base)) + forecast.against_measured() +
-              forecast.on_more_ranks() + forecast.buckets() + forecast.advice();
+      Forecast& forecast =
+          forecasts.emplace_back(results, group, *base, model_of(group, bases, *base), links, job);
+      const std::string compared = forecast.against_measured();
+      const std::string predicted =
+          forecast.on_more_ranks() + forecast.buckets() + forecast.advice();
+      text += fmt::format("batch {}: ", batch_of(*base)) +
+              (forecast.trusted() ? compared + predicted : forecast.distrust());
+      all_trusted = all_trusted && forecast.trusted();
     }
-    const StepModel model = model_of(group, bases, first);
-    text += Forecast(results, group, first, model, links, job).winners(bases);
+    const std::string winners = forecasts.front().winners(bases);
+    if (all_trusted) text += winners;
   }
   return text;
 }

@@ -1,5 +1,6 @@
 // What bin/compare says of what it did not measure: other numbers of ranks, buckets, batches and
-// links, by the step model fitted to what it did, whose own error on that stands beside it.
+// links, by the step model fitted to what it did. Where that is off by more than 15 % on a step
+// that was measured, one line says so; the records have it all, with the error.
 #pragma once
 
 #include <string>

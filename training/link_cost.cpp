@@ -24,13 +24,6 @@ Exchange star_pass(int workers) {
   return {passes, passes};
 }
 
-Exchange star(int workers, int partitions) {
-  ENSURE(partitions >= 1, "partitions");
-  const Exchange pass = star_pass(workers);
-  const double passes = partitions + 1;
-  return {passes * pass.messages, passes * pass.volume / partitions};
-}
-
 ExchangeTime time_of(const Exchange& exchange, const LinkCost& link, double bytes_factor) {
   ENSURE(link.alpha_s >= 0 && link.bytes_per_s > 0 && bytes_factor >= 0, "a cost is not negative");
   return {1e3 * exchange.messages * link.alpha_s,

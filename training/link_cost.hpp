@@ -30,10 +30,6 @@ Exchange ring_pass(int world_size);
 /// One rank sends `bytes` to each of `workers`, or receives as much from each: its own link is what
 /// all of it passes.
 Exchange star_pass(int workers);
-/// Push and pull of a parameter server (Li et al. 2014): two passes. In `partitions` that follow
-/// one another, pulls overlap the next pushes on a full-duplex link (BytePS, Jiang et al. 2020): a
-/// pipeline of two stages, partitions + 1 passes of bytes / partitions.
-Exchange star(int workers, int partitions = 1);
 
 /// An exchange over a link, as a function of its size. Nothing is sent for no bytes, as MPI and
 /// NCCL do.

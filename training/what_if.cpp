@@ -73,12 +73,18 @@ struct Exchanges {
     return time_of(star_pass(others), scenario.star).ms(sent_bytes);
   }
   Communication bucketed(const Exchange& exchange) const {
-    constexpr double kMebibyte = 1 << 20;
-    if (!scenario.overlap) return {0, gradient_time(exchange).ms(bytes)};
-    const Overlap overlap = capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
-                                        scenario.bucket_cap_mb * kMebibyte, backward_ms,
-                                        gradient_time(exchange), scenario.small_bucket)
-                                .overlap;
+    return beside_compute(capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
+                                      scenario.bucket_cap_mb * kMebibyte, backward_ms,
+                                      gradient_time(exchange), scenario.small_bucket)
+                              .overlap);
+  }
+  /// Each block's gradients on their own.
+  Communication by_block(const Exchange& exchange) const {
+    return beside_compute(overlap_buckets(group(gradients, block_ends(gradients)), backward_ms,
+                                          gradient_time(exchange)));
+  }
+  Communication beside_compute(const Overlap& overlap) const {
+    if (!scenario.overlap) return {0, overlap.hidden_ms + overlap.exposed_ms};
     return {overlap.hidden_ms, overlap.exposed_ms};
   }
 
@@ -99,7 +105,9 @@ Communication all_reduce(const Exchanges& x) {
   return {0, x.gradient_time(ring_all_reduce(x.scenario.world_size)).ms(x.bytes)};
 }
 
-/// The pipeline of `star`, whose two stages differ where weights and gradients do.
+/// Push and pull of a parameter server (Li et al. 2014), in partitions that follow one another:
+/// pulls overlap the next pushes on a full-duplex link (BytePS, Jiang et al. 2020). A pipeline of
+/// two stages, which differ where weights and gradients do.
 Communication parameter_server(const Exchanges& x) {
   const Scenario& s = x.scenario;
   const double push_ms = x.star_ms(x.bytes * s.gradient_bytes_factor / s.partitions);
@@ -120,11 +128,12 @@ Communication zero1(const Exchanges& x) {
   return {scatter.hidden_ms, scatter.exposed_ms + x.weight_time(pass).ms(x.bytes)};
 }
 
-/// ZeRO (Rajbhandari et al. 2020): without whole gradients, every micro-batch's are scattered. What
-/// they leave exposed is counted each time: that the next forward might hide it is not.
+/// ZeRO (Rajbhandari et al. 2020): without whole gradients, every micro-batch's are scattered,
+/// block by block. What they leave exposed is counted each time: that the next forward might hide
+/// it is not.
 Communication zero2(const Exchanges& x) {
   const Exchange pass = ring_pass(x.scenario.world_size);
-  const Communication scatter = x.bucketed(pass);
+  const Communication scatter = x.by_block(pass);
   const int times = x.scenario.accumulate;
   return {times * scatter.hidden_ms, times * scatter.exposed_ms + x.weight_time(pass).ms(x.bytes)};
 }
@@ -134,9 +143,9 @@ Communication fsdp(const Exchanges& x) {
   const Overlap overlap =
       overlap_gathered(group(x.gradients, block_ends(x.gradients)), x.forward_ms, x.backward_ms,
                        x.weight_time(pass), x.gradient_time(pass));
+  const Communication once = x.beside_compute(overlap);
   const int times = x.scenario.accumulate;
-  if (!x.scenario.overlap) return {0, times * (overlap.hidden_ms + overlap.exposed_ms)};
-  return {times * overlap.hidden_ms, times * overlap.exposed_ms};
+  return {times * once.hidden_ms, times * once.exposed_ms};
 }
 
 /// Rank 0 sends every micro-batch's inputs, broadcasts the weights along a chain, and receives the

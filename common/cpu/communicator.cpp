@@ -3,8 +3,9 @@
 
 namespace shakedown::cpu {
 
-std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device) {
-  return make_mpi_communicator(session, device);
+std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
+                                                MpiAlgorithm algorithm) {
+  return make_mpi_communicator(session, device, algorithm);
 }
 
 }  // namespace shakedown::cpu

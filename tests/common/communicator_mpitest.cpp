@@ -210,6 +210,75 @@ TEST_CASE("reductions give the exact result in every type", "[communicator]") {
   }
 }
 
+TEST_CASE("large reductions are the sum in the order of ranks, bit for bit", "[communicator]") {
+  Rig rig(GENERATE(from_range(transports())));
+  if (!is_mpi(rig.comm)) return;  // NCCL has an order of its own
+  const std::size_t part =
+      GENERATE(std::size_t{33001}, std::size_t{400000});  // one segment and more
+  const std::size_t count = rig.n * part;
+  std::vector<float> expected = test::random_values(count, 0);
+  for (std::size_t r = 1; r < rig.n; ++r) {
+    const std::vector<float> addend = test::random_values(count, r);
+    for (std::size_t i = 0; i < count; ++i) expected[i] += addend[i];
+  }
+  const auto values = test::random_values(count, rig.rank);
+  const Buffer send = test::to_device(*rig.backend.device, *rig.stream, values);
+  const Buffer recv = rig.blank(count, DataType::float32);
+  const auto is_expected = [&](View found, std::size_t from) {
+    rig.finish();
+    const auto all = download<float>(*rig.backend.device, *rig.stream, found.data, found.count);
+    return std::equal(all.begin(), all.end(), expected.begin() + static_cast<std::ptrdiff_t>(from));
+  };
+  const View in = send.view(DataType::float32);
+  const View out = recv.view(DataType::float32);
+  CAPTURE(rig.n, part);
+  rig.comm.reduce_scatter(in, out.slice(0, part), Reduction::sum, *rig.stream);
+  CHECK(is_expected(out.slice(0, part), rig.rank * part));
+  // parts of unequal length, and of an odd number of bytes more than whole segments
+  const std::size_t odd = count - 1;
+  rig.comm.all_reduce(in.slice(0, odd), out.slice(0, odd), Reduction::sum, *rig.stream);
+  CHECK(is_expected(out.slice(0, odd), 0));
+  const auto unchanged = download<float>(*rig.backend.device, *rig.stream, in.data, count);
+  CHECK(unchanged == values);
+  const Buffer again = test::to_device(*rig.backend.device, *rig.stream, values);
+  rig.comm.all_reduce(in, in, Reduction::sum, *rig.stream);  // in place
+  CHECK(is_expected(in, 0));
+  const View whole = again.view(DataType::float32);
+  const View own = whole.slice(rig.rank * part, part);
+  rig.comm.reduce_scatter(whole, own, Reduction::sum, *rig.stream);  // in place as NCCL has it
+  CHECK(is_expected(own, rig.rank * part));
+}
+
+TEST_CASE("large reductions of other types, grouped with what is small", "[communicator]") {
+  Rig rig(GENERATE(from_range(transports())));
+  const DataType type = GENERATE(DataType::bfloat16, DataType::int8, DataType::float64);
+  const std::size_t count = 140000 * rig.n + 1;  // bytes at least: not what the library does
+  const Reduction op = (rig.n & (rig.n - 1)) == 0 ? Reduction::avg : Reduction::max;
+  const auto mine = [&](std::size_t i) { return data(rig.rank, i); };
+  const auto all = [&](std::size_t i) { return reduced(op, rig.n, i, is_integer(type)); };
+  CAPTURE(rig.comm.transport(), name_of(type), rig.n);
+  const Buffer large = rig.filled(count, type, mine);
+  const Buffer small = rig.filled(100, type, mine);
+  rig.comm.group([&] {
+    rig.comm.all_reduce(small.view(type), small.view(type), op, *rig.stream);
+    rig.comm.all_reduce(large.view(type), large.view(type), op, *rig.stream);
+  });
+  CHECK(rig.wrong(large, count, type, all) == 0);
+  CHECK(rig.wrong(small, 100, type, all) == 0);
+}
+
+TEST_CASE("memory that no buffer owns is exchanged as well", "[communicator]") {
+  Rig rig(GENERATE(from_range(transports())));
+  std::vector<float> mine(20000, 1);
+  const Buffer owned = rig.blank(2, DataType::float32);
+  CHECK(rig.backend.device->owns(static_cast<std::byte*>(owned.data()) + 7));
+  CHECK_FALSE(rig.backend.device->owns(static_cast<std::byte*>(owned.data()) + 8));
+  CHECK_FALSE(rig.backend.device->owns(mine.data()));
+  const View view{std::span<float>(mine)};
+  rig.backend.host->all_reduce(view, view, Reduction::sum, *rig.stream);
+  CHECK(mine == std::vector<float>(20000, static_cast<float>(rig.n)));
+}
+
 TEST_CASE("moves bring every element to its place", "[communicator]") {
   Rig rig(GENERATE(from_range(transports())));
   const DataType type = GENERATE(DataType::float32, DataType::uint8);
@@ -353,19 +422,49 @@ TEST_CASE("an operation that a rank never joins times out and says what it was",
   if (session.world_size() == 1) return;
   Backend backend = test::open_backend_of(test::backends().front());
   if (backend.kind == BackendKind::gpu) return;  // NCCL's own is tested with the collectives
-  test::session().set_timeout(1);
+  test::session().set_timeout(0.2);
   const auto impatient = make_mpi_communicator(session, *backend.device);
   test::session().set_timeout(60);
   const auto stream = backend.device->make_stream();
   Buffer buffer(*backend.device, 4096);
   const View view = buffer.view(DataType::float32);
   if (session.rank() != 0)
-    CHECK_THROWS_WITH(impatient->recv(view, 0, *stream),
-                      ContainsSubstring("recv of 4 KiB float32") && ContainsSubstring("1 s"));
+    CHECK_THROWS_WITH(
+        impatient->recv(view, 0, *stream),
+        ContainsSubstring("recv of 4 KiB float32") && ContainsSubstring("within 0.2 s"));
   session.barrier();
   // complete what was left open, so that MPI can finish
   if (session.rank() == 0)
     for (int r = 1; r < session.world_size(); ++r) impatient->send(view, r, *stream);
+  session.barrier();
+}
+
+TEST_CASE("a rank that comes after the timeout finds the memory that it is to read and write",
+          "[communicator]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  const auto algorithm = GENERATE(MpiAlgorithm::library, MpiAlgorithm::own);
+  const auto device = test::open_device(test::backends().front());
+  const auto stream = device->make_stream();
+  test::session().set_timeout(0.2);
+  auto comm = make_mpi_communicator(session, *device, algorithm);
+  test::session().set_timeout(60);
+  const std::size_t bytes = std::size_t{8} << 20;  // of its own pages: freed, they are gone
+  const auto reduce = [&] {
+    const Buffer buffer(*device, bytes);
+    const View view = buffer.view(DataType::float32);
+    comm->all_reduce(view, view, Reduction::sum, *stream);
+  };
+  if (session.rank() != 0) CHECK_THROWS_AS(reduce(), TimeoutError);
+  session.barrier();
+  if (session.rank() == 0) {
+    try {
+      reduce();
+    } catch (const TimeoutError&) {  // the others do not go on with their part
+    }
+  }
+  session.barrier();
+  comm.reset();
   session.barrier();
 }
 

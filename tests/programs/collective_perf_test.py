@@ -59,6 +59,7 @@ class OwnName(Folder):
             self.assertEqual(line["iterations"], 12)
             self.assertEqual(line["iterations_checked"], 12)
             self.assertEqual(len(line["samples_us"]), 3)
+            self.assertEqual(line.get("mpi_algorithm"), None if support.GPUS else "library")
             self.assertAlmostEqual(line["algbw_gbs"] * line["time_us_p50"] * 1e3, line["bytes"],
                                    delta=line["bytes"] * 1e-6)
         in_place = {line["operation"] for line in measured if line["in_place"]}
@@ -73,9 +74,12 @@ class OwnName(Folder):
                                    factors.get(line["operation"], 2 / 3), places=6)
 
     def test_quick_runs_the_four_classic_operations(self):
-        result = run("collective_perf", "--quick", "-n", 1, "-w", 0, "--repeats", 1,
+        own = [] if support.GPUS else ["--mpi-algorithm", "own"]
+        result = run("collective_perf", "--quick", "-n", 1, "-w", 0, "--repeats", 1, *own,
                      "--record", self.record, ranks=2)
-        self.expect(result, 0)
+        self.expect(result, 0, *(["over mpi (own algorithm)"] if own else []))
+        self.assertEqual({line.get("mpi_algorithm") for line in self.collectives()},
+                         {"own" if own else None})
         self.assertEqual([(line["operation"], line["bytes"] >> 20) for line in self.collectives()
                           if not line["in_place"]],
                          [(operation, size) for operation in
@@ -314,6 +318,7 @@ class Usage(Folder):
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
                 (["-e", "99999999999G"], "--max-bytes 99999999999G"),
                 (["-I", 1, "-G", 1], "--cuda-graph"),
+                (["--mpi-algorithm", "ring"], "--mpi-algorithm"),
                 (["--reference", "/no/such"], "--reference"),
                 (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
                 (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),

@@ -159,6 +159,17 @@ TEST_CASE("without overlap every exchange is exposed", "[what_if]") {
   CHECK(predict("fsdp", scenario).exposed_ms == Approx(27));
 }
 
+TEST_CASE("zero2 exchanges by block, whatever the buckets", "[what_if]") {
+  Scenario scenario = four_ranks();
+  scenario.ring.alpha_s = 1e-3;  // 3 ms a scatter more: 5..11, 11..17, 20..26; 12 ms of gathering
+  CHECK(predict("zero2", scenario).exposed_ms == Approx(6 + 12));
+  CHECK(predict("zero2", scenario).hidden_ms == Approx(12));
+  scenario.bucket_cap_mb = 25;
+  CHECK(predict("zero2", scenario).exposed_ms == Approx(6 + 12));
+  scenario.overlap = false;  // each block pays the latency
+  CHECK(predict("zero2", scenario).exposed_ms == Approx(18 + 12));
+}
+
 TEST_CASE("every strategy in the table can be predicted, an asynchronous one aside", "[what_if]") {
   for (const StrategyEntry& entry : strategies()) {
     if (std::string(entry.name) == "parameter-server-async") continue;  // ranks have no common step

@@ -1,0 +1,83 @@
+// Reductions on the host against what numbers of each type must give.
+#include "common/host_reduction.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "common/error.hpp"
+#include "common/half.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown {
+namespace {
+
+constexpr std::size_t kCount = 2500;  // more than a block of the computation, and no multiple of it
+
+/// Three inputs of small numbers, each reduction, the result in place of the last input.
+template <class T>
+void check_type(DataType type) {
+  const auto value = [](std::size_t input, std::size_t i) {
+    return static_cast<T>((i + 2 * input) % 5 + 1);
+  };
+  for (const Reduction op : all_reductions()) {
+    std::array<std::vector<T>, 3> inputs;
+    std::vector<T> expected;
+    for (std::size_t i = 0; i < kCount; ++i) {
+      const std::array<T, 3> v{value(0, i), value(1, i), value(2, i)};
+      for (std::size_t k = 0; k < 3; ++k) inputs[k].push_back(v[k]);
+      const T sum = static_cast<T>(v[0] + v[1] + v[2]);
+      expected.push_back(op == Reduction::sum    ? sum
+                         : op == Reduction::avg  ? static_cast<T>(sum / T{3})
+                         : op == Reduction::prod ? static_cast<T>(v[0] * v[1] * v[2])
+                         : op == Reduction::min  ? std::min({v[0], v[1], v[2]})
+                                                 : std::max({v[0], v[1], v[2]}));
+    }
+    const std::array<const void*, 3> from{inputs[0].data(), inputs[1].data(), inputs[2].data()};
+    reduce_elements(op, from, {inputs[2].data(), kCount, type, Place::host});
+    CAPTURE(name_of(type), name_of(op));
+    CHECK(inputs[2] == expected);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every type and reduction of three inputs", "[host_reduction]") {
+  check_type<double>(DataType::float64);
+  check_type<float>(DataType::float32);
+  check_type<std::int64_t>(DataType::int64);
+  check_type<std::int32_t>(DataType::int32);
+  check_type<std::int8_t>(DataType::int8);
+  check_type<std::uint64_t>(DataType::uint64);
+  check_type<std::uint32_t>(DataType::uint32);
+  check_type<std::uint8_t>(DataType::uint8);
+}
+
+TEST_CASE("16-bit floating-point sums are rounded once", "[host_reduction]") {
+  const bool half = GENERATE(true, false);
+  const float least = half ? 0x1p-11F : 0x1p-8F;  // half of the step above 1: alone it is lost
+  const auto bits = [&](float x) { return half ? float_to_float16(x) : float_to_bfloat16(x); };
+  const std::vector<std::uint16_t> one(kCount, bits(1));
+  const std::vector<std::uint16_t> little(kCount, bits(least));
+  std::vector<std::uint16_t> sum(kCount);
+  const View to(sum.data(), kCount, half ? DataType::float16 : DataType::bfloat16, Place::host);
+  reduce_elements(Reduction::sum,
+                  std::array<const void*, 3>{one.data(), little.data(), little.data()}, to);
+  CHECK(sum == std::vector<std::uint16_t>(kCount, bits(1 + 2 * least)));
+  divide_elements(to, 2);
+  CHECK(sum == std::vector<std::uint16_t>(kCount, bits(0.5F + least)));
+}
+
+TEST_CASE("what the host cannot reduce is refused", "[host_reduction]") {
+  std::uint8_t byte = 0;
+  const std::array<const void*, 1> from{&byte};
+  CHECK_THROWS_AS(
+      reduce_elements(Reduction::sum, from, {&byte, 1, DataType::float8_e4m3, Place::host}),
+      InternalError);
+  const std::vector<const void*> many(128, &byte);
+  CHECK_THROWS_AS(reduce_elements(Reduction::avg, many, {&byte, 1, DataType::int8, Place::host}),
+                  InternalError);
+}
+
+}  // namespace shakedown
