@@ -6,7 +6,7 @@ namespace shakedown {
 
 TEST_CASE("the rank that everybody waited for is named", "[waiting]") {
   // rank 2 enters 500 us late in each of three iterations of 100 us
-  const Waiting waiting = analyse_waiting({{600, 605, 590}, {598, 600, 595}, {100, 102, 98}});
+  const WaitingTimes waiting = analyse_waiting({{600, 605, 590}, {598, 600, 595}, {100, 102, 98}});
   CHECK(waiting.straggler == 2);
   CHECK(waiting.transfer_us == 100);
   CHECK(waiting.wait_us[2] == 0);

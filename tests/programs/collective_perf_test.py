@@ -324,7 +324,7 @@ class Usage(Folder):
 
     @unittest.skipIf(support.GPUS, "a GPU has them")
     def test_what_the_cpu_backend_lacks(self):
-        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3: not on the cpu backend"),
+        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3: not supported by the cpu backend"),
                                  (["--path", "on"], "--path"),
                                  (["--ctas", 4], "--ctas"),
                                  (["--transport", "nccl"], "--transport nccl")]:
