@@ -66,15 +66,14 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .at_least(1);
 }
 
-MessageSettings message_settings(const LinkOptions& options, const Backend& backend) {
-  const int rank = backend.world->rank();
-  const int ranks = backend.world->size();
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int rank,
+                                 int ranks) {
   if (ranks < 2)
     throw UsageError("at least 2 ranks have links to measure: launch/mpi -n 2 link_matrix");
   if (options.inject_fault >= ranks)
     throw UsageError(fmt::format("--inject-fault {}: no such rank (this job has {} ranks)",
                                  options.inject_fault, ranks));
-  const std::size_t mib = backend.kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
+  const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
   const std::size_t bytes =
       options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
   if (bytes % 8 != 0 || bytes == 0)
