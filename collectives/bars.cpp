@@ -41,9 +41,11 @@ std::optional<Finding> Bars::judge(const Json& c, double shown_time_us, bool sma
   const bool exchanges = c.at("world_size").get<int>() > 1;
   bool judged = false;
   const auto hold = [&](ExitCode code, const std::string& what) {
-    const bool first = !judged;
     judged = true;
-    if (finding.code == ExitCode::fail || (code == ExitCode::pass && !first)) return;
+    const auto weight = [](ExitCode c) {
+      return c == ExitCode::fail ? 2 : c == ExitCode::pass ? 0 : 1;
+    };
+    if (weight(code) < weight(finding.code)) return;
     finding.code = code;
     finding.cause = what;
   };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 
+#include "collectives/bars.hpp"
 #include "common/random.hpp"
 #include "tests/catch.hpp"
 
@@ -84,7 +85,7 @@ std::string record_of_run(Machine& machine) {
 
 /// How many rows of one run fail by the reference.
 long failures(Machine& machine, const std::string& text) {
-  Reference reference("ref.jsonl", text, 5);
+  Reference reference("ref.jsonl", text, BarOptions().tolerance_percent);
   for (std::size_t i = 0; i < kRows; ++i) {
     Trial trial;
     trial.asked_bytes = i;
