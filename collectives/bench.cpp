@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/host_memory.hpp"
+#include "common/progress.hpp"
 
 namespace shakedown {
 namespace {
@@ -150,7 +151,7 @@ void CollectiveBench::run_untimed(const Trial& trial, int times) {
   complete();
 }
 
-/// Inputs differ by iteration; what will be received holds other numbers until then.
+/// Inputs differ by iteration; what will be received holds none of an earlier one's results.
 void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
   const int rank = communicator_.rank();
   for (std::size_t i = 0; i < slots; ++i) {
@@ -158,10 +159,7 @@ void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
     const View send(const_cast<void*>(slot.call.send.data), slot.call.send.count, trial.type,
                     arena_->place());
     slot.pattern.seed = ++sequence_ << 32;
-    Pattern poison = slot.pattern;
-    poison.combined = false;
-    poison.seed += 1;
-    verifier_->fill(slot.call.recv, poison, rank, 0, *stream_);
+    verifier_->poison(slot.call.recv, *stream_);
     verifier_->fill(send, slot.pattern, rank, 0, *stream_);
   }
   complete();
@@ -206,7 +204,8 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
                                             long first_iteration) {
   std::unique_ptr<Graph> graph;
   if (settings_.graph)
-    graph = backend_.device->capture(*stream_, [&] { enqueue(trial, slots, first_iteration); });
+    graph = communicator_.capture(*backend_.device, *stream_,
+                                  [&] { enqueue(trial, slots, first_iteration); });
   waited_us_ = 0;
   Times times;
   if (spare_is_own_)
@@ -237,7 +236,7 @@ void CollectiveBench::check(const Trial& trial, std::size_t slots, long first_it
   const auto segments = trial.operation->expected(trial.counts, seat);
   auto* found = static_cast<Mismatches*>(mismatches_.data());
   for (std::size_t i = 0; i < slots; ++i)
-    for (const Segment& s : segments)
+    for (const SourceRange& s : segments)
       verifier_->check(ring_[i].call.recv.slice(s.begin, s.count), ring_[i].pattern, s.source,
                        s.position, s.begin, found + i, *stream_);
   const auto mismatches =
@@ -253,7 +252,7 @@ void CollectiveBench::check(const Trial& trial, std::size_t slots, long first_it
     std::uint64_t bits = 0;
     backend_.device->copy(&bits, element.data, element.bytes(), *stream_);
     stream_->synchronize();
-    for (const Segment& s : segments)
+    for (const SourceRange& s : segments)
       if (index >= s.begin && index < s.begin + s.count)
         first = fmt::format(
             "{} {} {} {} {}", communicator_.rank(), first_iteration + static_cast<long>(i), index,
@@ -307,6 +306,8 @@ Measurement CollectiveBench::measure(const Trial& trial) {
   ring_.clear();
   for (std::size_t i = 0; i < slots; ++i) ring_.push_back(make_slot(trial, i));
   spare_ = make_slot(trial, spare_is_own_ ? slots : 0);
+  Progress progress(describe(trial), static_cast<long>(operations) * settings_.repeats,
+                    "operations", session_.is_root());
   naming(trial, [&] {
     for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
       Times sample;
@@ -321,6 +322,7 @@ Measurement CollectiveBench::measure(const Trial& trial) {
         sample.total_us += times.total_us;
         sample.enqueue_us += times.enqueue_us;
         sample.event_us += times.event_us;
+        progress.update(first + static_cast<long>(batch));
       }
       result.iterations += settings_.iterations;
       add_sample(result, sample, static_cast<int>(operations));

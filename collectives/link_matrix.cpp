@@ -19,8 +19,9 @@ void measure_links(LinkMeter& meter, bool alone, MpiSession& session, LinkReport
 }
 
 ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  LinkMessages messages(backend, message_settings(options, backend));
-  const NodeMap nodes = find_nodes(session, options.pretend_nodes);
+  LinkMessages messages(
+      backend, message_settings(options, backend.kind, session.rank(), session.world_size()));
+  const NodeMap nodes = find_nodes(session.hosts(), options.pretend_nodes);
   LinkReport report(options, nodes, backend, messages.settings(), record);
   say(session, report.headline());
 

@@ -20,9 +20,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options.heading("Measurement");
   options
       .add("--bytes", values.bytes,
-           "of a message whose bandwidth is measured: 64K, 4M; a multiple of 8")
+           "size of the messages whose bandwidth is measured: 64K, 4M; a multiple of 8")
       .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
-  options.add("--iterations", values.iterations, "timed messages a link and direction").at_least(1);
+  options.add("--iterations", values.iterations, "timed messages per link and direction")
+      .at_least(1);
   options.add("--warmup", values.warmup, "messages before the timed ones").at_least(1);
   options.add("--latency-iterations", values.latency_iterations, "timed round trips of 8 bytes")
       .at_least(1);
@@ -30,19 +31,22 @@ void declare_options(OptionSet& options, LinkOptions& values) {
               "measure each pair also while no other is busy; off saves time on many ranks");
   options
       .add("--matrix", values.matrix,
-           "print every link (on), or a line for each rank (off); auto: off above 16 ranks")
+           "print every link (on), or one line per rank (off); auto: off above 16 ranks")
       .one_of({"auto", "on", "off"});
   options.add("--record", values.record, "append what is measured to this .jsonl file");
   declare_options(options, values.backend);
   options.heading("Verdict");
   options
       .add("--outlier-mad", values.outlier.mad,
-           "an outlier is slower than the median by this many MAD * 1.4826 ...")
+           "multiple of 1.4826 MAD by which an outlier is slower than the median ...")
       .at_least(0);
-  options.add("--outlier-percent", values.outlier.percent, "... and by this much of the median")
+  options
+      .add("--outlier-percent", values.outlier.percent,
+           "... and percent of the median by which it is slower")
       .at_least(0);
-  options.add("--fail-on-outlier", values.fail_on_outlier,
-              "exit with 1 when there is an outlier; else it is told and recorded as INCONCLUSIVE");
+  options.add(
+      "--fail-on-outlier", values.fail_on_outlier,
+      "exit with 1 when there is an outlier; otherwise it is only reported, as INCONCLUSIVE");
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
            "GB/s that every link must reach in each direction, else FAIL")
@@ -62,15 +66,14 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .at_least(1);
 }
 
-MessageSettings message_settings(const LinkOptions& options, const Backend& backend) {
-  const int rank = backend.world->rank();
-  const int ranks = backend.world->size();
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int rank,
+                                 int ranks) {
   if (ranks < 2)
     throw UsageError("at least 2 ranks have links to measure: launch/mpi -n 2 link_matrix");
   if (options.inject_fault >= ranks)
-    throw UsageError(
-        fmt::format("--inject-fault {}: there are {} ranks", options.inject_fault, ranks));
-  const std::size_t mib = backend.kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
+    throw UsageError(fmt::format("--inject-fault {}: no such rank (this job has {} ranks)",
+                                 options.inject_fault, ranks));
+  const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
   const std::size_t bytes =
       options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
   if (bytes % 8 != 0 || bytes == 0)

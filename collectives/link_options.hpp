@@ -41,7 +41,7 @@ struct MessageSettings {
   int inject_delay_us = 0;    // on this rank
 };
 
-/// Of this rank. Throws UsageError naming the option.
-MessageSettings message_settings(const LinkOptions& options, const Backend& backend);
+/// Of one rank. Throws UsageError naming the option.
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int rank, int ranks);
 
 }  // namespace shakedown

@@ -11,14 +11,6 @@ namespace {
 
 constexpr int kMostRanksInAMatrix = 16;
 
-const char* verdict_of(ExitCode code) {
-  switch (code) {
-    case ExitCode::pass: return "PASS";
-    case ExitCode::fail: return "FAIL";
-    default: return "INCONCLUSIVE";
-  }
-}
-
 struct Metric {
   const char* name;
   const char* unit;
@@ -202,9 +194,10 @@ std::string LinkReport::compare(const Series& series, bool same_node) {
   const std::string what = name_of_series(series);
   const char* where = same_node ? "within a node" : "between nodes";
   const LinkOutliers found = find_outliers(alike, options_.outlier);
-  if (!found.compared)
-    return fmt::format("{}, {}: {} link{}, nothing to compare\n", what, where, alike.size(),
-                       alike.size() == 1 ? "" : "s");
+  if (!found.compared) {
+    too_few_.push_back(fmt::format("{}, {}", what, where));
+    return "";
+  }
   compared_ = true;
   const double bytes_moved = (metric.bidirectional ? 2 : 1) * bytes();
   const auto shown = [&](double time_us) {
@@ -231,7 +224,7 @@ std::string LinkReport::compare(const Series& series, bool same_node) {
                      outliers == 0 ? "no outlier" : "see below");
 }
 
-void LinkReport::hold_against_limits() {
+void LinkReport::check_limits() {
   for (const Link& link : links_) {
     if (link.bidirectional) continue;
     const char* concurrency = link.alone ? "alone" : "concurrent";
@@ -251,8 +244,10 @@ std::string LinkReport::judge() {
   std::string text;
   for (const Series& series : all_series())
     for (bool same_node : {true, false}) text += compare(series, same_node);
+  if (compared_ && !too_few_.empty())
+    text += fmt::format("not compared, fewer than 3 links: {}\n", fmt::join(too_few_, "; "));
   add(slow_splits(splits_, options_.outlier, outlier_code()));
-  hold_against_limits();
+  check_limits();
 
   const auto failures = std::count_if(findings_.begin(), findings_.end(),
                                       [](const Finding& f) { return f.code == ExitCode::fail; });
@@ -260,15 +255,12 @@ std::string LinkReport::judge() {
   std::string cause = "every message came in right";
   if (failures > 0) cause = fmt::format("failed: {}", failures);
   if (others > 0) cause += fmt::format("; outliers, not judged (--fail-on-outlier): {}", others);
-  if (!compared_) cause += "; fewer than 3 links of a kind: nothing to compare";
+  if (!compared_) cause += "; fewer than 3 links of each kind: nothing to compare";
   add({{"job", "link_matrix", code(), cause}});
   for (const Finding& finding : findings_) {
-    const char* verdict = verdict_of(finding.code);
-    record_.write("verdict", merged(identity_, {{"scope", finding.scope},
-                                                {"name", finding.name},
-                                                {"verdict", verdict},
-                                                {"cause", finding.cause}}));
-    text += fmt::format("{:<12} {} {}: {}\n", verdict, finding.scope, finding.name, finding.cause);
+    record_.write("verdict", merged(identity_, record_of(finding)));
+    text += fmt::format("{:<12} {} {}: {}\n", verdict_of(finding.code), finding.scope, finding.name,
+                        finding.cause);
   }
   return text;
 }

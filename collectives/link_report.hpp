@@ -47,7 +47,8 @@ class LinkReport {
   std::string name_of_series(const Series& series) const;
   /// Adds the series' outliers to the findings; a line for people, or nothing when it has no links.
   std::string compare(const Series& series, bool same_node);
-  void hold_against_limits();
+  /// Against --min-bandwidth and --max-latency.
+  void check_limits();
 
   const LinkOptions& options_;
   const NodeMap& nodes_;
@@ -58,7 +59,8 @@ class LinkReport {
   std::vector<Link> links_;
   std::vector<Split> splits_;
   std::vector<Finding> findings_;
-  bool compared_ = false;
+  std::vector<std::string> too_few_;  // series of fewer links than can be compared
+  bool compared_ = false;             // any series
 };
 
 }  // namespace shakedown

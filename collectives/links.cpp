@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/mpi_session.hpp"
 #include "common/random.hpp"
 #include "common/statistics.hpp"
@@ -20,11 +23,7 @@ Pattern pattern_of(int from, int to) {
 }  // namespace
 
 LinkMeter::LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages)
-    : world_(*backend.world),
-      host_(*backend.host),
-      session_(session),
-      messages_(messages),
-      host_stream_(backend.device->make_stream()) {}
+    : world_(*backend.world), session_(session), messages_(messages) {}
 
 void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                         Stream& stream) {
@@ -119,23 +118,30 @@ std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool al
   while (turn < round.size() && round[turn].first != rank && round[turn].second != rank) ++turn;
   const bool plays = turn < round.size();  // else it has a bye
   const bool first = plays && round[turn].first == rank;
-  const auto counterpart = [&](std::size_t t) { return first ? round[t].first : round[t].second; };
   const int peer = !plays ? -1 : first ? round[turn].second : round[turn].first;
 
   complaint_.clear();
   if (plays) messages_.fill(pattern_of(rank, peer), 0);
   session_.barrier();
-  // alone: each pair waits for the one before, so that the world need not meet for every pair
-  std::int32_t baton = 0;
-  const View view(&baton, 1, DataType::int32, Place::host);
-  if (plays && alone && turn > 0) host_.recv(view, counterpart(turn - 1), *host_stream_);
   Times times{};
-  for (Exchange exchange : {ping_pong, forward, backward, both}) {
-    if (!alone) session_.barrier();
-    if (plays) times[exchange] = time_exchange(exchange, first, peer);
+  const auto time = [&](Exchange exchange) {
+    times[exchange] = time_exchange(exchange, first, peer);
+  };
+  // Ranks whose turn has not come, or is over, wait as long as it takes: only those that exchange
+  // are under the timeout.
+  constexpr Exchange kAll[] = {ping_pong, forward, backward, both};
+  if (alone) {
+    for (std::size_t t = 0; t < round.size(); ++t) {
+      if (t == turn) std::for_each(std::begin(kAll), std::end(kAll), time);
+      session_.wait_idle();
+    }
+  } else {
+    for (Exchange exchange : kAll) {
+      session_.barrier();  // wait_idle's ranks go on up to milliseconds apart
+      if (plays) time(exchange);
+      session_.wait_idle();
+    }
   }
-  if (plays && alone && turn + 1 < round.size())
-    host_.send(view, counterpart(turn + 1), *host_stream_);
 
   const std::vector<Times> all = gather(times);
   const std::vector<std::string> complaints = session_.all_gather(complaint_);

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "collectives/finding.hpp"
 #include "collectives/link_messages.hpp"
 #include "collectives/round_robin.hpp"
-#include "common/error.hpp"
 
 namespace shakedown {
 
@@ -24,14 +24,6 @@ struct Link {
   double time_us_p50 = 0;    // of a message, on the clock that ran longer
   double time_us_cv = 0;
   double wrong_elements = 0;  // words of 8 bytes, of all messages
-};
-
-/// What a user should know of, and what it means for the exit code.
-struct Finding {
-  std::string scope;  // "link", "rank", "rail", "node"
-  std::string name;   // "2->5", "3", "rail 1", a host
-  ExitCode code = ExitCode::pass;
-  std::string cause;
 };
 
 class LinkMeter {
@@ -57,10 +49,8 @@ class LinkMeter {
                              bool alone) const;
 
   Communicator& world_;
-  Communicator& host_;
   MpiSession& session_;
   LinkMessages& messages_;
-  std::unique_ptr<Stream> host_stream_;
   std::string complaint_;  // of this rank in this round
   std::vector<Finding> corruptions_;
 };

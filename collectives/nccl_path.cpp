@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <regex>
+
+#include "common/error.hpp"
 
 namespace shakedown {
 
@@ -26,7 +30,13 @@ PathLines parse_path(const std::string& log) {
 
 NcclPath::NcclPath(bool on) {
   if (!on) return;
-  file_ = (std::filesystem::temp_directory_path() / fmt::format("shakedown-nccl.{}", getpid()));
+  std::string name = std::filesystem::temp_directory_path() / "shakedown-nccl.XXXXXX";
+  const int file = mkstemp(name.data());  // a name that nobody can have foreseen
+  if (file < 0)
+    throw InconclusiveError(
+        fmt::format("--path: cannot create {}: {}", name, std::strerror(errno)));
+  close(file);
+  file_ = name;
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_SUBSYS", "INIT,P2P,SHM,NET,TUNING", 1);
   setenv("NCCL_DEBUG_FILE", file_.c_str(), 1);

@@ -29,7 +29,7 @@ struct Call {
 
 /// Elements [begin, begin + count) of a rank's recv are those of `source` (a rank, or kAllRanks
 /// combined) at positions from `position` on in its send.
-struct Segment {
+struct SourceRange {
   std::size_t begin = 0;
   std::size_t count = 0;
   int source = 0;
@@ -49,6 +49,8 @@ struct Operation {
   bool reduces;
   bool rooted;
   bool in_place;  // whether it has a form with one buffer
+  /// Whether no rank can end before all have entered, as each receives something of all.
+  bool ends_together;
   /// nccl-tests' factor from algbw to busbw.
   double (*bus_factor)(double ranks);
   /// `elements`: of the larger buffer, as asked for; a rank's part is rounded down to a multiple of
@@ -56,7 +58,7 @@ struct Operation {
   Counts (*counts)(std::size_t elements, std::size_t ranks, std::size_t align);
   void (*run)(Communicator& communicator, const Call& call, Stream& stream);
   /// What this rank's recv holds afterwards; elements in no segment are not written.
-  std::vector<Segment> (*expected)(Counts counts, Seat seat);
+  std::vector<SourceRange> (*expected)(Counts counts, Seat seat);
 };
 
 /// In the order of the help.
@@ -85,8 +87,8 @@ inline Counts scattering(std::size_t elements, std::size_t ranks, std::size_t al
   return {part * ranks, part, part};
 }
 /// The parts of all ranks at once, in rank order: what arrives when everybody's lands here.
-inline std::vector<Segment> parts_of_all(std::size_t part, int ranks, std::size_t position) {
-  std::vector<Segment> segments;
+inline std::vector<SourceRange> parts_of_all(std::size_t part, int ranks, std::size_t position) {
+  std::vector<SourceRange> segments;
   segments.reserve(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks; ++r)
     segments.push_back({static_cast<std::size_t>(r) * part, part, r, position});

@@ -36,11 +36,12 @@ void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
   plan.step = plan.by_factor ? static_cast<std::size_t>(options.step_factor)
                              : parse_bytes("--step-bytes", options.step_bytes);
   if (least > plan.max_bytes)
-    throw UsageError(
-        fmt::format("--min-bytes {}: above --max-bytes {}", options.min_bytes, options.max_bytes));
-  if (plan.step == 0) throw UsageError("--step-bytes 0: at least 1");
+    throw UsageError(fmt::format("--min-bytes {}: must not exceed --max-bytes {}",
+                                 options.min_bytes, options.max_bytes));
+  if (plan.step == 0) throw UsageError("--step-bytes 0: must be at least 1");
   if (plan.by_factor && least == 0 && plan.max_bytes > 0)
-    throw UsageError("--min-bytes 0: no factor leads on from there");
+    throw UsageError(
+        "--min-bytes 0 cannot be used with --step-factor; start at 1 or use --step-bytes");
   for (std::size_t size = least; size <= plan.max_bytes;
        size = plan.by_factor ? size * plan.step : size + plan.step) {
     plan.sizes.push_back(size);
@@ -69,6 +70,14 @@ std::vector<Value> parse_list(const std::vector<std::string>& names, std::vector
     values.push_back(parse(name));
   }
   return values;
+}
+
+/// Throws UsageError naming the choices, which are numbered from 0.
+void check_choice(const char* option, int value, const std::vector<const char*>& choices) {
+  if (value < static_cast<int>(choices.size())) return;
+  std::vector<std::string> known;
+  for (const char* choice : choices) known.push_back(fmt::format("{} ({})", known.size(), choice));
+  throw UsageError(fmt::format("{} {}: must be one of {}", option, value, fmt::join(known, ", ")));
 }
 
 void refuse_what_means_nothing(const PerfOptions& options, int world_size) {
@@ -125,13 +134,15 @@ void declare_options(OptionSet& options, PerfOptions& values) {
   options.add("--max-bytes,--maxbytes,-e", values.max_bytes, "largest size");
   options
       .add("--step-factor,--stepfactor,-f", values.step_factor,
-           "from size to size; 1: by --step-bytes")
+           "multiply the size by this from row to row (1: add --step-bytes)")
       .at_least(1);
-  options.add("--step-bytes,--stepbytes,-i", values.step_bytes, "from size to size");
+  options.add("--step-bytes,--stepbytes,-i", values.step_bytes,
+              "bytes to add to the size from row to row, where --step-factor is 1");
+  options.add("--align", values.align, "alignment in bytes of each rank's part of a divided buffer")
+      .at_least(1);
   options
-      .add("--align", values.align, "bytes that a rank's part of a divided buffer is a multiple of")
-      .at_least(1);
-  options.add("--root,-r", values.root, "of rooted operations; -1: every rank in turn")
+      .add("--root,-r", values.root,
+           "root of rooted operations; -1: every rank, one after the other")
       .at_least(-1);
   options
       .add("--transport", values.transport,
@@ -145,18 +156,20 @@ void declare_options(OptionSet& options, PerfOptions& values) {
   declare_options(options, values.backend);
 
   options.heading("How");
-  options.add("--iterations,--iters,-n", values.iterations, "of a sample, back to back")
+  options
+      .add("--iterations,--iters,-n", values.iterations,
+           "operations per sample, issued back to back")
       .at_least(1);
   options
       .add("--warmup,--warmup-iters,-w", values.warmup,
-           "of each size, over all sizes before the first is timed")
+           "untimed operations of each size, before the first is timed")
       .at_least(0);
-  options.add("--repeats", values.repeats, "samples").at_least(1);
-  options.add("--agg-iters,-m", values.aggregate, "operations grouped to one iteration")
+  options.add("--repeats", values.repeats, "samples per row").at_least(1);
+  options.add("--agg-iters,-m", values.aggregate, "operations grouped into one iteration")
       .at_least(1);
   options
       .add("--one-by-one,--per-iter-timing,-I", values.one_by_one,
-           "1: a sample an iteration, by events; tells waiting from transfer")
+           "1: time each iteration by events, and separate waiting from transfer")
       .at_least(0);
   options
       .add("--cuda-graph,--cudagraph,-G", values.graph,
@@ -177,17 +190,22 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .add("--ctas,--comm-ctas", values.backend.ctas,
            "blocks NCCL's kernels may have; 0: as it likes")
       .at_least(0);
-  options.add("--path", values.path,
-              "tell which algorithm, protocol, channels and transports NCCL took; it takes time");
-  options.add("--run-cycles,-N", values.cycles, "times the whole is run; 0: without end")
+  options.add(
+      "--path", values.path,
+      "print which algorithm, protocol, channels and transports NCCL uses; adds to its latency");
+  options.add("--run-cycles,-N", values.cycles, "runs of the whole sweep; 0: until stopped")
       .at_least(0);
-  options.add("--ngpus,-g", values.gpus, "without MPI: start so many ranks by launch/mpi")
+  options.add("--ngpus,-g", values.gpus, "without MPI: start this many ranks by launch/mpi")
       .at_least(1);
-  options.add("--nthreads,-t", values.threads, "1").at_least(1);
+  options.add("--nthreads,-t", values.threads, "only 1 is supported (compatibility)").at_least(1);
 
   options.heading("Results");
-  options.add("--report-cputime,-C", values.cputime, "1: print the time to enqueue").at_least(0);
-  options.add("--report-timestamps,-S", values.timestamps, "1: print when").at_least(0);
+  options
+      .add("--report-cputime,-C", values.cputime,
+           "1: print the time to enqueue in place of the time to complete")
+      .at_least(0);
+  options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
+      .at_least(0);
   options.add("--output-file,-J", values.json, "write a .json file as nccl-tests does");
   options.add("--record", values.record, "append what is measured to this .jsonl file");
   declare_options(options, values.bars);
@@ -221,11 +239,13 @@ Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_siz
   });
   plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
   if (o.root >= world_size)
-    throw UsageError(fmt::format("--root {}: there are ranks 0 to {}", o.root, world_size - 1));
-  if (o.blocking > 3 || o.average > 3 || o.registration > 2)
-    throw UsageError("--blocking and --average go up to 3, --register to 2");
+    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})", o.root,
+                                 world_size - 1));
+  check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
+  check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
+  check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
   if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
-    throw UsageError("--cuda-graph: not with --one-by-one or --blocking, which a graph cannot do");
+    throw UsageError("--cuda-graph cannot be combined with --one-by-one or --blocking");
 
   plan.bench.iterations = o.iterations;
   plan.bench.warmup = o.warmup;

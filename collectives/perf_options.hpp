@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "collectives/bars.hpp"
 #include "collectives/bench.hpp"
-#include "collectives/verdict.hpp"
 #include "common/backend.hpp"
 
 namespace shakedown {

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "common/error.hpp"
-#include "common/mpi_session.hpp"
 
 namespace shakedown {
 
@@ -37,16 +36,16 @@ NodeMap map_nodes(const std::vector<std::string>& hosts) {
   return map;
 }
 
-NodeMap find_nodes(const MpiSession& session, int pretend) {
-  if (pretend == 0) return map_nodes(session.hosts());
-  const int ranks = session.world_size();
+NodeMap find_nodes(const std::vector<std::string>& hosts, int pretend) {
+  if (pretend == 0) return map_nodes(hosts);
+  const auto ranks = static_cast<int>(hosts.size());
   if (pretend > ranks)
-    throw UsageError(fmt::format("--pretend-nodes {}: there are {} ranks", pretend, ranks));
-  std::vector<std::string> hosts;
-  hosts.reserve(static_cast<std::size_t>(ranks));
+    throw UsageError(fmt::format("--pretend-nodes {}: this job has {} ranks only", pretend, ranks));
+  std::vector<std::string> pretended;
+  pretended.reserve(hosts.size());
   for (int rank = 0; rank < ranks; ++rank)
-    hosts.push_back(fmt::format("node{}", rank * pretend / ranks));
-  return map_nodes(hosts);
+    pretended.push_back(fmt::format("node{}", rank * pretend / ranks));
+  return map_nodes(pretended);
 }
 
 }  // namespace shakedown

@@ -6,8 +6,6 @@
 
 namespace shakedown {
 
-class MpiSession;
-
 struct RankPair {
   int first = 0;  // the lower rank
   int second = 0;
@@ -26,8 +24,8 @@ struct NodeMap {
 };
 NodeMap map_nodes(const std::vector<std::string>& hosts);
 
-/// Of the session's hosts; collective. With `pretend` > 0 its ranks in so many blocks instead:
+/// Of the ranks' hosts. With `pretend` > 0 the ranks in so many blocks instead:
 /// tests have one machine. Throws UsageError when there are fewer ranks than that.
-NodeMap find_nodes(const MpiSession& session, int pretend);
+NodeMap find_nodes(const std::vector<std::string>& hosts, int pretend);
 
 }  // namespace shakedown

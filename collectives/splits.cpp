@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "common/mpi_session.hpp"
 #include "common/statistics.hpp"
@@ -38,14 +39,16 @@ std::vector<Grouping> groupings_of(const NodeMap& nodes) {
   return groupings;
 }
 
-/// The all-reduce of the group of this rank.
-MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages, std::string& complaint) {
+/// The all-reduce of the group of this rank; `progress` is called before each.
+MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
+                             const std::function<void()>& progress, std::string& complaint) {
   const MessageSettings& settings = messages.settings();
   const Pattern pattern{DataType::uint64, true, Reduction::sum, group.size(), kSeed};
   messages.fill(pattern, group.rank());
   MessageTimes times;
   std::vector<double> samples;
   for (int message = 0; message < settings.warmup + settings.iterations; ++message) {
+    progress();
     group.barrier();
     const double time_us = messages.time_us(group, [&](Stream& stream) {
       group.all_reduce(messages.outgoing(settings.words, message),
@@ -67,12 +70,18 @@ void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
   std::vector<int> sizes(grouping.names.size() + 1);
   for (int group : grouping.group_of) ++sizes[static_cast<std::size_t>(group)];
 
+  std::vector<int> others;  // who may wait for this group
+  for (std::size_t r = 0; r < grouping.group_of.size(); ++r)
+    if (grouping.group_of[r] != mine) others.push_back(static_cast<int>(r));
+
   MessageTimes times;
   std::string complaint;
   const auto communicator = backend.world->split(mine, session.rank());
   if (mine < groups && communicator->size() > 1)
-    times = time_all_reduce(*communicator, messages, complaint);
+    times = time_all_reduce(
+        *communicator, messages, [&] { session.progress(others); }, complaint);
 
+  session.wait_idle();  // groups differ in size, and ranks that are left out have nothing to do
   const std::vector<double> time_us = session.all_gather(times.time_us_p50);
   const std::vector<double> wrong = session.all_gather(times.wrong_words);
   const std::vector<std::string> complaints = session.all_gather(complaint);

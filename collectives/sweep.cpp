@@ -3,11 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <climits>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <set>
 
 #include "collectives/nccl_tests_json.hpp"
 #include "collectives/perf_table.hpp"
+#include "collectives/plan_limits.hpp"
+#include "collectives/reference.hpp"
+#include "collectives/round_robin.hpp"
 #include "collectives/waiting.hpp"
 #include "common/program.hpp"
 
@@ -24,19 +32,60 @@ std::string describe(const WrongElement& w, const MpiSession& session) {
                      w.expected, w.found);
 }
 
+/// What --reference names, which rank 0 alone reads: nothing where it is empty. Collective.
+std::optional<Reference> open_reference(const BarOptions& bars, const MpiSession& session) {
+  if (bars.reference.empty()) return std::nullopt;
+  std::string text;
+  if (session.is_root()) {
+    std::ifstream in(bars.reference, std::ios::binary);
+    if (!in)
+      throw UsageError(
+          fmt::format("--reference {}: cannot be read: {}", bars.reference, std::strerror(errno)));
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  return Reference(bars.reference, session.all_gather(text).front(), bars.tolerance_percent);
+}
+
+/// Of what every record repeats: where it was measured and how, so that records can be compared.
+/// Collective.
+Json conditions_of(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
+                   const Backend& backend, const MpiSession& session) {
+  const NodeMap nodes = map_nodes(session.hosts());
+  std::vector<int> ranks_per_node(nodes.names.size());
+  for (int node : nodes.node_of) ++ranks_per_node[static_cast<std::size_t>(node)];
+  const auto models = session.all_gather(backend.device->identity().model);
+  const std::set<std::string> devices(models.begin(), models.end());
+  Json conditions{{"backend", name_of(backend.kind)},
+                  {"device", fmt::format("{}", fmt::join(devices, ", "))},
+                  {"transport", communicator.transport()},
+                  {"launch_mode", launch_mode(options)},
+                  {"world_size", communicator.size()},
+                  {"nodes", nodes.names.size()},
+                  {"ranks_per_node", ranks_per_node},
+                  {"registration", options.registration},
+                  {"aggregate", plan.bench.aggregate},
+                  {"blocking", options.blocking},
+                  {"average", options.average},
+                  {"ctas", options.backend.ctas},
+                  {"iterations_per_sample", plan.bench.iterations}};
+  if (is_mpi(communicator)) conditions["mpi_algorithm"] = name_of(backend.mpi_algorithm);
+  return conditions;
+}
+
 /// One cycle over the plan's rows, and what is kept of it.
 class Sweep {
  public:
   Sweep(const PerfOptions& options, const Plan& plan, Backend& backend, const MpiSession& session,
-        NcclPath& path, Record& record)
+        NcclPath& path, Record& record, std::optional<Reference> reference)
       : options_(options),
         plan_(plan),
         communicator_(choose_transport(options.transport, backend)),
-        backend_(backend),
         session_(session),
         path_(path),
         record_(record),
         bars_(options.bars),
+        reference_(std::move(reference)),
+        conditions_(conditions_of(options, plan, communicator_, backend, session)),
         bench_(communicator_, backend, session, plan.bench, plan.sizes.back()) {}
 
   void cycle(NcclTestsJson& json) {
@@ -49,9 +98,12 @@ class Sweep {
       bench_.warm_up(rows);
       for (const Trial& row : rows) measure(row, json);
       if (const std::string bars = bars_.bars_on_sizes(); moves == rows.end() && !bars.empty())
-        conclude({operation->name, "INCONCLUSIVE", bars + ": no row moves data to be judged"});
+        conclude({"operation", operation->name, ExitCode::inconclusive,
+                  bars + ": no row moves data to be judged"});
       tell_remarks();
     }
+    if (reference_) judge_by_reference();
+    tell_remarks();
   }
 
   long wrong_rows() const { return wrong_rows_; }
@@ -62,14 +114,7 @@ class Sweep {
     if (least == nullptr) return "";
     return mean_busbw() < 0.9 * std::atof(least) ? "FAILED" : "OK";
   }
-  ExitCode result() {
-    const std::string& reference = options_.bars.reference;
-    if (!reference.empty() && with_reference_ == 0)
-      conclude({options_.program, "INCONCLUSIVE",
-                fmt::format("--reference {}: no row of it was measured here", reference), "job"});
-    else if (!reference.empty() && without_reference_ > 0)
-      say(session_, fmt::format("# {} rows have no reference to be judged by", without_reference_));
-    tell_remarks();
+  ExitCode result() const {
     if (failed_ || wrong_rows_ > 0 || judgement_of_mean() == "FAILED") return ExitCode::fail;
     return inconclusive_ ? ExitCode::inconclusive : ExitCode::pass;
   }
@@ -86,7 +131,7 @@ class Sweep {
       if (in_place && !trial.in_place && !options_.as_nccl_tests()) continue;
       const Measurement measured = bench_.measure(trial);
       Figures figures = figures_of(trial, measured, communicator_.size(), plan_.bench.check);
-      if (measured.wrong > 0) ++wrong_rows_;
+      add_wrong(measured);
       busbw_sum_ += figures.busbw_gbs;
       ++halves_;
       if (!in_place || trial.in_place) keep(trial, measured, figures);
@@ -110,8 +155,6 @@ class Sweep {
     Json fields = record_of(trial, measured, figures);
     add_path(fields);
     record_.write("collective", fields);
-    if (measured.first_wrong)
-      remarks_.push_back("WRONG: " + describe(*measured.first_wrong, session_));
     if (fields.contains("straggler_rank"))
       remarks_.push_back(fmt::format(
           "waited for rank {} on {}: {:.1f} us, the transfer took {:.1f} us",
@@ -119,20 +162,44 @@ class Sweep {
           session_.hosts()[fields["straggler_rank"].get<std::size_t>()],
           fields["wait_for_straggler_us"].get<double>(), fields["transfer_us_p50"].get<double>()));
     if (trial.counts.call == 0) return;  // nothing moved: nothing to judge
-    ++(bars_.reference_of(fields) != nullptr ? with_reference_ : without_reference_);
-    if (const auto verdict = bars_.judge(fields, figures.time_us, trial.asked_bytes == smallest_,
+    if (reference_) reference_->add(fields, trial);
+    if (const auto finding = bars_.judge(fields, figures.time_us, trial.asked_bytes == smallest_,
                                          trial.asked_bytes == plan_.sizes.back()))
-      conclude(*verdict);
+      conclude(*finding);
   }
 
-  void conclude(const Verdict& verdict) {
-    record_.write("verdict", shakedown::record_of(verdict));
-    if (verdict.verdict == "PASS") return;
-    (verdict.verdict == "FAIL" ? failed_ : inconclusive_) = true;
-    remarks_.push_back(fmt::format("{} {}: {}", verdict.verdict, verdict.name, verdict.cause));
+  /// Rows that seem slower are measured again: what else the machine did meanwhile has passed.
+  void judge_by_reference() {
+    for (int again = 0; again < kMeasuredAgain; ++again) {
+      const auto slower = reference_->slower_rows();
+      if (slower.empty()) break;
+      say(session_, fmt::format("# measuring again what is slower than the reference: {} rows",
+                                slower.size()));
+      for (ComparedRow* row : slower) {
+        const Measurement measured = bench_.measure(row->trial);
+        add_wrong(measured);
+        row->measured_us.push_back(
+            figures_of(row->trial, measured, communicator_.size(), plan_.bench.check).samples);
+      }
+    }
+    for (const Finding& finding : reference_->judge_rows(options_.program)) conclude(finding);
   }
 
-  /// What NCCL says of it, told again when it changes.
+  void add_wrong(const Measurement& measured) {
+    if (measured.wrong > 0) ++wrong_rows_;
+    if (measured.first_wrong)
+      remarks_.push_back("WRONG: " + describe(*measured.first_wrong, session_));
+  }
+
+  void conclude(const Finding& finding) {
+    record_.write("verdict", shakedown::record_of(finding));
+    if (finding.code == ExitCode::pass) return;
+    (finding.code == ExitCode::fail ? failed_ : inconclusive_) = true;
+    remarks_.push_back(
+        fmt::format("{} {}: {}", verdict_of(finding.code), finding.name, finding.cause));
+  }
+
+  /// What NCCL says of it, printed again when it changes.
   void add_path(Json& fields) {
     const PathLines path = path_.read();
     if (!path.transports.empty()) fields["transports"] = path.transports;
@@ -151,37 +218,32 @@ class Sweep {
     const Summary& s = figures.spread;
     const Interval interval = bootstrap_median(figures.samples);
     // algbw and busbw are the table's, of nccl-tests' time; one by one, samples are iterations
-    Json fields{{"backend", name_of(backend_.kind)},
-                {"transport", communicator_.transport()},
-                {"launch_mode", launch_mode(options_)},
-                {"world_size", communicator_.size()},
-                {"operation", trial.operation->name},
-                {"dtype", name_of(trial.type)},
-                {"reduction", trial.operation->reduces ? name_of(trial.reduction) : "none"},
-                {"root", trial.root},
-                {"bytes", trial.bytes()},
-                {"count", trial.counts.call},
-                {"in_place", trial.in_place},
-                {"registration", options_.registration},
-                {"time_us_p50", s.median},
-                {"time_us_low", interval.low},
-                {"time_us_high", interval.high},
-                {"time_us_p95", s.p95},
-                {"time_us_p99", s.p99},
-                {"time_us_max", s.max},
-                {"time_us_cv", s.cv},
-                {"event_us_p50", median_of(measured.event_us)},
-                {"enqueue_us_p50", figures.cputime_us},
-                {"algbw_gbs", figures.algbw_gbs},
-                {"busbw_gbs", figures.busbw_gbs},
-                {"iterations", measured.iterations},
-                {"iterations_checked", measured.iterations_checked},
-                {"wrong_elements", plan_.bench.check ? Json(measured.wrong) : Json(nullptr)},
-                {"samples_us", figures.samples}};
-    if (is_mpi(communicator_)) fields["mpi_algorithm"] = name_of(backend_.mpi_algorithm);
+    Json fields = merged(
+        conditions_, {{"operation", trial.operation->name},
+                      {"dtype", name_of(trial.type)},
+                      {"reduction", trial.operation->reduces ? name_of(trial.reduction) : "none"},
+                      {"root", trial.root},
+                      {"bytes", trial.bytes()},
+                      {"count", trial.counts.call},
+                      {"in_place", trial.in_place},
+                      {"time_us_p50", s.median},
+                      {"time_us_low", interval.low},
+                      {"time_us_high", interval.high},
+                      {"time_us_p95", s.p95},
+                      {"time_us_p99", s.p99},
+                      {"time_us_max", s.max},
+                      {"time_us_cv", s.cv},
+                      {"event_us_p50", median_of(measured.event_us)},
+                      {"enqueue_us_p50", figures.cputime_us},
+                      {"algbw_gbs", figures.algbw_gbs},
+                      {"busbw_gbs", figures.busbw_gbs},
+                      {"iterations", measured.iterations},
+                      {"iterations_checked", measured.iterations_checked},
+                      {"wrong_elements", plan_.bench.check ? Json(measured.wrong) : Json(nullptr)},
+                      {"samples_us", figures.samples}});
     if (measured.first_wrong) fields["first_wrong"] = describe(*measured.first_wrong, session_);
-    if (!measured.iteration_us.empty()) {
-      const Waiting waiting = analyse_waiting(measured.iteration_us);
+    if (!measured.iteration_us.empty() && trial.operation->ends_together) {
+      const WaitingTimes waiting = analyse_waiting(measured.iteration_us);
       fields["transfer_us_p50"] = waiting.transfer_us;
       fields["wait_us"] = waiting.wait_us;
       fields["wait_for_straggler_us"] = waiting.wait_for_straggler_us;
@@ -193,11 +255,12 @@ class Sweep {
   const PerfOptions& options_;
   const Plan& plan_;
   Communicator& communicator_;
-  Backend& backend_;
   const MpiSession& session_;
   NcclPath& path_;
   Record& record_;
   Bars bars_;
+  std::optional<Reference> reference_;
+  Json conditions_;
   CollectiveBench bench_;
   std::optional<PathChoice> last_path_;
   std::vector<std::string> remarks_;  // on the row, printed under it
@@ -205,70 +268,11 @@ class Sweep {
   double busbw_sum_ = 0;
   int halves_ = 0;
   std::size_t smallest_ = 0;  // asked size of the operation's first row that moves anything
-  int with_reference_ = 0;    // rows that moved something
-  int without_reference_ = 0;
   bool failed_ = false;
   bool inconclusive_ = false;
 };
 
-/// What MPI cannot do is refused before anything is measured.
-void check_transport(const PerfOptions& options, const Plan& plan,
-                     const Communicator& communicator) {
-  if (!is_mpi(communicator)) {
-    if (options.backend.mpi_algorithm == "own")
-      throw UsageError("--mpi-algorithm own: the transport is nccl, not mpi");
-    return;
-  }
-  if (options.graph > 0)
-    throw UsageError("--cuda-graph: what MPI does cannot be captured in CUDA graphs");
-  if (options.registration != 0)
-    throw UsageError("--register: buffers are registered with NCCL, the transport is mpi");
-  if (options.path) throw UsageError("--path: NCCL is asked for it, the transport is mpi");
-  std::size_t width = 8;
-  for (DataType type : plan.types) width = std::min(width, size_of(type));
-  if (plan.sizes.back() / width > INT_MAX)
-    throw UsageError(
-        fmt::format("--max-bytes {}: MPI counts up to {} elements", options.max_bytes, INT_MAX));
-}
-
-/// Types that a rank lacks are left out where all were asked for. Collective.
-void limit_types(Plan& plan, const PerfOptions& options, const Communicator& communicator,
-                 const Backend& backend, const MpiSession& session) {
-  const bool all = std::count(options.types.begin(), options.types.end(), "all") > 0;
-  std::vector<DataType> types;
-  for (DataType type : plan.types) {
-    const auto supporting = session.all_gather(communicator.supports(type) ? 1.0 : 0.0);
-    if (*std::min_element(supporting.begin(), supporting.end()) > 0) {  // GPUs may differ
-      types.push_back(type);
-      continue;
-    }
-    if (all) continue;
-    throw UsageError(fmt::format(
-        "--dtype {}: not {}", name_of(type),
-        backend.kind == BackendKind::cpu
-            ? "on the cpu backend"
-            : fmt::format("on all of these GPUs, or not by {}", communicator.transport())));
-  }
-  plan.types = types;
-}
-
-/// As nccl-tests: what cannot be had is not measured, and said.
-std::string limit_sizes(Plan& plan, std::size_t most) {
-  if (plan.sizes.back() <= most) return "";
-  if (plan.sizes.front() > most) plan.sizes = {most};
-  while (plan.sizes.back() > most) plan.sizes.pop_back();
-  plan.max_bytes = plan.sizes.back();
-  return fmt::format("#\n# Reducing maxBytes to {} due to memory limitation", plan.max_bytes);
-}
-
 }  // namespace
-
-Communicator& choose_transport(const std::string& transport, Backend& backend) {
-  if (transport == "mpi") return *backend.host;
-  if (transport == "nccl" && std::string(backend.world->transport()) != "nccl")
-    throw UsageError("--transport nccl: NCCL runs on GPUs, the backend is cpu");
-  return *backend.world;
-}
 
 ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
                NcclPath& path, Record& record) {
@@ -277,10 +281,11 @@ ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const Mp
   limit_types(plan, options, communicator, backend, session);
   const std::string remark = limit_sizes(
       plan, CollectiveBench::largest_possible(communicator, backend, session, options.aggregate));
+  auto reference = open_reference(options.bars, session);
   NcclTestsJson json(session.is_root() ? options.json : "", options, plan, backend, session);
   say(session, remark);
   say(session, preamble(options, plan, communicator, backend, session) + table_header(options));
-  Sweep rows(options, plan, backend, session, path, record);
+  Sweep rows(options, plan, backend, session, path, record, std::move(reference));
   for (int done = 0; options.cycles == 0 || done < options.cycles; ++done) rows.cycle(json);
   say(session, footer(options, rows.wrong_rows(), rows.mean_busbw(), rows.judgement_of_mean()));
   json.finish(rows.wrong_rows(), rows.mean_busbw(), rows.judgement_of_mean());

@@ -10,10 +10,8 @@
 
 namespace shakedown {
 
-/// The communicator that --transport names. Throws UsageError where there is none.
-Communicator& choose_transport(const std::string& transport, Backend& backend);
-
-/// Collective. Returns fail where an element was wrong or a bar was missed.
+/// Collective. Returns fail where an element was wrong or a bar was missed, else inconclusive where
+/// a bar or a reference could not judge.
 ExitCode sweep(const PerfOptions& options, Plan plan, Backend& backend, const MpiSession& session,
                NcclPath& path, Record& record);
 

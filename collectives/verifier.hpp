@@ -35,6 +35,8 @@ class Verifier {
   /// to[i] = what `rank` holds at position first + i.
   virtual void fill(View to, const Pattern& pattern, int rank, std::uint64_t first,
                     Stream& stream) const = 0;
+  /// Overwrites with ones (NaN, -1): what an earlier iteration left cannot pass for a result.
+  virtual void poison(View to, Stream& stream) const = 0;
   /// Compares found[i] with what comes from `source` at position first + i; a mismatch counts at
   /// index + i.
   virtual void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,

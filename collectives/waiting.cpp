@@ -6,7 +6,7 @@
 
 namespace shakedown {
 
-Waiting analyse_waiting(const std::vector<std::vector<double>>& iteration_us) {
+WaitingTimes analyse_waiting(const std::vector<std::vector<double>>& iteration_us) {
   constexpr double kShare = 0.25;
   constexpr double kNoise_us = 20;
   const std::size_t ranks = iteration_us.size();
@@ -28,7 +28,7 @@ Waiting analyse_waiting(const std::vector<std::vector<double>>& iteration_us) {
     for (std::size_t r = 0; r < ranks; ++r)
       waits[r].push_back(iteration_us[r][i] - transfer.back());
   }
-  Waiting result;
+  WaitingTimes result;
   result.transfer_us = median_of(transfer);
   result.wait_for_straggler_us = median_of(longest_wait);
   for (const auto& wait : waits) result.wait_us.push_back(median_of(wait));

@@ -1,6 +1,7 @@
 #include "collectives/verifier.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/error.hpp"
 
@@ -13,21 +14,26 @@ class CpuVerifier final : public Verifier {
             Stream&) const override {
     with_width(to.type, [&]<class Bits>(Bits) {
       auto* x = static_cast<Bits*>(to.data);
-#pragma omp parallel for schedule(static)
+      Pattern p = pattern;  // in registers
+#pragma omp parallel for schedule(static) firstprivate(p)
       for (std::size_t i = 0; i < to.count; ++i)
-        x[i] = static_cast<Bits>(input_bits(pattern, rank, first + i));
+        x[i] = static_cast<Bits>(input_bits(p, rank, first + i));
     });
   }
+
+  void poison(View to, Stream&) const override { std::memset(to.data, 0xFF, to.bytes()); }
 
   void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
              std::uint64_t index, Mismatches* result, Stream&) const override {
     with_width(found.type, [&]<class Bits>(Bits) {
       const auto* x = static_cast<const Bits*>(found.data);
+      Pattern p = pattern;  // in registers
       unsigned long long wrong = 0;
       unsigned long long lowest = result->first;
-#pragma omp parallel for schedule(static) reduction(+ : wrong) reduction(min : lowest)
+#pragma omp parallel for schedule(static) firstprivate(p) reduction(+ : wrong) \
+    reduction(min : lowest)
       for (std::size_t i = 0; i < found.count; ++i) {
-        if (fits(pattern, expected_bits(pattern, source, first + i), x[i])) continue;
+        if (fits(p, expected_bits(p, source, first + i), x[i])) continue;
         ++wrong;
         lowest = std::min<unsigned long long>(lowest, index + i);
       }

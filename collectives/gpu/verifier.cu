@@ -55,6 +55,10 @@ class CudaVerifier final : public Verifier {
     CHECK_LAUNCH();
   }
 
+  void poison(View to, Stream& stream) const override {
+    if (to.count > 0) CHECK_CUDA(cudaMemsetAsync(to.data, 0xFF, to.bytes(), native(stream)));
+  }
+
   void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
              std::uint64_t index, Mismatches* result, Stream& stream) const override {
     if (found.count == 0) return;

@@ -9,6 +9,7 @@ Operation all_gather_operation() {
           .reduces = false,
           .rooted = false,
           .in_place = true,
+          .ends_together = true,
           .bus_factor = all_but_one,
           .counts = gathering,
           .run = [](Communicator& c, const Call& call,

@@ -11,11 +11,12 @@ Operation all_reduce_operation() {
           .reduces = true,
           .rooted = false,
           .in_place = true,
+          .ends_together = true,
           .bus_factor = [](double ranks) { return 2 * all_but_one(ranks); },
           .counts = undivided,
           .run = [](Communicator& c, const Call& call,
                     Stream& stream) { c.all_reduce(call.send, call.recv, call.reduction, stream); },
-          .expected = [](Counts counts, Seat) -> std::vector<Segment> {
+          .expected = [](Counts counts, Seat) -> std::vector<SourceRange> {
             return {{0, counts.recv, kAllRanks, 0}};
           }};
 }

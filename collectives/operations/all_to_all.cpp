@@ -9,6 +9,7 @@ Operation all_to_all_operation() {
           .reduces = false,
           .rooted = false,
           .in_place = false,
+          .ends_together = true,
           .bus_factor = all_but_one,
           .counts =
               [](std::size_t elements, std::size_t ranks, std::size_t align) {

@@ -9,11 +9,12 @@ Operation broadcast_operation() {
           .reduces = false,
           .rooted = true,
           .in_place = true,
+          .ends_together = false,
           .bus_factor = one,
           .counts = undivided,
           .run = [](Communicator& c, const Call& call,
                     Stream& stream) { c.broadcast(call.send, call.recv, call.root, stream); },
-          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+          .expected = [](Counts counts, Seat seat) -> std::vector<SourceRange> {
             return {{0, counts.recv, seat.root, 0}};
           }};
 }

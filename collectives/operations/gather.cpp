@@ -9,11 +9,12 @@ Operation gather_operation() {
           .reduces = false,
           .rooted = true,
           .in_place = true,
+          .ends_together = false,
           .bus_factor = all_but_one,
           .counts = gathering,
           .run = [](Communicator& c, const Call& call,
                     Stream& stream) { c.gather(call.send, call.recv, call.root, stream); },
-          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+          .expected = [](Counts counts, Seat seat) -> std::vector<SourceRange> {
             if (seat.rank != seat.root) return {};
             return parts_of_all(counts.send, seat.ranks, 0);
           }};

@@ -10,13 +10,14 @@ Operation reduce_operation() {
           .reduces = true,
           .rooted = true,
           .in_place = true,
+          .ends_together = false,
           .bus_factor = one,
           .counts = undivided,
           .run =
               [](Communicator& c, const Call& call, Stream& stream) {
                 c.reduce(call.send, call.recv, call.reduction, call.root, stream);
               },
-          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+          .expected = [](Counts counts, Seat seat) -> std::vector<SourceRange> {
             if (seat.rank != seat.root) return {};
             return {{0, counts.recv, kAllRanks, 0}};
           }};

@@ -11,11 +11,12 @@ Operation reduce_scatter_operation() {
       .reduces = true,
       .rooted = false,
       .in_place = true,
+      .ends_together = true,
       .bus_factor = all_but_one,
       .counts = scattering,
       .run = [](Communicator& c, const Call& call,
                 Stream& stream) { c.reduce_scatter(call.send, call.recv, call.reduction, stream); },
-      .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+      .expected = [](Counts counts, Seat seat) -> std::vector<SourceRange> {
         return {{0, counts.recv, kAllRanks, static_cast<std::size_t>(seat.rank) * counts.recv}};
       }};
 }

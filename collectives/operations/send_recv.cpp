@@ -10,6 +10,7 @@ Operation send_recv_operation() {
           .reduces = false,
           .rooted = false,
           .in_place = false,
+          .ends_together = false,
           .bus_factor = one,
           .counts = undivided,
           .run =
@@ -19,7 +20,7 @@ Operation send_recv_operation() {
                   c.recv(call.recv, (c.rank() + c.size() - 1) % c.size(), stream);
                 });
               },
-          .expected = [](Counts counts, Seat seat) -> std::vector<Segment> {
+          .expected = [](Counts counts, Seat seat) -> std::vector<SourceRange> {
             return {{0, counts.recv, (seat.rank + seat.ranks - 1) % seat.ranks, 0}};
           }};
 }

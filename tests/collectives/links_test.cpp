@@ -59,6 +59,8 @@ TEST_CASE("ranks of a node are numbered in order, wherever its ranks stand", "[l
   CHECK(map.names == std::vector<std::string>{"b", "a", "c"});
   CHECK(map.node_of == std::vector<int>{0, 1, 0, 1, 2});
   CHECK(map.local_rank == std::vector<int>{0, 0, 1, 1, 0});
+  CHECK(find_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
+  CHECK_THROWS_WITH(find_nodes({"a", "a"}, 3), ContainsSubstring("--pretend-nodes 3"));
 }
 
 TEST_CASE("noise names nobody", "[links]") {

@@ -1,5 +1,10 @@
 #include "collectives/nccl_path.hpp"
 
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+
 #include "tests/catch.hpp"
 
 namespace shakedown {
@@ -22,6 +27,21 @@ TEST_CASE("a log that says nothing of it gives nothing", "[path]") {
   const PathLines lines = parse_path("vm:12:34 [0] NCCL INFO Bootstrap: Using eth0\n");
   CHECK_FALSE(lines.last);
   CHECK(lines.transports.empty());
+}
+
+TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes away", "[path]") {
+  std::string first;
+  {
+    const NcclPath a(true);
+    first = std::getenv("NCCL_DEBUG_FILE");
+    const NcclPath b(true);
+    CHECK(first != std::getenv("NCCL_DEBUG_FILE"));
+    struct stat status {};
+    REQUIRE(stat(first.c_str(), &status) == 0);
+    CHECK((status.st_mode & 0777) == 0600);
+  }
+  CHECK_FALSE(std::filesystem::exists(first));
+  for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
 }
 
 }  // namespace shakedown

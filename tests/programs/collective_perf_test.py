@@ -65,26 +65,13 @@ class OwnName(Folder):
         in_place = {line["operation"] for line in measured if line["in_place"]}
         self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv"})
 
-    def test_bus_bandwidth_has_nccl_tests_factors(self):
-        run("collective_perf", "--operation", "all", "-b", "64K", "-e", "64K", "-n", 2,
-            "--record", self.record, ranks=3)
-        factors = {"all_reduce": 4 / 3, "broadcast": 1, "reduce": 1, "send_recv": 1}
-        for line in self.collectives():
-            self.assertAlmostEqual(line["busbw_gbs"] / line["algbw_gbs"],
-                                   factors.get(line["operation"], 2 / 3), places=6)
-
-    def test_quick_runs_the_four_classic_operations(self):
-        own = [] if support.GPUS else ["--mpi-algorithm", "own"]
-        result = run("collective_perf", "--quick", "-n", 1, "-w", 0, "--repeats", 1, *own,
-                     "--record", self.record, ranks=2)
-        self.expect(result, 0, *(["over mpi (own algorithm)"] if own else []))
-        self.assertEqual({line.get("mpi_algorithm") for line in self.collectives()},
-                         {"own" if own else None})
-        self.assertEqual([(line["operation"], line["bytes"] >> 20) for line in self.collectives()
-                          if not line["in_place"]],
-                         [(operation, size) for operation in
-                          ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
-                          for size in (1, 4, 16, 64)])
+    @unittest.skipIf(support.GPUS, "NCCL carries it")
+    def test_the_own_algorithm_is_named(self):
+        result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-b", "1M", "-e",
+                     "1M", "-n", 1, "-w", 0, "--repeats", 1, "--mpi-algorithm", "own", "--record",
+                     self.record, ranks=2)
+        self.expect(result, 0, "over mpi (own algorithm)")
+        self.assertEqual({line["mpi_algorithm"] for line in self.collectives()}, {"own"})
 
     def test_a_turned_bit_is_found_and_fails(self):
         result = run("collective_perf", "-b", "1K", "-e", "1K", "--inject-fault", "1:7:3:5",
@@ -101,93 +88,81 @@ class OwnName(Folder):
         self.assertEqual(lines[-1]["exit_code"], 1)
 
     def test_unchecked_is_said(self):
+        start = time.monotonic()
         result = run("collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--inject-fault", "1:7",
                      "--record", self.record, ranks=2)
+        self.assertLess(time.monotonic() - start, 5)  # a small job is over soon
         self.expect(result, 0, "N/A")
         self.assertIsNone(self.collectives()[0]["wrong_elements"])
         self.assertEqual(self.collectives()[0]["iterations_checked"], 0)
 
     @alone
-    def test_the_rank_that_is_late_is_named(self):
-        result = run("collective_perf", "-b", "1K", "-e", "1K", "-I", 1, "--inject-delay", "1:5000",
-                     "--record", self.record, ranks=2)
+    def test_the_rank_that_is_late_is_named_where_all_wait_for_it(self):
+        result = run("collective_perf", "--operation", "all_reduce,broadcast", "-b", "1K", "-e",
+                     "1K", "-I", 1, "--inject-delay", "1:5000", "-n", 10, "--repeats", 2, "--record",
+                     self.record, ranks=2)
         self.expect(result, 0, "waited for rank 1 on ")
         for line in self.collectives():
-            self.assertEqual(len(line["samples_us"]), 100)  # 5 times 20 iterations
+            self.assertEqual(len(line["samples_us"]), 20)
+            if line["operation"] == "broadcast":  # its root need not wait for anyone
+                self.assertNotIn("wait_us", line)
+                continue
             self.assertEqual(line["straggler_rank"], 1)
             self.assertGreater(line["wait_us"][0], 3000)
             self.assertLess(line["wait_us"][1], line["wait_us"][0] / 10)
 
-    def test_types_and_reductions_are_listed(self):
-        run("collective_perf", "-b", 96, "-e", 96, "-d", "half,int8,uint64", "-o", "all", "-n", 1,
-            "--record", self.record, ranks=2)
-        seen = {(line["dtype"], line["reduction"]) for line in self.collectives()}
-        self.assertEqual(seen, {(t, r) for t in ("float16", "int8", "uint64")
-                                for r in ("sum", "prod", "min", "max", "avg")})
-
-    @alone
-    def test_starts_within_five_seconds(self):
-        start = time.monotonic()
-        self.expect(run("collective_perf", "-b", 8, "-e", 8, ranks=2), 0)
-        self.assertLess(time.monotonic() - start, 5)
-
 
 class Bars(Folder):
-    def test_a_bar_that_cannot_be_reached_fails(self):
-        result = run("collective_perf", *SIZES, "--min-busbw", 1e6, "--record", self.record, ranks=2)
-        self.expect(result, 1, "FAIL all_reduce float32 sum 64 KiB", "--min-busbw 1e+06")
-        verdicts = [line for line in read_record(self.record) if line["kind"] == "verdict"]
-        self.assertEqual([v["verdict"] for v in verdicts], ["FAIL", "FAIL"])  # both placements
-        self.expect(run("collective_perf", *SIZES, "--min-busbw", 1e-6, "--max-latency", 1e7,
-                        ranks=2), 0)
-        self.expect(run("collective_perf", *SIZES, "--max-latency", 0.001, ranks=2), 1,
-                    "FAIL all_reduce float32 sum 1 KiB")
-
-    def test_rows_that_move_nothing_are_not_judged(self):
-        arguments = ["--operation", "reduce_scatter", "-b", 8, "-e", 64, "--record", self.record]
-        self.expect(run("collective_perf", *arguments, "--max-latency", 0.001, ranks=2), 1,
-                    "FAIL reduce_scatter float32 sum 32 B")
+    def test_bars_that_cannot_be_reached_fail(self):
+        result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-b", 8, "-e", 64,
+                     "--min-busbw", 1e6, "--max-latency", 0.001, "--record", self.record, ranks=2)
+        self.expect(result, 1, "FAIL all_reduce float32 sum 64 B", "--min-busbw 1e+06",
+                    "FAIL all_reduce float32 sum 8 B", "--max-latency 0.001",
+                    "FAIL reduce_scatter float32 sum 32 B")  # 8 and 16 B move nothing
+        self.assertEqual([verdict for _, _, verdict in self.verdicts()], 8 * ["FAIL"])
 
     def test_an_earlier_run_is_the_bar(self):
         run("collective_perf", *SIZES, "--record", self.record, ranks=2)
-        self.expect(run("collective_perf", *SIZES, "--reference", self.record, "--tolerance", 99.9,
+        self.expect(run("collective_perf", *SIZES, "--reference", self.record, "--tolerance", 1000,
                         ranks=2), 0)
-        faster = self.folder / "faster.jsonl"
-        faster.write_text("".join(json.dumps({**line, "time_us_p50": 1e-4}) + "\n"
-                                  for line in self.collectives()))
-        self.expect(run("collective_perf", *SIZES, "--reference", faster, ranks=2), 1, "FAIL")
-        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", faster, ranks=2),
-                    3, "no row of it was measured here")
-        # ... nor where another bar judged
-        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", faster,
-                        "--min-busbw", 1e-6, ranks=2), 3, "no row of it was measured here")
+        other = self.folder / "other.jsonl"
+        other.write_text("".join(
+            json.dumps({**line, "samples_us": [1e-4] * 5, "time_us_p50": 1e-4,
+                        **({"device": "H100"} if line["bytes"] > 1024 else {})}) + "\n"
+            for line in self.collectives()))
+        self.record.unlink()
+        self.expect(run("collective_perf", *SIZES, "--reference", other, "--record", self.record,
+                        ranks=2), 1, "measuring again", "FAIL all_reduce float32 sum 1 KiB",
+                    "4 of 6 rows not comparable: device is H100 there, ")
+        self.assertEqual(self.verdicts(), [
+            ("operation", "all_reduce float32 sum 1 KiB out of place", "FAIL"),
+            ("operation", "all_reduce float32 sum 1 KiB in place", "FAIL"),
+            ("job", "collective_perf", "INCONCLUSIVE")])
+        # ... even where another bar judged
+        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", other,
+                        "--min-busbw", 1e-6, ranks=2), 3, "2 of 2 rows not comparable: no such row")
 
     def verdicts(self):
         return [(line["scope"], line["name"], line["verdict"]) for line in read_record(self.record)
                 if line["kind"] == "verdict"]
 
     def test_a_bar_that_judged_nothing_is_inconclusive(self):
-        self.expect(run("all_reduce_perf", "-b", 3, "-e", 3, "--min-busbw", 300, "--max-latency",
-                        0.001, "--record", self.record, ranks=2),
-                    3, "# INCONCLUSIVE all_reduce: --min-busbw 300, --max-latency 0.001: ")
-        self.assertEqual(self.verdicts(), [("operation", "all_reduce", "INCONCLUSIVE")])
-        self.assertEqual(read_record(self.record)[-1]["exit_code"], 3)
-        self.record.unlink()
         result = run("collective_perf", "--operation", "all_reduce,all_gather", "-b", 8, "-e", 8,
-                     "--min-busbw", 1e-9, "--record", self.record, ranks=2)
-        self.expect(result, 3, "# INCONCLUSIVE all_gather: --min-busbw 1e-09: ")
-        self.assertNotIn("INCONCLUSIVE all_reduce", result.stdout)
-        self.record.unlink()
-        run("collective_perf", "-b", "1K", "-e", "1K", "--record", self.record, ranks=2)
-        self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", self.record,
-                        "--record", self.record, ranks=2), 3)
-        self.assertEqual(self.verdicts(), [("job", "collective_perf", "INCONCLUSIVE")])
+                     "--min-busbw", 1e-9, "--max-latency", 1e7, "--record", self.record, ranks=2)
+        self.expect(result, 3, "# INCONCLUSIVE all_gather: --min-busbw 1e-09, --max-latency 1e+07: ")
+        self.assertEqual(self.verdicts()[-1], ("operation", "all_gather", "INCONCLUSIVE"))
+        self.assertEqual({verdict for _, _, verdict in self.verdicts()[:-1]}, {"PASS"})
+        self.assertEqual(read_record(self.record)[-1]["exit_code"], 3)
+        self.expect(run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, "--min-busbw", 1), 3,
+                    "one rank exchanges nothing")
 
     def test_the_bar_judges_what_the_table_shows(self):
         result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-I", 1, "-z", 1, "-J",
                      self.folder / "o.json", "--record", self.record, "--min-busbw", 1e-6,
                      "--max-latency", 1e7, ranks=2)
-        self.expect(result, 0)
+        self.expect(result, 0, "i_min", "i_p99", "i_cv%")
+        line = re.search(r"^ *1024 .*$", result.stdout, re.M)[0].split()
+        self.assertEqual(len(line), 5 + 16)
         row = json.loads((self.folder / "o.json").read_text())["results"][0]
         for line in self.collectives():
             shown = row["in_place" if line["in_place"] else "out_of_place"]
@@ -200,7 +175,10 @@ class Bars(Folder):
 
 class NcclTestsNames(Folder):
     def test_table_is_nccl_tests(self):
-        for operation, name in NAMES.items():
+        for name in NAMES.values():
+            self.assertTrue((BIN / name).exists(), name)
+        for operation in ("all_reduce", "broadcast", "all_to_all"):
+            name = NAMES[operation]
             result = run(name, *SIZES, "-n", 2, ranks=2)
             self.expect(result, 0, f"# Collective test starting: {name}",
                         "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : ")
@@ -208,12 +186,10 @@ class NcclTestsNames(Folder):
             self.assertEqual([row[0] for row in measured], [1024, 8192, 65536], result.stdout)
             for row in measured:
                 self.assertEqual(row[2], "float")
-                self.assertEqual(row[3], "sum" if "reduce" in operation else "none")
-                self.assertEqual(row[4], 0 if operation in ("broadcast", "reduce", "gather",
-                                                            "scatter") else -1)
+                self.assertEqual(row[3], "sum" if operation == "all_reduce" else "none")
+                self.assertEqual(row[4], 0 if operation == "broadcast" else -1)
                 wrong = [row[5][3], row[5][7]]
-                self.assertEqual(wrong, ["0", "N/A" if operation in ("all_to_all", "send_recv")
-                                         else "0"])
+                self.assertEqual(wrong, ["0", "N/A" if operation == "all_to_all" else "0"])
 
     def test_defaults_are_nccl_tests(self):
         result = run("all_reduce_perf", "-c", 0, ranks=2)  # filling and checking takes a CPU long
@@ -227,12 +203,6 @@ class NcclTestsNames(Folder):
         self.assertEqual([row[:2] for row in rows(result.stdout)],
                          [(0, 0), (0, 0), (32, 4), (64, 8)])
 
-    def test_steps_by_bytes(self):
-        result = run("broadcast_perf", "--minbytes", "1KB", "--maxbytes", "3KiB", "--stepbytes", "1k",
-                     "--datatype", "int8", ranks=2)
-        self.expect(result, 0, "step: 1024(bytes)")
-        self.assertEqual([row[0] for row in rows(result.stdout)], [1024, 2048, 3072])
-
     def test_every_short_option_is_understood(self):
         result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-f", 2, "-i", "1M", "-n", 2, "-w", 1,
                      "-m", 2, "-c", 1, "-d", "double", "-o", "max", "-r", 0, "-z", 1, "-R", 0,
@@ -241,15 +211,13 @@ class NcclTestsNames(Folder):
         self.expect(result, 0, "cputime")
         self.assertEqual(len(re.findall(r"^ *1024 +128 +double +max ", result.stdout, re.M)), 2)
 
-    def test_per_iteration_columns(self):
-        result = run("all_reduce_perf", "-b", 1024, "-e", 1024, "-I", 1, ranks=2)
-        self.expect(result, 0, "i_min", "i_p99", "i_cv%")
-        line = re.search(r"^ *1024 .*$", result.stdout, re.M)[0].split()
-        self.assertEqual(len(line), 5 + 16)
-
-    def test_json_file_has_nccl_tests_layout(self):
+    def test_json_file_and_the_bar_of_the_environment(self):
         path = self.folder / "out.json"
-        self.expect(run("all_reduce_perf", *SIZES, "-J", path, ranks=2), 0, "Writing JSON output to")
+        for bandwidth, code, word in [("0.000001", 0, "OK"), ("1000", 1, "FAILED")]:
+            result = run("all_reduce_perf", *SIZES, "-J", path, ranks=2,
+                         env={"NCCL_TESTS_MIN_BW": bandwidth})
+            self.expect(result, code, "Writing JSON output to")
+            self.assertRegex(result.stdout, rf"# Avg bus bandwidth    : \S+ {word}")
         file = json.loads(path.read_text())
         self.assertEqual(file["version"], 3)
         self.assertEqual(file["config"]["warmup_iters"], 1)
@@ -261,13 +229,12 @@ class NcclTestsNames(Folder):
         self.assertEqual(file["out_of_bounds"], {"count": 0, "okay": "true"})
         self.assertGreater(file["average_bus_bandwidth"]["bandwidth"], 0)
         self.assertEqual(file["env"], [])  # never the whole environment
-        run("all_reduce_perf", *SIZES, "-J", path, ranks=2)
         self.assertTrue((self.folder / "out.json.0").exists())
 
     def test_json_file_on_a_full_disk_is_told(self):
         full = self.folder / "o.json"
         full.symlink_to("/dev/full")
-        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, str(full),
+        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, f"-J {full}",
                     "No space left on device")
         self.assertEqual(list(self.folder.iterdir()), [full])
 
@@ -281,57 +248,29 @@ class NcclTestsNames(Folder):
     def test_g_starts_ranks_itself(self):
         if 0 < support.GPUS < 2:
             self.skipTest("2 ranks on one GPU")
-        for arguments in (["-g", 2], ["-g2"], ["--ngpus=2"], ["--ngpus", "2"]):
-            result = run_bare(BIN / "all_reduce_perf", "-b", 64, *arguments, "-e", 64)
-            self.expect(result, 0, "#  Rank  1 ")
-            self.assertEqual(len(rows(result.stdout)), 1)
-
-    def test_what_means_nothing_is_refused_with_what_to_use(self):
-        self.expect(run("all_reduce_perf", "-g", 2, ranks=2), 2, "launch/mpi -n 4 all_reduce_perf")
-        for arguments, words in [(["-t", 2], "launch/mpi -n 2 all_reduce_perf"),
-                                 (["-D", 1], "--device-implementation"), (["-u", 3], "--align")]:
-            self.expect(run_bare(BIN / "all_reduce_perf", *arguments), 2, words)
-
-
-    def test_environment_of_nccl_tests(self):
-        for bandwidth, code, word in [("1000", 1, "FAILED"), ("0.000001", 0, "OK")]:
-            result = run("all_reduce_perf", *SIZES, ranks=2, env={"NCCL_TESTS_MIN_BW": bandwidth})
-            self.expect(result, code)
-            self.assertRegex(result.stdout, rf"# Avg bus bandwidth    : \S+ {word}")
-        result = run_bare(BIN / "all_reduce_perf", env={"NCCL_TESTS_SPLIT": "MOD 2"})
-        self.expect(result, 2, "NCCL_TESTS_SPLIT")
+        result = run_bare(BIN / "all_reduce_perf", "-b", 64, "-g", 2, "-e", 64)
+        self.expect(result, 0, "#  Rank  1 ")
+        self.assertEqual(len(rows(result.stdout)), 1)
 
 
 class Usage(Folder):
     def test_errors_name_the_option(self):
         for arguments, words in [
                 (["--bytes", 3], "unknown option --bytes"),
-                (["-b", "1Q"], "--min-bytes 1Q"),
-                (["-b", "2K", "-e", "1K"], "--min-bytes 2K"),
-                (["-b", 0, "-f", 2], "--min-bytes 0"),
-                (["-i", 0, "-f", 1], "--step-bytes 0"),
-                (["-d", "float128"], "--dtype float128"),
-                (["-o", "mulsum"], "--reduction mulsum"),
-                (["--operation", "all_reduce,barrier"], "--operation barrier"),
-                (["-r", 5], "--root 5"),
+                (["-r", 1], "--root 1: no such rank"),
                 (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
-                (["-e", "99999999999G"], "--max-bytes 99999999999G"),
-                (["-I", 1, "-G", 1], "--cuda-graph"),
-                (["--mpi-algorithm", "ring"], "--mpi-algorithm"),
-                (["--reference", "/no/such"], "--reference"),
+                (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),
                 (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
                 (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
-                (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl"),
-                (["--inject-fault", "x"], "--inject-fault x"),
-                (["--inject-fault", "7:0"], "--inject-fault 7:0"),
-                (["--inject-delay", "0:5us"], "--inject-delay 0:5us")]:
+                (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl")]:
             with self.subTest(arguments=arguments):
                 self.expect(run_bare(BIN / "collective_perf", *arguments), 2, words)
 
     @unittest.skipIf(support.GPUS, "a GPU has them")
     def test_what_the_cpu_backend_lacks(self):
-        for arguments, words in [(["-d", "f8e4m3"], "--dtype float8_e4m3: not on the cpu backend"),
+        for arguments, words in [(["-d", "f8e4m3"],
+                                  "--dtype float8_e4m3: not supported by the cpu backend"),
                                  (["--path", "on"], "--path"),
                                  (["--ctas", 4], "--ctas"),
                                  (["--transport", "nccl"], "--transport nccl")]:

@@ -60,7 +60,7 @@ class LinkMatrix(unittest.TestCase):
                 self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "PASS"})
                 self.assertEqual(out.count("from\\to"), 6)
                 self.assertEqual(records["split"], [])
-                self.assertEqual("nothing to compare" in out, ranks == 2)
+                self.assertEqual(out.count("nothing to compare"), 1 if ranks == 2 else 0)
 
     def test_alone_off_and_a_line_for_each_rank(self):
         out, records = self.measure("--alone", "off", "--matrix", "off", "--min-bandwidth", 1e-6,
@@ -87,19 +87,20 @@ class LinkMatrix(unittest.TestCase):
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
 
     @alone
-    def test_a_slow_rank_is_named(self):
-        _, records = self.measure(*SLOW, "--inject-delay", f"2:{DELAY_US}", "--fail-on-outlier",
-                                  ranks=4, code=1)
+    def test_a_slow_rank_is_named_while_others_wait_past_the_timeout(self):
+        # Each message ends within the time-out; a pair's turn, which the others wait for, does not.
+        _, records = self.measure(*SLOW, "--alone", "on", "--timeout", 0.6, "--inject-delay",
+                                  f"2:{DELAY_US}", "--fail-on-outlier", ranks=4, code=1)
         self.assertEqual(self.verdicts(records, "rank"), {"2": "FAIL"})
         self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
         for line in records["link"]:
             self.assertEqual(line["time_us_p50"] > DELAY_US, 2 in (line["from"], line["to"]), line)
 
     def test_limits(self):
-        _, records = self.measure("--min-bandwidth", 1e6, "--alone", "off", ranks=2, code=1)
-        self.assertEqual(self.verdicts(records, "link"), {"0->1": "FAIL", "1->0": "FAIL"})
-        _, records = self.measure("--max-latency", 1e-3, "--alone", "off", ranks=2, code=1)
-        self.assertEqual(self.verdicts(records, "link"), {"0<->1": "FAIL"})
+        _, records = self.measure("--min-bandwidth", 1e6, "--max-latency", 1e-3, "--alone", "off",
+                                  ranks=2, code=1)
+        self.assertEqual(self.verdicts(records, "link"),
+                         {"0->1": "FAIL", "1->0": "FAIL", "0<->1": "FAIL"})
 
     def test_nodes_are_measured_by_rail_by_node_and_without_each(self):
         _, records = self.measure("--pretend-nodes", 2, "--alone", "off", ranks=4)
@@ -125,26 +126,12 @@ class LinkMatrix(unittest.TestCase):
         self.assertIn("not judged (--fail-on-outlier)", out)
 
     def test_usage(self):
-        for arguments in (["--bytes", 13], ["--inject-delay", "9:5"], ["--inject-fault", 2],
-                          ["--pretend-nodes", 3]):
-            with self.subTest(arguments=arguments):
-                self.refused(run(LINK_MATRIX, *arguments, ranks=2), " ".join(map(str, arguments)))
         self.refused(run_bare(LINK_MATRIX), "at least 2 ranks")
-        self.refused(run(LINK_MATRIX, "--bytes", "4Q", ranks=2), "--bytes 4Q")
-        self.refused(run_bare(LINK_MATRIX, "--iterations", 0), "--iterations")
-        self.refused(run_bare(LINK_MATRIX, "--latency-iteration"),
-                     "did you mean --latency-iterations")
+        self.refused(run(LINK_MATRIX, "--pretend-nodes", 3, ranks=2), "--pretend-nodes 3")
 
     def refused(self, result, words):
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertIn(words, result.stderr)
-
-    def test_options_for_tests_are_not_in_the_help(self):
-        for option in ("--help", "--help-markdown"):
-            text = run_bare(LINK_MATRIX, option).stdout
-            self.assertIn("--min-bandwidth", text)
-            self.assertNotIn("inject", text)
-            self.assertNotIn("pretend", text)
 
 
 if __name__ == "__main__":
