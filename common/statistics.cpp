@@ -18,7 +18,7 @@ std::vector<double> sorted_copy(std::span<const double> samples) {
 }
 
 std::size_t block_length(std::size_t n) {
-  return static_cast<std::size_t>(std::ceil(std::sqrt(static_cast<double>(n))));
+  return static_cast<std::size_t>(std::ceil(std::sqrt(std::max(1.0, static_cast<double>(n)))));
 }
 
 /// The quantile of the normal distribution that leaves `tail` above it, by bisection.
