@@ -33,8 +33,22 @@ Summary summarize(std::span<const double> samples);
 double quantile(std::span<const double> sorted, double p);
 double median_of(std::span<const double> samples);
 
+/// Means of a series resampled in blocks of consecutive samples, which keeps the correlation of
+/// samples near one another: the moving-block bootstrap (Kuensch 1989), its blocks wrapped round at
+/// the end so that every sample is as likely (Politis & Romano 1992). Blocks have ceil(sqrt(n))
+/// samples. Series of the same length are resampled alike, so that those of several ranks can be
+/// combined resample by resample. Empty for fewer than five blocks, i.e. fewer than 25 samples:
+/// these tell no interval.
+std::vector<double> block_bootstrap_means(std::span<const double> series, int resamples = 2000);
+
+/// The confidence interval that such estimates, of series of n samples, give: percentiles, farther
+/// out the fewer the blocks are, as Student's t is from the normal distribution (Hesterberg 2015,
+/// "expanded percentile interval").
+Interval block_bootstrap_interval(std::vector<double> estimates, std::size_t n,
+                                  double confidence = 0.95);
+
 /// Percentile-bootstrap confidence interval of the median (Efron 1979), with its own fixed seed,
-/// so that the same samples give the same interval.
+/// so that the same samples give the same interval. For independent samples.
 Interval bootstrap_median(std::span<const double> samples, double confidence = 0.95,
                           int resamples = 2000);
 

@@ -50,8 +50,10 @@ class SyntheticBatches final : public BatchSource {
 
 class LoadedBatches final : public BatchSource {
  public:
-  LoadedBatches(Loader& loader, Device& device, Stream& stream, const NetworkSettings& shape)
-      : loader_(loader),
+  LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
+                const NetworkSettings& shape)
+      : ranks_(ranks),
+        loader_(loader),
         device_(device),
         stream_(stream),
         images_(device, image_bytes(shape)),
@@ -86,11 +88,12 @@ class LoadedBatches final : public BatchSource {
 
   void release(Lent& lent) {
     if (lent.batch == nullptr) return;
-    lent.copied->synchronize();
+    ranks_.wait(*lent.copied, HostWait::polite);
     loader_.release(lent.batch);
     lent.batch = nullptr;
   }
 
+  Communicator& ranks_;
   Loader& loader_;
   Device& device_;
   Stream& stream_;
@@ -201,9 +204,10 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
   return std::make_unique<SyntheticBatches>(device, stream, shape, seed);
 }
 
-std::unique_ptr<BatchSource> make_loaded_batches(Loader& loader, Device& device, Stream& stream,
+std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
+                                                 Device& device, Stream& stream,
                                                  const NetworkSettings& shape) {
-  return std::make_unique<LoadedBatches>(loader, device, stream, shape);
+  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape);
 }
 
 std::size_t batch_bytes(const NetworkSettings& shape) {

@@ -52,8 +52,10 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
                                                     const NetworkSettings& shape,
                                                     std::uint64_t seed);
 
-/// Through `loader`, which must outlive it.
-std::unique_ptr<BatchSource> make_loaded_batches(Loader& loader, Device& device, Stream& stream,
+/// Through `loader`, which must outlive it. A copy to the device may stand behind exchanges of
+/// `ranks`: these are waited for.
+std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
+                                                 Device& device, Stream& stream,
                                                  const NetworkSettings& shape);
 
 /// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; elsewhere

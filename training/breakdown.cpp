@@ -12,17 +12,17 @@
 namespace shakedown {
 namespace {
 
-bool computing(const Segment& segment) {
+bool computing(const StepSegment& segment) {
   return segment.part == Part::forward || segment.part == Part::backward;
 }
 
-double overlap_ms(const Segment& segment, const Exchanged& exchange) {
+double overlap_ms(const StepSegment& segment, const Exchanged& exchange) {
   return std::max(0.0, std::min(segment.end_ms, exchange.end_ms) -
                            std::max(segment.begin_ms, exchange.begin_ms));
 }
 
 /// Exchanges of one stream follow one another, so what overlaps with each adds up.
-double overlap_ms(const Segment& segment, const TracedStep& step) {
+double overlap_ms(const StepSegment& segment, const TracedStep& step) {
   double ms = 0;
   for (const Exchanged& exchange : step.exchanges) ms += overlap_ms(segment, exchange);
   return std::min(ms, segment.ms());
@@ -30,7 +30,7 @@ double overlap_ms(const Segment& segment, const TracedStep& step) {
 
 double spent(const TracedStep& step, Part part) {
   double ms = 0;
-  for (const Segment& segment : step.segments)
+  for (const StepSegment& segment : step.segments)
     if (segment.part == part) ms += segment.ms();
   return ms;
 }
@@ -61,7 +61,7 @@ using BlockTimes = std::map<std::pair<Part, int>, double>;
 BlockTimes block_times(const RankTrace& rank) {
   std::map<std::pair<Part, int>, std::vector<double>> samples;
   for (const TracedStep& step : rank.steps)
-    for (const Segment& segment : step.segments)
+    for (const StepSegment& segment : step.segments)
       if (computing(segment)) samples[{segment.part, segment.block}].push_back(segment.ms());
   BlockTimes times;
   for (const auto& [block, ms] : samples) times[block] = median_of(ms);
@@ -76,7 +76,7 @@ constexpr double kOverlapped = 0.05;  // of a block's time, that it counts as ov
 
 Overlapped overlapped_blocks(const TracedStep& step, const BlockTimes& baseline) {
   Overlapped sum;
-  for (const Segment& segment : step.segments) {
+  for (const StepSegment& segment : step.segments) {
     if (!computing(segment) || overlap_ms(segment, step) < kOverlapped * segment.ms()) continue;
     const double alone = baseline.at({segment.part, segment.block});
     sum.alone_ms += alone;
@@ -107,14 +107,14 @@ double compute_ms(const TracedStep& step) {
 
 double hidden_ms(const Exchanged& exchange, const TracedStep& step) {
   double ms = 0;
-  for (const Segment& segment : step.segments)
+  for (const StepSegment& segment : step.segments)
     if (computing(segment)) ms += overlap_ms(segment, exchange);
   return ms;
 }
 
 double exposed_ms(const Exchanged& exchange, const TracedStep& step) {
   double ms = 0;
-  for (const Segment& segment : step.segments)
+  for (const StepSegment& segment : step.segments)
     if (segment.part == Part::exchange) ms += overlap_ms(segment, exchange);
   return ms;
 }
@@ -134,7 +134,7 @@ std::vector<const RankTrace*> computing_ranks(const Trace& trace) {
   return ranks;
 }
 
-Waiting waiting_in(const Trace& trace, std::size_t index) {
+ExchangeWait waiting_in(const Trace& trace, std::size_t index) {
   const auto ranks = computing_ranks(trace);
   std::map<int, int> last;  // rank -> in how many steps
   std::vector<double> waits;
@@ -234,12 +234,12 @@ BackwardTimes backward_times(const Trace& trace) {
     return first->begin_ms;
   };
   int blocks = 0;
-  for (const Segment& segment : computing_ranks(trace).front()->steps.front().segments)
+  for (const StepSegment& segment : computing_ranks(trace).front()->steps.front().segments)
     blocks = std::max(blocks, segment.block + 1);
   BackwardTimes times;
   for (int block = 0; block < blocks; ++block)
     times.ready_ms.push_back(typical(trace, [&](const TracedStep& step) {
-      for (const Segment& segment : step.segments)
+      for (const StepSegment& segment : step.segments)
         if (segment.part == Part::backward && segment.block == block)
           return segment.end_ms - began(step);
       return 0.0;

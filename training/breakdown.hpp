@@ -37,7 +37,7 @@ Breakdown break_down(const Trace& trace, const Trace* baseline);
 
 /// The time of a collective is wait and transfer: whoever comes last waits for nobody, so the
 /// shortest time of all ranks is the transfer. No clock is compared.
-struct Waiting {
+struct ExchangeWait {
   double ms = 0;      // mean over the ranks
   int straggler = 0;  // the rank that comes last, most often
   double share = 0;   // in so many of the steps
@@ -53,7 +53,7 @@ struct ExchangeTimes {
   double end_ms = 0;
   double hidden_ms = 0;
   double exposed_ms = 0;
-  std::optional<Waiting> waiting;  // where all ranks need one another
+  std::optional<ExchangeWait> waiting;  // where all ranks need one another
 };
 
 /// In the order of their launch. Empty where the ranks, or the steps, do not all exchange alike.

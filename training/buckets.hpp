@@ -37,7 +37,6 @@ class BucketProgress {
   void restart();
   /// `range` continues what was finished before. Returns the buckets that it completes, in order.
   std::vector<Range> finished(Range range);
-  bool complete() const { return next_ == buckets_.size(); }
 
  private:
   std::vector<Range> buckets_;

@@ -17,7 +17,8 @@ struct Comparison {
   double relative_diff = 0;  // Euclidean, over what the step moved the tensor by
   double relative_tolerance = 0;
   bool pass = false;
-  std::string untold;  // why nothing could be told: `expected` did not train
+  std::string diverged;  // the first tensor of `expected` that is not finite: nothing was compared
+  std::string untold;    // why nothing could be told: `expected` did not train
 };
 /// After one step from `start`, in flat buffers: of the tensor that fits worst. Tolerances follow
 /// from the gradients' type, the coarser where they are exchanged in another, and the optimiser.
@@ -33,12 +34,9 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
                               StrategyOptions found);
 
 /// Compares the strategy with its reference. The "certificate" record's fields, the same on every
-/// rank; pass is null, with `waived`, where there is nothing to compare with.
+/// rank; pass is null, with `waived`, where there is nothing to compare with, and false, with
+/// `cause`, where the reference diverged.
 Json certify(Engine& engine, BatchSource& batches, double learning_rate, const MpiSession& session);
-
-/// Throws FailError naming the first rank whose weights differ from rank 0's in any bit; `when` is
-/// part of the message.
-void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when);
 
 std::string summary_of_certificate(const Json& certificate);
 

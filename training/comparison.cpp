@@ -10,8 +10,9 @@
 #include "common/program.hpp"
 #include "training/certificate.hpp"
 #include "training/comparison_table.hpp"
-#include "training/throughput.hpp"
+#include "training/throughput_run.hpp"
 #include "training/trace_file.hpp"
+#include "training/weights_check.hpp"
 
 namespace shakedown {
 namespace {
@@ -24,21 +25,15 @@ struct Trial {
   TrainingData data;
 };
 
-/// What a record of a configuration that cannot be set up is named by.
+/// What names a configuration that cannot be set up; its batch may not be known.
 Json outline_of(const Configuration& configuration, const Job& job) {
   const TrainOptions& o = configuration.options;
-  Json outline{{"backend", name_of(job.backend.kind)},
-               {"model", o.model.model},
-               {"image_size", o.model.image_size},
-               {"classes", job.data.classes()},
-               {"precision", o.model.precision}};
-  if (o.global_batch == 0) outline["batch_size"] = o.batch_size;  // else it may not divide
-  if (job.backend.throttle_gbs > 0) outline["throttle_gbs"] = job.backend.throttle_gbs;
-  return merged(outline, {{"accumulate", o.accumulate},
-                          {"world_size", configuration.ranks},
-                          {"strategy", configuration.strategy()},
-                          {"optimizer", o.optimizer.optimizer},
-                          {"data", job.data.name()}});
+  std::optional<int> batch_size;
+  if (o.global_batch == 0) batch_size = o.batch_size;
+  return fields_of({name_of(job.backend.kind), o.model.model, o.model.image_size,
+                    job.data.classes(), o.model.precision, batch_size, o.accumulate,
+                    configuration.ranks, o.strategy, o.optimizer.optimizer, job.data.name(),
+                    job.backend.throttle_gbs});
 }
 
 Json with_setting(Json identity, const Configuration& configuration) {
@@ -70,7 +65,7 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
         trial = std::make_unique<Trial>(settings, options, backend);
       }) &&
       possible([&] {  // together: ranks ask one another
-        trial->engine.allocate(backend.kind == BackendKind::cpu ? ranks.local_size() : 1);
+        trial->engine.allocate(ranks_on_device(backend, ranks));
         trial->data.open(trial->engine.settings().network, backend, trial->engine.stream());
       });
   return fits ? std::move(trial) : nullptr;
@@ -84,9 +79,10 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   if (!trial) return;
   Engine& engine = trial->engine;
   const Json step = measure_throughput(engine, trial->data.training(),
-                                       {options.iterations, options.warmup, learning_rate}, ranks);
+                                       throughput_settings(options, backend.kind), ranks);
   try {
-    check_loss(step);
+    check_trained(step);
+    check_weights(engine, ranks, "after the timed steps");
     if (engine.strategy_entry().ranks_agree)
       check_ranks_agree(engine, ranks, "after the timed steps");
   } catch (const FailError& error) {  // the same on all ranks
@@ -225,7 +221,7 @@ std::vector<Result> compare(const Bench& bench, const Job& job) {
     finish_round(results, static_cast<std::size_t>(round), job);
   }
   for (const Result& result : results) {
-    const Verdict verdict = verdict_of(result);
+    const StrategyVerdict verdict = verdict_of(result);
     job.record.write("verdict", merged(result.identity, {{"scope", "strategy"},
                                                          {"name", result.configuration.strategy()},
                                                          {"verdict", verdict.verdict},
@@ -234,7 +230,7 @@ std::vector<Result> compare(const Bench& bench, const Job& job) {
   return results;
 }
 
-Verdict verdict_of(const Result& result) {
+StrategyVerdict verdict_of(const Result& result) {
   if (!result.skipped.empty()) return {"INCONCLUSIVE", result.skipped};
   if (!result.failure.empty()) return {"FAIL", result.failure};
   if (result.certificate.is_null()) return {"INCONCLUSIVE", "no certificate was asked for"};
@@ -246,6 +242,7 @@ Verdict verdict_of(const Result& result) {
             "certificate waived: " + result.certificate.at("waived").get<std::string>()};
   }
   if (pass == true) return {"PASS", "the same weights as by " + reference};
+  if (result.certificate.contains("cause")) return {"FAIL", result.certificate["cause"]};
   return {"FAIL", fmt::format("other weights than by {}: {}", reference,
                               result.certificate.at("tensor").get<std::string>())};
 }

@@ -50,11 +50,11 @@ void build_discarded_network(const Bench& bench, const Job& job);
 /// reason; ranks that a configuration does not have wait. Writes the records. Every rank calls it.
 std::vector<Result> compare(const Bench& bench, const Job& job);
 
-struct Verdict {
+struct StrategyVerdict {
   std::string verdict;  // PASS, FAIL, INCONCLUSIVE
   std::string cause;
 };
-Verdict verdict_of(const Result& result);
+StrategyVerdict verdict_of(const Result& result);
 
 /// The last round's traces into one file, if there is to be one.
 void write_traces(const std::string& path, const std::vector<Result>& results,

@@ -8,6 +8,7 @@
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/certificate.hpp"
+#include "training/describe.hpp"
 #include "training/fitted_model.hpp"
 #include "training/text_table.hpp"
 #include "training/volumes.hpp"
@@ -91,6 +92,19 @@ std::vector<std::string> row_start(const Result& result) {
   return {strategy_label(result.configuration), std::to_string(result.configuration.ranks)};
 }
 
+double rate_of(const Result& result) {
+  return result.measured() ? median_of(values_of(result, "images_per_s")) : 0;
+}
+
+/// The fastest first; what was not measured last.
+std::vector<const Result*> by_rate(const std::vector<Result>& results) {
+  std::vector<const Result*> sorted;
+  for (const Result& result : results) sorted.push_back(&result);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Result* a, const Result* b) { return rate_of(*a) > rate_of(*b); });
+  return sorted;
+}
+
 std::string speed_table(const std::vector<Result>& results, BackendKind backend) {
   const std::vector<Column> columns{
       strategy_column(results),
@@ -104,14 +118,15 @@ std::string speed_table(const std::vector<Result>& results, BackendKind backend)
   };
   const Result& single = results.front();
   std::string text = heading(columns);
-  for (const Result& result : results) {
+  for (const Result* each : by_rate(results)) {
+    const Result& result = *each;
     std::vector<std::string> cells = row_start(result);
     if (!result.measured()) {
       text += row(columns, cells);
       text.insert(text.size() - 1, "   skipped: " + result.skipped);
       continue;
     }
-    const double rate = median_of(values_of(result, "images_per_s"));
+    const double rate = rate_of(result);
     cells.insert(
         cells.end(),
         {fmt::format("{:.1f}", rate), fmt::format("{:.1f}", rate / result.configuration.ranks),
@@ -120,6 +135,30 @@ std::string speed_table(const std::vector<Result>& results, BackendKind backend)
     text += row(columns, cells);
   }
   return text;
+}
+
+/// Of the configurations that exchange on the most ranks and did not fail; several where the rounds
+/// of the fastest and theirs overlap. Empty where there is nothing to choose from.
+std::string fastest_of(const std::vector<Result>& results) {
+  int ranks = 0;
+  for (const Result& r : results)
+    if (r.measured()) ranks = std::max(ranks, r.configuration.ranks);
+  std::vector<const Result*> candidates;
+  for (const Result* r : by_rate(results))
+    if (r->measured() && r->configuration.ranks == ranks && r->configuration.strategy() != "none" &&
+        verdict_of(*r).verdict != "FAIL")
+      candidates.push_back(r);
+  if (candidates.size() < 2) return "";
+  const double slowest_round = summarize(values_of(*candidates.front(), "images_per_s")).min;
+  std::vector<std::string> labels;
+  for (const Result* r : candidates)
+    if (summarize(values_of(*r, "images_per_s")).max >= slowest_round)
+      labels.push_back(strategy_label(r->configuration));
+  const bool once = candidates.front()->steps.size() == 1;
+  return fmt::format("fastest on {} ranks: {}{}\n", ranks, fmt::join(labels, "; "),
+                     once                ? " (one round: --repeats tells how far it varies)"
+                     : labels.size() > 1 ? " (their rounds overlap)"
+                                         : "");
 }
 
 /// Who measured the bytes of ranks that exchange with others.
@@ -251,12 +290,14 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
 
 std::string headline(const Job& job) {
   const TrainOptions& o = job.options.train;
-  const int ranks = job.session.world_size();
+  const double seconds = warmup_seconds_of(o, job.backend.kind);
   return fmt::format(
-      "compare: {}; {} timed steps after {}, {} repeats in turns\n"
-      "on {} rank{}, {} ({}), {}",
-      job.data.summary(), o.iterations, o.warmup, job.options.repeats, ranks, ranks == 1 ? "" : "s",
-      job.backend.remark, job.backend.world->transport(), job.backend.device->identity().model);
+      "compare: {}; {} timed steps after {}{}, {} repeats interleaved\n"
+      "on {}, {} ({}), {}",
+      job.data.summary(), o.iterations, o.warmup,
+      seconds > 0 ? fmt::format(" and at least {:g} s", seconds) : "", job.options.repeats,
+      text_of_ranks(job.session.hosts()), job.backend.remark, job.backend.world->transport(),
+      job.backend.device->identity().model);
 }
 
 std::string strategy_label(const Configuration& c) {
@@ -272,14 +313,22 @@ std::string label_of(const Configuration& c) {
 }
 
 std::string table_of(const std::vector<Result>& results, const Job& job) {
-  std::string text =
-      title_of(results.front().configuration.options, job) + speed_table(results, job.backend.kind);
+  std::string text = title_of(results.front().configuration.options, job) +
+                     speed_table(results, job.backend.kind) + fastest_of(results);
   if (std::any_of(results.begin(), results.end(), [](const Result& r) { return r.measured(); }))
     text += "\n" + cost_table(results, job.epoch_images) + settings_table(results) +
             time_table(results, job.backend.kind);
+  const auto unproved = std::count_if(results.begin(), results.end(), [](const Result& r) {
+    return r.measured() && r.failure.empty() && r.certificate.is_null();
+  });
+  if (unproved > 0)
+    text += fmt::format("INCONCLUSIVE: {} configuration{} without a certificate\n", unproved,
+                        unproved == 1 ? "" : "s");
   for (const Result& result : results) {
-    const Verdict verdict = verdict_of(result);
-    if (verdict.verdict == "PASS" || !result.skipped.empty()) continue;
+    const StrategyVerdict verdict = verdict_of(result);
+    const bool told =
+        !result.skipped.empty() || (result.failure.empty() && result.certificate.is_null());
+    if (verdict.verdict == "PASS" || told) continue;
     text +=
         fmt::format("{} {}: {}\n", verdict.verdict, label_of(result.configuration), verdict.cause);
     if (!result.certificate.is_null()) text += summary_of_certificate(result.certificate);

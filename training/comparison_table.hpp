@@ -16,8 +16,9 @@ std::string strategy_label(const Configuration& configuration);
 /// "ddp, 25 MiB on 4 ranks".
 std::string label_of(const Configuration& configuration);
 
-/// Of one bench, on rank 0: speed and efficiency, then cost and certificate. Figures are medians
-/// over the rounds, ratios are taken within a round; what failed is named below.
+/// Of one bench, on rank 0: speed and efficiency, the fastest first, then cost and certificate.
+/// Figures are medians over the rounds, ratios are taken within a round; what failed is named
+/// below.
 std::string table_of(const std::vector<Result>& results, const Job& job);
 
 }  // namespace shakedown

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
+
 namespace shakedown {
 namespace {
 
@@ -96,20 +99,31 @@ std::string describe(const Engine& engine) {
   return text;
 }
 
-std::string headline(const Engine& engine, const Backend& backend, const std::string& data) {
+std::string text_of_ranks(const std::vector<std::string>& hosts) {
+  constexpr std::size_t kNamed = 8;
+  std::vector<std::string> nodes;
+  for (const std::string& host : hosts)
+    if (std::find(nodes.begin(), nodes.end(), host) == nodes.end()) nodes.push_back(host);
+  std::string names =
+      fmt::format("{}", fmt::join(std::span(nodes).first(std::min(nodes.size(), kNamed)), ", "));
+  if (nodes.size() > kNamed) names += fmt::format(" and {} more", nodes.size() - kNamed);
+  return fmt::format("{} rank{} on {} node{} ({})", hosts.size(), hosts.size() == 1 ? "" : "s",
+                     nodes.size(), nodes.size() == 1 ? "" : "s", names);
+}
+
+std::string headline(const Engine& engine, const Backend& backend,
+                     const std::vector<std::string>& hosts, const std::string& data) {
   const NetworkSettings& s = engine.settings().network;
-  const int ranks = backend.world->size();
   const int update = s.batch_size * engine.settings().accumulate;
   std::string batch = fmt::format("batch {}", s.batch_size);
   if (engine.settings().accumulate > 1)
     batch += fmt::format(" x {} accumulated", engine.settings().accumulate);
   std::string text = fmt::format(
       "train: {}, {}, {}, {} a rank, {} globally, {}x{} pixels, {}\n"
-      "on {} rank{}, {} ({}), {}",
+      "on {}, {} ({}), {}",
       s.architecture.name, name_of(s.precision), engine.settings().strategy.strategy, batch,
-      update * engine.ranks_computing(), s.image_size, s.image_size, data, ranks,
-      ranks == 1 ? "" : "s", backend.remark, backend.world->transport(),
-      backend.device->identity().model);
+      update * engine.ranks_computing(), s.image_size, s.image_size, data, text_of_ranks(hosts),
+      backend.remark, backend.world->transport(), backend.device->identity().model);
   const std::string why = engine.why_no_graph();
   if (backend.kind == BackendKind::gpu && !why.empty())
     text += "\nsteps are not CUDA graphs: " + why;

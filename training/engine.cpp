@@ -6,7 +6,7 @@
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
-#include "training/batches.hpp"
+#include "training/soundness.hpp"
 
 namespace shakedown {
 
@@ -79,12 +79,16 @@ std::string Engine::why_no_graph() const {
 }
 
 void Engine::restart() {
+  finish();  // what was enqueued may wait for other ranks
   if (seeded_.empty()) seeded_ = network_.seeded(settings_.seed);
   network_.reset_statistics();
   std::vector<float> loaded;
   if (const std::string& file = settings_.weights_file; !file.empty()) {
     loaded = seeded_;
     load_remarks_ = network_.take(read_safetensors(file), file, loaded);
+    if (const auto tensor = unsound_tensor(network_.table(), loaded, statistics()); !tensor.empty())
+      throw UsageError(fmt::format(
+          "--weights {}: tensor {} is not finite, or is a negative variance", file, tensor));
   }
   optimizer_.reset();
   StepScalars scalars;
@@ -95,23 +99,35 @@ void Engine::restart() {
 }
 
 void Engine::set_weights(const std::vector<float>& master) {
+  finish();
   network_.set_weights(master);
   strategy_->distribute();
 }
 
-std::vector<float> Engine::master_weights() {
+std::vector<float> Engine::own_master_weights() {
   finish();
-  std::vector<float> all(network_.table().stored_count(), 0.0F);
+  std::vector<float> own(network_.table().stored_count(), 0.0F);
   for (const Range& range : strategy_->owned()) {
     const auto part =
         download<float>(device(), *stream_, network_.weights().master(range).data, range.count());
-    std::copy(part.begin(), part.end(), all.begin() + static_cast<std::ptrdiff_t>(range.begin));
+    std::copy(part.begin(), part.end(), own.begin() + static_cast<std::ptrdiff_t>(range.begin));
   }
+  return own;
+}
+
+std::vector<float> Engine::master_weights() {
+  std::vector<float> all = own_master_weights();
   if (!strategy_entry().each_updates_all) {
     const View sum{std::span<float>(all)};
     backend_.host->all_reduce(sum, sum, Reduction::sum, *stream_);
   }
   return all;
+}
+
+std::vector<float> Engine::statistics() {
+  finish();
+  const View view = network_.weights().statistics();
+  return download<float>(device(), *stream_, view.data, view.count);
 }
 
 std::vector<Tensor> Engine::state() {
@@ -154,6 +170,7 @@ void Engine::update(const Share& share) {
 
 void Engine::enqueue_blocks(int micro_batch) {
   const bool each = strategy_->exchanges_each_micro_batch();
+  if (micro_batch == 0) strategy_->begin_update();
   for (int block = 0; block < network_.blocks(); ++block) {
     const ProfilerRange range(device(), forward_names_[static_cast<std::size_t>(block)]);
     strategy_->before_forward(block);
@@ -205,6 +222,12 @@ void Engine::apply(const std::vector<Share>& shares) {
   for (const Share& share : shares) update(share);
 }
 
+void Engine::count_update() {
+  device().kernels().finish_update(static_cast<StepScalars*>(scalars_.data()), scales_loss(),
+                                   *stream_);
+  timeline_.mark(Part::update);
+}
+
 // A micro-batch that is loaded, and behind the last one all that the step has left: what a graph
 // holds.
 void Engine::enqueue(int part) {
@@ -221,16 +244,15 @@ void Engine::enqueue(int part) {
     }
     if (!last) return;
     apply(shares);
+    count_update();
   } else {
-    strategy_->serve([&](const Share& share) {
-      timeline_.mark(Part::exchange);
-      update(share);
-      timeline_.mark(Part::update);
-    });
+    strategy_->serve({[&](const Share& share) {
+                        timeline_.mark(Part::exchange);
+                        update(share);
+                        timeline_.mark(Part::update);
+                      },
+                      [&] { count_update(); }});
   }
-  device().kernels().finish_update(static_cast<StepScalars*>(scalars_.data()), scales_loss(),
-                                   *stream_);
-  timeline_.mark(Part::update);
   const ProfilerRange publishing(device(), "publish");
   strategy_->publish();
   timeline_.mark(Part::exchange);
@@ -267,6 +289,7 @@ void Engine::exchange_alone() {
   timeline_.begin_step();
   wait_for_room();
   if (computes()) {
+    strategy_->begin_update();
     const int times = strategy_->exchanges_each_micro_batch() ? settings_.accumulate : 1;
     for (int i = 0; i < times; ++i) {
       for (int block = 0; block < network_.blocks(); ++block) strategy_->before_forward(block);
@@ -278,7 +301,7 @@ void Engine::exchange_alone() {
     }
     strategy_->agree_on_finite();
   } else {
-    strategy_->serve([](const Share&) {});
+    strategy_->serve({[](const Share&) {}, [] {}});
   }
   // Whatever was not finite is none of the next step's.
   device().kernels().finish_update(static_cast<StepScalars*>(scalars_.data()), false, *stream_);
@@ -298,6 +321,10 @@ void Engine::finish() {
   const auto everything = device().make_event();
   everything->record(*stream_);
   backend_.world->wait(*everything, HostWait::polite);
+}
+
+void Engine::copy_scalars(const Buffer& to) {
+  device().copy(to.data(), scalars_.data(), sizeof(StepScalars), *stream_);
 }
 
 StepScalars Engine::read_scalars() {

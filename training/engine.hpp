@@ -17,6 +17,8 @@
 
 namespace shakedown {
 
+class MpiSession;
+
 struct EngineSettings {
   NetworkSettings network;
   OptimizerOptions optimizer;
@@ -76,6 +78,10 @@ class Engine {
 
   /// All weights, float32 in the flat order, wherever they are held. Collective; waits.
   std::vector<float> master_weights();
+  /// Those that this rank updates, and zeros for the others. Waits.
+  std::vector<float> own_master_weights();
+  /// This rank's running statistics. Waits.
+  std::vector<float> statistics();
   /// Sets them on every rank. Collective.
   void set_weights(const std::vector<float>& master);
   /// Weights and running statistics (those of the first rank that computes) with torchvision's
@@ -106,6 +112,9 @@ class Engine {
   /// Of starting from `weights_file`.
   const LoadRemarks& load_remarks() const { return load_remarks_; }
   StepScalars read_scalars();
+  /// Enqueues a copy of them, as they are when the stream gets to it, into sizeof(StepScalars)
+  /// bytes of device memory.
+  void copy_scalars(const Buffer& to);
   /// Of the optimiser, and of the sum over micro-batches.
   std::size_t state_bytes() const { return optimizer_.bytes() + sum_.bytes(); }
 
@@ -126,6 +135,7 @@ class Engine {
   void enqueue_blocks(int micro_batch);
   void accumulate(Range range, View gradient, int micro_batch);
   void apply(const std::vector<Share>& shares);
+  void count_update();
   void check_finite(const Share& share);
   void update(const Share& share);
 
@@ -149,6 +159,9 @@ class Engine {
   std::vector<float> seeded_;  // the first weights: they take long to draw
   LoadRemarks load_remarks_;
 };
+
+/// How many ranks share a device's memory: on the cpu backend those of a host, else one.
+int ranks_on_device(const Backend& backend, const MpiSession& ranks);
 
 /// Loss scale that float16 training starts with; it adapts.
 inline constexpr float kInitialLossScale = 1024;

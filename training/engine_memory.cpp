@@ -3,11 +3,16 @@
 
 #include <limits>
 
+#include "common/mpi_session.hpp"
 #include "training/batches.hpp"
 #include "training/engine.hpp"
 #include "training/memory_search.hpp"
 
 namespace shakedown {
+
+int ranks_on_device(const Backend& backend, const MpiSession& ranks) {
+  return backend.kind == BackendKind::cpu ? ranks.local_size() : 1;
+}
 
 std::size_t Engine::bytes_needed(const Network& network) const {
   // Room for what libraries take when they are first used.

@@ -51,7 +51,7 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
   }
   std::vector<Buffer> own;
   for (const View& view : shared) {
-    own.emplace_back(engine.device(), view.bytes());
+    own.emplace_back(engine.device(), view.bytes(), Place::host);  // no memory of the batch's
     engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
     const bool statistics = view.data == weights.statistics().data;
     engine.world().broadcast(view, view, statistics ? engine.first_computing() : 0,
@@ -68,10 +68,41 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
     engine.evaluate();
     if (part) part->progress();
   }
+  engine.finish();
   if (part) engine.computes() ? session.barrier() : session.wait_idle();
   for (std::size_t i = 0; i < shared.size(); ++i)
     engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);
+}
+
+/// In a column of ten characters.
+std::string text_of_loss(double loss) {
+  return loss < 1e5 ? fmt::format("{:>10.4f}", loss) : fmt::format("{:>10.3e}", loss);
+}
+
+void check_epoch(const Json& line, const std::string& weights_file) {
+  const auto finite = [&](const char* key) {
+    return !line.contains(key) || std::isfinite(line[key].get<double>());
+  };
+  if (finite("train_loss") && finite("val_loss")) return;
+  const int epoch = line.at("epoch").get<int>();
+  if (epoch == 0)
+    throw FailError(fmt::format("the validation loss of --weights {} is not finite", weights_file));
+  throw FailError(
+      fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
+                  "another --precision",
+                  epoch));
+}
+
+/// An epoch whose every step was skipped trained nothing. Returns the steps skipped so far.
+int check_skipped(const Json& line, int before, long steps) {
+  const int skipped = line.at("skipped_steps").get<int>();
+  if (skipped - before == steps)
+    throw FailError(
+        fmt::format("all {} steps of epoch {} were skipped, as their gradients were "
+                    "not finite: nothing was trained",
+                    steps, line.at("epoch").get<int>()));
+  return skipped;
 }
 
 }  // namespace
@@ -91,6 +122,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
                "train loss", "train top1", "val loss", "val top1", "val top5", "lr", "images/s",
                "time");
 
+  int skipped_before = 0;
   for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
     Json line = identity;
     line["epoch"] = epoch;
@@ -120,7 +152,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["input_stall_ms"] = highest(session.all_gather(training.stall_seconds() * 1e3));
       line["skipped_steps"] =
           static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
-      shown += fmt::format(" {:>10.4f} {:>9.2f}%", total.loss_sum / samples,
+      shown += fmt::format(" {} {:>9.2f}%", text_of_loss(total.loss_sum / samples),
                            100.0 * static_cast<double>(total.top1) / samples);
     } else {
       shown += fmt::format(" {:>10} {:>10}", "", "");
@@ -133,7 +165,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["val_top5"] = static_cast<double>(total.top5) / samples;
       line["validated_images"] = total.samples;
       line["validating_rank"] = engine.first_computing();
-      shown += fmt::format(" {:>10.4f} {:>9.2f}% {:>8.2f}%", total.loss_sum / samples,
+      shown += fmt::format(" {} {:>9.2f}% {:>8.2f}%", text_of_loss(total.loss_sum / samples),
                            100.0 * static_cast<double>(total.top1) / samples,
                            100.0 * static_cast<double>(total.top5) / samples);
     } else {
@@ -145,12 +177,8 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
     if (session.is_root()) fmt::print("{}\n", shown);
     std::fflush(stdout);
     record.write("epoch", line);
-    if ((epoch > 0 && !std::isfinite(line["train_loss"].get<double>())) ||
-        (validation != nullptr && !std::isfinite(line["val_loss"].get<double>())))
-      throw FailError(
-          fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
-                      "another --precision",
-                      epoch));
+    check_epoch(line, engine.settings().weights_file);
+    if (epoch > 0) skipped_before = check_skipped(line, skipped_before, updates);
   }
 }
 

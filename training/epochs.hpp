@@ -17,7 +17,7 @@ struct EpochSettings {
 
 /// Trains and validates; prints one line an epoch and writes one "epoch" record, with `identity`'s
 /// fields. `validation` may be null. With 0 epochs it only validates. Throws FailError when the
-/// loss is not finite.
+/// loss is not finite, or every step of an epoch was skipped.
 void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
                   BatchSource* validation, const EpochSettings& settings, const Json& identity,
                   const MpiSession& session, Record& record);

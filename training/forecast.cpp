@@ -169,7 +169,7 @@ class Forecast {
 
   std::string advice() const {
     const auto peaks = base_.steps.front().at("peak_memory_bytes").get<std::vector<double>>();
-    const int sharing = job_.backend.kind == BackendKind::cpu ? job_.session.local_size() : 1;
+    const int sharing = ranks_on_device(job_.backend, job_.session);
     const double room = static_cast<double>(job_.backend.device->memory().total_bytes) / sharing /
                         *std::max_element(peaks.begin(), peaks.end());
     const auto largest = static_cast<int>(batch_of(base_) * std::min(room, 1e3));

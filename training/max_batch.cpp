@@ -26,8 +26,8 @@ int find_largest(const TrainOptions& options, Backend& backend, const MpiSession
   small.batch_size = std::min(8, bound);
   const int classes = TrainingData(options).classes();
   const Engine engine(engine_settings(small, backend, classes), backend);
-  const int ranks_on_device = gpu ? 1 : session.local_size();
-  const int largest = engine.largest_batch(ranks_on_device, bound, gpu ? 1 : kShareOfHost);
+  const int sharing = ranks_on_device(backend, session);
+  const int largest = engine.largest_batch(sharing, bound, gpu ? 1 : kShareOfHost);
   if (largest == 0)
     throw UsageError(
         fmt::format("--max-batch: not even one image fits into {} of free memory",
@@ -35,8 +35,8 @@ int find_largest(const TrainOptions& options, Backend& backend, const MpiSession
   std::string text = fmt::format("largest batch by the plan: {} a rank", largest);
   if (largest == bound) text += ", the limit: no larger one was tried (--max-batch-limit)";
   if (!gpu)
-    text += fmt::format("; {} rank{} of this host may take {:.0f} % of its free memory",
-                        ranks_on_device, ranks_on_device == 1 ? "" : "s", 100 * kShareOfHost);
+    text += fmt::format("; {} rank{} of this host may take {:.0f} % of its free memory", sharing,
+                        sharing == 1 ? "" : "s", 100 * kShareOfHost);
   say(session, text);
   return largest;
 }

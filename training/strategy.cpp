@@ -24,7 +24,9 @@ DataType exchanged_type(const StrategyOptions& options, DataType computed) {
   throw InternalError("--grad-dtype " + options.grad_dtype);
 }
 
-void Strategy::serve(const Update&) { throw InternalError("every rank of this strategy computes"); }
+void Strategy::serve(const Updates&) {
+  throw InternalError("every rank of this strategy computes");
+}
 
 Range Strategy::own(Range range) const {
   return shard_of(range, context_.world.rank(), context_.world.size());

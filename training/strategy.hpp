@@ -83,6 +83,8 @@ class Strategy {
   /// The ranges that this rank updates, step after step: everything, or each element on one rank.
   virtual std::vector<Range> owned() const { return {context_.all()}; }
 
+  /// Before the first forward pass of an update.
+  virtual void begin_update() {}
   /// The compute stream must have the block's weights, and room for its gradients.
   virtual void before_forward(int /*block*/) {}
   virtual void before_backward(int /*block*/) {}
@@ -103,9 +105,13 @@ class Strategy {
   /// The same outside a step: the owners' weights were set from elsewhere.
   virtual void distribute() { publish(); }
 
-  /// A step of a rank that does not compute: takes the gradients and has them applied.
-  using Update = std::function<void(const Share& share)>;
-  virtual void serve(const Update& update);
+  /// What a rank that does not compute does with gradients.
+  struct Updates {
+    std::function<void(const Share& share)> apply;  // a part of an update
+    std::function<void()> complete;                 // all parts were applied: counts the update
+  };
+  /// A step of such a rank: takes the gradients and has them applied.
+  virtual void serve(const Updates& updates);
 
   /// Of a server whose workers do not wait for one another: how many gradients were that many
   /// updates older than the weights they were applied to, by updates.

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "common/identity.hpp"
 #include "common/nvml.hpp"
@@ -69,24 +71,167 @@ void add_staleness(Json& record, const Engine& engine) {
 /// all wait for the last: its device has work meanwhile.
 constexpr int kLead = 4;
 
+struct WarmUp {
+  long steps = 0;
+  double seconds = 0;  // of all but the first
+  double loss_first = 0;
+};
+
+struct Timed {
+  std::vector<double> step_ms;
+  double stall_s = 0;
+  long graph_steps = 0;
+  StepScalars before;  // the first timed step
+  GpuWindow window;    // of these steps and the lead before them
+  double sent_bytes = 0;
+};
+
+/// The steps of a throughput run.
+class Steps {
+ public:
+  Steps(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
+        const MpiSession& session)
+      : engine_(engine),
+        batches_(batches),
+        settings_(settings),
+        session_(session),
+        scalars_(engine.device(), sizeof(StepScalars)),
+        progress_("throughput", settings.iterations, "steps", session.is_root()) {
+    for (int i = 0; i <= settings.iterations; ++i) marks_.push_back(engine.device().make_event());
+  }
+
+  /// All but the lead(). The host waits for the device when the least number of steps is over; then
+  /// ranks agree on how many more fill the time.
+  WarmUp warm_up() {
+    step();
+    WarmUp warm_up{.loss_first = mean_loss(engine_, session_)};
+    const auto start = std::chrono::steady_clock::now();
+    auto more = static_cast<double>(settings_.warmup - 1 - lead());
+    do {
+      for (double i = 0; i < more; ++i) {
+        step();
+        progress_.update(0, "warm-up");
+      }
+      engine_.finish();
+      warm_up.seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      more = highest(
+          session_.all_gather(steps_to_fill(settings_.warmup_seconds, warm_up.seconds, done_ - 1)));
+    } while (more > 0);
+    warm_up.steps = done_ + lead();
+    return warm_up;
+  }
+
+  /// The lead and the timed steps.
+  Timed time(const std::shared_ptr<Nvml>& nvml, const std::string& uuid) {
+    const double sent_before = engine_.world().traffic().sent_bytes;
+    engine_.finish();
+    GpuSampler sampler(nvml, uuid);
+    session_.barrier();  // so that all begin together
+    for (int i = 0; i < lead(); ++i) step();
+    const double stall_before_s = batches_.stall_seconds();
+    const long graphs_before = engine_.graph_steps();
+    engine_.copy_scalars(scalars_);
+    marks_[0]->record(engine_.stream());
+    for (std::size_t i = 1; i < marks_.size(); ++i) {
+      step();
+      marks_[i]->record(engine_.stream());
+      progress_.update(static_cast<long>(i));
+    }
+    engine_.finish();
+    Timed timed;
+    timed.window = sampler.finish();
+    for (std::size_t i = 1; i < marks_.size(); ++i)
+      timed.step_ms.push_back(marks_[i]->milliseconds_since(*marks_[i - 1]));
+    timed.stall_s = batches_.stall_seconds() - stall_before_s;
+    timed.graph_steps = engine_.graph_steps() - graphs_before;
+    timed.before =
+        download<StepScalars>(engine_.device(), engine_.stream(), scalars_.data(), 1).front();
+    timed.sent_bytes = engine_.world().traffic().sent_bytes - sent_before;
+    return timed;
+  }
+
+  int lead() const { return std::min(kLead, settings_.warmup - 1); }
+
+ private:
+  void step() {
+    engine_.step([&](int) { batches_.load_next(engine_.network()); }, settings_.learning_rate);
+    ++done_;
+  }
+
+  Engine& engine_;
+  EndlessBatches batches_;
+  const ThroughputSettings settings_;
+  const MpiSession& session_;
+  Buffer scalars_;  // before the first timed step
+  Progress progress_;
+  std::vector<std::unique_ptr<Event>> marks_;
+  long done_ = 0;
+};
+
+/// Throughput of all ranks that compute, each by its own mean step, and its 95 % interval.
+void add_rate(Json& record, Engine& engine, const std::vector<double>& step_ms,
+              double images_a_rank, const MpiSession& session) {
+  const auto rate_by = [&](double mean_ms) {
+    return engine.computes() ? images_a_rank / mean_ms * 1e3 : 0;
+  };
+  const double rate = sum(session.all_gather(rate_by(summarize(step_ms).mean)));
+  record["images_per_s"] = rate;
+  record["images_per_s_per_rank"] = rate / engine.ranks_computing();
+  record["images_per_s_interval"] = "block_bootstrap_mean";
+  record["images_per_s_low"] = record["images_per_s_high"] = nullptr;
+  std::vector<double> resampled = block_bootstrap_means(step_ms);
+  if (resampled.empty()) return;
+  for (double& value : resampled) value = rate_by(value);
+  const View total{std::span<double>(resampled)};
+  engine.host().all_reduce(total, total, Reduction::sum, engine.stream());
+  const Interval interval = block_bootstrap_interval(std::move(resampled), step_ms.size());
+  record["images_per_s_low"] = interval.low;
+  record["images_per_s_high"] = interval.high;
+}
+
+void add_memory(Json& record, const Engine& engine, const Nvml* nvml, const std::string& uuid,
+                const MpiSession& session) {
+  const bool gpu = engine.device().kind() == BackendKind::gpu;
+  const double known = nvml != nullptr ? nvml->process_memory_bytes(uuid) : kUnknown;
+  record["peak_memory_bytes"] =
+      session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
+  record["process_memory_bytes"] = session.all_gather(gpu ? known : peak_resident_bytes());
+}
+
+/// What the scalars tell of the steps; `before` are those before the first timed step.
+void add_skipped(Json& record, const StepScalars& before, const StepScalars& now,
+                 const MpiSession& session) {
+  record["skipped_steps"] = static_cast<int>(highest(session.all_gather(now.skipped)));
+  record["skipped_timed_steps"] =
+      static_cast<int>(highest(session.all_gather(now.skipped - before.skipped)));
+}
+
 }  // namespace
 
+Json fields_of(const Identity& identity) {
+  Json fields{{"backend", identity.backend},
+              {"model", identity.model},
+              {"image_size", identity.image_size},
+              {"classes", identity.classes},
+              {"precision", identity.precision}};
+  if (identity.batch_size) fields["batch_size"] = *identity.batch_size;
+  fields.update({{"accumulate", identity.accumulate},
+                 {"world_size", identity.world_size},
+                 {"strategy", identity.strategy.strategy},
+                 {"optimizer", identity.optimizer},
+                 {"data", identity.data}});
+  if (find_volume(identity.strategy.strategy).buckets)
+    fields["bucket_cap_mb"] = identity.strategy.bucket_cap_mb;
+  if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
+  return fields;
+}
+
 Json identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
-  Json identity{{"backend", name_of(backend.kind)},
-                {"model", s.network.architecture.name},
-                {"image_size", s.network.image_size},
-                {"classes", s.network.classes},
-                {"precision", name_of(s.network.precision)},
-                {"batch_size", s.network.batch_size},
-                {"accumulate", s.accumulate},
-                {"world_size", backend.world->size()},
-                {"strategy", s.strategy.strategy},
-                {"optimizer", s.optimizer.optimizer},
-                {"data", data}};
-  if (find_volume(s.strategy.strategy).buckets)
-    identity["bucket_cap_mb"] = s.strategy.bucket_cap_mb;
-  if (backend.throttle_gbs > 0) identity["throttle_gbs"] = backend.throttle_gbs;
-  return identity;
+  return fields_of({name_of(backend.kind), s.network.architecture.name, s.network.image_size,
+                    s.network.classes, name_of(s.network.precision), s.network.batch_size,
+                    s.accumulate, backend.world->size(), s.strategy, s.optimizer.optimizer, data,
+                    backend.throttle_gbs});
 }
 
 bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
@@ -96,92 +241,55 @@ bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<doub
   return counted.size() > 1;
 }
 
+double steps_to_fill(double seconds, double elapsed_s, long steps) {
+  if (elapsed_s >= seconds) return 0;
+  return steps == 0 ? 1 : std::ceil((seconds - elapsed_s) * static_cast<double>(steps) / elapsed_s);
+}
+
 Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
                         const MpiSession& session) {
   engine.device().restart_peak();  // what came before may have needed more
-  EndlessBatches endless(batches);
-  const Engine::LoadBatch load = [&](int) { endless.load_next(engine.network()); };
-  const long steps = settings.warmup + settings.iterations;
-  Progress progress("throughput", steps, "steps", session.is_root());
-
-  engine.step(load, settings.learning_rate);
-  const double loss_first = mean_loss(engine, session);
-  const int lead = std::min(kLead, settings.warmup - 1);
-  for (int i = 1; i < settings.warmup - lead; ++i) {
-    engine.step(load, settings.learning_rate);
-    progress.update(i + 1, "warm-up");
-  }
-  std::vector<std::unique_ptr<Event>> marks;
-  for (int i = 0; i <= settings.iterations; ++i) marks.push_back(engine.device().make_event());
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
   const std::string uuid = engine.device().identity().uuid;
-  const double sent_before = engine.world().traffic().sent_bytes;
-  engine.finish();
-  GpuSampler sampler(nvml, uuid);
-  session.barrier();  // so that all begin together
-  for (int i = 0; i < lead; ++i) engine.step(load, settings.learning_rate);
-  const double stall_before_s = endless.stall_seconds();
-  const long graphs_before = engine.graph_steps();
-  marks[0]->record(engine.stream());
-  for (int i = 0; i < settings.iterations; ++i) {
-    engine.step(load, settings.learning_rate);
-    marks[static_cast<std::size_t>(i) + 1]->record(engine.stream());
-    progress.update(settings.warmup + i + 1);
-  }
-  engine.finish();
-  const GpuWindow window = sampler.finish();
+  Steps steps(engine, batches, settings, session);
+  const WarmUp warm_up = steps.warm_up();
+  const Timed timed = steps.time(nvml, uuid);
 
-  std::vector<double> step_ms;
-  for (std::size_t i = 1; i < marks.size(); ++i)
-    step_ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
-  const double elapsed_s = marks.back()->milliseconds_since(*marks.front()) / 1e3;
   const EngineSettings& s = engine.settings();
   const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
-  const auto rate_of_ranks = [&](double step_s) {
-    return sum(session.all_gather(engine.computes() ? images_a_rank / step_s : 0));
-  };
-  const double rate = rate_of_ranks(elapsed_s / settings.iterations);
-  const Summary spread = summarize(step_ms);
-  const Interval mine = bootstrap_median(step_ms);
+  const Summary spread = summarize(timed.step_ms);
   const auto teller = static_cast<std::size_t>(engine.first_computing());
-  const int ranks = engine.ranks_computing();
-  const double images_a_step = images_a_rank * ranks;
   const FlopCount flop =
       flop_per_image(engine.network().layers(), s.network.image_size, s.network.classes);
 
   Json record;
-  record["ranks_computing"] = ranks;
-  record["images_per_s"] = rate;
-  record["images_per_s_per_rank"] = rate / ranks;
-  record["images_per_s_low"] = rate_of_ranks(mine.high / 1e3);
-  record["images_per_s_high"] = rate_of_ranks(mine.low / 1e3);
+  record["ranks_computing"] = engine.ranks_computing();
+  add_rate(record, engine, timed.step_ms, images_a_rank, session);
   record["iterations"] = settings.iterations;
+  record["warmup_steps"] = warm_up.steps;
+  record["warmup_s"] = highest(session.all_gather(warm_up.seconds));
   record["step_ms_p50"] = highest(session.all_gather(spread.median));
   record["step_ms_p95"] = highest(session.all_gather(spread.p95));
   record["step_ms_cv"] = session.all_gather(spread.cv)[teller];
-  record["tflops_per_rank"] = rate / ranks * flop.training / 1e12;
-  record["input_stall_ms"] =
-      highest(session.all_gather((endless.stall_seconds() - stall_before_s) * 1e3));
-  record["peak_memory_bytes"] =
-      session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
-  record["process_memory_bytes"] = session.all_gather(
-      gpu ? (nvml ? nvml->process_memory_bytes(uuid) : kUnknown) : peak_resident_bytes());
+  record["tflops_per_rank"] = record["images_per_s_per_rank"].get<double>() * flop.training / 1e12;
+  record["input_stall_ms"] = highest(session.all_gather(timed.stall_s * 1e3));
+  add_memory(record, engine, nvml.get(), uuid, session);
   if (const Fused fused = engine.network().fused(); fused.norms > 0) {
     record["fused_norms"] = session.all_gather(fused.statistics)[teller];
     record["fused_gradients"] = session.all_gather(fused.gradients)[teller];
   }
-  record["graph"] = engine.graph_steps() - graphs_before == settings.iterations;
+  record["graph"] = timed.graph_steps == settings.iterations;
   record["grad_dtype"] = name_of(engine.exchanged_type());
-  record["loss_first"] = loss_first;
+  record["loss_first"] = warm_up.loss_first;
   record["loss_last"] = mean_loss(engine, session);
-  record["skipped_steps"] =
-      static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
-  const double sampled = settings.iterations + lead;
-  add_exchange(record, engine, (engine.world().traffic().sent_bytes - sent_before) / sampled,
-               window.nvlink.sent / sampled, session);
+  add_skipped(record, timed.before, engine.read_scalars(), session);
+  const double sampled = settings.iterations + steps.lead();
+  add_exchange(record, engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled,
+               session);
   add_staleness(record, engine);
-  if (gpu) add_health(record, window, sampled * images_a_step, session);
+  if (gpu)
+    add_health(record, timed.window, sampled * images_a_rank * engine.ranks_computing(), session);
   return record;
 }
 
@@ -190,72 +298,6 @@ double mean_loss(Engine& engine, const MpiSession& session) {
   const Metrics step = engine.network().read_metrics().step;
   const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
   return sum(session.all_gather(mine)) / engine.ranks_computing();
-}
-
-void check_loss(const Json& step) {
-  if (!std::isfinite(step.at("loss_last").get<double>()))
-    throw FailError(
-        fmt::format("the loss is not finite any more (it began at {:.4g}): a lower "
-                    "--learning-rate, or another --precision",
-                    step.at("loss_first").get<double>()));
-}
-
-std::string summary_of_step(const Json& step) {
-  const auto number = [&](const char* key) { return step.at(key).get<double>(); };
-  const auto memory = step.at("peak_memory_bytes").get<std::vector<double>>();
-  const bool alike = std::all_of(memory.begin(), memory.end(), [&](double bytes) {
-    return bytes < 1.01 * memory.front() && bytes > 0.99 * memory.front();
-  });
-  std::string exchange;
-  for (const auto& [key, what] :
-       {std::pair{"comm_ms", "a step"}, std::pair{"push_ms", "to push gradients"},
-        std::pair{"pull_ms", "to pull weights"}})
-    if (step.contains(key))
-      exchange +=
-          fmt::format("{}{:.2f} ms {}", exchange.empty() ? "exchange  " : ", ", number(key), what);
-  if (!exchange.empty()) exchange += ", waiting for other ranks included\n";
-  if (step.contains("staleness_updates")) {
-    const auto behind = step.at("staleness_updates").get<std::vector<long>>();
-    const long all = std::accumulate(behind.begin(), behind.end(), 0L);
-    exchange += fmt::format(
-        "staleness {:.0f} % of the gradients were not stale, the oldest was {} updates behind\n",
-        100.0 * static_cast<double>(behind.front()) / static_cast<double>(all), behind.size() - 1);
-  }
-  std::string text = fmt::format(
-      "images/s  {:.1f} total, {:.1f} per rank; by the median step {:.1f} - {:.1f} (95 % "
-      "interval)\n"
-      "step      {:.2f} ms median, {:.2f} ms p95, CV {:.1f} %\n"
-      "{}"
-      "loss      {:.4f} first, {:.4f} last\n"
-      "memory    {} planned and allocated {}",
-      number("images_per_s"), number("images_per_s_per_rank"), number("images_per_s_low"),
-      number("images_per_s_high"), number("step_ms_p50"), number("step_ms_p95"),
-      100 * number("step_ms_cv"), exchange, number("loss_first"), number("loss_last"),
-      readable_bytes(memory.front()),
-      alike ? "a rank"
-            : fmt::format("on rank 0, {} on the others",
-                          readable_bytes(*std::max_element(memory.begin() + 1, memory.end()))));
-  if (step.at("process_memory_bytes").at(0).is_number() &&
-      std::isfinite(step.at("process_memory_bytes").at(0).get<double>()))
-    text += fmt::format(", {} in the process",
-                        readable_bytes(step.at("process_memory_bytes").at(0).get<double>()));
-  if (step.at("skipped_steps").get<int>() > 0)
-    text += fmt::format("\nskipped   {} steps whose float16 gradients overflowed",
-                        step.at("skipped_steps").get<int>());
-  if (step.contains("power_w") && std::isfinite(step["power_w"][0].get<double>())) {
-    text += fmt::format("\nGPU       {:.0f} W, {:.0f} MHz, {:.0f} C (rank 0)",
-                        step["power_w"][0].get<double>(), step["sm_clock_mhz"][0].get<double>(),
-                        step["temperature_c"][0].get<double>());
-    if (std::isfinite(number("joules_per_image")))
-      text += fmt::format(", {:.3f} J/image", number("joules_per_image"));
-    for (const Json& reasons : step["throttle_reasons"])
-      if (reasons != "") {
-        text += reasons.is_null() ? ", throttle reasons unknown"
-                                  : ", held back by " + reasons.get<std::string>();
-        break;
-      }
-  }
-  return text + "\n";
 }
 
 }  // namespace shakedown

@@ -10,6 +10,7 @@
 #include "training/profile.hpp"
 #include "training/throughput.hpp"
 #include "training/trace_file.hpp"
+#include "training/weights_check.hpp"
 
 namespace shakedown {
 namespace {
@@ -25,6 +26,11 @@ void write_if_asked(const TrainOptions& options, const Trace& trace, const MpiSe
 
 }  // namespace
 
+ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
+  return {options.iterations, options.warmup, warmup_seconds_of(options, kind),
+          options.optimizer.learning_rate};
+}
+
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
                         const Json& identity, const MpiSession& session, Record& record) {
   const double learning_rate = options.optimizer.learning_rate;
@@ -36,8 +42,9 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
     if (certificate.at("pass") == false) result = ExitCode::fail;
   }
   Json step = measure_throughput(engine, batches,
-                                 {options.iterations, options.warmup, learning_rate}, session);
-  const bool sound = std::isfinite(step.at("loss_last").get<double>());
+                                 throughput_settings(options, engine.device().kind()), session);
+  const bool sound =
+      std::isfinite(step.at("loss_last").get<double>()) && unsound_weights(engine, session).empty();
   const auto trained = sound ? state_to_save(options, engine) : std::vector<Tensor>();
   const Trace trace =  // which trains on
       trace_steps(engine, batches, steps_to_trace(options.iterations), learning_rate, session);
@@ -54,7 +61,7 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
   if (sound) save_if_asked(options, trained, session);
   write_if_asked(options, trace, session);
-  check_loss(step);
+  check_trained(step);
   return result;
 }
 

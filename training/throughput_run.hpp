@@ -5,14 +5,19 @@
 #include "common/record.hpp"
 #include "training/batches.hpp"
 #include "training/engine.hpp"
+#include "training/throughput.hpp"
 #include "training/train_options.hpp"
 
 namespace shakedown {
 
 class MpiSession;
 
+/// bin/compare's too.
+ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
+
 /// Writes the records, and weights and trace if they are asked for, and tells people. Returns
-/// `fail` where the certificate failed; throws FailError when the loss is not finite any more.
+/// `fail` where the certificate failed; throws FailError when the loss is not finite any more, or
+/// nothing was trained. Weights that are not finite are not saved.
 /// Every rank calls it.
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
                         const Json& identity, const MpiSession& session, Record& record);

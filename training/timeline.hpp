@@ -19,7 +19,7 @@ const char* name_of(Part part);
 // Times are ms since a trace began.
 
 /// A piece of a step on the compute stream. A step's pieces follow one another without a gap.
-struct Segment {
+struct StepSegment {
   Part part = Part::input;
   int block = -1;  // of forward and backward
   double begin_ms = 0;
@@ -42,7 +42,7 @@ struct Exchanged {
 struct TracedStep {
   double begin_ms = 0;
   double end_ms = 0;
-  std::vector<Segment> segments;
+  std::vector<StepSegment> segments;
   std::vector<Exchanged> exchanges;  // in the order of their launch
   double ms() const { return end_ms - begin_ms; }
 };

@@ -68,7 +68,7 @@ class Process {
   double zero_ms_;
 };
 
-std::string name_of_segment(const Segment& segment, const std::vector<std::string>& blocks) {
+std::string name_of_segment(const StepSegment& segment, const std::vector<std::string>& blocks) {
   if (segment.block < 0) return name_of(segment.part);
   return fmt::format("{} {}", name_of(segment.part),
                      blocks.at(static_cast<std::size_t>(segment.block)));
@@ -79,7 +79,7 @@ void add_steps(const Process& process, const RankTrace& rank,
   for (std::size_t s = 0; s < rank.steps.size(); ++s) {
     const TracedStep& step = rank.steps[s];
     process.slice(compute, fmt::format("step {}", s + 1), "step", step.begin_ms, step.end_ms);
-    for (const Segment& segment : step.segments)
+    for (const StepSegment& segment : step.segments)
       process.slice(compute, name_of_segment(segment, blocks), name_of(segment.part),
                     segment.begin_ms, segment.end_ms);
     for (std::size_t i = 0; i < step.exchanges.size(); ++i) {

@@ -9,7 +9,7 @@
 namespace shakedown {
 
 // How a trace travels between ranks.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Segment, part, block, begin_ms, end_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSegment, part, block, begin_ms, end_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exchanged, what, bytes, ready_ms, launch_ms, begin_ms, end_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TracedStep, begin_ms, end_ms, segments, exchanges)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTrace, computes, steps)
@@ -20,7 +20,7 @@ void shift(std::vector<TracedStep>& steps, double ms) {
   for (TracedStep& step : steps) {
     step.begin_ms += ms;
     step.end_ms += ms;
-    for (Segment& segment : step.segments) {
+    for (StepSegment& segment : step.segments) {
       segment.begin_ms += ms;
       segment.end_ms += ms;
     }

@@ -3,7 +3,6 @@
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
-#include "training/certificate.hpp"
 #include "training/describe.hpp"
 #include "training/epochs.hpp"
 #include "training/layers_run.hpp"
@@ -12,6 +11,7 @@
 #include "training/throughput_run.hpp"
 #include "training/train_options.hpp"
 #include "training/training_data.hpp"
+#include "training/weights_check.hpp"
 
 namespace shakedown {
 namespace {
@@ -20,14 +20,15 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
   TrainingData data(options);
   data.check_ranks_agree(session);
   Engine engine(engine_settings(options, backend, data.classes()), backend);
-  say(session, headline(engine, backend, data.summary()));
+  say(session, headline(engine, backend, session.hosts(), data.summary()));
   if (options.describe) {
     say(session, describe(engine));
     return ExitCode::pass;
   }
   for (const Output& output : {Output{"--save", options.save}, {"--trace", options.trace}})
     if (!output.path.empty() && session.is_root()) check_writable(output);
-  engine.allocate(backend.kind == BackendKind::cpu ? session.local_size() : 1);
+  engine.allocate(ranks_on_device(backend, session));
+  check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");
   say(session, text_of_start(engine));
   data.open(engine.settings().network, backend, engine.stream());
@@ -41,10 +42,12 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
                  session, record);
+    check_weights(engine, session, "after the last epoch");
     save_if_asked(options, state_to_save(options, engine), session);
   } else {
     result = run_throughput(engine, data.training(), options, identity, session, record);
   }
+  check_weights(engine, session, "at the end");
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   return result;
 }

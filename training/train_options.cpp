@@ -11,12 +11,22 @@ namespace {
 
 constexpr int kMostPixels = 8192;  // a side; shapes count in int
 
+/// A power limit's controller overshoots in the first second and then holds clocks down for as long
+/// (measured on an H200: results/fast-step.md).
+constexpr double kGpuWarmupSeconds = 2;
+
 }  // namespace
 
 void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Run");
   options.add("--iterations", values.iterations, "timed steps of the throughput run").at_least(1);
-  options.add("--warmup", values.warmup, "steps before the timed ones").at_least(1);
+  options.add("--warmup", values.warmup, "steps before the timed ones, at least").at_least(1);
+  options
+      .add("--warmup-seconds", values.warmup_seconds,
+           "seconds of steps before the timed ones, at least: a GPU's power limit settles under "
+           "load only")
+      .at_least(0)
+      .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
   options.add("--batch-size", values.batch_size, "images a rank and step").at_least(1);
   options
       .add("--global-batch", values.global_batch,
@@ -147,6 +157,11 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
     settings.batches_held +=
         backend.world->rank() == 0 ? ranks : 0;  // every rank's pass through it
   return settings;
+}
+
+double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {
+  if (options.warmup_seconds >= 0) return options.warmup_seconds;
+  return kind == BackendKind::gpu ? kGpuWarmupSeconds : 0;
 }
 
 Augmentation augmentation_of(const TrainOptions& options) {

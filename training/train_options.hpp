@@ -35,7 +35,8 @@ struct TrainOptions {
   std::string graph = "auto";
   int iterations = 100;
   int warmup = 20;
-  int epochs = -1;  // -1: the throughput run
+  double warmup_seconds = -1;  // -1: the backend's
+  int epochs = -1;             // -1: the throughput run
   bool certificate = true;
   int seed = 0;
   std::string save;
@@ -57,6 +58,9 @@ void check_together(const OptionSet& set, const TrainOptions& options);
 
 /// Settings that follow from the options, the backend and the classes of the data.
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);
+
+/// `warmup_seconds` with the backend's default resolved.
+double warmup_seconds_of(const TrainOptions& options, BackendKind kind);
 
 /// `augment` with auto resolved: photographs are cropped, small images shifted.
 Augmentation augmentation_of(const TrainOptions& options);

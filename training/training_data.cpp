@@ -46,15 +46,16 @@ std::unique_ptr<Loader> TrainingData::make_loader(const ImageFolder& folder,
 
 /// Of the batches of rank number `rank` of those that compute.
 std::unique_ptr<BatchSource> TrainingData::training_source(const NetworkSettings& shape,
-                                                           Device& device, Stream& stream, int rank,
-                                                           int ranks) {
+                                                           const Backend& backend, Stream& stream,
+                                                           int rank, int ranks) {
+  Device& device = *backend.device;
   if (synthetic())
     return make_synthetic_batches(device, stream, shape,
                                   derive_seed(static_cast<std::uint64_t>(options_.seed),
                                               1000 + static_cast<std::uint64_t>(rank)));
   loaders_.push_back(make_loader(training_folder_, shape, device, true, rank, ranks));
   batches_per_epoch_ = loaders_.back()->batches_per_epoch();
-  return make_loaded_batches(*loaders_.back(), device, stream, shape);
+  return make_loaded_batches(*backend.world, *loaders_.back(), device, stream, shape);
 }
 
 void TrainingData::open(const NetworkSettings& shape, const Backend& backend, Stream& stream) {
@@ -65,13 +66,13 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
   const bool computes = strategy.computes(world.rank());
   const int rank = computes ? world.rank() - (strategy.ranks.first_serves ? 1 : 0) : 0;
 
-  training_ = training_source(shape, device, stream, rank, ranks);
+  training_ = training_source(shape, backend, stream, rank, ranks);
   if (strategy.ranks.first_has_inputs) {
     std::vector<std::unique_ptr<BatchSource>> of_every_rank;
     if (world.rank() == 0) {
       of_every_rank.push_back(std::move(training_));
       for (int r = 1; r < ranks; ++r)
-        of_every_rank.push_back(training_source(shape, device, stream, r, ranks));
+        of_every_rank.push_back(training_source(shape, backend, stream, r, ranks));
     }
     training_ = make_scattered_batches(world, device, stream, shape, std::move(of_every_rank),
                                        batches_per_epoch_);
@@ -83,7 +84,7 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
     return;
   }
   loaders_.push_back(make_loader(validation_folder_, shape, device, false, rank, ranks));
-  validation_ = make_loaded_batches(*loaders_.back(), device, stream, shape);
+  validation_ = make_loaded_batches(world, *loaders_.back(), device, stream, shape);
 }
 
 void TrainingData::check_ranks_agree(const MpiSession& session) const {

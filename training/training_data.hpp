@@ -36,7 +36,7 @@ class TrainingData {
  private:
   std::unique_ptr<Loader> make_loader(const ImageFolder& folder, const NetworkSettings& shape,
                                       Device& device, bool training, int rank, int ranks) const;
-  std::unique_ptr<BatchSource> training_source(const NetworkSettings& shape, Device& device,
+  std::unique_ptr<BatchSource> training_source(const NetworkSettings& shape, const Backend& backend,
                                                Stream& stream, int rank, int ranks);
 
   TrainOptions options_;

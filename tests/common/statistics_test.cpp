@@ -45,6 +45,63 @@ TEST_CASE("the bootstrap interval holds the median and tightens with the sample"
   CHECK(bootstrap_median(few, 0.5).high - bootstrap_median(few, 0.5).low < wide.high - wide.low);
 }
 
+namespace {
+
+Interval interval_of_mean(const std::vector<double>& series) {
+  return block_bootstrap_interval(block_bootstrap_means(series), series.size());
+}
+
+/// Steps of 10 ms on average, each of which shares `correlation` with the one before it.
+std::vector<double> correlated_steps(std::size_t n, double correlation, std::uint64_t seed) {
+  Random random(seed);
+  double deviation = random.normal() / std::sqrt(1 - correlation * correlation);
+  std::vector<double> steps;
+  while (steps.size() < n) {
+    steps.push_back(10 + deviation);
+    deviation = correlation * deviation + random.normal();
+  }
+  return steps;
+}
+
+}  // namespace
+
+TEST_CASE("the block bootstrap's interval holds the true mean of correlated steps",
+          "[statistics]") {
+  constexpr int kSeeds = 300;
+  for (const auto& [n, correlation] : {std::pair{100, 0.0}, {100, 0.6}, {400, 0.8}, {30, 0.3}}) {
+    CAPTURE(n, correlation);
+    int held = 0;
+    for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+      const Interval interval =
+          interval_of_mean(correlated_steps(static_cast<std::size_t>(n), correlation, seed));
+      held += interval.low <= 10 && interval.high >= 10;
+    }
+    CHECK(held >= 0.88 * kSeeds);
+    CHECK(held <= 0.99 * kSeeds);
+  }
+}
+
+TEST_CASE("stalls that the median does not see move the interval of the mean", "[statistics]") {
+  std::vector<double> steps = correlated_steps(300, 0.5, 1);
+  const Interval before = interval_of_mean(steps);
+  const double median = median_of(steps);
+  for (std::size_t i = 0; i < steps.size(); i += 3) steps[i] += 5;
+  const Interval after = interval_of_mean(steps);
+  CHECK(median_of(steps) < median + 1);
+  CHECK(after.low > before.high + 0.5);
+}
+
+TEST_CASE("the block bootstrap is repeatable, and tells nothing of too few steps", "[statistics]") {
+  const std::vector<double> steps = correlated_steps(100, 0.5, 2);
+  CHECK(block_bootstrap_means(steps) == block_bootstrap_means(steps));
+  CHECK(block_bootstrap_means(correlated_steps(24, 0, 1)).empty());
+  CHECK(!block_bootstrap_means(correlated_steps(25, 0, 1)).empty());
+  CHECK(block_bootstrap_means({}).empty());
+  const std::vector<double> alike(50, 2.5);
+  CHECK(interval_of_mean(alike).low == Approx(2.5));
+  CHECK(interval_of_mean(alike).high == Approx(2.5));
+}
+
 TEST_CASE("random numbers are splitmix64's", "[statistics]") {
   // tests/golden/make_golden.py's first uniform numbers of seed 1000
   Random random(1000);

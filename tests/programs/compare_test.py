@@ -18,7 +18,7 @@ COMPARE = BIN / "compare"
 TERMS = ("compute_ms", "exposed_comm_ms", "interference_ms", "input_stall_ms", "optimizer_ms")
 OVERLAPS = ("ddp", "zero1", "zero2", "fsdp")
 SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 4,
-         "--iterations", 3, "--warmup", 1]
+         "--iterations", 3, "--warmup", 1, "--warmup-seconds", 0]
 PARAMETERS = 11181642  # of resnet18 with 10 classes, as torchvision counts
 # tests/check_tree holds this list against the table of strategies.
 STRATEGIES = SCHEMA["$defs"]["configuration"]["properties"]["strategy"]["enum"]
@@ -56,7 +56,8 @@ def rows(text):
 class AllStrategies(Folder):
     def test_table_and_records_agree(self):
         result = run(COMPARE, *SMALL, "--repeats", 2, "--record", self.record, ranks=2)
-        self.expect(result, 0, "on 2 ranks", "none (single)", "an epoch: 1281167 images")
+        self.expect(result, 0, "on 2 ranks on 1 node", "none (single)", "an epoch: 1281167 images",
+                    "fastest on 2 ranks: ")
         configurations = {("none", 1)} | {(name, 2) for name in STRATEGIES}
         steps = self.lines("step")
         self.assertEqual(sorted((*key(s), s["repeat"]) for s in steps),
@@ -110,6 +111,8 @@ class AllStrategies(Folder):
     def check_table(self, text, steps):
         """Medians of what the records say, and the account of the round with the median step."""
         table = rows(text)
+        rates = [float(cells[0][0]) for cells in table.values()]
+        self.assertEqual(rates, sorted(rates, reverse=True))
         for configuration in {key(s) for s in steps}:
             mine = [s for s in steps if key(s) == configuration]
 

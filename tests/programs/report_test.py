@@ -181,6 +181,11 @@ class Sentences(Report):
     def test_what_trains_wrongly_is_not_chosen(self):
         failed = record("certificate", "ddp", reference="all-reduce", max_abs_diff=0.5,
                         tolerance=0.001, **{"pass": False})
+        diverged = record("certificate", "zero1", reference="all-reduce", max_abs_diff=None,
+                          tolerance=None, cause="all-reduce, the reference, diverged",
+                          **{"pass": False})
+        self.assertIn("Certificate FAILED: zero1: all-reduce, the reference, diverged.",
+                      self.text_of(step("zero1", 1000), diverged))
         text = self.text_of(step("ddp", 1000), step("all-reduce", 900), failed)
         self.assertIn("Certificate FAILED: ddp does not hold the weights of all-reduce after a "
                       "step, they differ by 0.5 where 0.001 is allowed", text)

@@ -4,6 +4,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "training/soundness.hpp"
 
 namespace shakedown {
 namespace {
@@ -81,6 +82,25 @@ TEST_CASE("the last place of a stored weight is no difference, a few of them are
     CAPTURE(places);
     CHECK(step.compare(false).pass == fits);
   }
+}
+
+TEST_CASE("the tensor that no network can compute with is named", "[certificate]") {
+  const Step step;
+  const ParameterTable& table = step.table;
+  std::vector<float> statistics(table.statistics_count(), 0.5F);
+  CHECK(unsound_tensor(table, step.start, statistics).empty());
+  for (float bad : {float{NAN}, float{INFINITY}}) {
+    std::vector<float> weights = step.start;
+    weights[step.middle().offset + step.middle().stored - 1] = bad;
+    CHECK(unsound_tensor(table, weights, {}) == step.middle().name);
+  }
+  const RunningStatistics& first = table.statistics().front();
+  for (float bad : {float{NAN}, -1.0F}) {
+    statistics[first.offset + first.channels] = bad;
+    CHECK(unsound_tensor(table, step.start, statistics) == first.name + ".running_var");
+  }
+  statistics[first.offset] = NAN;
+  CHECK(unsound_tensor(table, step.start, statistics) == first.name + ".running_mean");
 }
 
 }  // namespace shakedown

@@ -16,7 +16,7 @@ Result measured(const std::string& strategy, int ranks) {
 Result certified(const Json& pass) {
   Result result = measured("ddp", 2);
   result.certificate = {{"reference", "all-reduce"}, {"tensor", "fc.weight"}, {"pass", pass}};
-  if (pass.is_null()) result.certificate["waived"] = "all-reduce, the reference, diverged";
+  if (pass.is_null()) result.certificate["waived"] = "all-reduce, the reference, did not move";
   return result;
 }
 
@@ -32,7 +32,7 @@ TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
   CHECK(verdict_of(certified(true)).verdict == "PASS");
   CHECK(verdict_of(certified(false)).verdict == "FAIL");
   CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
-  // its reference diverged: that is no proof, while one rank or no exchange needs none
+  // its reference did not train: that is no proof, while one rank or no exchange needs none
   CHECK(verdict_of(certified(nullptr)).verdict == "INCONCLUSIVE");
   Result alone = certified(nullptr);
   alone.configuration.ranks = 1;
@@ -41,6 +41,10 @@ TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
   none.certificate["reference"] = "";
   CHECK(verdict_of(none).verdict == "PASS");
   CHECK(verdict_of(measured("ddp", 2)).verdict == "INCONCLUSIVE");  // --certificate off
+  Result diverged = certified(false);
+  diverged.certificate["cause"] = "all-reduce, the reference, diverged";
+  CHECK(verdict_of(diverged).verdict == "FAIL");
+  CHECK_THAT(verdict_of(diverged).cause, ContainsSubstring("diverged"));
 }
 
 TEST_CASE("what went wrong otherwise fails a certified configuration too", "[compare]") {

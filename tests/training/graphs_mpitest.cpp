@@ -127,7 +127,7 @@ void check_same(const std::vector<float>& a, const std::vector<float>& b) {
 /// Which pieces a step has, without their times.
 std::vector<std::string> pieces_of(const TracedStep& step) {
   std::vector<std::string> pieces;
-  for (const Segment& s : step.segments)
+  for (const StepSegment& s : step.segments)
     pieces.push_back(fmt::format("{} {}", name_of(s.part), s.block));
   for (const Exchanged& e : step.exchanges) pieces.push_back(fmt::format("{} {}", e.what, e.bytes));
   return pieces;
@@ -136,7 +136,7 @@ std::vector<std::string> pieces_of(const TracedStep& step) {
 void check_times(const TracedStep& step) {
   constexpr double kTick_ms = 2e-3;  // of the events
   double now = step.begin_ms;
-  for (const Segment& s : step.segments) {
+  for (const StepSegment& s : step.segments) {
     CHECK(s.begin_ms == now);
     CHECK(s.end_ms >= s.begin_ms - kTick_ms);
     now = s.end_ms;

@@ -12,6 +12,7 @@
 #include "tests/support.hpp"
 #include "training/certificate.hpp"
 #include "training/engine.hpp"
+#include "training/weights_check.hpp"
 
 namespace shakedown {
 namespace {
@@ -248,6 +249,25 @@ TEST_CASE("running statistics are rank 0's before each forward, where asked", "[
   CHECK(statistics() == (asked ? first : own));
 }
 
+TEST_CASE("running statistics are exchanged once an update of several micro-batches",
+          "[strategies]") {
+  Backend backend = test::open_backend_of(test::backends().front());
+  std::map<bool, std::uint64_t> operations;
+  for (const bool asked : {false, true}) {
+    EngineSettings settings = settings_of(Precision::fp32, "ddp");
+    settings.accumulate = 3;
+    settings.strategy.broadcast_buffers = asked;
+    Engine engine(settings, backend);
+    engine.allocate(test::session().local_size());
+    const auto before = engine.world().traffic().operations;
+    engine.step([&](int) { load(engine.network(), test::session().rank(), 0); }, 1e-3);
+    engine.evaluate();  // exchanges none either
+    engine.finish();
+    operations[asked] = engine.world().traffic().operations - before;
+  }
+  CHECK(operations[true] == operations[false] + 1);
+}
+
 TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
   if (test::session().world_size() == 1) return;  // some want two ranks
   Backend backend = test::open_backend_of(test::backends().front());
@@ -313,7 +333,7 @@ TEST_CASE("workers that do not wait push as often, and no staler than they may",
   const std::vector<float> end = engine.master_weights();
   CHECK(end != start);
   CHECK(std::all_of(end.begin(), end.end(), [](float w) { return std::isfinite(w); }));
-  CHECK(engine.read_scalars().updates == kSteps);
+  CHECK(engine.read_scalars().updates == (session.is_root() ? workers : 1) * kSteps);
   if (session.is_root()) {
     const std::vector<long> staleness = engine.strategy().staleness();
     CHECK(std::accumulate(staleness.begin(), staleness.end(), 0L) == workers * kSteps);
@@ -328,6 +348,54 @@ TEST_CASE("workers that do not wait push as often, and no staler than they may",
   const Trained synchronous = train(settings, backend, [](int) { return 0; });
   settings.strategy.strategy = "parameter-server-async";
   check_same(train(settings, backend, [](int) { return 0; }), synchronous, settings);
+}
+
+// Adam's moments, corrected for their start, are those of one gradient however often it is pushed:
+// the workers' steps, each of a share of the rate, add up to one step of a rank alone.
+TEST_CASE("each push of workers that do not wait is a step of Adam's", "[strategies]") {
+  if (test::session().world_size() < 3) return;  // with one worker it is the synchronous server
+  const Case c = GENERATE(from_range(cases()));
+  CAPTURE(name_of(c.backend), name_of(c.precision));
+  Backend backend = test::open_backend_of(c.backend);
+  EngineSettings settings = settings_of(c.precision, "none");
+  settings.optimizer.optimizer = "adam";
+  settings.optimizer.weight_decay = 0;
+  const auto shard = [](int) { return 0; };
+  const Trained alone = train(settings, backend, shard);
+  settings.strategy.strategy = "parameter-server-async";
+  settings.strategy.staleness = 0;  // every gradient of the first step is of the first weights
+  const Trained pushed = train(settings, backend, shard);
+  CHECK(relative_difference(pushed.one_step, alone.one_step, alone.start) <
+        (c.precision == Precision::fp32 ? 5e-3 : 0.1));
+}
+
+TEST_CASE("a worker whose gradients overflow runs no farther ahead than others", "[strategies]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() < 3) return;
+  for (const Case& c : cases()) {
+    if (c.precision != Precision::fp16) continue;  // others do not look for overflows
+    Backend backend = test::open_backend_of(c.backend);
+    EngineSettings settings = settings_of(c.precision, "parameter-server-async");
+    settings.strategy.staleness = 0;
+    Engine engine(settings, backend);
+    engine.allocate(session.local_size());
+    constexpr int kSteps = 6;
+    constexpr std::chrono::milliseconds kSlow{100};
+    const auto start = std::chrono::steady_clock::now();
+    for (int step = 0; step < kSteps; ++step)
+      engine.step(
+          [&](int) {
+            if (session.rank() == 1) std::this_thread::sleep_for(kSlow);
+            auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
+            if (session.rank() == 2) images[17] = INFINITY;
+            engine.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+          },
+          1e-3);
+    engine.finish();
+    if (session.rank() != 2) continue;
+    CHECK(engine.read_scalars().skipped == kSteps);
+    CHECK(std::chrono::steady_clock::now() - start > (kSteps - 2) * kSlow);
+  }
 }
 
 // In float32 too, when it is exchanged in float16.
@@ -413,6 +481,20 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
     INFO(failed.dump());
     CHECK(failed.at("pass") == false);
   }
+}
+
+TEST_CASE("a reference that diverges fails the certificate", "[strategies]") {
+  const MpiSession& session = test::session();
+  if (session.world_size() == 1) return;
+  Backend backend = test::open_backend_of(test::backends().front());
+  Engine engine(settings_of(Precision::fp32, "ddp"), backend);
+  engine.allocate(session.local_size());
+  const auto batches =
+      make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network, 1);
+  const Json certificate = certify(engine, *batches, 1e38, session);
+  CHECK(certificate.at("pass") == false);
+  CHECK_THAT(certificate.at("cause").get<std::string>(), ContainsSubstring("diverged"));
+  CHECK_NOTHROW(check_weights(engine, session, "here"));  // the engine is as at the start
 }
 
 TEST_CASE("certificates tell what a conversion does", "[strategies]") {

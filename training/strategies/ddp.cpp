@@ -14,9 +14,10 @@ class Ddp final : public Strategy {
         stream_(context, "all_reduce"),
         gradients_(context, context.options.bucket_copy) {}
 
-  /// The compute stream writes the statistics, and exchanges them itself: forward must wait.
-  void before_forward(int block) override {
-    if (!context_.options.broadcast_buffers || block != 0) return;
+  /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
+  /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
+  void begin_update() override {
+    if (!context_.options.broadcast_buffers) return;
     const View statistics = context_.weights.statistics();
     exchange("broadcast", statistics, context_.compute,
              [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });

@@ -54,15 +54,17 @@ class SendReceive final : public Server {
     pipeline([](Range) {});
     return {};
   }
-  void serve(const Update& update) override {
+  void serve(const Updates& updates) override {
     if (pieces_.size() == 1) {
       push_all();
       const Share share = star_.average(context_.all(), false);
       context_.check_and_agree(share.gradient);
-      return update(share);
+      updates.apply(share);
+    } else {
+      context_.agree_on_finite();
+      pipeline([&](Range piece) { updates.apply(star_.average(piece, false)); });
     }
-    context_.agree_on_finite();
-    pipeline([&](Range piece) { update(star_.average(piece, false)); });
+    updates.complete();
   }
 
   void publish() override {
@@ -114,7 +116,7 @@ class ReduceBroadcast final : public Server {
     context_.agree_on_finite();
     return {};
   }
-  void serve(const Update& update) override {
+  void serve(const Updates& updates) override {
     const View gradients = context_.weights.gradients();
     context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
     reduce(gradients);
@@ -125,7 +127,8 @@ class ReduceBroadcast final : public Server {
     const auto ranks = static_cast<float>(context_.world.size());
     kernels.scale(sum, gradients, ranks / (ranks - 1), context_.compute);
     context_.check_and_agree(gradients);
-    update({context_.all(), gradients});
+    updates.apply({context_.all(), gradients});
+    updates.complete();
   }
   void publish() override {
     const View weights = context_.weights.compute();

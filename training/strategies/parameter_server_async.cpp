@@ -37,11 +37,11 @@ class ParameterServerAsync final : public Strategy {
       context_.device.kernels().check_finite(gradients, context_.scalars, context_.compute);
     computed_->record(context_.compute);
     context_.world.wait(*computed_, HostWait::polite);
-    pushed_ = download<StepScalars>(context_.device, context_.compute, context_.scalars, 1)
-                  .front()
-                  .finite != 0;
-    context_.world.notify(kServer, pushed_ ? pushes : skipped);
-    if (pushed_)
+    const auto scalars =
+        download<StepScalars>(context_.device, context_.compute, context_.scalars, 1);
+    const bool finite = scalars.front().finite != 0;
+    context_.world.notify(kServer, finite ? pushes : skipped);
+    if (finite)
       exchange("push", gradients, context_.compute, [&] {
         context_.world.group([&] {
           context_.world.send(gradients, kServer, context_.compute);
@@ -52,7 +52,7 @@ class ParameterServerAsync final : public Strategy {
   }
 
   void publish() override {
-    if (serves() || !pushed_) return;
+    if (serves()) return;
     exchange("pull", context_.weights.compute(), context_.compute, [&] {
       context_.world.group([&] {
         context_.world.recv(context_.weights.compute(), kServer, context_.compute);
@@ -69,17 +69,19 @@ class ParameterServerAsync final : public Strategy {
     pulled_.assign(pulled_.size(), updates_);
   }
 
-  /// As many pushes as there are workers, whosever they are.
-  void serve(const Update& update) override {
+  /// As many notices as there are workers, whosever they are. A worker waits for its weights
+  /// after each, so that none runs ahead.
+  void serve(const Updates& updates) override {
     for (int i = 1; i < context_.world.size(); ++i) {
       const Communicator::Notice notice = context_.world.next_notice();
       const auto worker = static_cast<std::size_t>(notice.from);
       ++steps_[worker];
+      waiting_[worker] = true;
       if (notice.value == pushes) {
-        update(take(notice.from));
+        updates.apply(take(notice.from));
+        updates.complete();  // the next one is another of Adam's
         count(updates_ - pulled_[worker]);
         ++updates_;
-        waiting_[worker] = true;
       }
       answer_those_who_may_go_on();
     }
@@ -132,7 +134,6 @@ class ParameterServerAsync final : public Strategy {
   }
 
   std::unique_ptr<Event> computed_;
-  bool pushed_ = false;
   // The server's, by rank.
   std::vector<long> steps_;
   std::vector<long> pulled_;  // updates that its weights had

@@ -21,11 +21,11 @@ const std::vector<StrategyEntry>& strategies() {
 }
 
 const StrategyEntry& find_strategy(const std::string& name) {
-  std::string known;
-  for (const StrategyEntry& entry : strategies()) {
+  for (const StrategyEntry& entry : strategies())
     if (name == entry.name) return entry;
+  std::string known;
+  for (const StrategyEntry& entry : strategies())
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
-  }
   throw UsageError(fmt::format("--strategy {}: one of {}", name, known));
 }
 
@@ -56,7 +56,7 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
               "ddp: buckets are copies of the gradients, as PyTorch's without "
               "gradient_as_bucket_view, not views of them");
   options.add("--broadcast-buffers", values.broadcast_buffers,
-              "ddp: every forward starts with rank 0's running statistics of the norms, PyTorch's "
+              "ddp: every update starts with rank 0's running statistics of the norms, PyTorch's "
               "default");
   options.add("--no-overlap", values.no_overlap,
               "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");

@@ -74,6 +74,8 @@ def certificates(measured):
         kinds.setdefault(certificate.get("pass"), []).append(certificate)
     if False in kinds:
         worst = max(kinds[False], key=lambda c: number(c, "max_abs_diff") or 0)
+        if worst.get("cause"):
+            return [f"Certificate FAILED: {measured.strategy}: {worst['cause']}."]
         figures = ""
         if None not in (number(worst, "max_abs_diff"), number(worst, "tolerance")):
             figures = (f", they differ by {worst['max_abs_diff']:.3g} where "
