@@ -15,7 +15,8 @@ import unittest
 import support
 from support import BIN, alone, make_image_folder, read_record, run, run_bare
 
-SMALL = ["--model", "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 8]
+SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 8]
+RESNET18 = ["--model", "resnet18", *SMALL[2:]]
 TRAIN = BIN / "train"
 
 
@@ -82,10 +83,10 @@ class Throughput(Folder):
                         self.assertAlmostEqual(part["ts"], end, delta=1)
                         end = part["ts"] + part["dur"]
                 self.assertAlmostEqual(step["ts"] + step["dur"], end, delta=1)
-            blocks = [p["name"] for p in parts if p["cat"] in ("forward", "backward")][:20]
+            blocks = [p["name"] for p in parts if p["cat"] in ("forward", "backward")][:8]
             self.assertEqual(blocks[0], "forward stem")
-            self.assertEqual(blocks[9:11], ["forward head", "backward head"])
-            self.assertEqual(blocks[19], "backward stem")
+            self.assertEqual(blocks[3:5], ["forward head", "backward head"])
+            self.assertEqual(blocks[7], "backward stem")
             exchanges = [e for e in mine if e["cat"] == "exchange" and e["tid"] == 2]
             self.assertEqual([e["name"] for e in exchanges], ["push 0", "pull 1"] * 2)
         # one clock: both ranks push at the same time
@@ -110,7 +111,7 @@ class Throughput(Folder):
                              support.GPUS > 0 and bool(why))
 
     def test_global_batch_is_divided(self):
-        arguments = ["--model", "resnet18", "--image-size", 32, "--global-batch", 12,
+        arguments = ["--model", "tiny", "--image-size", 32, "--global-batch", 12,
                      "--iterations", 1, "--warmup", 1, "--certificate", "off"]
         self.expect(run(TRAIN, *arguments, ranks=2), 0, "batch 6 a rank, 12 globally")
         arguments[5] = 13
@@ -128,7 +129,7 @@ class Throughput(Folder):
         self.assertEqual(lines[-1]["exit_code"], 1)
 
     def test_one_value_a_channel_is_refused(self):
-        result = run_bare(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 1)
+        result = run_bare(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 1)
         self.expect(result, 2, "--batch-size 1", "batch normalisation")
 
 
@@ -137,7 +138,7 @@ class Layers(Folder):
 
     def measure(self, *arguments, ranks=1):
         record = self.folder / "r.jsonl"
-        result = run(TRAIN, *SMALL, "--iterations", 5, "--warmup", 2, *arguments, "--record",
+        result = run(TRAIN, *RESNET18, "--iterations", 5, "--warmup", 2, *arguments, "--record",
                      record, ranks=ranks)
         self.expect(result, 0, "roofs", "TFLOP/s", "GB/s")
         return result.stdout, read_record(record)
@@ -208,7 +209,7 @@ class Layers(Folder):
 
 
 class MaxBatch(Folder):
-    SHAPE = ["--model", "resnet18", "--image-size", 32, "--classes", 10]
+    SHAPE = ["--model", "tiny", "--image-size", 32, "--classes", 10]
 
     def test_the_largest_batch_is_measured_and_recorded(self):
         record = self.folder / "r.jsonl"
@@ -257,7 +258,7 @@ class Epochs(Folder):
         make_image_folder(self.folder / "val", 11)
 
     def train(self, *arguments, ranks=1):
-        return run(TRAIN, "--model", "resnet18", "--image-size", 32, "--batch-size", 8,
+        return run(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 8,
                    "--lr", 0.02, "--train-dir", self.folder / "train", "--val-dir",
                    self.folder / "val", *arguments, ranks=ranks)
 
