@@ -39,9 +39,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add("--image-size", values.image_size, "pixels a side")
       .at_least(32)
       .at_most(8192);  // shapes count in int
-  options.add("--classes", values.classes, "of synthetic data; a data folder has its own")
-      .at_least(1)
-      .not_with({"--train-dir", "--val-dir"}, "is of synthetic data");
+  options.add("--classes", values.classes, "with a data folder: the number of its folders")
+      .at_least(1);
   options
       .add("--precision", values.precision,
            "of activations, weights and gradients in the network; --amp, --use-amp: fp16")

@@ -12,14 +12,16 @@
 #include "training/comparison_table.hpp"
 #include "training/throughput.hpp"
 #include "training/trace_file.hpp"
+#include "training/training_data.hpp"
 
 namespace shakedown {
 namespace {
 
 /// One configuration, ready to run; all its memory is freed with it.
 struct Trial {
-  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend)
-      : engine(settings, backend), data(options) {}
+  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend,
+        const Dataset& dataset)
+      : engine(settings, backend), data(options, dataset) {}
   Engine engine;
   TrainingData data;
 };
@@ -67,7 +69,7 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
         const EngineSettings settings = engine_settings(options, backend, job.data.classes());
         result.identity =
             with_setting(identity_of(settings, backend, job.data.name()), result.configuration);
-        trial = std::make_unique<Trial>(settings, options, backend);
+        trial = std::make_unique<Trial>(settings, options, backend, job.data);
       }) &&
       possible([&] {  // together: ranks ask one another
         trial->engine.allocate(backend.kind == BackendKind::cpu ? ranks.local_size() : 1);

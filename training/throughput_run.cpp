@@ -26,7 +26,8 @@ void write_if_asked(const TrainOptions& options, const Trace& trace, const MpiSe
 }  // namespace
 
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                        const Json& identity, const MpiSession& session, Record& record) {
+                        const Json& identity, const Metadata& metadata, const MpiSession& session,
+                        Record& record) {
   const double learning_rate = options.optimizer.learning_rate;
   ExitCode result = ExitCode::pass;
   if (options.certificate) {
@@ -52,7 +53,7 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   std::string summary = summary_of_step(step);
   if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
   say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
-  if (sound) save_if_asked(options, trained, session);
+  if (sound) save_if_asked(options, trained, metadata, session);
   write_if_asked(options, trace, session);
   check_loss(step);
   return result;
@@ -63,8 +64,8 @@ std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine) {
 }
 
 void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
-                   const MpiSession& session) {
-  if (!options.save.empty() && session.is_root()) write_safetensors(options.save, state);
+                   const Metadata& metadata, const MpiSession& session) {
+  if (!options.save.empty() && session.is_root()) write_safetensors(options.save, state, metadata);
 }
 
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,
