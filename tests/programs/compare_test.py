@@ -20,6 +20,7 @@ OVERLAPS = ("ddp", "zero1", "zero2", "fsdp")
 SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 4,
          "--iterations", 3, "--warmup", 1]
 PARAMETERS = 314954  # of it, with 10 classes
+WITHOUT_BATCH = [*SMALL[:6], *SMALL[8:]]
 # tests/check_tree holds this list against the table of strategies.
 STRATEGIES = SCHEMA["$defs"]["configuration"]["properties"]["strategy"]["enum"]
 
@@ -156,12 +157,13 @@ class AllStrategies(Folder):
 
 
 class Configurations(Folder):
-    def compare(self, *arguments, ranks=2):
-        return run(COMPARE, *SMALL, "--repeats", 1, "--record", self.record, *arguments,
+    def compare(self, *arguments, ranks=2, options=SMALL):
+        return run(COMPARE, *options, "--repeats", 1, "--record", self.record, *arguments,
                    ranks=ranks)
 
     def test_ranks_that_are_not_there_are_skipped_and_the_global_batch_is_divided(self):
-        result = self.compare("--strategies", "ddp", "--ranks", "1,2,3", "--global-batch", 8)
+        result = self.compare("--strategies", "ddp", "--ranks", "1,2,3", "--global-batch", 8,
+                              options=WITHOUT_BATCH)
         self.expect(result, 0, "skipped: --ranks 3: the job has 2", "batch 8 over all ranks")
         self.assertEqual({(*key(s), s["batch_size"]) for s in self.lines("step")},
                          {("none", 1, 8), ("ddp", 1, 8), ("none", 2, 4), ("ddp", 2, 4)})
@@ -173,13 +175,14 @@ class Configurations(Folder):
         self.expect(self.compare("--strategies", "ddp", "--ranks", 3), 2, "skipped: --ranks 3")
 
     def test_a_global_batch_that_does_not_divide_is_skipped(self):
-        result = self.compare("--strategies", "none", "--global-batch", 9)
+        result = self.compare("--strategies", "none", "--global-batch", 9, options=WITHOUT_BATCH)
         self.expect(result, 0, "skipped: --global-batch 9")
         self.assertEqual({key(s) for s in self.lines("step")}, {("none", 1)})
 
     def test_settings_are_measured_beside_plain_ddp(self):
         result = self.compare("--strategies", "none", "--settings", "all", "--first-bucket-mb", 0.1)
-        self.expect(result, 0, "ddp, 25 MiB, bucket-copy ", "what a setting makes of ddp, 25 MiB")
+        self.expect(result, 0, "ddp, 25 MiB, bucket-copy ", "what a setting makes of ddp, 25 MiB",
+                    "left out: --settings ")
         computes = {"autotune-off", "fp32", "no-graph"} if support.GPUS else set()
         names = computes | {"bucket-copy", "broadcast-buffers", "no-overlap", "small-last"}
         names |= {"normal-priority"} if support.GPUS else set()
@@ -348,7 +351,7 @@ class Usage(Folder):
                     "fast")
         self.expect(run_bare(COMPARE, *SMALL, "--backend", "cpu", "--settings",
                              "no-overlap,normal-priority"), 2,
-                    "--settings normal-priority: changes nothing here")
+                    "--settings normal-priority: only on the gpu backend")
 
     def test_a_gradient_type_is_left_to_what_can_exchange_it(self):
         result = run(COMPARE, *SMALL, "--repeats", 1, "--strategies", "ddp,zero1", "--grad-dtype",
