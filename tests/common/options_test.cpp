@@ -73,7 +73,7 @@ TEST_CASE("numbers out of range are refused", "[options]") {
            p.ending->text.find(option) != std::string::npos &&
            p.ending->text.find(value) != std::string::npos;
   };
-  for (const char* option : {"--lr", "--weight-decay", "--momentum", "--throttle-gbs"})
+  for (const char* option : {"--learning-rate", "--weight-decay", "--momentum", "--throttle-gbs"})
     for (const char* value : {"inf", "nan", "-1"}) CHECK(refused(option, value));
   CHECK(refused("--momentum", "1"));
   CHECK(refused("--label-smoothing", "1.5"));
