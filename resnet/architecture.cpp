@@ -12,12 +12,10 @@
 namespace shakedown {
 
 const std::vector<Architecture>& architectures() {
-  static const std::vector<Architecture> table{{"resnet18", false, {2, 2, 2, 2}},
-                                               {"resnet34", false, {3, 4, 6, 3}},
-                                               {"resnet50", true, {3, 4, 6, 3}},
-                                               {"resnet101", true, {3, 4, 23, 3}},
-                                               {"resnet152", true, {3, 8, 36, 3}},
-                                               {"tiny", false, {1, 1, 0, 0}, true}};
+  static const std::vector<Architecture> table{
+      {"resnet18", false, {2, 2, 2, 2}},  {"resnet34", false, {3, 4, 6, 3}},
+      {"resnet50", true, {3, 4, 6, 3}},   {"resnet101", true, {3, 4, 23, 3}},
+      {"resnet152", true, {3, 8, 36, 3}}, {"tiny", false, {1, 1, 0, 0}, true}};
   return table;
 }
 

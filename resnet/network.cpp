@@ -36,7 +36,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
       .add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
       .existing_file()
       .default_text("seeded");
-  options.add("--image-size", values.image_size, "pixels a side")
+  options.add("--image-size", values.image_size, "pixels a side, 32 to 8192")
       .at_least(32)
       .at_most(8192);  // shapes count in int
   options.add("--classes", values.classes, "with a data folder: the number of its folders")

@@ -60,8 +60,8 @@ std::string Dataset::summary() const {
 }
 
 Metadata Dataset::metadata(const ModelOptions& model) const {
-  return metadata_of({model.model, model.image_size,
-                      only_evaluated() ? validation_.classes : training_.classes});
+  return metadata_of(
+      {model.model, model.image_size, only_evaluated() ? validation_.classes : training_.classes});
 }
 
 }  // namespace shakedown

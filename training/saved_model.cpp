@@ -48,8 +48,8 @@ void take_saved_model(const OptionSet& set, TrainOptions& options) {
   const SavedModel saved = saved_model_of(read_safetensors_metadata(file), file);
   if (saved.model.empty()) return;
   if (set.given("--model") && options.model.model != saved.model)
-    throw UsageError(fmt::format("--model {}: --weights {} holds a {}", options.model.model, file,
-                                 saved.model));
+    throw UsageError(
+        fmt::format("--model {}: --weights {} holds a {}", options.model.model, file, saved.model));
   options.model.model = saved.model;
   if (!set.given("--image-size")) options.model.image_size = saved.image_size;
 }

@@ -152,8 +152,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.weights_file = options.model.weights;
   settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;
   if (find_strategy(options.strategy.strategy).ranks.first_has_inputs)
-    settings.batches_held +=
-        backend.world->rank() == 0 ? ranks - 1 : 0;  // it holds every rank's
+    settings.batches_held += backend.world->rank() == 0 ? ranks - 1 : 0;  // it holds every rank's
   return settings;
 }
 

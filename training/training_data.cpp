@@ -57,8 +57,8 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
   const bool validates = options_.epochs >= 0 && !options_.data.val_dir.empty();
 
   if (!dataset_.synthetic())
-    batches_per_epoch_ =
-        shakedown::batches_per_epoch(dataset_.training(), loader_settings(shape, true, rank, ranks));
+    batches_per_epoch_ = shakedown::batches_per_epoch(dataset_.training(),
+                                                      loader_settings(shape, true, rank, ranks));
   if (!computes) {
     training_ = make_no_batches();
     if (validates) validation_ = make_no_batches();
@@ -83,7 +83,8 @@ std::string TrainingData::remark() const {
       (static_cast<long>(options_.iterations) + options_.warmup) * options_.accumulate;
   if (options_.epochs >= 0 || batches_per_epoch_ == 0 || batches <= batches_per_epoch_) return "";
   return fmt::format("the run is longer than the data: its {} batches per rank are {:.1f} epochs",
-                     batches, static_cast<double>(batches) / static_cast<double>(batches_per_epoch_));
+                     batches,
+                     static_cast<double>(batches) / static_cast<double>(batches_per_epoch_));
 }
 
 }  // namespace shakedown

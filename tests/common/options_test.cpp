@@ -111,8 +111,7 @@ TEST_CASE("an option that another makes idle is refused, with what it belongs to
   CHECK_FALSE(complaint({"--momentum", "0.9", "--optimizer", "adam"}).empty());
   CHECK_FALSE(complaint({"--nesterov", "--optimizer", "adamw"}).empty());
   CHECK(complaint({"--schedule", "cosine"}) == "train: --schedule: only with --epochs\n");
-  CHECK(complaint({"--workers", "2"}) ==
-        "train: --workers: only with --train-dir or --val-dir\n");
+  CHECK(complaint({"--workers", "2"}) == "train: --workers: only with --train-dir or --val-dir\n");
   CHECK(complaint({"--workers", "2", "--train-dir", "d"}).empty());
   CHECK_FALSE(complaint({"--val-dir", "d"}).empty());
   CHECK_FALSE(complaint({"--max-batch-limit", "8"}).empty());
@@ -151,10 +150,10 @@ TEST_CASE("the global batch is divided by ranks and micro-batches", "[options]")
   options.accumulate = 4;
   CHECK(batch_size_of(options, 8) == 32);
   options.accumulate = 3;
-  CHECK_THROWS_WITH(batch_size_of(options, 8),
-                    ContainsSubstring("--global-batch 1024") && ContainsSubstring("24 (the 8 ranks "
-                                                                                  "that compute x "
-                                                                                  "--accumulate 3)"));
+  CHECK_THROWS_WITH(batch_size_of(options, 8), ContainsSubstring("--global-batch 1024") &&
+                                                   ContainsSubstring("24 (the 8 ranks "
+                                                                     "that compute x "
+                                                                     "--accumulate 3)"));
   options.global_batch = 0;
   CHECK(batch_size_of(options, 8) == options.batch_size);
 }

@@ -153,8 +153,8 @@ TEST_CASE("an image folder is listed as torchvision does") {
                      std::to_string(sample.label));
   CHECK(listed ==
         std::vector<std::string>{"a/z.jpeg 0", "a/more/y.Png 0", "b/10.png 1", "b/2.JPG 1"});
-  CHECK(text_of(found) == "4 images of 2 classes in " + folder.path +
-                              " (left out: 1 .gif, 1 .txt)");
+  CHECK(text_of(found) ==
+        "4 images of 2 classes in " + folder.path + " (left out: 1 .gif, 1 .txt)");
 }
 
 TEST_CASE("hidden files and folders are no images and no classes") {

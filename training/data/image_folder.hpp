@@ -14,8 +14,8 @@ struct Sample {
 
 struct ImageFolder {
   std::string root;
-  std::vector<std::string> classes;  // names of the sub-folders, sorted
-  std::vector<Sample> samples;       // by class, then folder, then file name
+  std::vector<std::string> classes;      // names of the sub-folders, sorted
+  std::vector<Sample> samples;           // by class, then folder, then file name
   std::map<std::string, long> left_out;  // files of other kinds, by extension in lower case
 };
 
