@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -74,18 +75,43 @@ class Declared final : public Option {
       all = choices;
       choices.emplace_back("all");
     }
-    option->check(CLI::IsMember(std::move(choices)));
+    const CLI::Validator listed = CLI::IsMember(std::move(choices));
+    option->check(
+        [this, listed](const std::string& text) {
+          const bool known = std::count(extra.begin(), extra.end(), text) > 0;
+          return known ? "" : listed(text);
+        },
+        listed.get_description());
+    return *this;
+  }
+  Option& unlisted(std::vector<std::string> choices) override {
+    extra = std::move(choices);
     return *this;
   }
   Option& at_least(double minimum) override {
-    option->check(
-        [minimum](const std::string& text) {
-          double value = 0;
-          if (!CLI::detail::lexical_cast(text, value))
-            return fmt::format("{} is not a number", text);
-          return value >= minimum ? "" : fmt::format("{} is below {:g}", text, minimum);
-        },
-        fmt::format("at least {:g}", minimum));
+    return bound([=](double value) { return value >= minimum; }, "at least", minimum);
+  }
+  Option& at_most(double maximum) override {
+    return bound([=](double value) { return value <= maximum; }, "at most", maximum);
+  }
+  Option& below(double limit) override {
+    return bound([=](double value) { return value < limit; }, "below", limit);
+  }
+  Option& only_where(std::string other, std::vector<std::string> values) override {
+    option->description(fmt::format("{}: {}", fmt::join(values, ", "), option->get_description()));
+    where = {std::move(other), std::move(values)};
+    return *this;
+  }
+  Option& only_with(std::vector<std::string> options) override {
+    with = std::move(options);
+    return *this;
+  }
+  Option& not_with(std::vector<std::string> options, std::string why) override {
+    contradicted = {std::move(why), std::move(options)};
+    return *this;
+  }
+  Option& brings(std::string other, std::string value) override {
+    brought = {std::move(other), {std::move(value)}};
     return *this;
   }
   Option& existing_file() override {
@@ -96,6 +122,15 @@ class Declared final : public Option {
     default_shown = std::move(text);
     option->default_str(default_shown);
     return *this;
+  }
+
+  bool has_name(const std::string& name) const {
+    return fmt::format(",{},", names).find(fmt::format(",{},", name)) != std::string::npos;
+  }
+  /// A switch that is off asks for nothing.
+  bool is_given() const {
+    auto* const* value = std::get_if<bool*>(&target);
+    return option->count() > 0 && (value == nullptr || **value);
   }
 
   /// Puts every choice in the place of "all".
@@ -110,7 +145,30 @@ class Declared final : public Option {
   std::string default_shown;
   CLI::Option* option;
   bool is_existing_file = false;
-  std::vector<std::string> all;  // of a list of texts: what "all" stands for in it
+  struct Tie {
+    std::string name;  // of another option, or why
+    std::vector<std::string> values;
+  };
+  Tie where, contradicted, brought;
+  std::vector<std::string> with;
+  std::vector<std::string> all;    // of a list of texts: what "all" stands for in it
+  std::vector<std::string> extra;  // choices that are not listed
+
+ private:
+  template <class Holds>
+  Option& bound(Holds holds, const char* relation, double limit) {
+    const std::string allowed = fmt::format("{} {}", relation, limit);
+    option->check(
+        [=](const std::string& text) -> std::string {
+          double value = 0;
+          if (!CLI::detail::lexical_cast(text, value))
+            return fmt::format("{} is not a number", text);
+          if (!std::isfinite(value)) return fmt::format("{} is not a finite number", text);
+          return holds(value) ? "" : fmt::format("{} is not {}", text, allowed);
+        },
+        allowed);
+    return *this;
+  }
 };
 
 /// What stands in for an option with a single value; see take_list.
@@ -153,6 +211,59 @@ class OptionSet::Implementation {
     app.set_help_flag("-h,--help", "this text");
     app.get_formatter()->column_width(34);
     app.add_flag("--help-markdown", markdown, "")->group("");
+    app.add_flag("--ignore-idle", ignore_idle, "")->group("");
+  }
+
+  const Declared* find(const std::string& name) const {
+    for (const Declared& d : declared)
+      if (d.has_name(name)) return &d;
+    return nullptr;
+  }
+  bool given(const std::string& name) const {
+    const Declared* found = find(name);
+    return found != nullptr && found->is_given();
+  }
+
+  /// What an option of texts is, all of a list, and what is brought along.
+  std::vector<std::string> values_of(const Declared& option) const {
+    std::vector<std::string> values;
+    if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target))
+      values = **list;
+    else
+      values = {*std::get<std::string*>(option.target)};
+    for (const Declared& d : declared)
+      if (d.is_given() && option.has_name(d.brought.name)) values.push_back(d.brought.values[0]);
+    return values;
+  }
+
+  /// What makes an option that is given idle, or ""; see Option.
+  std::string why_idle(const Declared& d) const {
+    if (const Declared* other = find(d.where.name)) {
+      const auto used = values_of(*other);
+      if (std::find_first_of(used.begin(), used.end(), d.where.values.begin(),
+                             d.where.values.end()) == used.end())
+        return fmt::format("only with {} {}", first_name(other->names),
+                           fmt::join(d.where.values, ", "));
+    }
+    std::vector<std::string> known;
+    for (const std::string& name : d.with) {
+      if (given(name)) return "";
+      if (find(name) != nullptr) known.push_back(name);
+    }
+    return known.empty() ? "" : fmt::format("only with {}", fmt::join(known, " or "));
+  }
+
+  /// The first complaint about options that do not go together, or "".
+  std::string complaint() const {
+    for (const Declared& d : declared) {
+      if (!d.is_given()) continue;
+      for (const std::string& other : d.contradicted.values)
+        if (given(other))
+          return fmt::format("{} {}: not with {}", first_name(d.names), d.contradicted.name, other);
+      const std::string why = ignore_idle ? "" : why_idle(d);
+      if (!why.empty()) return fmt::format("{}: {}", first_name(d.names), why);
+    }
+    return "";
   }
 
   std::string suggestion(const std::string& unknown) const {
@@ -175,6 +286,7 @@ class OptionSet::Implementation {
   std::map<const void*, TakenList> lists;  // by the single value's target
   std::string group = "Options";
   bool markdown = false;
+  bool ignore_idle = false;
 };
 
 OptionSet::OptionSet(std::string program, const std::string& description)
@@ -252,7 +364,9 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
   }
   if (implementation_->markdown) return Ending{ExitCode::pass, markdown()};
   for (Declared& declared : implementation_->declared) declared.expand();
-  return std::nullopt;
+  const std::string complaint = implementation_->complaint();
+  if (complaint.empty()) return std::nullopt;
+  return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, complaint)};
 }
 
 std::string OptionSet::missing_file() const {
@@ -270,8 +384,7 @@ std::string OptionSet::missing_file() const {
 }
 
 bool OptionSet::given(const std::string& name) const {
-  for (const Declared& d : implementation_->declared)
-    if (first_name(d.names) == name) return d.option->count() > 0;
+  if (const Declared* found = implementation_->find(name)) return found->option->count() > 0;
   throw InternalError("no option " + name);
 }
 

@@ -24,7 +24,23 @@ class Option {
  public:
   virtual ~Option() = default;
   virtual Option& one_of(std::vector<std::string> choices) = 0;
+  /// Further choices of one_of, for tests: taken, but not listed, and no part of "all".
+  virtual Option& unlisted(std::vector<std::string> choices) = 0;
+  // Numbers must be finite where they are bounded.
   virtual Option& at_least(double minimum) = 0;
+  virtual Option& at_most(double maximum) = 0;
+  virtual Option& below(double limit) = 0;
+  // Options that make one another idle; those that a program does not have count as not given. A
+  // switch counts as given when it is on.
+  /// It matters where `option` is one of `values`, or a list of some of them. The help starts with
+  /// these.
+  virtual Option& only_where(std::string option, std::vector<std::string> values) = 0;
+  /// It matters where one of these is given.
+  virtual Option& only_with(std::vector<std::string> options) = 0;
+  /// It contradicts these: `why`, after its name, says what it does instead.
+  virtual Option& not_with(std::vector<std::string> options, std::string why) = 0;
+  /// Given, it makes the program use `value` of `option` besides.
+  virtual Option& brings(std::string option, std::string value) = 0;
   /// Of an option whose value is a path: OptionSet::missing_file looks for it.
   virtual Option& existing_file() = 0;
   /// The words the README's table and the record use for a default that depends on the machine.
@@ -71,7 +87,8 @@ class OptionSet {
 
   /// Fills the targets, without looking at the disk. Returns an exit code, and what is to be
   /// printed, when the program should end now: help asked for, or a usage error that names the
-  /// option.
+  /// option. An option that another one makes idle is such an error but for --ignore-idle, which
+  /// every program understands: for scripts that start several jobs with the same options.
   struct Ending {
     ExitCode code;
     std::string text;
@@ -82,7 +99,7 @@ class OptionSet {
   /// cannot read, or "". Processes on other hosts may see other files.
   std::string missing_file() const;
 
-  /// Whether the user gave this option (its first name), rather than leaving its default.
+  /// Whether the user gave this option (by any name), rather than leaving its default.
   bool given(const std::string& name) const;
 
   std::vector<OptionValue> values() const;

@@ -15,8 +15,11 @@ struct Architecture {
   std::string name;
   bool bottleneck = false;
   std::array<int, 4> blocks{};  // residual blocks in each stage
+  bool for_tests = false;       // known by name, but listed nowhere
 };
 
+/// The one list of them. The last is `tiny`, for tests of what does not depend on the network: a
+/// thirty-fifth of resnet18's parameters.
 const std::vector<Architecture>& architectures();
 /// Throws UsageError listing the known names.
 const Architecture& find_architecture(const std::string& name);

@@ -27,14 +27,18 @@ ActivationShape output_of(const Layers& layers, const NetworkSettings& s) {
 
 void declare_options(OptionSet& options, ModelOptions& values) {
   std::vector<std::string> names;
-  for (const Architecture& architecture : architectures()) names.push_back(architecture.name);
+  std::vector<std::string> for_tests;
+  for (const Architecture& architecture : architectures())
+    (architecture.for_tests ? for_tests : names).push_back(architecture.name);
   options.heading("Network");
-  options.add("--model", values.model, "depth of the ResNet").one_of(names);
+  options.add("--model", values.model, "depth of the ResNet").one_of(names).unlisted(for_tests);
   options
       .add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
       .existing_file()
       .default_text("seeded");
-  options.add("--image-size", values.image_size, "pixels a side, from 32").at_least(32);
+  options.add("--image-size", values.image_size, "pixels a side, 32 to 8192")
+      .at_least(32)
+      .at_most(8192);  // shapes count in int
   options.add("--classes", values.classes, "with a data folder: the number of its folders")
       .at_least(1);
   options
@@ -45,9 +49,12 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add_alias("--amp,--use-amp", values.precision, "fp16", "--precision fp16");
   options
       .add("--label-smoothing", values.label_smoothing, "share of the target spread over classes")
-      .at_least(0);
-  options.add("--autotune", values.autotune,
-              "on: time each convolution's candidate algorithms; off: take the first");
+      .at_least(0)
+      .at_most(1);
+  options
+      .add("--autotune", values.autotune,
+           "on: time each convolution's candidate algorithms; off: take the first")
+      .not_with({"--deterministic"}, "chooses algorithms by time");
   options.add("--deterministic", values.deterministic,
               "steps repeat to the last bit, from run to run; no autotuning");
   options

@@ -112,8 +112,12 @@ class ScatteredBatches final : public BatchSource {
         stream_(stream),
         sources_(std::move(of_every_rank)),
         batches_per_epoch_(batches_per_epoch),
-        images_(device, image_bytes(shape)),
-        labels_(device, label_bytes(shape)) {}
+        image_bytes_(image_bytes(shape)),
+        label_bytes_(label_bytes(shape)) {
+    if (ranks.rank() == 0) return;
+    images_ = Buffer(device, image_bytes_);
+    labels_ = Buffer(device, label_bytes_);
+  }
 
   std::optional<DeviceBatch> next() override {
     if (batches_per_epoch_ > 0 && given_ == batches_per_epoch_) return std::nullopt;
@@ -148,9 +152,9 @@ class ScatteredBatches final : public BatchSource {
     ranks_.group([&] {
       for (std::size_t r = 1; r < batches.size(); ++r) {
         const int rank = static_cast<int>(r);
-        ranks_.send({batches[r].images, images_.bytes(), DataType::uint8, Place::device}, rank,
+        ranks_.send({batches[r].images, image_bytes_, DataType::uint8, Place::device}, rank,
                     stream_);
-        ranks_.send({batches[r].labels, labels_.bytes() / sizeof(std::int32_t), DataType::int32,
+        ranks_.send({batches[r].labels, label_bytes_ / sizeof(std::int32_t), DataType::int32,
                      Place::device},
                     rank, stream_);
       }
@@ -163,7 +167,9 @@ class ScatteredBatches final : public BatchSource {
   std::vector<std::unique_ptr<BatchSource>> sources_;
   long batches_per_epoch_;
   long given_ = 0;
-  Buffer images_;
+  std::size_t image_bytes_;
+  std::size_t label_bytes_;
+  Buffer images_;  // that arrive here; rank 0 sends its sources' own
   Buffer labels_;
 };
 

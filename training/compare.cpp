@@ -12,13 +12,14 @@ namespace shakedown {
 namespace {
 
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  const TrainingData data(options.train);
+  const Dataset data(options.train);
   data.check_ranks_agree(session);
   if (!options.train.trace.empty() && session.is_root())
     check_writable({"--trace", options.train.trace});
-  const Job job{options, data, backend, session, record, epoch_images(options)};
+  const Job job{options, data, backend, session, record, epoch_images(options, data)};
   say(session, headline(job));
   const auto benches = benches_of(options, backend.kind, session.world_size());
+  say(session, settings_left_out(options, backend.kind, benches));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {
@@ -42,6 +43,7 @@ ExitCode compare_program(MpiSession& session, int argc, char** argv) {
   check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
 
   Backend backend = open_backend(options.train.backend, session);
+  take_saved_model(set, options);
   Record record(session.is_root() ? options.train.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] { return run(options, backend, session, record); });

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "common/options.hpp"
-#include "training/data/image_folder.hpp"
+#include "training/dataset.hpp"
 #include "training/settings.hpp"
 
 namespace shakedown {
@@ -28,7 +28,8 @@ void declare_options(OptionSet& options, CompareOptions& values) {
            "list of switches, each measured beside plain ddp at the first bucket cap on the most "
            "ranks: " +
                fmt::format("{}", fmt::join(setting_names(), ", ")))
-      .one_of(setting_names());
+      .one_of(setting_names())
+      .brings("--strategies", "ddp");
   options.add("--epoch-images", values.epoch_images, "of the epoch whose time is told")
       .at_least(0)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
@@ -41,10 +42,15 @@ void declare_options(OptionSet& options, CompareOptions& values) {
   declare_step_options(options, values.train);
 }
 
-long epoch_images(const CompareOptions& options) {
+void take_saved_model(const OptionSet& set, CompareOptions& options) {
+  if (set.given("--models") || options.train.model.weights.empty()) return;
+  take_saved_model(set, options.train);
+  options.models = {options.train.model.model};
+}
+
+long epoch_images(const CompareOptions& options, const Dataset& data) {
   if (options.epoch_images > 0) return options.epoch_images;
-  if (options.train.data.synthetic()) return kImageNetImages;
-  return static_cast<long>(scan_image_folder(options.train.data.train_dir).samples.size());
+  return data.synthetic() ? kImageNetImages : static_cast<long>(data.training().samples.size());
 }
 
 }  // namespace shakedown

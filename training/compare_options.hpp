@@ -8,6 +8,7 @@
 
 namespace shakedown {
 
+class Dataset;
 class OptionSet;
 
 struct CompareOptions {
@@ -25,7 +26,10 @@ struct CompareOptions {
 
 void declare_options(OptionSet& options, CompareOptions& values);
 
-/// The images of the epoch whose time is told. Reads the folder's listing.
-long epoch_images(const CompareOptions& options);
+/// As take_saved_model of bin/train's options, where no --models are given.
+void take_saved_model(const OptionSet& set, CompareOptions& options);
+
+/// The images of the epoch whose time is predicted.
+long epoch_images(const CompareOptions& options, const Dataset& data);
 
 }  // namespace shakedown

@@ -12,6 +12,7 @@
 #include "training/comparison_table.hpp"
 #include "training/throughput_run.hpp"
 #include "training/trace_file.hpp"
+#include "training/training_data.hpp"
 #include "training/weights_check.hpp"
 
 namespace shakedown {
@@ -19,8 +20,9 @@ namespace {
 
 /// One configuration, ready to run; all its memory is freed with it.
 struct Trial {
-  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend)
-      : engine(settings, backend), data(options) {}
+  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend,
+        const Dataset& dataset)
+      : engine(settings, backend), data(options, dataset) {}
   Engine engine;
   TrainingData data;
 };
@@ -62,7 +64,7 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
         const EngineSettings settings = engine_settings(options, backend, job.data.classes());
         result.identity =
             with_setting(identity_of(settings, backend, job.data.name()), result.configuration);
-        trial = std::make_unique<Trial>(settings, options, backend);
+        trial = std::make_unique<Trial>(settings, options, backend, job.data);
       }) &&
       possible([&] {  // together: ranks ask one another
         trial->engine.allocate(ranks_on_device(backend, ranks));

@@ -10,16 +10,16 @@
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/configurations.hpp"
+#include "training/dataset.hpp"
 #include "training/model_inputs.hpp"
 #include "training/profile.hpp"
-#include "training/training_data.hpp"
 
 namespace shakedown {
 
 /// What all configurations of a job share.
 struct Job {
   const CompareOptions& options;
-  const TrainingData& data;  // listed and checked; each configuration opens its own
+  const Dataset& data;
   Backend& backend;
   const MpiSession& session;
   Record& record;

@@ -61,7 +61,7 @@ void add_settings(Bench& bench, const CompareOptions& options, const TrainOption
   for (const Setting& setting : settings()) {
     if (std::find(asked.begin(), asked.end(), setting.name) == asked.end()) continue;
     Configuration changed{plain, ranks, setting.name};
-    if (setting.change(changed.options, backend)) bench.push_back(std::move(changed));
+    if (setting.apply(changed.options, backend).empty()) bench.push_back(std::move(changed));
   }
 }
 
@@ -81,37 +81,46 @@ Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendK
   return bench;
 }
 
-/// Those asked for by name; of all of them, what changes nothing is left out.
-void refuse_idle_settings(const std::vector<std::string>& asked,
-                          const std::vector<Bench>& benches) {
-  if (asked.size() == settings().size()) return;
-  for (const std::string& name : asked) {
+/// Those asked for that no bench has, with the reason.
+std::vector<std::string> idle_settings(const CompareOptions& options, BackendKind backend,
+                                       const std::vector<Bench>& benches) {
+  std::vector<std::string> idle;
+  for (const std::string& name : options.settings) {
     const auto measured = [&](const Bench& bench) {
       return std::any_of(bench.begin(), bench.end(),
                          [&](const Configuration& c) { return c.setting == name; });
     };
-    if (std::none_of(benches.begin(), benches.end(), measured))
-      throw UsageError(fmt::format("--settings {}: changes nothing here", name));
+    if (std::any_of(benches.begin(), benches.end(), measured)) continue;
+    TrainOptions plain = benches.front().front().options;
+    idle.push_back(
+        fmt::format("--settings {}: {}", name, find_setting(name).apply(plain, backend)));
   }
+  return idle;
 }
 
 }  // namespace
 
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
-  std::vector<int> batch_sizes = each_once(options.batch_sizes);
-  if (options.train.global_batch > 0) batch_sizes.resize(1);  // it decides
   std::vector<Bench> benches;
   for (const std::string& model : each_once(options.models))
     for (const std::string& precision : precisions_of(options, backend))
-      for (int batch_size : batch_sizes) {
+      for (int batch_size : each_once(options.batch_sizes)) {
         TrainOptions base = options.train;
         base.model.model = model;
         base.model.precision = precision;
         base.batch_size = batch_size;
         benches.push_back(bench_of(options, base, backend, world_size));
       }
-  refuse_idle_settings(options.settings, benches);
+  const auto idle = idle_settings(options, backend, benches);
+  if (!idle.empty() && options.settings.size() < settings().size()) throw UsageError(idle.front());
   return benches;
+}
+
+std::string settings_left_out(const CompareOptions& options, BackendKind backend,
+                              const std::vector<Bench>& benches) {
+  const auto idle = idle_settings(options, backend, benches);
+  if (idle.empty()) return "";
+  return fmt::format("left out: {}", fmt::join(idle, "; "));
 }
 
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds) {

@@ -23,7 +23,12 @@ using Bench = std::vector<Configuration>;
 
 /// All combinations of the options' lists, each once; a bucket cap counts only where there are
 /// buckets. `world_size` is the number of ranks where the options name none.
+/// Throws UsageError naming a setting that changes nothing, unless all of them were asked for.
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
+
+/// Of --settings all: which change nothing, and why; "" when each is measured.
+std::string settings_left_out(const CompareOptions& options, BackendKind backend,
+                              const std::vector<Bench>& benches);
 
 /// The order of a round over `count` configurations: rotated from round to round, so that a drift
 /// of the machine meets all of them alike.

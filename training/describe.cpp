@@ -114,7 +114,7 @@ std::string text_of_ranks(const std::vector<std::string>& hosts) {
 std::string headline(const Engine& engine, const Backend& backend,
                      const std::vector<std::string>& hosts, const std::string& data) {
   const NetworkSettings& s = engine.settings().network;
-  const int update = s.batch_size * engine.settings().accumulate;
+  const long update = static_cast<long>(s.batch_size) * engine.settings().accumulate;
   std::string batch = fmt::format("batch {}", s.batch_size);
   if (engine.settings().accumulate > 1)
     batch += fmt::format(" x {} accumulated", engine.settings().accumulate);

@@ -7,7 +7,6 @@
 
 #include "common/program.hpp"
 #include "training/engine.hpp"
-#include "training/training_data.hpp"
 
 namespace shakedown {
 namespace {
@@ -17,14 +16,14 @@ constexpr double kShareOfHost = 0.8;
 constexpr int kMostOnHost = 4096;    // images a rank: a step takes long enough
 constexpr int kMostOnGpu = 1 << 20;  // beyond any GPU
 
-int find_largest(const TrainOptions& options, Backend& backend, const MpiSession& session) {
+int find_largest(const TrainOptions& options, int classes, Backend& backend,
+                 const MpiSession& session) {
   const bool gpu = backend.kind == BackendKind::gpu;
   const int bound = options.max_batch_limit > 0 ? options.max_batch_limit
                     : gpu                       ? kMostOnGpu
                                                 : kMostOnHost;
   TrainOptions small = options;
   small.batch_size = std::min(8, bound);
-  const int classes = TrainingData(options).classes();
   const Engine engine(engine_settings(small, backend, classes), backend);
   const int sharing = ranks_on_device(backend, session);
   const int largest = engine.largest_batch(sharing, bound, gpu ? 1 : kShareOfHost);
@@ -76,10 +75,11 @@ ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int b
   throw UsageError("--max-batch: not even one image fits");
 }
 
-ExitCode at_largest_batch(const TrainOptions& options, Backend& backend, const MpiSession& session,
+ExitCode at_largest_batch(const TrainOptions& options, int classes, Backend& backend,
+                          const MpiSession& session,
                           const std::function<ExitCode(const TrainOptions&)>& run) {
   return stepping_down(
-      find_largest(options, backend, session), session.world_size() == 1,
+      find_largest(options, classes, backend, session), session.world_size() == 1,
       [&](int batch) {
         TrainOptions with_it = options;
         with_it.batch_size = batch;

@@ -16,7 +16,8 @@ class MpiSession;
 /// Finds the largest batch a rank that fits on every rank by the plan, says so, and hands the
 /// options with it to `run`. Where that lacks memory all the same, says so and takes a smaller one.
 /// Throws UsageError where nothing fits. Every rank calls it.
-ExitCode at_largest_batch(const TrainOptions& options, Backend& backend, const MpiSession& session,
+ExitCode at_largest_batch(const TrainOptions& options, int classes, Backend& backend,
+                          const MpiSession& session,
                           const std::function<ExitCode(const TrainOptions&)>& run);
 
 /// Calls attempt(batch) with the largest batch, and as long as it throws BatchTooLarge (or, where

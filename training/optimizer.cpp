@@ -10,10 +10,14 @@ void declare_options(OptionSet& options, OptimizerOptions& values) {
       .one_of({"sgd", "adam", "adamw"});
   options.add("--learning-rate,--lr", values.learning_rate, "at the start, or after the warm-up")
       .at_least(0);
-  options.add("--momentum", values.momentum, "of sgd").at_least(0);
+  options.add("--momentum", values.momentum, "momentum factor")
+      .at_least(0)
+      .below(1)
+      .only_where("--optimizer", {"sgd"});
   options.add("--weight-decay", values.weight_decay, "L2 (sgd, adam) or decoupled (adamw)")
       .at_least(0);
-  options.add("--nesterov", values.nesterov, "sgd with Nesterov's momentum");
+  options.add("--nesterov", values.nesterov, "Nesterov momentum")
+      .only_where("--optimizer", {"sgd"});
   options.add("--no-norm-decay", values.no_norm_decay, "weight decay spares norms and biases");
 }
 

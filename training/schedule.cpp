@@ -10,13 +10,17 @@ namespace shakedown {
 
 void declare_options(OptionSet& options, ScheduleOptions& values) {
   options.add("--schedule", values.schedule, "of the learning rate over the epochs")
-      .one_of({"constant", "step", "cosine"});
+      .one_of({"constant", "step", "cosine"})
+      .only_with({"--epochs"});
   options.add("--lr-warmup-epochs", values.lr_warmup_epochs, "linear warm-up before the schedule")
-      .at_least(0);
-  options.add("--lr-step-epochs", values.lr_step_epochs, "step: epochs between two steps")
-      .at_least(1);
-  options.add("--lr-step-factor", values.lr_step_factor, "step: what the rate is multiplied by")
-      .at_least(0);
+      .at_least(0)
+      .only_with({"--epochs"});
+  options.add("--lr-step-epochs", values.lr_step_epochs, "epochs between two steps")
+      .at_least(1)
+      .only_where("--schedule", {"step"});
+  options.add("--lr-step-factor", values.lr_step_factor, "what the rate is multiplied by")
+      .at_least(0)
+      .only_where("--schedule", {"step"});
 }
 
 double Schedule::at(double epoch) const {

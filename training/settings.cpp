@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "common/error.hpp"
+
 namespace shakedown {
 namespace {
 
@@ -11,40 +13,38 @@ bool set(T& target, const T& value) {
   return std::exchange(target, value) != value;
 }
 
-/// Both keep float32 in memory; on the cpu backend there is one of them only.
-bool set_precision(TrainOptions& options, BackendKind backend, const char* from, const char* to) {
-  return backend == BackendKind::gpu && std::exchange(options.model.precision, to) == from;
-}
-
 }  // namespace
 
 const std::vector<Setting>& settings() {
+  using Options = TrainOptions;
   static const std::vector<Setting> table{
-      {"autotune-off",
-       [](TrainOptions& o, BackendKind b) {
-         return b == BackendKind::gpu && set(o.model.autotune, false);
-       }},
-      {"tf32", [](TrainOptions& o, BackendKind b) { return set_precision(o, b, "fp32", "tf32"); }},
-      {"fp32", [](TrainOptions& o, BackendKind b) { return set_precision(o, b, "tf32", "fp32"); }},
-      {"bucket-copy",
-       [](TrainOptions& o, BackendKind) { return set(o.strategy.bucket_copy, true); }},
-      {"broadcast-buffers",
-       [](TrainOptions& o, BackendKind) { return set(o.strategy.broadcast_buffers, true); }},
-      {"no-overlap", [](TrainOptions& o, BackendKind) { return set(o.strategy.no_overlap, true); }},
-      {"small-last",
-       [](TrainOptions& o, BackendKind) {
-         return set<std::string>(o.strategy.bucket_order, "small-last");
-       }},
-      {"normal-priority",
-       [](TrainOptions& o, BackendKind b) {
-         return b == BackendKind::gpu && set<std::string>(o.strategy.comm_priority, "normal");
-       }},
-      {"no-graph",
-       [](TrainOptions& o, BackendKind b) {
-         return b == BackendKind::gpu && set<std::string>(o.graph, "off");
-       }},
+      {"autotune-off", true, [](Options& o) { return set(o.model.autotune, false); }},
+      // both keep float32 in memory; other precisions are no neighbours of theirs
+      {"tf32", true, [](Options& o) { return std::exchange(o.model.precision, "tf32") == "fp32"; }},
+      {"fp32", true, [](Options& o) { return std::exchange(o.model.precision, "fp32") == "tf32"; }},
+      {"bucket-copy", false, [](Options& o) { return set(o.strategy.bucket_copy, true); }},
+      {"broadcast-buffers", false,
+       [](Options& o) { return set(o.strategy.broadcast_buffers, true); }},
+      {"no-overlap", false, [](Options& o) { return set(o.strategy.no_overlap, true); }},
+      {"small-last", false,
+       [](Options& o) { return set<std::string>(o.strategy.bucket_order, "small-last"); }},
+      {"normal-priority", true,
+       [](Options& o) { return set<std::string>(o.strategy.comm_priority, "normal"); }},
+      {"no-graph", true, [](Options& o) { return set<std::string>(o.graph, "off"); }},
   };
   return table;
+}
+
+const Setting& find_setting(const std::string& name) {
+  for (const Setting& setting : settings())
+    if (name == setting.name) return setting;
+  throw InternalError("training/settings.cpp has no line for " + name);
+}
+
+std::string Setting::apply(TrainOptions& options, BackendKind backend) const {
+  if (only_gpu && backend != BackendKind::gpu) return "only on the gpu backend";
+  if (change(options)) return "";
+  return "no change from plain ddp with these options";
 }
 
 std::vector<std::string> setting_names() {

@@ -32,7 +32,8 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 }
 
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                        const Json& identity, const MpiSession& session, Record& record) {
+                        const Json& identity, const Metadata& metadata, const MpiSession& session,
+                        Record& record) {
   const double learning_rate = options.optimizer.learning_rate;
   ExitCode result = ExitCode::pass;
   if (options.certificate) {
@@ -59,7 +60,7 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   std::string summary = summary_of_step(step);
   if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
   say(session, summary + summary_of_breakdown(breakdown) + table_of_buckets(buckets));
-  if (sound) save_if_asked(options, trained, session);
+  if (sound) save_if_asked(options, trained, metadata, session);
   write_if_asked(options, trace, session);
   check_trained(step);
   return result;
@@ -70,8 +71,8 @@ std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine) {
 }
 
 void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
-                   const MpiSession& session) {
-  if (!options.save.empty() && session.is_root()) write_safetensors(options.save, state);
+                   const Metadata& metadata, const MpiSession& session) {
+  if (!options.save.empty() && session.is_root()) write_safetensors(options.save, state, metadata);
 }
 
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

@@ -20,13 +20,14 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 /// nothing was trained. Weights that are not finite are not saved.
 /// Every rank calls it.
 ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                        const Json& identity, const MpiSession& session, Record& record);
+                        const Json& identity, const Metadata& metadata, const MpiSession& session,
+                        Record& record);
 
 /// The weights as they are, if they go to --save; else none. Every rank calls it.
 std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine);
 /// Writes them there.
 void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
-                   const MpiSession& session);
+                   const Metadata& metadata, const MpiSession& session);
 
 /// Traces steps into the file, and goes back to the start. Every rank calls it.
 void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& options,

@@ -16,11 +16,10 @@
 namespace shakedown {
 namespace {
 
-ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  TrainingData data(options);
-  data.check_ranks_agree(session);
-  Engine engine(engine_settings(options, backend, data.classes()), backend);
-  say(session, headline(engine, backend, session.hosts(), data.summary()));
+ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backend,
+             MpiSession& session, Record& record) {
+  Engine engine(engine_settings(options, backend, dataset.classes()), backend);
+  say(session, headline(engine, backend, session.hosts(), dataset.summary()));
   if (options.describe) {
     say(session, describe(engine));
     return ExitCode::pass;
@@ -31,9 +30,12 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
   check_weights(engine, session, "at the start");
   check_ranks_agree(engine, session, "at the start");
   say(session, text_of_start(engine));
+  TrainingData data(options, dataset);
   data.open(engine.settings().network, backend, engine.stream());
+  say(session, data.remark());
 
-  const Json identity = identity_of(engine.settings(), backend, data.name());
+  const Json identity = identity_of(engine.settings(), backend, dataset.name());
+  const Metadata metadata = dataset.metadata(options.model);
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(engine, data.training(), options, identity, session, record);
@@ -43,9 +45,9 @@ ExitCode run(const TrainOptions& options, Backend& backend, MpiSession& session,
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
                  session, record);
     check_weights(engine, session, "after the last epoch");
-    save_if_asked(options, state_to_save(options, engine), session);
+    save_if_asked(options, state_to_save(options, engine), metadata, session);
   } else {
-    result = run_throughput(engine, data.training(), options, identity, session, record);
+    result = run_throughput(engine, data.training(), options, identity, metadata, session, record);
   }
   check_weights(engine, session, "at the end");
   if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
@@ -57,17 +59,21 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
   declare_options(set, options);
   if (const auto code = parse_options(set, session, argc, argv)) return *code;
-  check_together(set, options);
   check_distinct(
       {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}});
 
   Backend backend = open_backend(options.backend, session);
+  take_saved_model(set, options);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
-  const auto run_with = [&](const TrainOptions& o) { return run(o, backend, session, record); };
   return recorded(record, [&] {
-    return options.max_batch ? at_largest_batch(options, backend, session, run_with)
-                             : run_with(options);
+    const Dataset dataset(options);
+    dataset.check_ranks_agree(session);
+    const auto run_with = [&](const TrainOptions& o) {
+      return run(o, dataset, backend, session, record);
+    };
+    if (!options.max_batch) return run_with(options);
+    return at_largest_batch(options, dataset.classes(), backend, session, run_with);
   });
 }
 

@@ -9,7 +9,7 @@
 namespace shakedown {
 namespace {
 
-constexpr int kMostPixels = 8192;  // a side; shapes count in int
+constexpr int kMostSteps = 1'000'000'000;  // twice that is an int
 
 /// A power limit's controller overshoots in the first second and then holds clocks down for as long
 /// (measured on an H200: results/fast-step.md).
@@ -19,20 +19,29 @@ constexpr double kGpuWarmupSeconds = 2;
 
 void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.heading("Run");
-  options.add("--iterations", values.iterations, "timed steps of the throughput run").at_least(1);
-  options.add("--warmup", values.warmup, "steps before the timed ones, at least").at_least(1);
+  options.add("--iterations", values.iterations, "timed steps of the throughput run")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs"}, "is of the throughput run");
+  options.add("--warmup", values.warmup, "steps before the timed ones, at least")
+      .at_least(1)
+      .at_most(kMostSteps)
+      .not_with({"--epochs"}, "is of the throughput run");
   options
       .add("--warmup-seconds", values.warmup_seconds,
            "seconds of steps before the timed ones, at least: a GPU's power limit settles under "
            "load only")
       .at_least(0)
+      .not_with({"--epochs"}, "is of the throughput run")
       .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
-  options.add("--batch-size", values.batch_size, "images a rank and step").at_least(1);
+  options.add("--batch-size", values.batch_size, "images per rank and micro-batch").at_least(1);
   options
       .add("--global-batch", values.global_batch,
-           "images a step over all ranks that compute, instead of --batch-size")
+           "images an update over all ranks that compute and all --accumulate micro-batches, "
+           "instead of --batch-size")
       .at_least(1)
-      .default_text("none");
+      .default_text("none")
+      .not_with({"--batch-size"}, "determines the batch per rank");
   options.add("--accumulate", values.accumulate, "micro-batches an update, gradients averaged")
       .at_least(1);
   options
@@ -41,8 +50,10 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "asks for each of its operations")
       .one_of({"auto", "off"});
   options.add("--seed", values.seed, "of weights, order and augmentation");
-  options.add("--certificate", values.certificate,
-              "prove that the strategy computes what its reference does");
+  options
+      .add("--certificate", values.certificate,
+           "prove that the strategy computes what its reference does")
+      .not_with({"--epochs", "--layers", "--kernels"}, "is of the throughput run");
   options.add("--record", values.record, "append what is measured to this .jsonl file");
   options.add("--trace", values.trace,
               "write a timeline of some steps to this file, for https://ui.perfetto.dev");
@@ -69,9 +80,16 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options
       .add("--augment", values.data.augment,
            "auto: crop from 160 pixels on, else shift; both also flip")
-      .one_of({"auto", "none", "shift", "crop"});
-  options.add("--workers,--num-workers", values.data.workers, "loader threads a rank").at_least(1);
-  options.add("--prefetch", values.data.prefetch, "batches decoded ahead").at_least(1);
+      .one_of({"auto", "none", "shift", "crop"})
+      .only_with({"--train-dir", "--val-dir"});
+  options.add("--workers,--num-workers", values.data.workers, "loader threads per rank")
+      .at_least(1)
+      .at_most(1024)
+      .only_with({"--train-dir", "--val-dir"});
+  options.add("--prefetch", values.data.prefetch, "batches decoded ahead")
+      .at_least(1)
+      .at_most(1024)
+      .only_with({"--train-dir", "--val-dir"});
 }
 
 void declare_options(OptionSet& options, TrainOptions& values) {
@@ -82,62 +100,53 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "train this long instead, over --train-dir; 0 only evaluates --val-dir")
       .at_least(0)
       .default_text("none");
-  options.add("--val-dir", values.data.val_dir, "as --train-dir, for validation after each epoch");
+  options.add("--val-dir", values.data.val_dir, "as --train-dir, for validation after each epoch")
+      .only_with({"--epochs"});
   declare_options(options, values.schedule);
   options.add("--save", values.save, "write the trained weights to this .safetensors file");
   options.add("--describe", values.describe,
               "print the network, its memory plan and its buckets, and end");
-  options.add("--layers", values.layers,
-              "instead of the throughput run: time every call of up to 20 steps, and print each "
-              "layer's time against what the device could do");
-  options.add("--kernels", values.kernels,
-              "the same by kernel: time, bandwidth against a copy's, TFLOP/s");
-  options.add("--max-batch", values.max_batch,
-              "the throughput run at the largest batch a rank that the memory holds");
+  const std::vector<std::string> others{"--epochs", "--save", "--trace", "--max-batch"};
   options
-      .add("--max-batch-limit", values.max_batch_limit, "images a rank: --max-batch tries no more")
+      .add("--layers", values.layers,
+           "instead of the throughput run: time every call of up to 20 steps, and print each "
+           "layer's time against what the device could do")
+      .not_with(others, "measures calls alone");
+  options
+      .add("--kernels", values.kernels,
+           "the same by kernel: time, bandwidth against a copy's, TFLOP/s")
+      .not_with(others, "measures calls alone");
+  options
+      .add("--max-batch", values.max_batch,
+           "the throughput run at the largest batch per rank that the memory holds")
+      .not_with({"--epochs", "--batch-size", "--global-batch"},
+                "is a throughput run at the batch that it finds");
+  options
+      .add("--max-batch-limit", values.max_batch_limit,
+           "images per rank: --max-batch tries no more")
       .at_least(1)
-      .default_text("4096 on cpu");
+      .default_text("4096 on cpu")
+      .only_with({"--max-batch"});
 }
 
-void check_together(const OptionSet& set, const TrainOptions& options) {
-  const auto refuse = [&](const char* option, const std::vector<const char*>& others,
-                          const char* why) {
-    for (const char* other : others)
-      if (set.given(other)) throw UsageError(fmt::format("{} {}: not with {}", option, why, other));
-  };
-  for (const auto& [option, on] :
-       {std::pair{"--layers", options.layers}, std::pair{"--kernels", options.kernels}})
-    if (on)
-      refuse(option, {"--epochs", "--save", "--trace", "--max-batch"}, "measures calls alone");
-  if (options.max_batch)
-    refuse("--max-batch", {"--epochs", "--batch-size", "--global-batch"},
-           "is a throughput run at the batch that it finds");
-  else if (set.given("--max-batch-limit"))
-    throw UsageError("--max-batch-limit: only with --max-batch");
-  if (options.epochs < 0 && set.given("--val-dir"))
-    throw UsageError("--val-dir: only with --epochs");
+int batch_size_of(const TrainOptions& options, int ranks) {
+  if (options.global_batch == 0) return options.batch_size;
+  const long parts = static_cast<long>(ranks) * options.accumulate;
+  if (options.global_batch % parts != 0)
+    throw UsageError(
+        fmt::format("--global-batch {}: not a multiple of {} (the {} rank{} that compute{} x "
+                    "--accumulate {})",
+                    options.global_batch, parts, ranks, ranks == 1 ? "" : "s",
+                    ranks == 1 ? "s" : "", options.accumulate));
+  return static_cast<int>(options.global_batch / parts);
 }
 
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
-  if (options.model.image_size > kMostPixels)
-    throw UsageError(fmt::format("--image-size {}: at most {} pixels a side",
-                                 options.model.image_size, kMostPixels));
-  if (options.model.label_smoothing > 1)
-    throw UsageError(fmt::format("--label-smoothing {}: a share of the target, at most 1",
-                                 options.model.label_smoothing));
   const int ranks =
       std::max(1, find_strategy(options.strategy.strategy).computing(backend.world->size()));
-  int batch_size = options.batch_size;
-  if (options.global_batch > 0) {
-    if (options.global_batch % ranks != 0)
-      throw UsageError(fmt::format("--global-batch {}: not a multiple of the {} ranks that compute",
-                                   options.global_batch, ranks));
-    batch_size = options.global_batch / ranks;
-  }
   EngineSettings settings;
   settings.network = {find_architecture(options.model.model),
-                      batch_size,
+                      batch_size_of(options, ranks),
                       options.model.image_size,
                       classes,
                       parse_precision(options.model.precision, backend.kind, backend.no_gpu),
@@ -154,8 +163,7 @@ EngineSettings engine_settings(const TrainOptions& options, const Backend& backe
   settings.weights_file = options.model.weights;
   settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;
   if (find_strategy(options.strategy.strategy).ranks.first_has_inputs)
-    settings.batches_held +=
-        backend.world->rank() == 0 ? ranks : 0;  // every rank's pass through it
+    settings.batches_held += backend.world->rank() == 0 ? ranks - 1 : 0;  // it holds every rank's
   return settings;
 }
 

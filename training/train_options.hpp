@@ -53,8 +53,9 @@ void declare_options(OptionSet& options, TrainOptions& values);
 /// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
 void declare_step_options(OptionSet& options, TrainOptions& values);
 
-/// Throws UsageError where options do not go together. `set` parsed them.
-void check_together(const OptionSet& set, const TrainOptions& options);
+/// Images per rank and micro-batch, of so many ranks that compute. Throws UsageError where
+/// --global-batch cannot be divided.
+int batch_size_of(const TrainOptions& options, int ranks);
 
 /// Settings that follow from the options, the backend and the classes of the data.
 EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes);

@@ -2,32 +2,16 @@
 
 #include <fmt/format.h>
 
-#include "common/error.hpp"
 #include "common/random.hpp"
 #include "training/strategy.hpp"
 
 namespace shakedown {
 
-TrainingData::TrainingData(const TrainOptions& options)
-    : options_(options), classes_(options.model.classes) {
-  const bool evaluates_only = options.epochs == 0;
-  if (evaluates_only && options.data.val_dir.empty())
-    throw UsageError("--epochs 0 evaluates: --val-dir is needed");
-  if (evaluates_only && options.model.weights.empty())
-    throw UsageError("--epochs 0 evaluates: --weights is needed");
-  if (options.epochs > 0 && synthetic())
-    throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
-  if (!synthetic()) training_folder_ = scan_image_folder(options.data.train_dir);
-  if (!options.data.val_dir.empty()) validation_folder_ = scan_image_folder(options.data.val_dir);
-  if (!synthetic() && !options.data.val_dir.empty())
-    check_same_classes(training_folder_, validation_folder_);
-  if (!synthetic()) classes_ = static_cast<int>(training_folder_.classes.size());
-  if (synthetic() && evaluates_only) classes_ = static_cast<int>(validation_folder_.classes.size());
-}
+TrainingData::TrainingData(const TrainOptions& options, const Dataset& dataset)
+    : options_(options), dataset_(dataset) {}
 
-std::unique_ptr<Loader> TrainingData::make_loader(const ImageFolder& folder,
-                                                  const NetworkSettings& shape, Device& device,
-                                                  bool training, int rank, int ranks) const {
+LoaderSettings TrainingData::loader_settings(const NetworkSettings& shape, bool training, int rank,
+                                             int ranks) const {
   LoaderSettings s;
   s.batch_size = shape.batch_size;
   s.workers = options_.data.workers;
@@ -41,82 +25,66 @@ std::unique_ptr<Loader> TrainingData::make_loader(const ImageFolder& folder,
   s.transform.image_size = shape.image_size;
   s.transform.augmentation = training ? augmentation : Augmentation::none;
   s.transform.center_crop = augmentation == Augmentation::resized_crop;
-  return std::make_unique<Loader>(folder, s, device);
+  return s;
+}
+
+std::unique_ptr<BatchSource> TrainingData::loaded(const ImageFolder& folder,
+                                                  const LoaderSettings& settings,
+                                                  const NetworkSettings& shape,
+                                                  const Backend& backend, Stream& stream) {
+  loaders_.push_back(std::make_unique<Loader>(folder, settings, *backend.device));
+  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
 }
 
 /// Of the batches of rank number `rank` of those that compute.
 std::unique_ptr<BatchSource> TrainingData::training_source(const NetworkSettings& shape,
                                                            const Backend& backend, Stream& stream,
                                                            int rank, int ranks) {
-  Device& device = *backend.device;
-  if (synthetic())
-    return make_synthetic_batches(device, stream, shape,
-                                  derive_seed(static_cast<std::uint64_t>(options_.seed),
-                                              1000 + static_cast<std::uint64_t>(rank)));
-  loaders_.push_back(make_loader(training_folder_, shape, device, true, rank, ranks));
-  batches_per_epoch_ = loaders_.back()->batches_per_epoch();
-  return make_loaded_batches(*backend.world, *loaders_.back(), device, stream, shape);
+  if (!dataset_.synthetic())
+    return loaded(dataset_.training(), loader_settings(shape, true, rank, ranks), shape, backend,
+                  stream);
+  return make_synthetic_batches(*backend.device, stream, shape,
+                                derive_seed(static_cast<std::uint64_t>(options_.seed),
+                                            1000 + static_cast<std::uint64_t>(rank)));
 }
 
 void TrainingData::open(const NetworkSettings& shape, const Backend& backend, Stream& stream) {
-  Device& device = *backend.device;
   Communicator& world = *backend.world;
   const StrategyEntry& strategy = find_strategy(options_.strategy.strategy);
   const int ranks = strategy.computing(world.size());
   const bool computes = strategy.computes(world.rank());
   const int rank = computes ? world.rank() - (strategy.ranks.first_serves ? 1 : 0) : 0;
+  const bool validates = options_.epochs >= 0 && !options_.data.val_dir.empty();
 
-  training_ = training_source(shape, backend, stream, rank, ranks);
-  if (strategy.ranks.first_has_inputs) {
-    std::vector<std::unique_ptr<BatchSource>> of_every_rank;
-    if (world.rank() == 0) {
-      of_every_rank.push_back(std::move(training_));
-      for (int r = 1; r < ranks; ++r)
-        of_every_rank.push_back(training_source(shape, backend, stream, r, ranks));
-    }
-    training_ = make_scattered_batches(world, device, stream, shape, std::move(of_every_rank),
-                                       batches_per_epoch_);
-  }
-  if (!computes) training_ = make_no_batches();
-  if (options_.epochs < 0 || options_.data.val_dir.empty()) return;
+  if (!dataset_.synthetic())
+    batches_per_epoch_ = shakedown::batches_per_epoch(dataset_.training(),
+                                                      loader_settings(shape, true, rank, ranks));
   if (!computes) {
-    validation_ = make_no_batches();
+    training_ = make_no_batches();
+    if (validates) validation_ = make_no_batches();
     return;
   }
-  loaders_.push_back(make_loader(validation_folder_, shape, device, false, rank, ranks));
-  validation_ = make_loaded_batches(world, *loaders_.back(), device, stream, shape);
-}
-
-void TrainingData::check_ranks_agree(const MpiSession& session) const {
-  for (const ImageFolder* folder : {&training_folder_, &validation_folder_}) {
-    std::string listing;
-    for (const Sample& sample : folder->samples)
-      listing += fmt::format("{} {}\n", sample.path, sample.label);
-    const auto mine = fmt::format("{} images, listing {:x}", folder->samples.size(),
-                                  std::hash<std::string>{}(listing));
-    const auto listings = session.all_gather(mine);
-    const auto& hosts = session.hosts();
-    for (std::size_t r = 1; r < listings.size(); ++r)
-      if (listings[r] != listings[0])
-        throw UsageError(
-            fmt::format("{}: rank {} on {} sees other images ({}) than rank 0 on {} ({})",
-                        folder->root, r, hosts[r], listings[r], hosts[0], listings[0]));
+  if (strategy.ranks.first_has_inputs) {
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank;
+    for (int r = 0; world.rank() == 0 && r < ranks; ++r)
+      of_every_rank.push_back(training_source(shape, backend, stream, r, ranks));
+    training_ = make_scattered_batches(world, *backend.device, stream, shape,
+                                       std::move(of_every_rank), batches_per_epoch_);
+  } else {
+    training_ = training_source(shape, backend, stream, rank, ranks);
   }
+  if (validates)
+    validation_ = loaded(dataset_.validation(), loader_settings(shape, false, rank, ranks), shape,
+                         backend, stream);
 }
 
-std::string TrainingData::name() const {
-  if (!synthetic()) return training_folder_.root;
-  return options_.epochs == 0 ? validation_folder_.root : "synthetic";
-}
-
-std::string TrainingData::summary() const {
-  std::string text =
-      synthetic() ? fmt::format("synthetic, {} classes", classes_)
-                  : fmt::format("{} images of {} classes in {}", training_folder_.samples.size(),
-                                classes_, training_folder_.root);
-  if (!validation_folder_.samples.empty())
-    text += fmt::format(", {} to validate", validation_folder_.samples.size());
-  return text;
+std::string TrainingData::remark() const {
+  const long batches =
+      (static_cast<long>(options_.iterations) + options_.warmup) * options_.accumulate;
+  if (options_.epochs >= 0 || batches_per_epoch_ == 0 || batches <= batches_per_epoch_) return "";
+  return fmt::format("the run is longer than the data: its {} batches per rank are {:.1f} epochs",
+                     batches,
+                     static_cast<double>(batches) / static_cast<double>(batches_per_epoch_));
 }
 
 }  // namespace shakedown

@@ -66,6 +66,104 @@ TEST_CASE("switches stand alone, or take on and off", "[options]") {
   CHECK(Parsed({"--autotune"}).values.model.autotune);
 }
 
+TEST_CASE("numbers out of range are refused", "[options]") {
+  const auto refused = [](const char* option, const char* value) {
+    const Parsed p({option, value, "--train-dir", "d"});
+    return p.ending && p.ending->code == ExitCode::usage &&
+           p.ending->text.find(option) != std::string::npos &&
+           p.ending->text.find(value) != std::string::npos;
+  };
+  for (const char* option : {"--learning-rate", "--weight-decay", "--momentum", "--throttle-gbs"})
+    for (const char* value : {"inf", "nan", "-1"}) CHECK(refused(option, value));
+  CHECK(refused("--momentum", "1"));
+  CHECK(refused("--label-smoothing", "1.5"));
+  CHECK(refused("--image-size", "1000000"));
+  CHECK(refused("--iterations", "2000000000"));
+  CHECK(refused("--warmup", "2000000000"));
+  CHECK(refused("--prefetch", "1000000000"));
+  CHECK(refused("--workers", "5000"));
+  CHECK_FALSE(refused("--momentum", "0.99"));
+  CHECK_FALSE(refused("--workers", "1024"));
+  CHECK_THAT(Parsed({"--prefetch", "1025", "--train-dir", "d"}).ending->text,
+             ContainsSubstring("--prefetch: 1025 is not at most 1024"));
+}
+
+TEST_CASE("an option that another makes idle is refused, with what it belongs to", "[options]") {
+  const auto complaint = [](std::vector<const char*> arguments) {
+    const Parsed p(std::move(arguments));
+    if (!p.ending) return std::string();
+    CHECK(p.ending->code == ExitCode::usage);
+    return p.ending->text;
+  };
+  CHECK(complaint({"--staleness", "2"}) ==
+        "train: --staleness: only with --strategy parameter-server-async\n");
+  CHECK(complaint({"--staleness", "2", "--strategy", "parameter-server-async"}).empty());
+  CHECK(complaint({"--bucket-cap-mb", "4", "--strategy", "zero2"}) ==
+        "train: --bucket-cap-mb: only with --strategy ddp, zero1\n");
+  CHECK(complaint({"--bucket-cap-mb", "4", "--strategy", "zero1"}).empty());
+  for (const char* strategy : {"zero1", "none"})
+    CHECK_THAT(complaint({"--grad-dtype", "bf16", "--strategy", strategy}),
+               ContainsSubstring("--grad-dtype"));
+  CHECK_THAT(complaint({"--no-overlap", "--strategy", "all-reduce"}),
+             ContainsSubstring("ddp, zero1, zero2, fsdp"));
+  CHECK(complaint({"--no-overlap", "off", "--strategy", "all-reduce"}).empty());  // asks nothing
+  CHECK_FALSE(complaint({"--ps-partition-mb", "1"}).empty());
+  CHECK_FALSE(complaint({"--momentum", "0.9", "--optimizer", "adam"}).empty());
+  CHECK_FALSE(complaint({"--nesterov", "--optimizer", "adamw"}).empty());
+  CHECK(complaint({"--schedule", "cosine"}) == "train: --schedule: only with --epochs\n");
+  CHECK(complaint({"--workers", "2"}) == "train: --workers: only with --train-dir or --val-dir\n");
+  CHECK(complaint({"--workers", "2", "--train-dir", "d"}).empty());
+  CHECK_FALSE(complaint({"--val-dir", "d"}).empty());
+  CHECK_FALSE(complaint({"--max-batch-limit", "8"}).empty());
+  CHECK(complaint({"--staleness", "2", "--workers", "2", "--ignore-idle"}).empty());
+}
+
+TEST_CASE("options that contradict one another are refused", "[options]") {
+  const auto complaint = [](std::vector<const char*> arguments) {
+    const Parsed p(std::move(arguments));
+    return p.ending ? p.ending->text : std::string();
+  };
+  CHECK(complaint({"--global-batch", "8", "--batch-size", "4"}) ==
+        "train: --global-batch determines the batch per rank: not with --batch-size\n");
+  CHECK_FALSE(complaint({"--global-batch", "8", "--batch-size", "4", "--ignore-idle"}).empty());
+  for (const char* option : {"--iterations", "--warmup"})
+    CHECK_THAT(complaint({option, "4", "--epochs", "1"}),
+               ContainsSubstring(option) && ContainsSubstring("not with --epochs"));
+  CHECK_FALSE(complaint({"--certificate", "--epochs", "1"}).empty());
+  CHECK(complaint({"--certificate", "off", "--epochs", "1"}).empty());
+  for (const char* option : {"--layers", "--kernels"}) {
+    CHECK_THAT(complaint({option, "--epochs", "1"}),
+               ContainsSubstring(option) && ContainsSubstring("--epochs"));
+    CHECK_FALSE(complaint({option, "--save", "w.safetensors"}).empty());
+    CHECK_FALSE(complaint({option, "--trace", "t.json"}).empty());
+    CHECK_FALSE(complaint({option, "--max-batch"}).empty());
+  }
+  for (const char* option : {"--epochs", "--batch-size", "--global-batch"})
+    CHECK_THAT(complaint({"--max-batch", option, "4"}),
+               ContainsSubstring("--max-batch") && ContainsSubstring(option));
+  CHECK_FALSE(complaint({"--autotune", "--deterministic"}).empty());
+}
+
+TEST_CASE("the global batch is divided by ranks and micro-batches", "[options]") {
+  TrainOptions options;
+  options.global_batch = 1024;
+  options.accumulate = 4;
+  CHECK(batch_size_of(options, 8) == 32);
+  options.accumulate = 3;
+  CHECK_THROWS_WITH(batch_size_of(options, 8), ContainsSubstring("--global-batch 1024") &&
+                                                   ContainsSubstring("24 (the 8 ranks "
+                                                                     "that compute x "
+                                                                     "--accumulate 3)"));
+  options.global_batch = 0;
+  CHECK(batch_size_of(options, 8) == options.batch_size);
+}
+
+TEST_CASE("a model for tests is taken and listed nowhere", "[options]") {
+  CHECK(Parsed({"--model", "tiny"}).values.model.model == "tiny");
+  CHECK_FALSE(Parsed({"--model", "tiny"}).ending);
+  CHECK(Parsed({"--help"}).ending->text.find("tiny") == std::string::npos);
+}
+
 TEST_CASE("what comes last counts, so that a script's options can be overridden", "[options]") {
   const Parsed p({"--epochs", "15", "--autotune", "--precision", "fp16", "--epochs", "2",
                   "--autotune", "off", "--precision", "bf16"});
@@ -107,9 +205,9 @@ TEST_CASE("a usage error names the option", "[options]") {
              ContainsSubstring("--bach-size") && ContainsSubstring("did you mean --batch-size?"));
   CHECK_THAT(message({"--batch-size", "many"}), ContainsSubstring("--batch-size"));
   CHECK_THAT(message({"--batch-size", "0"}),
-             ContainsSubstring("--batch-size") && ContainsSubstring("below 1"));
+             ContainsSubstring("--batch-size") && ContainsSubstring("not at least 1"));
   CHECK_THAT(message({"--throttle-gbs", "-1"}),
-             ContainsSubstring("--throttle-gbs") && ContainsSubstring("below 0"));
+             ContainsSubstring("--throttle-gbs") && ContainsSubstring("not at least 0"));
   CHECK_THAT(message({"--precision", "fp8"}), ContainsSubstring("--precision"));
   CHECK_THAT(message({"--iterations"}), ContainsSubstring("--iterations"));
   CHECK_THAT(message({"stray"}), ContainsSubstring("stray"));

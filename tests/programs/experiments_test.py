@@ -10,7 +10,7 @@ import unittest
 from support import TREE, make_image_folder, read_record, run_bare
 
 EXPERIMENTS = TREE / "launch/experiments"
-SMALL = ["--model", "resnet18", "--image-size", 32, "--batch-size", 4, "--workers", 1, "--lr", 0.01,
+SMALL = ["--model", "tiny", "--image-size", 32, "--batch-size", 4, "--workers", 1, "--lr", 0.01,
          "--backend", "cpu"]
 CPU = "cpu" in (TREE / "build/machine.mk").read_text().split("BACKENDS", 1)[1].splitlines()[0]
 

@@ -80,7 +80,7 @@ class Runs(Folder):
         backend = "gpu" if GPUS else "cpu"
         switches = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
         result = self.variants("-n", 2, "--variants", "default,mpi-tcp", "train", "--model",
-                               "resnet18", "--image-size", 32, "--classes", 10, "--batch-size", 4,
+                               "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 4,
                                "--iterations", 2, "--warmup", 1, "--certificate", "off",
                                "--backend", backend, **switches)
         self.expect(result, 0, f"train: 2 ranks, {backend}, transport {'nccl' if GPUS else 'mpi'}",
@@ -93,7 +93,7 @@ class Runs(Folder):
             self.assertIn("images/s", (self.results() / f"{name}.log").read_text())
         rows = self.rows(result.stdout)
         rate = f"{rates['default']:{',.0f' if rates['default'] >= 1000 else '.4g'}}"
-        self.assertIn(f"default ok resnet18 ddp, batch 4 {rate} images/s",
+        self.assertIn(f"default ok tiny ddp, batch 4 {rate} images/s",
                       rows["default"][0])
         self.assertIn(f"{rates['mpi-tcp'] / rates['default']:.2f}", rows["mpi-tcp"][0])
         self.assertIn((self.results() / "table.txt").read_text(), result.stdout)

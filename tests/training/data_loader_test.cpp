@@ -153,6 +153,33 @@ TEST_CASE("an image folder is listed as torchvision does") {
                      std::to_string(sample.label));
   CHECK(listed ==
         std::vector<std::string>{"a/z.jpeg 0", "a/more/y.Png 0", "b/10.png 1", "b/2.JPG 1"});
+  CHECK(text_of(found) ==
+        "4 images of 2 classes in " + folder.path + " (left out: 1 .gif, 1 .txt)");
+}
+
+TEST_CASE("hidden files and folders are no images and no classes") {
+  const TempFolder folder;
+  for (const char* name : {"a/1.png", "a/._1.png", "a/.trash/2.png", ".git/3.png"})
+    folder.touch(name);
+  const ImageFolder found = scan_image_folder(folder.path);
+  CHECK(found.classes == std::vector<std::string>{"a"});
+  CHECK(found.samples.size() == 1);
+  CHECK(found.left_out.empty());
+}
+
+TEST_CASE("links are followed, and refused where they lead back") {
+  const TempFolder folder;
+  folder.touch("images/a/1.png");
+  folder.touch("elsewhere/2.png");
+  const fs::path root = fs::path(folder.path) / "images";
+  fs::create_directory_symlink("../../elsewhere", root / "a/more");
+  CHECK(scan_image_folder(root).samples.size() == 2);
+  fs::create_directory_symlink(root / "a", fs::path(folder.path) / "elsewhere/back");
+  CHECK_THROWS_WITH(scan_image_folder(root),
+                    ContainsSubstring("a/more/back leads back to a folder it lies in"));
+  fs::remove(root / "a/more");
+  fs::create_directory_symlink(".", root / "a/loop");
+  CHECK_THROWS_AS(scan_image_folder(root), UsageError);
 }
 
 TEST_CASE("an image folder that cannot serve is named") {
@@ -170,12 +197,12 @@ TEST_CASE("an image folder that cannot serve is named") {
 }
 
 TEST_CASE("training and validation must have the same classes") {
-  const ImageFolder training{"train", {"cat", "dog"}, {}};
-  CHECK_NOTHROW(check_same_classes(training, {"val", {"cat", "dog"}, {}}));
-  CHECK_THROWS_AS(check_same_classes(training, {"val", {"cat"}, {}}), UsageError);
-  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat"}, {}}),
+  const ImageFolder training{"train", {"cat", "dog"}, {}, {}};
+  CHECK_NOTHROW(check_same_classes(training, {"val", {"cat", "dog"}, {}, {}}));
+  CHECK_THROWS_AS(check_same_classes(training, {"val", {"cat"}, {}, {}}), UsageError);
+  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat"}, {}, {}}),
                     ContainsSubstring("not in val: dog") && !ContainsSubstring("not in train"));
-  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat", "cow"}, {}}),
+  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat", "cow"}, {}, {}}),
                     ContainsSubstring("not in val: dog") && ContainsSubstring("not in train: cow"));
 }
 
@@ -306,6 +333,31 @@ TEST_CASE("an epoch may be abandoned while batches are held") {
   CHECK(Kept(*held) == before);
   loader.release(held);
   loader.start_epoch(2);  // and the loader goes with the epoch just begun
+}
+
+TEST_CASE("no more memory is taken than an epoch has batches") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 60);
+  LoaderSettings settings = plain_settings();
+  settings.prefetch = 1000;
+  HostDevice device;
+  const Loader loader(images, settings, device);
+  CHECK(loader.batches_per_epoch() == batches_per_epoch(images, settings));
+  CHECK(device.pinned == 2 * (loader.batches_per_epoch() + 2));
+}
+
+TEST_CASE("a loader of many threads ends at once") {
+  const TempFolder folder;
+  const ImageFolder images = numbered_images(folder, 60);
+  LoaderSettings settings = plain_settings();
+  settings.workers = 600;
+  HostDevice device;
+  auto loader = std::make_unique<Loader>(images, settings, device);
+  loader->start_epoch(0);
+  loader->release(loader->next());
+  const auto start = std::chrono::steady_clock::now();
+  loader.reset();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));  // 5 s when quadratic
 }
 
 TEST_CASE("held batches are left alone; a third is refused") {

@@ -15,7 +15,7 @@ constexpr int kSteps = 4;
 
 EngineSettings settings_of(const StrategyOptions& strategy, Precision precision, int accumulate) {
   EngineSettings settings;
-  settings.network.architecture = {"resnet6", false, {1, 1, 0, 0}};
+  settings.network.architecture = find_architecture("tiny");
   settings.network.batch_size = 8;
   settings.network.image_size = 64;
   settings.network.classes = 10;

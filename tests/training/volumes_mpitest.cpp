@@ -14,7 +14,7 @@ TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
   for (const StrategyEntry& entry : strategies()) {
     CAPTURE(entry.name);
     EngineSettings settings;
-    settings.network.architecture = find_architecture("resnet18");
+    settings.network.architecture = find_architecture("tiny");
     settings.network.batch_size = 2;
     settings.network.image_size = 64;
     settings.network.tuning.autotune = false;

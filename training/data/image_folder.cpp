@@ -17,28 +17,55 @@ namespace fs = std::filesystem;
 
 constexpr std::array kExtensions{".jpg", ".jpeg", ".png"};
 
-bool has_image_name(const fs::path& path) {
+std::string extension_of(const fs::path& path) {
   std::string extension = path.extension().string();
   for (char& c : extension) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return std::find(kExtensions.begin(), kExtensions.end(), extension) != kExtensions.end();
+  return extension;
 }
+
+bool is_hidden(const fs::path& path) { return path.filename().native().front() == '.'; }
 
 std::vector<std::string> class_folders(const std::string& root) {
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(root))
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+    if (entry.is_directory() && !is_hidden(entry.path()))
+      names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
 }
 
+/// Throws UsageError where a linked folder below `top` is one that it lies in: its images would be
+/// there again and again.
+void refuse_loop(const fs::path& link, const fs::path& top) {
+  const fs::path target = fs::canonical(link);
+  for (fs::path around = link.parent_path();; around = around.parent_path()) {
+    if (fs::canonical(around) == target)
+      throw UsageError(fmt::format("class folder {}: the link {} leads back to a folder it lies in",
+                                   top.string(), link.string()));
+    if (around == top) return;
+  }
+}
+
 /// Sorted by folder, then by name: torchvision's order, which puts a folder's files before those of
-/// its sub-folders.
-std::vector<fs::path> images_below(const fs::path& folder) {
+/// its sub-folders. Counts what it leaves out.
+std::vector<fs::path> images_below(const fs::path& folder, std::map<std::string, long>& left_out) {
   std::vector<fs::path> paths;
   constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder, kFollow))
-    // a dangling link is listed too: better an error that names it than an image silently missing
-    if (has_image_name(entry.path()) && !entry.is_directory()) paths.push_back(entry.path());
+  fs::recursive_directory_iterator entries(folder, kFollow);
+  for (const fs::directory_entry& entry : entries) {
+    const bool is_folder = entry.is_directory();
+    if (is_hidden(entry.path())) {
+      if (is_folder) entries.disable_recursion_pending();
+    } else if (is_folder) {
+      if (entry.is_symlink()) refuse_loop(entry.path(), folder);
+    } else if (const std::string extension = extension_of(entry.path());
+               std::count(kExtensions.begin(), kExtensions.end(), extension) > 0) {
+      // a dangling link is listed too: better an error that names it than an image silently missing
+      paths.push_back(entry.path());
+    } else {
+      ++left_out[extension];
+    }
+  }
   std::sort(paths.begin(), paths.end(), [](const fs::path& a, const fs::path& b) {
     const int order = a.parent_path().native().compare(b.parent_path().native());
     return order != 0 ? order < 0 : a.filename().native() < b.filename().native();
@@ -46,32 +73,30 @@ std::vector<fs::path> images_below(const fs::path& folder) {
   return paths;
 }
 
-/// The names in `some` that `others` lacks, the first few of them spelt out; "" when there are
-/// none.
+}  // namespace
+
 std::string names_missing(const std::vector<std::string>& some,
-                          const std::vector<std::string>& others, const ImageFolder& folder) {
+                          const std::vector<std::string>& others, const std::string& where) {
   constexpr std::size_t kShown = 5;
   std::vector<std::string> missing;
   std::set_difference(some.begin(), some.end(), others.begin(), others.end(),
                       std::back_inserter(missing));
   if (missing.empty()) return "";
-  std::string text = fmt::format("; not in {}: ", folder.root);
+  std::string text = fmt::format("; not in {}: ", where);
   for (std::size_t i = 0; i < std::min(kShown, missing.size()); ++i)
     text += (i > 0 ? ", " : "") + missing[i];
   if (missing.size() > kShown) text += fmt::format(" and {} more", missing.size() - kShown);
   return text;
 }
 
-}  // namespace
-
 ImageFolder scan_image_folder(const std::string& root) {
-  ImageFolder folder{.root = root, .classes = {}, .samples = {}};
+  ImageFolder folder{.root = root, .classes = {}, .samples = {}, .left_out = {}};
   fs::path reading = root;
   try {
     folder.classes = class_folders(root);
     for (std::size_t label = 0; label < folder.classes.size(); ++label) {
       reading = fs::path(root) / folder.classes[label];
-      const std::vector<fs::path> images = images_below(reading);
+      const std::vector<fs::path> images = images_below(reading, folder.left_out);
       if (images.empty())
         throw UsageError(fmt::format("class folder {}: there is no .jpg, .jpeg or .png file in it",
                                      reading.string()));
@@ -88,11 +113,24 @@ ImageFolder scan_image_folder(const std::string& root) {
   return folder;
 }
 
+std::string text_of(const ImageFolder& folder) {
+  return fmt::format("{} images of {} classes in {}{}", folder.samples.size(),
+                     folder.classes.size(), folder.root, text_of_left_out(folder));
+}
+
+std::string text_of_left_out(const ImageFolder& folder) {
+  std::string text;
+  for (const auto& [extension, count] : folder.left_out)
+    text += fmt::format("{}{} {}", text.empty() ? " (left out: " : ", ", count,
+                        extension.empty() ? "without extension" : extension);
+  return text.empty() ? "" : text + ")";
+}
+
 void check_same_classes(const ImageFolder& training, const ImageFolder& validation) {
   if (training.classes == validation.classes) return;
   throw UsageError("the training and the validation folder must have the same classes" +
-                   names_missing(training.classes, validation.classes, validation) +
-                   names_missing(validation.classes, training.classes, training));
+                   names_missing(training.classes, validation.classes, validation.root) +
+                   names_missing(validation.classes, training.classes, training.root));
 }
 
 }  // namespace shakedown

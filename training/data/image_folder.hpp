@@ -1,6 +1,7 @@
 // A folder of images with one sub-folder a class, as torchvision's ImageFolder reads it.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -13,15 +14,28 @@ struct Sample {
 
 struct ImageFolder {
   std::string root;
-  std::vector<std::string> classes;  // names of the sub-folders, sorted
-  std::vector<Sample> samples;       // by class, then folder, then file name
+  std::vector<std::string> classes;      // names of the sub-folders, sorted
+  std::vector<Sample> samples;           // by class, then folder, then file name
+  std::map<std::string, long> left_out;  // files of other kinds, by extension in lower case
 };
 
 /// Lists the .jpg, .jpeg and .png files (any case) below each class folder; opens none of them.
-/// Throws UsageError naming the folder that is missing, unreadable, or without classes or images.
+/// Hidden files and folders, whose names start with a dot, are passed over. Throws UsageError
+/// naming the folder that is missing, unreadable, or without classes or images, and the link that
+/// leads back to a folder around it.
 ImageFolder scan_image_folder(const std::string& root);
+
+/// "6000 images of 10 classes in DIR", and what was left out.
+std::string text_of(const ImageFolder& folder);
+/// " (left out: 3 .gif, 1 .txt)", or "".
+std::string text_of_left_out(const ImageFolder& folder);
 
 /// Throws UsageError naming the classes that only one of the two folders has.
 void check_same_classes(const ImageFolder& training, const ImageFolder& validation);
+
+/// "; not in `where`: a, b" with the first few names of `some` that `others` lacks; "" when there
+/// are none. Both are sorted.
+std::string names_missing(const std::vector<std::string>& some,
+                          const std::vector<std::string>& others, const std::string& where);
 
 }  // namespace shakedown

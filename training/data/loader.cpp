@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "common/error.hpp"
@@ -21,7 +22,9 @@ void require_positive(const char* option, int value) {
 
 long divide_up(long a, long b) { return (a + b - 1) / b; }
 
-long count_batches(const ImageFolder& folder, const LoaderSettings& settings) {
+}  // namespace
+
+long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings) {
   const auto images = static_cast<long>(folder.samples.size());
   if (!settings.drop_last)
     return divide_up(divide_up(images, settings.world_size), settings.batch_size);
@@ -33,8 +36,6 @@ long count_batches(const ImageFolder& folder, const LoaderSettings& settings) {
   return shard / settings.batch_size;
 }
 
-}  // namespace
-
 Loader::Loader(const ImageFolder& folder, const LoaderSettings& settings, Device& device)
     : folder_(folder), settings_(settings) {
   require_positive("--batch-size", settings.batch_size);
@@ -42,12 +43,13 @@ Loader::Loader(const ImageFolder& folder, const LoaderSettings& settings, Device
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
-  batches_per_epoch_ = count_batches(folder, settings);
+  batches_per_epoch_ = shakedown::batches_per_epoch(folder, settings);
   delivered_ = batches_per_epoch_;
 
   const auto rows = static_cast<std::size_t>(settings.batch_size);
   const auto size = static_cast<std::size_t>(settings.transform.image_size);
-  slots_.resize(static_cast<std::size_t>(settings.prefetch) + kLentAtMost);
+  const long ahead = std::min<long>(settings.prefetch, batches_per_epoch_);
+  slots_.resize(static_cast<std::size_t>(ahead) + kLentAtMost);
   for (Slot& slot : slots_) {
     slot.images = Buffer(device, rows * size * size * 3, Place::host);
     slot.labels = Buffer(device, rows * sizeof(std::int32_t), Place::host);
@@ -55,8 +57,25 @@ Loader::Loader(const ImageFolder& folder, const LoaderSettings& settings, Device
     slot.batch.labels = {static_cast<std::int32_t*>(slot.labels.data()), rows};
     free_.push_back(&slot);
   }
-  for (int i = 0; i < settings.workers; ++i)
-    workers_.emplace_back([this](const std::stop_token& stop) { work(stop); });
+  try {
+    for (int i = 0; i < settings.workers; ++i) workers_.emplace_back([this] { work(); });
+  } catch (const std::system_error& error) {
+    const std::size_t started = workers_.size();
+    end();
+    throw UsageError(fmt::format("--workers {}: only {} threads could be started: {}",
+                                 settings.workers, started, error.code().message()));
+  }
+}
+
+Loader::~Loader() { end(); }
+
+/// One notice for all: a stop token each would wake all of them for each one that ends.
+void Loader::end() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  work_.notify_all();
 }
 
 void Loader::start_epoch(int epoch) {
@@ -114,10 +133,12 @@ void Loader::release(const Batch* batch) {
   work_.notify_all();
 }
 
-void Loader::work(const std::stop_token& stop) {
+void Loader::work() {
   Transform transform(settings_.transform);
   std::unique_lock lock(mutex_);
-  while (work_.wait(lock, stop, [&] { return can_take(); }) && !stop.stop_requested()) {
+  while (true) {
+    work_.wait(lock, [&] { return ending_ || can_take(); });
+    if (ending_) return;
     const Item item = take();
     lock.unlock();
     std::exception_ptr error;

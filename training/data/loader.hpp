@@ -35,16 +35,19 @@ struct Batch {
   int count = 0;                         // samples, which come first; with padding fewer than N
 };
 
+/// That a rank's loader makes. Throws UsageError where --batch-size is more images than a rank has.
+long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings);
+
 /// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th. What a batch
 /// holds depends on the settings, the epoch and the folder alone: not on threads or timing.
 /// All ranks make the same number of batches, and no sample is on two of them. The caller is one
 /// thread and holds at most two batches at a time.
 class Loader {
  public:
-  /// Throws UsageError naming the option that cannot work, such as a --batch-size of more images
-  /// than a rank has. The folder must outlive this.
+  /// Throws UsageError naming the option that cannot work. The folder must outlive this.
   Loader(const ImageFolder& folder, const LoaderSettings& settings, Device& device);
   Loader(ImageFolder&&, const LoaderSettings&, Device&) = delete;
+  ~Loader();
 
   long batches_per_epoch() const { return batches_per_epoch_; }
 
@@ -79,7 +82,8 @@ class Loader {
     std::uint64_t random_seed;  // of the sample's augmentation
   };
 
-  void work(const std::stop_token& stop);
+  void work();
+  void end();
   bool can_take() const;
   Item take();
   void fill(const Item& item, Transform& transform) const;
@@ -94,8 +98,8 @@ class Loader {
   // The rest is guarded by mutex_, except the memory of a row, which is its worker's alone until
   // it reports the row finished.
   std::mutex mutex_;
-  std::condition_variable_any work_;  // workers wait: there are items to take
-  std::condition_variable done_;      // the caller waits: a batch is full, or no worker is busy
+  std::condition_variable work_;  // workers wait: there are items to take, or it ends
+  std::condition_variable done_;  // the caller waits: a batch is full, or no worker is busy
   std::vector<Slot> slots_;
   std::vector<Slot*> free_;
   std::deque<Slot*> pending_;  // being filled or full, in the order of the batches
@@ -105,8 +109,9 @@ class Loader {
   long items_ = 0;      // where taking ends
   long delivered_ = 0;  // batches
   int busy_ = 0;        // workers
+  bool ending_ = false;
 
-  std::vector<std::jthread> workers_;  // last: stopped and joined before anything else goes
+  std::vector<std::jthread> workers_;  // last: joined before anything else goes
 };
 
 }  // namespace shakedown

@@ -3,6 +3,7 @@
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "training/strategies/entries.hpp"
+#include "training/volumes.hpp"
 
 namespace shakedown {
 
@@ -29,6 +30,17 @@ const StrategyEntry& find_strategy(const std::string& name) {
   throw UsageError(fmt::format("--strategy {}: one of {}", name, known));
 }
 
+namespace {
+
+std::vector<std::string> names_where(bool (*so)(const StrategyEntry&)) {
+  std::vector<std::string> names;
+  for (const StrategyEntry& entry : strategies())
+    if (so(entry)) names.emplace_back(entry.name);
+  return names;
+}
+
+}  // namespace
+
 void declare_options(OptionSet& options, StrategyOptions& values) {
   std::vector<std::string> names;
   std::string help;
@@ -38,44 +50,45 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   }
   options.heading("Gradient exchange");
   options.add("--strategy", values.strategy, help).one_of(names);
-  options.add("--bucket-cap-mb", values.bucket_cap_mb, "ddp, zero1: MiB of a bucket").at_least(0);
-  options
-      .add("--first-bucket-mb", values.first_bucket_mb,
-           "ddp, zero1: MiB of the first bucket; by --bucket-order small-last of the last")
+  const auto add = [&](const char* name, auto& value, const char* meaning,
+                       const std::vector<std::string>& used_by) -> Option& {
+    return options.add(name, value, meaning).only_where("--strategy", used_by);
+  };
+  const auto bucketed =
+      names_where([](const StrategyEntry& entry) { return find_volume(entry.name).buckets; });
+  add("--bucket-cap-mb", values.bucket_cap_mb, "MiB of a bucket", bucketed).at_least(0);
+  add("--first-bucket-mb", values.first_bucket_mb,
+      "MiB of the first bucket; by --bucket-order small-last of the last", bucketed)
       .at_least(0);
-  options
-      .add("--bucket-order", values.bucket_order,
-           "ddp, zero1: the small bucket is the first (PyTorch's ddp) or the last to become ready")
+  add("--bucket-order", values.bucket_order,
+      "the small bucket is the first (PyTorch's ddp) or the last to become ready", bucketed)
       .one_of({"ddp", "small-last"});
-  options
-      .add("--grad-dtype", values.grad_dtype,
-           "ddp, all-reduce: type of the gradients that are exchanged; auto: as computed; fp16 "
-           "scales the loss as --precision fp16 does")
+  add("--grad-dtype", values.grad_dtype,
+      "type of the gradients that are exchanged; auto: as computed; fp16 scales the loss as "
+      "--precision fp16 does",
+      names_where([](const StrategyEntry& entry) { return entry.any_type; }))
       .one_of({"auto", "fp32", "fp16", "bf16"});
-  options.add("--bucket-copy", values.bucket_copy,
-              "ddp: buckets are copies of the gradients, as PyTorch's without "
-              "gradient_as_bucket_view, not views of them");
-  options.add("--broadcast-buffers", values.broadcast_buffers,
-              "ddp: every update starts with rank 0's running statistics of the norms, PyTorch's "
-              "default");
-  options.add("--no-overlap", values.no_overlap,
-              "ddp, zero1, zero2, fsdp: the stream that computes exchanges too");
-  options
-      .add("--comm-priority", values.comm_priority,
-           "ddp, zero1, zero2, fsdp: of the stream that exchanges, over the one that computes")
+  add("--bucket-copy", values.bucket_copy,
+      "buckets are copies of the gradients, as PyTorch's without gradient_as_bucket_view, not "
+      "views of them",
+      {"ddp"});
+  add("--broadcast-buffers", values.broadcast_buffers,
+      "every update starts with rank 0's running statistics of the norms, PyTorch's default",
+      {"ddp"});
+  const auto overlapping = names_where([](const StrategyEntry& entry) { return entry.overlaps; });
+  add("--no-overlap", values.no_overlap, "the stream that computes exchanges too", overlapping);
+  add("--comm-priority", values.comm_priority,
+      "of the stream that exchanges, over the one that computes", overlapping)
       .one_of({"high", "normal"});
-  options.add("--per-tensor", values.per_tensor, "all-reduce: one operation a parameter");
-  options
-      .add("--ps-exchange", values.ps_exchange,
-           "parameter-server: a star of sends and receives, or collectives in its place")
+  add("--per-tensor", values.per_tensor, "one operation a parameter", {"all-reduce"});
+  add("--ps-exchange", values.ps_exchange,
+      "a star of sends and receives, or collectives in its place", {"parameter-server"})
       .one_of({"send-receive", "reduce-broadcast"});
-  options
-      .add("--ps-partition-mb", values.ps_partition_mb,
-           "parameter-server: MiB of a piece, pulled while the next is pushed; 0: all at once")
+  add("--ps-partition-mb", values.ps_partition_mb,
+      "MiB of a piece, pulled while the next is pushed; 0: all at once", {"parameter-server"})
       .at_least(0);
-  options
-      .add("--staleness", values.staleness,
-           "parameter-server-async: steps that a worker may be ahead of the slowest")
+  add("--staleness", values.staleness, "steps that a worker may be ahead of the slowest",
+      {"parameter-server-async"})
       .at_least(0);
   options.heading("");
   options.add("--inject-lost-share", values.lose_share,
