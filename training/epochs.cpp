@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "common/progress.hpp"
+#include "training/weights_check.hpp"
 
 namespace shakedown {
 namespace {
@@ -180,6 +181,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
     check_epoch(line, engine.settings().weights_file);
     if (epoch > 0) skipped_before = check_skipped(line, skipped_before, updates);
   }
+  check_weights(engine, session, "after the last epoch");
 }
 
 }  // namespace shakedown

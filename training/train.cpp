@@ -44,7 +44,6 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
     train_epochs(engine, data.training(), data.batches_per_epoch(), data.validation(),
                  {options.epochs, options.optimizer.learning_rate, options.schedule}, identity,
                  session, record);
-    check_weights(engine, session, "after the last epoch");
     save_if_asked(options, state_to_save(options, engine), metadata, session);
   } else {
     result = run_throughput(engine, data.training(), options, identity, metadata, session, record);
@@ -69,9 +68,7 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   return recorded(record, [&] {
     const Dataset dataset(options);
     dataset.check_ranks_agree(session);
-    const auto run_with = [&](const TrainOptions& o) {
-      return run(o, dataset, backend, session, record);
-    };
+    const auto run_with = [&](const auto& o) { return run(o, dataset, backend, session, record); };
     if (!options.max_batch) return run_with(options);
     return at_largest_batch(options, dataset.classes(), backend, session, run_with);
   });
