@@ -49,8 +49,8 @@ class MpiSession {
   /// The same to these ranks of this session, for work that is not a part's.
   void progress(const std::vector<int>& waiting) const;
 
-  /// A session of the ranks that pass the same color, in the order they have here. Every rank calls
-  /// it. It must end before this one does.
+  /// A session of the ranks that pass the same color, in the order they have here; null where that
+  /// is negative. Every rank calls it. It must end before this one does.
   std::unique_ptr<MpiSession> split(int color) const;
 
   /// The ranks that do not call this too within the time: those that everybody waits for. Once,

@@ -117,7 +117,7 @@ void take_turn(Result& result, const Job& job) {
     return;
   }
   const bool takes_part = job.session.rank() < wanted;
-  const auto ranks = job.session.split(takes_part ? 0 : 1);
+  const auto ranks = job.session.split(takes_part ? 0 : -1);
   if (takes_part) {
     std::optional<Backend> part;
     if (wanted < all) part = open_backend(job.backend, *ranks);

@@ -63,14 +63,14 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
   engine.network().zero_total_metrics();
   batches.start_epoch(0);
   // A server waits as long as the others work.
-  const auto part =
-      engine.first_computing() > 0 ? session.split(engine.computes() ? 1 : 0) : nullptr;
+  const bool server_waits = engine.first_computing() > 0;
+  const auto part = server_waits ? session.split(engine.computes() ? 0 : -1) : nullptr;
   while (engine.computes() && batches.load_next(engine.network())) {
     engine.evaluate();
     if (part) part->progress();
   }
   engine.finish();
-  if (part) engine.computes() ? session.barrier() : session.wait_idle();
+  if (server_waits) part ? session.barrier() : session.wait_idle();
   for (std::size_t i = 0; i < shared.size(); ++i)
     engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
   return add_up(engine.network().read_metrics().total, session);

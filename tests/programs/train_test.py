@@ -283,6 +283,11 @@ class Epochs(Folder):
         self.assertEqual(evaluated[0]["epoch"], 0)
         self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1"])
         self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss"], places=4)
+        (self.folder / "val/dots").rename(self.folder / "val/spots")
+        self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
+                    "not in " + str(self.folder / "val") + ": dots",
+                    "not in " + str(weights) + ": spots")
+        (self.folder / "val/spots").rename(self.folder / "val/dots")
         self.set_first_value(weights, "bn1.running_var", -1)
         self.expect(self.train("--epochs", 0, "--weights", weights), 2, str(weights),
                     "bn1.running_var")
@@ -297,11 +302,6 @@ class Epochs(Folder):
         begin = 8 + length + json.loads(data[8:8 + length])[tensor]["data_offsets"][0]
         data[begin:begin + 4] = struct.pack("<f", value)
         path.write_bytes(data)
-
-        (self.folder / "val/dots").rename(self.folder / "val/spots")
-        self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
-                    "not in " + str(self.folder / "val") + ": dots",
-                    "not in " + str(weights) + ": spots")
 
     def test_the_result_does_not_depend_on_the_loader(self):
         losses = []
