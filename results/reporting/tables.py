@@ -132,7 +132,7 @@ def winners(summary):
     tables = []
     for model in summary.models:
         grid = what_if.WinnerMap(model)
-        if not grid.cells:
+        if not grid.cells or not what_if.is_trusted(summary, model):
             continue
         name = summary.name(model.conditions)
         table = Table("fastest strategy by the step model, by the bandwidth of every rank's link" +

@@ -8,6 +8,7 @@ from .records import Configuration, configuration_of, number
 
 KINDS = ("prediction", "bucket_plan", "advice", "winner")
 TIE = 0.0005  # a margin below it is none: bin/compare's word too
+MOST_ERROR = 0.15  # of a measured step: nothing is printed of a model that is off by more, here and there
 
 
 class Model:
@@ -75,6 +76,12 @@ def doubt(summary, model):
     off = median_error(held_against(summary, model.predictions))
     return [] if off is None else [f"where steps were measured the model is off by "
                                    f"{words.percent(off)} in the median"]
+
+
+def is_trusted(summary, model):
+    """Whether what it says of what was not measured is worth printing."""
+    return all(abs(predicted / measured - 1) <= MOST_ERROR
+               for _, predicted, measured in held_against(summary, model.predictions))
 
 
 def unmeasured(summary, predictions):

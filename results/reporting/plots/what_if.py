@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import words
-from ..what_if import TIE, WinnerMap, doubt
+from ..what_if import TIE, WinnerMap, doubt, is_trusted
 from . import style
 
 CLEAR = 0.01  # a margin from here on has a strong colour
@@ -13,7 +13,7 @@ CLEAR = 0.01  # a margin from here on has a strong colour
 def strategy_map(summary):
     """A cell a batch and bandwidth, in the colour of its strategy, paler where it wins by little;
     a panel for each set of links."""
-    found = [(model, WinnerMap(model)) for model in summary.models]
+    found = [(model, WinnerMap(model)) for model in summary.models if is_trusted(summary, model)]
     found = [(model, grid) for model, grid in found if grid.cells]
     if not found:
         return None

@@ -11,8 +11,12 @@ FEW = 12  # buckets whose sizes can be read
 
 def sentences(summary):
     for model in summary.models:
-        said = [*links(model), *error(summary, model), *more_ranks(summary, model),
-                *bucket_plans(model), *advice(model)]
+        said = [*links(model), *error(summary, model)]
+        if what_if.is_trusted(summary, model):
+            said += [*more_ranks(summary, model), *bucket_plans(model), *advice(model)]
+        else:
+            said.append("Its predictions and advice are left out, as it is off by more than "
+                        f"{words.percent(what_if.MOST_ERROR)} for a step that was measured.")
         yield from ((model.conditions, text) for text in said)
 
 
