@@ -102,8 +102,8 @@ class AllStrategies(Folder):
                 self.assertEqual(set(s["bytes_per_step_counted"]), {0})
             if s["strategy"] in ("ddp", "all-reduce"):
                 self.assertEqual(set(s["bytes_per_step_predicted"]), {4 * PARAMETERS})
-            # counted are padding and data-parallel's images
-            least, most = (1, 1.1 if s["strategy"] == "data-parallel" else 1.01)
+            # counted are padding, more of it in a small network, and data-parallel's images
+            least, most = (1, 1.1 if s["strategy"] == "data-parallel" else 1.02)
             for predicted, counted in zip(s["bytes_per_step_predicted"],
                                           s["bytes_per_step_counted"]):
                 self.assertGreaterEqual(counted, least * predicted, s["strategy"])
