@@ -8,6 +8,7 @@ import os
 import pathlib
 import struct
 import subprocess
+import time
 import unittest
 import zlib
 
@@ -71,6 +72,19 @@ def run_bare(*arguments, env=None, timeout=300):
     with the_machine():
         return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
                               timeout=timeout, env={**os.environ, **(env or {})})
+
+
+def gone(*pids):
+    """Whether the processes have ended, within five seconds; one that nobody reaps has."""
+    def runs(pid):
+        try:
+            return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "XZ"
+        except OSError:
+            return False
+    limit = time.monotonic() + 5
+    while any(map(runs, pids)) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return not any(map(runs, pids))
 
 
 def schema_error(line):

@@ -383,18 +383,7 @@ class Hangs(Folder):
         self.assertIn("no answer from rank 1", err)
         self.assertLess(time.monotonic() - started, 15)
         self.assertEqual(read_record(record)[0]["kind"], "run")  # what was written is whole
-        self.assertTrue(self.gone(victim))
-
-    def gone(self, pid):
-        """Whether a process has ended, within a few seconds; one that nobody reaps has."""
-        for _ in range(50):
-            try:
-                if pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                    return True
-            except OSError:
-                return True
-            time.sleep(0.1)
-        return False
+        self.assertTrue(support.gone(victim))
 
     def rank_of(self, record, rank):
         """The pid of a rank of the job that writes this record."""

@@ -12,6 +12,7 @@ import tempfile
 import time
 import unittest
 
+import support
 from support import BIN, GPUS, TREE, read_record
 
 # What the user's environment could change; each test sets its own.
@@ -160,17 +161,6 @@ class Runs(Folder):
             self.assertEqual(list(self.rows(result.stdout)), ran)
             shutil.rmtree(self.results())
 
-    def gone(self, pids):
-        def running(pid):
-            try:
-                return not re.search(r"(?m)^State:\s+[XZ]", pathlib.Path("/proc", pid, "status").read_text())
-            except OSError:
-                return False
-        limit = time.monotonic() + 5
-        while any(map(running, pids)) and time.monotonic() < limit:
-            time.sleep(0.02)
-        self.assertEqual([pid for pid in pids if running(pid)], [], "left behind")
-
     def test_a_variant_that_hangs_is_ended_and_the_next_one_runs(self):
         program = self.program('echo $$ >>pids; [[ ${NCCL_ALGO:-} == Ring ]] || exec sleep 60')
         result = self.variants("-n", 2, "--timeout", 2, "--variants", "default,ring", program)
@@ -180,7 +170,7 @@ class Runs(Folder):
         self.assertIn("ring ok", rows["ring"][0])
         pids = (self.folder / "pids").read_text().split()
         self.assertEqual(len(pids), 4)
-        self.gone(pids)
+        self.assertTrue(support.gone(*pids), "left behind")
 
     def test_a_signal_stops_everything(self):
         program = self.program("echo $$ >>pids; exec sleep 60")
@@ -201,7 +191,7 @@ class Runs(Folder):
             self.assertEqual(list(self.rows(output)), ["default"])
             self.assertIn("default stopped", self.rows(output)["default"][0])
             self.assertEqual(len(pids), 2)
-            self.gone(pids)
+            self.assertTrue(support.gone(*pids), "left behind")
             shutil.rmtree(self.results())
             (self.folder / "pids").unlink()
 
