@@ -21,7 +21,7 @@ struct ComparedRow {
                                                  // that was made again
 };
 
-/// A row that is slower than the reference is measured again so many times, each time after all
+/// A row that is slower than the reference is measured again this many times, each time after all
 /// other such rows, and fails where it is slower in every measurement: with five samples each, 20
 /// that all lie above the reference's five, by chance in one of 53,130 rows.
 inline constexpr int kMeasuredAgain = 3;

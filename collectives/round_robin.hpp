@@ -24,7 +24,7 @@ struct NodeMap {
 };
 NodeMap map_nodes(const std::vector<std::string>& hosts);
 
-/// Of the ranks' hosts. With `pretend` > 0 the ranks in so many blocks instead:
+/// Of the ranks' hosts. With `pretend` > 0 the ranks in this many blocks instead:
 /// tests have one machine. Throws UsageError when there are fewer ranks than that.
 NodeMap find_nodes(const std::vector<std::string>& hosts, int pretend);
 

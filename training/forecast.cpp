@@ -17,7 +17,7 @@ namespace shakedown {
 namespace {
 
 constexpr double kGigabyte = 1e9;
-constexpr int kTimesRanks = 8;  // predictions go up to so many times the measured ranks
+constexpr int kTimesRanks = 8;  // predictions go up to this many times the measured ranks
 constexpr double kTie = 0.0005;
 constexpr double kTrusted = 0.15;  // a model further off what was measured is not printed
 

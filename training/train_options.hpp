@@ -53,7 +53,7 @@ void declare_options(OptionSet& options, TrainOptions& values);
 /// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
 void declare_step_options(OptionSet& options, TrainOptions& values);
 
-/// Images per rank and micro-batch, of so many ranks that compute. Throws UsageError where
+/// Images per rank and micro-batch, for this many computing ranks. Throws UsageError where
 /// --global-batch cannot be divided.
 int batch_size_of(const TrainOptions& options, int ranks);
 

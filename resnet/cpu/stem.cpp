@@ -136,7 +136,7 @@ class CpuStem final : public Unit {
   }
 
  private:
-  /// A pass over the activation, the argmax and so many pooled tensors.
+  /// A pass over the activation, the argmax and this many pooled tensors.
   template <class Body>
   void run(const char* kernel, int pooled_tensors, Body&& body) const {
     const auto pooled_count = static_cast<double>(argmax_->bytes());

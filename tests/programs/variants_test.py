@@ -256,7 +256,7 @@ class Table(Folder):
                             no_shm=(0, "", RUN, step(80, 70, 90)),
                             ring=(0, "", RUN, step(50, 45, 55)))
         rows = self.rows(result.stdout)
-        self.assertIn("0.80 not told apart: -20 %, but the 95 % intervals overlap", rows["no-shm"][0])
+        self.assertIn("0.80 not significant: -20 %, but the 95 % intervals overlap", rows["no-shm"][0])
         self.assertIn("0.50 worse than the default: -50 %", rows["ring"][0])
 
     def test_switches_that_the_transport_does_not_read(self):
