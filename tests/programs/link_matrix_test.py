@@ -33,8 +33,12 @@ class LinkMatrix(unittest.TestCase):
                                for kind in ("link", "split", "verdict")}
 
     def verdicts(self, records, scope):
-        return {line["name"]: line["verdict"] for line in records["verdict"]
-                if line["scope"] == scope}
+        """The worst verdict by name: a link with a wrong word may also be slow on a busy machine."""
+        worst = {}
+        for line in sorted((line for line in records["verdict"] if line["scope"] == scope),
+                           key=lambda line: ("PASS", "INCONCLUSIVE", "FAIL").index(line["verdict"])):
+            worst[line["name"]] = line["verdict"]
+        return worst
 
     def test_every_pair_is_measured_both_ways_in_both_manners(self):
         for ranks in (2, 3, 4):
