@@ -51,10 +51,10 @@ GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(
 backend_sources = $(if $(filter $(2),$(BACKENDS)),$(wildcard $(1)/$(2)/*.cpp $(1)/$(2)/*.cu),$(wildcard $(1)/$(2)_absent.cpp))
 room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
                $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
-PROGRAM_SOURCES := training/train.cpp training/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp
+PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp
 LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
-           $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*.cpp training/*/*.cpp)) \
-           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(wildcard collectives/operations/*.cpp)
+           $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*/*.cpp)) \
+           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,operations perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp)

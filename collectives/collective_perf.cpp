@@ -2,15 +2,15 @@
 // collectives are, and whether they are right.
 #include <filesystem>
 
-#include "collectives/perf_options.hpp"
-#include "collectives/relaunch.hpp"
-#include "collectives/sweep.hpp"
+#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/relaunch.hpp"
+#include "collectives/perf/sweep.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
@@ -32,9 +32,9 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace shakedown
+}  // namespace shakedown::collectives
 
 int main(int argc, char** argv) {
-  shakedown::relaunch_for_gpus(argc, argv);
-  return shakedown::run_program(argc, argv, shakedown::collective_perf);
+  shakedown::collectives::relaunch_for_gpus(argc, argv);
+  return shakedown::run_program(argc, argv, shakedown::collectives::collective_perf);
 }

@@ -2,8 +2,8 @@
 #include "collectives/verifier.hpp"
 #include "common/error.hpp"
 
-namespace shakedown::cpu {
+namespace shakedown::collectives::cpu {
 
 std::unique_ptr<Verifier> make_verifier() { throw UsageError("built without cpu"); }
 
-}  // namespace shakedown::cpu
+}  // namespace shakedown::collectives::cpu

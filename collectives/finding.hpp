@@ -6,7 +6,7 @@
 #include "common/error.hpp"
 #include "common/record.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// What a user should know of, and what it means for the exit code.
 struct Finding {
@@ -33,4 +33,4 @@ inline Json record_of(const Finding& finding) {
           {"cause", finding.cause}};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

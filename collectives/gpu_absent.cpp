@@ -2,8 +2,8 @@
 #include "collectives/verifier.hpp"
 #include "common/error.hpp"
 
-namespace shakedown::gpu {
+namespace shakedown::collectives::gpu {
 
 std::unique_ptr<Verifier> make_verifier() { throw UsageError("built without gpu"); }
 
-}  // namespace shakedown::gpu
+}  // namespace shakedown::collectives::gpu

@@ -8,7 +8,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 struct InjectedDelay {
   int rank = -1;  // -1: none
@@ -26,4 +26,4 @@ inline InjectedDelay parse_delay(const std::string& text, int ranks) {
   return delay;
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

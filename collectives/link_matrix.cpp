@@ -1,11 +1,11 @@
 // bin/link_matrix: bandwidth and latency between every pair of ranks, and which of them are slow.
-#include "collectives/link_report.hpp"
+#include "collectives/links/link_report.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/progress.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 void measure_links(LinkMeter& meter, bool alone, MpiSession& session, LinkReport& report) {
@@ -53,8 +53,8 @@ ExitCode link_matrix(MpiSession& session, int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace shakedown
+}  // namespace shakedown::collectives
 
 int main(int argc, char** argv) {
-  return shakedown::run_program(argc, argv, shakedown::link_matrix);
+  return shakedown::run_program(argc, argv, shakedown::collectives::link_matrix);
 }

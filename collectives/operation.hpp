@@ -8,7 +8,7 @@
 
 #include "common/communicator.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// Elements of one rank's buffers.
 struct Counts {
@@ -95,4 +95,4 @@ inline std::vector<SourceRange> parts_of_all(std::size_t part, int ranks, std::s
   return segments;
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

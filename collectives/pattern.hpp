@@ -9,7 +9,7 @@
 #include "common/host_device.hpp"
 #include "common/types.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// What the ranks hold before an operation.
 struct Pattern {
@@ -238,4 +238,4 @@ SHAKEDOWN_HOST_DEVICE inline bool fits(const Pattern& p, std::uint64_t expected,
   return apart >= -2 && apart <= 2;
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -6,7 +6,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 std::vector<std::vector<RankPair>> round_robin(int ranks) {
   const int seats = ranks + ranks % 2;  // where the number is odd, whoever meets the last has a bye
@@ -48,4 +48,4 @@ NodeMap find_nodes(const std::vector<std::string>& hosts, int pretend) {
   return map_nodes(pretended);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

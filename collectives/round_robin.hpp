@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 struct RankPair {
   int first = 0;  // the lower rank
@@ -28,4 +28,4 @@ NodeMap map_nodes(const std::vector<std::string>& hosts);
 /// tests have one machine. Throws UsageError when there are fewer ranks than that.
 NodeMap find_nodes(const std::vector<std::string>& hosts, int pretend);
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

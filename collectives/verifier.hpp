@@ -8,7 +8,7 @@
 #include "collectives/pattern.hpp"
 #include "common/device.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// What checks have found; in device memory while they run.
 struct Mismatches {
@@ -56,4 +56,4 @@ inline std::unique_ptr<Verifier> make_verifier(BackendKind kind) {
   return kind == BackendKind::gpu ? gpu::make_verifier() : cpu::make_verifier();
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -225,8 +225,7 @@ std::unique_ptr<MpiSession> MpiSession::split(int color) const {
     for (int r = 0; r < world_size_; ++r)
       if (colors[static_cast<std::size_t>(r)] != color) part->others.push_back(r);
   }
-  CHECK_MPI(
-      MPI_Comm_split(handle_->comm, color < 0 ? MPI_UNDEFINED : color, rank_, &part->comm));
+  CHECK_MPI(MPI_Comm_split(handle_->comm, color < 0 ? MPI_UNDEFINED : color, rank_, &part->comm));
   if (color < 0) return nullptr;
   return std::unique_ptr<MpiSession>(new MpiSession(std::move(part)));
 }

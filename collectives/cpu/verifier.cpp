@@ -5,7 +5,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown::cpu {
+namespace shakedown::collectives::cpu {
 namespace {
 
 class CpuVerifier final : public Verifier {
@@ -52,4 +52,4 @@ class CpuVerifier final : public Verifier {
 
 std::unique_ptr<Verifier> make_verifier() { return std::make_unique<CpuVerifier>(); }
 
-}  // namespace shakedown::cpu
+}  // namespace shakedown::collectives::cpu

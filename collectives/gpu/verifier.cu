@@ -5,7 +5,7 @@
 #include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 
-namespace shakedown::gpu {
+namespace shakedown::collectives::gpu {
 namespace {
 
 constexpr int kThreads = 256;
@@ -49,21 +49,22 @@ class CudaVerifier final : public Verifier {
             Stream& stream) const override {
     if (to.count == 0) return;
     with_width(to.type, [&]<class Bits>(Bits) {
-      fill_kernel<<<blocks_for(to.count), kThreads, 0, native(stream)>>>(
+      fill_kernel<<<blocks_for(to.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
           static_cast<Bits*>(to.data), to.count, pattern, rank, first);
     });
     CHECK_LAUNCH();
   }
 
   void poison(View to, Stream& stream) const override {
-    if (to.count > 0) CHECK_CUDA(cudaMemsetAsync(to.data, 0xFF, to.bytes(), native(stream)));
+    if (to.count > 0)
+      CHECK_CUDA(cudaMemsetAsync(to.data, 0xFF, to.bytes(), shakedown::gpu::native(stream)));
   }
 
   void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
              std::uint64_t index, Mismatches* result, Stream& stream) const override {
     if (found.count == 0) return;
     with_width(found.type, [&]<class Bits>(Bits) {
-      check_kernel<<<blocks_for(found.count), kThreads, 0, native(stream)>>>(
+      check_kernel<<<blocks_for(found.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
           static_cast<const Bits*>(found.data), found.count, pattern, source, first, index, result);
     });
     CHECK_LAUNCH();
@@ -71,7 +72,7 @@ class CudaVerifier final : public Verifier {
 
   void flip_bit(View in, std::size_t index, int bit, Stream& stream) const override {
     auto* byte = static_cast<unsigned char*>(in.slice(index, 1).data) + bit / 8;
-    flip_kernel<<<1, 1, 0, native(stream)>>>(byte, 1U << (bit % 8));
+    flip_kernel<<<1, 1, 0, shakedown::gpu::native(stream)>>>(byte, 1U << (bit % 8));
     CHECK_LAUNCH();
   }
 };
@@ -80,4 +81,4 @@ class CudaVerifier final : public Verifier {
 
 std::unique_ptr<Verifier> make_verifier() { return std::make_unique<CudaVerifier>(); }
 
-}  // namespace shakedown::gpu
+}  // namespace shakedown::collectives::gpu

@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation all_gather_operation() {
   return {.name = "all_gather",
@@ -18,4 +18,4 @@ Operation all_gather_operation() {
                          Seat seat) { return parts_of_all(counts.send, seat.ranks, 0); }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

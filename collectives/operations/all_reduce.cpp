@@ -2,7 +2,7 @@
 #include "collectives/operations/entries.hpp"
 #include "collectives/pattern.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// A ring sends each byte 2 (n - 1) / n times: reduce-scatter, then all-gather.
 Operation all_reduce_operation() {
@@ -21,4 +21,4 @@ Operation all_reduce_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation all_to_all_operation() {
   return {.name = "all_to_all",
@@ -25,4 +25,4 @@ Operation all_to_all_operation() {
               }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

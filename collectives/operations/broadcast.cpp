@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation broadcast_operation() {
   return {.name = "broadcast",
@@ -19,4 +19,4 @@ Operation broadcast_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

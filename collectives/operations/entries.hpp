@@ -3,7 +3,7 @@
 
 #include "collectives/operation.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation all_reduce_operation();
 Operation all_gather_operation();
@@ -15,4 +15,4 @@ Operation gather_operation();
 Operation scatter_operation();
 Operation send_recv_operation();
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation gather_operation() {
   return {.name = "gather",
@@ -20,4 +20,4 @@ Operation gather_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -2,7 +2,7 @@
 #include "collectives/operations/entries.hpp"
 #include "collectives/pattern.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation reduce_operation() {
   return {.name = "reduce",
@@ -23,4 +23,4 @@ Operation reduce_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

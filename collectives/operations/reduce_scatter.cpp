@@ -2,7 +2,7 @@
 #include "collectives/operations/entries.hpp"
 #include "collectives/pattern.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation reduce_scatter_operation() {
   return {
@@ -21,4 +21,4 @@ Operation reduce_scatter_operation() {
       }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 Operation scatter_operation() {
   return {.name = "scatter",
@@ -19,4 +19,4 @@ Operation scatter_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

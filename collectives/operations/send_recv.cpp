@@ -1,7 +1,7 @@
 #include "collectives/operation.hpp"
 #include "collectives/operations/entries.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 /// Round a ring: to the next rank, from the one before.
 Operation send_recv_operation() {
@@ -25,4 +25,4 @@ Operation send_recv_operation() {
           }};
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

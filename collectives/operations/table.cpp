@@ -4,7 +4,7 @@
 #include "collectives/operations/entries.hpp"
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 const std::vector<Operation>& operations() {
   static const std::vector<Operation> table{
@@ -24,4 +24,4 @@ const Operation& find_operation(std::string_view name) {
   throw UsageError(fmt::format("--operation {}: known are {}all", name, known));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,8 +1,8 @@
-#include "collectives/bars.hpp"
+#include "collectives/perf/bars.hpp"
 
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 Json row(double busbw_gbs, double wrong = 0, int ranks = 2) {
@@ -46,4 +46,4 @@ TEST_CASE("wrong data fail without any bar", "[bars]") {
   CHECK(bars.judge(row(12, 3), 40, false, false)->code == ExitCode::fail);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,11 +1,11 @@
 // Every operation, type, reduction and placement, on every transport: right, and seen to be wrong
 // where a fault is injected.
-#include "collectives/bench.hpp"
+#include "collectives/perf/bench.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 /// A backend of this program's ranks and what runs on it.
@@ -150,4 +150,4 @@ TEST_CASE("graphs and registered buffers give the same, and faults are seen ther
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -2,15 +2,15 @@
 #include <algorithm>
 #include <set>
 
-#include "collectives/link_messages.hpp"
-#include "collectives/links.hpp"
-#include "collectives/outliers.hpp"
-#include "collectives/splits.hpp"
+#include "collectives/links/link_messages.hpp"
+#include "collectives/links/links.hpp"
+#include "collectives/links/outliers.hpp"
+#include "collectives/links/splits.hpp"
 #include "common/random.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 /// Ordered pairs of `ranks` ranks; `time(from, to)`.
@@ -186,4 +186,4 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

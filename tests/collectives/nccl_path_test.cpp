@@ -1,4 +1,4 @@
-#include "collectives/nccl_path.hpp"
+#include "collectives/perf/nccl_path.hpp"
 
 #include <sys/stat.h>
 
@@ -7,7 +7,7 @@
 
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 TEST_CASE("NCCL's log says algorithm, protocol, channels and transports", "[path]") {
   const PathLines lines = parse_path(
@@ -44,4 +44,4 @@ TEST_CASE("NCCL's log goes to a file that nobody else can have made, and goes aw
   for (const char* name : {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}) unsetenv(name);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -9,7 +9,7 @@
 #include "common/half.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 using pattern::encode;
@@ -159,4 +159,4 @@ TEST_CASE("data differ by rank, by position and by iteration", "[pattern]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

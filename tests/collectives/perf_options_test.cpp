@@ -1,17 +1,17 @@
 // What the options of collective_perf, of nccl-tests' names and of link_matrix plan, or refuse.
-#include "collectives/perf_options.hpp"
+#include "collectives/perf/perf_options.hpp"
 
 #include <cmath>
 #include <cstdlib>
 #include <set>
 
-#include "collectives/link_options.hpp"
-#include "collectives/relaunch.hpp"
+#include "collectives/links/link_options.hpp"
+#include "collectives/perf/relaunch.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 using Arguments = std::vector<std::string>;
@@ -176,4 +176,4 @@ TEST_CASE("options for tests are not in the help", "[links]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

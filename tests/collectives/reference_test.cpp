@@ -1,14 +1,14 @@
 // --reference: what is compared, and that noise does not fail where a slowdown does.
-#include "collectives/reference.hpp"
+#include "collectives/perf/reference.hpp"
 
 #include <cmath>
 #include <functional>
 
-#include "collectives/bars.hpp"
+#include "collectives/perf/bars.hpp"
 #include "common/random.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 namespace {
 
 Json row(std::vector<double> samples_us, int bytes = 1024) {
@@ -196,4 +196,4 @@ TEST_CASE("a reference that cannot be read says so", "[reference]") {
   CHECK_THROWS_WITH(read("{\"kind\": \"step\"}\n"), ContainsSubstring("no collective records"));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -4,7 +4,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 TEST_CASE("a verifier finds its own pattern, and one turned bit in it", "[verifier][kernels]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
@@ -30,4 +30,4 @@ TEST_CASE("a verifier finds its own pattern, and one turned bit in it", "[verifi
   CHECK(mismatches().first == 30 + 123);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

@@ -1,4 +1,4 @@
-#include "collectives/waiting.hpp"
+#include "collectives/perf/waiting.hpp"
 
 #include <set>
 
@@ -6,7 +6,7 @@
 #include "collectives/pattern.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::collectives {
 
 TEST_CASE("the rank that everybody waited for is named", "[waiting]") {
   // rank 2 enters 500 us late in each of three iterations of 100 us
@@ -40,4 +40,4 @@ TEST_CASE("a rank waits for the last where each receives from all", "[waiting]")
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::collectives

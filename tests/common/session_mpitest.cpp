@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "common/backend.hpp"
-#include "common/clock.hpp"
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "training/measure/clock.hpp"
 
 namespace shakedown {
 namespace {
@@ -35,7 +35,7 @@ TEST_CASE("a part of a session counts its own ranks", "[session]") {
 }
 
 TEST_CASE("ranks of one host have one clock", "[session]") {
-  CHECK(std::abs(seconds_ahead_of_root(test::session())) < 0.005);
+  CHECK(std::abs(training::seconds_ahead_of_root(test::session())) < 0.005);
 }
 
 TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {

@@ -8,9 +8,12 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/engine.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown {
+
+using namespace training;
+
 namespace {
 
 using nlohmann::json;

@@ -3,9 +3,12 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/buckets.hpp"
+#include "training/exchange/buckets.hpp"
 
 namespace shakedown {
+
+using namespace training;
+
 namespace {
 
 ParameterTable table_of(const char* model, int classes = 1000, int stem_channels = 3) {

@@ -1,8 +1,8 @@
-#include "training/breakdown.hpp"
+#include "training/measure/breakdown.hpp"
 
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// One step of a network of two blocks, from `at` on: input 1 ms, forward 2 and 3, backward of
@@ -125,4 +125,4 @@ TEST_CASE("Gradients are ready when their block's backward ends", "[breakdown]")
   CHECK(times.backward_ms == 10);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

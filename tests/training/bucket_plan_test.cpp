@@ -1,13 +1,13 @@
-#include "training/bucket_plan.hpp"
+#include "training/predict/bucket_plan.hpp"
 
 #include <algorithm>
 
 #include "common/error.hpp"
 #include "common/random.hpp"
 #include "tests/catch.hpp"
-#include "training/buckets.hpp"
+#include "training/exchange/buckets.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 using Ends = std::vector<std::size_t>;
@@ -153,4 +153,4 @@ TEST_CASE("the best plan of a whole network is never worse than 25 MiB", "[what_
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

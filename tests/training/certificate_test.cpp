@@ -1,12 +1,12 @@
-#include "training/certificate.hpp"
+#include "training/measure/certificate.hpp"
 
 #include <cmath>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/soundness.hpp"
+#include "training/step/soundness.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// Weights that a step has moved by about 1e-3, and what another strategy made of them.
@@ -103,4 +103,4 @@ TEST_CASE("the tensor that no network can compute with is named", "[certificate]
   CHECK(unsound_tensor(table, step.start, statistics) == first.name + ".running_mean");
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,8 +1,8 @@
-#include "training/comparison.hpp"
+#include "training/programs/comparison.hpp"
 
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 Result measured(const std::string& strategy, int ranks) {
@@ -66,4 +66,4 @@ TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
   CHECK(verdict_of(skipped()).verdict == "INCONCLUSIVE");
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,4 +1,4 @@
-#include "training/configurations.hpp"
+#include "training/programs/configurations.hpp"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 
 #include "common/options.hpp"
 #include "tests/catch.hpp"
-#include "training/settings.hpp"
-#include "training/strategy.hpp"
+#include "training/exchange/strategy.hpp"
+#include "training/programs/settings.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 CompareOptions parse(std::vector<const char*> arguments) {
@@ -190,4 +190,4 @@ TEST_CASE("each round has every configuration, and begins elsewhere", "[compare]
   CHECK(turns(2, 1, 4) == std::vector<std::size_t>{0, 1});
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -16,6 +16,7 @@
 #include "training/data/image.hpp"
 
 using namespace shakedown;
+using namespace shakedown::training;
 
 namespace {
 

@@ -17,6 +17,7 @@
 #include "training/data/loader.hpp"
 
 using namespace shakedown;
+using namespace shakedown::training;
 
 namespace {
 

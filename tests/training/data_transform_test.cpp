@@ -8,6 +8,7 @@
 #include "training/data/transform.hpp"
 
 using namespace shakedown;
+using namespace shakedown::training;
 
 namespace {
 

@@ -1,11 +1,11 @@
 // Training over epochs, and what is said of weights that are no numbers.
-#include "training/epochs.hpp"
+#include "training/programs/epochs.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/weights_check.hpp"
+#include "training/measure/weights_check.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 EngineSettings small_settings(const std::string& strategy) {
@@ -75,4 +75,4 @@ TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

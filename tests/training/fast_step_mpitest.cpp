@@ -6,9 +6,9 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/engine.hpp"
+#include "training/step/engine.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 const Architecture kSmallBottlenecks{"resnet26", true, {2, 2, 2, 2}};
@@ -237,4 +237,4 @@ TEST_CASE("500 steps of the fused float16 step learn as those of the unfused", "
   CHECK(fused.losses.back() < 0.5 * fused.losses.front());
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

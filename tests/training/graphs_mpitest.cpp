@@ -4,11 +4,11 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/engine.hpp"
-#include "training/throughput.hpp"
-#include "training/tracing.hpp"
+#include "training/measure/throughput.hpp"
+#include "training/measure/tracing.hpp"
+#include "training/step/engine.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 constexpr int kSteps = 4;
@@ -254,4 +254,4 @@ TEST_CASE("a step in which the host takes part is no graph", "[graphs]") {
   CHECK(rig.engine.why_no_graph().empty() == (kind == BackendKind::gpu));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

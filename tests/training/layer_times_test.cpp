@@ -1,10 +1,10 @@
-#include "training/layer_times.hpp"
+#include "training/measure/layer_times.hpp"
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"
-#include "training/layer_tables.hpp"
+#include "training/measure/layer_tables.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// 100 bytes or 1000 FLOP an ms.
@@ -153,4 +153,4 @@ TEST_CASE("records and tables have every layer and kernel, and the account adds 
                  ContainsSubstring("the exchange"));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,4 +1,4 @@
-#include "training/link_cost.hpp"
+#include "training/predict/link_cost.hpp"
 
 #include <cmath>
 #include <limits>
@@ -7,7 +7,7 @@
 #include "common/random.hpp"
 #include "tests/catch.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -166,4 +166,4 @@ TEST_CASE("what cannot be fitted", "[what_if]") {
   CHECK_THROWS_AS(fit({{1e6, NAN}, {2e6, 1e-3}}), InternalError);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,13 +1,13 @@
-#include "training/max_batch.hpp"
+#include "training/programs/max_batch.hpp"
 
 #include <limits>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/engine.hpp"
-#include "training/memory_search.hpp"
+#include "training/step/engine.hpp"
+#include "training/step/memory_search.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// What was asked of a made-up plan.
@@ -133,4 +133,4 @@ TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch
   CHECK_THROWS_AS(Engine(settings, backend).allocate(ranks), BatchTooLarge);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

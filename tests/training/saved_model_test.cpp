@@ -1,5 +1,5 @@
 // What a weights file says of its network.
-#include "training/saved_model.hpp"
+#include "training/programs/saved_model.hpp"
 
 #include <filesystem>
 
@@ -7,9 +7,9 @@
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 #include "training/data/image_folder.hpp"
-#include "training/train_options.hpp"
+#include "training/programs/train_options.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// A file without tensors.
@@ -76,4 +76,4 @@ TEST_CASE("weights of other classes are refused", "[saved_model]") {
   CHECK_NOTHROW(check_classes({}, "w.safetensors", {"val", {"a"}, {}, {}}, true));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

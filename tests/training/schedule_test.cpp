@@ -1,9 +1,9 @@
-#include "training/schedule.hpp"
+#include "training/step/schedule.hpp"
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 TEST_CASE("schedules of the learning rate", "[schedule]") {
   ScheduleOptions options;
@@ -27,4 +27,4 @@ TEST_CASE("schedules of the learning rate", "[schedule]") {
   CHECK(Schedule(options, 1, 10).at(9.5) == Approx(1e-3));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,12 +1,12 @@
 // Ranges of the flat buffers in other places: shards, packed parts, blocks that take turns.
-#include "training/shards.hpp"
+#include "training/exchange/shards.hpp"
 
 #include "common/kernels.hpp"
 #include "resnet/flat_buffer.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards]") {
   for (int ranks = 1; ranks <= 9; ++ranks)
@@ -74,4 +74,4 @@ TEST_CASE("gathered chunks are the source's, or zero", "[shards][kernels]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -10,11 +10,11 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/certificate.hpp"
-#include "training/engine.hpp"
-#include "training/weights_check.hpp"
+#include "training/measure/certificate.hpp"
+#include "training/measure/weights_check.hpp"
+#include "training/step/engine.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 constexpr int kSize = 64;
@@ -538,4 +538,4 @@ TEST_CASE("ranks that train apart are far outside the tolerance", "[strategies]"
   CHECK(wrong.relative_diff > 0.3);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

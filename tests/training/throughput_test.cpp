@@ -1,11 +1,11 @@
-#include "training/throughput.hpp"
+#include "training/measure/throughput.hpp"
 
 #include "common/error.hpp"
 #include "common/nvml.hpp"
 #include "tests/catch.hpp"
-#include "training/describe.hpp"
+#include "training/programs/describe.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 TEST_CASE("NVLink's counters are believed where every rank's can be read and moved",
           "[throughput]") {
@@ -46,4 +46,4 @@ TEST_CASE("ranks are counted with their nodes", "[throughput]") {
              ContainsSubstring("20 nodes (n0, ") && ContainsSubstring("n7 and 12 more)"));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

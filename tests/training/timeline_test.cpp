@@ -1,12 +1,12 @@
 // What a timeline makes of steps that are asked for one by one, and as graphs.
-#include "training/timeline.hpp"
+#include "training/exchange/timeline.hpp"
 
 #include <thread>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 void pass_time() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
@@ -110,4 +110,4 @@ TEST_CASE("marks of a graph are the step's that launches it", "[timeline]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

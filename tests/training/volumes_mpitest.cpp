@@ -1,12 +1,12 @@
 // What training/volumes.cpp says of a strategy against the strategy itself.
-#include "training/volumes.hpp"
+#include "training/exchange/volumes.hpp"
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
-#include "training/engine.hpp"
+#include "training/step/engine.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
   if (test::session().world_size() == 1) return;  // some want two ranks
@@ -24,4 +24,4 @@ TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,12 +1,12 @@
-#include "training/volumes.hpp"
+#include "training/exchange/volumes.hpp"
 
 #include <algorithm>
 #include <string>
 
 #include "tests/catch.hpp"
-#include "training/strategy.hpp"
+#include "training/exchange/strategy.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 double sent(const std::string& strategy, int ranks, int rank) {
@@ -80,4 +80,4 @@ TEST_CASE("a whole star or all-reduce moves what theory says", "[volumes]") {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,13 +1,13 @@
-#include "training/what_if.hpp"
+#include "training/predict/what_if.hpp"
 
 #include <limits>
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"
-#include "training/advice.hpp"
-#include "training/strategy.hpp"
+#include "training/exchange/strategy.hpp"
+#include "training/predict/advice.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 /// Three gradients of 4 MB, each a block and, with the scenario's caps, a bucket of its own.
@@ -306,4 +306,4 @@ TEST_CASE("a model of figures that nobody can have measured", "[what_if]") {
   CHECK_THROWS_AS(build([](MeasuredStep& s) { s.gradients[0].ready_ms = -1; }), InternalError);
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -9,7 +9,7 @@
 #include "common/error.hpp"
 #include "training/data/image.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 // Both throw UsageError with the reason only: decode_image adds the file.
 Image decode_jpeg(std::span<const std::uint8_t> file);
@@ -41,4 +41,4 @@ class ErrorTrap {
   char reason_[256] = "";
 };
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -11,7 +11,7 @@
 #include "common/error.hpp"
 #include "training/data/codec.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 constexpr std::array<std::uint8_t, 3> kJpegMagic{0xFF, 0xD8, 0xFF};
@@ -60,4 +60,4 @@ Image decode_image(const std::string& path) {
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

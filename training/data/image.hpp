@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shakedown {
+namespace shakedown::training {
 
 struct Image {
   int width = 0;
@@ -19,4 +19,4 @@ struct Image {
 /// truncated file is an error, never a half grey image.
 Image decode_image(const std::string& path);
 
-}  // namespace shakedown
+}  // namespace shakedown::training

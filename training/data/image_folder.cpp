@@ -10,7 +10,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ void check_same_classes(const ImageFolder& training, const ImageFolder& validati
                    names_missing(validation.classes, training.classes, training.root));
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

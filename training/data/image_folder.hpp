@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace shakedown {
+namespace shakedown::training {
 
 struct Sample {
   std::string path;
@@ -38,4 +38,4 @@ void check_same_classes(const ImageFolder& training, const ImageFolder& validati
 std::string names_missing(const std::vector<std::string>& some,
                           const std::vector<std::string>& others, const std::string& where);
 
-}  // namespace shakedown
+}  // namespace shakedown::training

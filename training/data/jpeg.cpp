@@ -12,7 +12,7 @@
 
 #include "training/data/codec.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 ErrorTrap& trap_of(j_common_ptr state) { return *static_cast<ErrorTrap*>(state->client_data); }
@@ -85,4 +85,4 @@ Image decode_jpeg(std::span<const std::uint8_t> file) {
   return image;
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -11,7 +11,7 @@
 #include "common/error.hpp"
 #include "training/data/image.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 constexpr int kLentAtMost = 2;
@@ -43,7 +43,7 @@ Loader::Loader(const ImageFolder& folder, const LoaderSettings& settings, Device
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
-  batches_per_epoch_ = shakedown::batches_per_epoch(folder, settings);
+  batches_per_epoch_ = training::batches_per_epoch(folder, settings);
   delivered_ = batches_per_epoch_;
 
   const auto rows = static_cast<std::size_t>(settings.batch_size);
@@ -209,4 +209,4 @@ void Loader::finish(const Item& item, std::exception_ptr error) {
   if (slot.unfinished == 0 || busy_ == 0) done_.notify_one();
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -14,7 +14,7 @@
 #include "training/data/image_folder.hpp"
 #include "training/data/transform.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 struct LoaderSettings {
   int batch_size = 64;  // per rank
@@ -114,4 +114,4 @@ class Loader {
   std::vector<std::jthread> workers_;  // last: joined before anything else goes
 };
 
-}  // namespace shakedown
+}  // namespace shakedown::training

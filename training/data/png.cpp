@@ -4,7 +4,7 @@
 
 #include "training/data/codec.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 void on_error(png_structp png, png_const_charp reason) {
@@ -72,4 +72,4 @@ Image decode_png(std::span<const std::uint8_t> file) {
   return image;
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -5,7 +5,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 // PIL's: 8 bits of pixel and 2 of headroom leave 22 of the 32 to the weights.
@@ -85,4 +85,4 @@ void Resizer::operator()(const Image& image, Region from, Size to, Region window
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -7,7 +7,7 @@
 
 #include "training/data/image.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 struct Size {
   int width;
@@ -53,4 +53,4 @@ class Resizer {
   std::vector<std::int32_t> sums_;  // one output row
 };
 
-}  // namespace shakedown
+}  // namespace shakedown::training

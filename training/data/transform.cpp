@@ -6,7 +6,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 namespace {
 
 // Where torchvision rounds it does so in Python, halves to even, as lrint does.
@@ -101,4 +101,4 @@ void Transform::shift(const Image& image, Random& random, std::span<std::uint8_t
   }
 }
 
-}  // namespace shakedown
+}  // namespace shakedown::training

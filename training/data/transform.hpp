@@ -9,7 +9,7 @@
 #include "training/data/image.hpp"
 #include "training/data/resize.hpp"
 
-namespace shakedown {
+namespace shakedown::training {
 
 enum class Augmentation {
   none,   // validation: nothing is random
@@ -46,4 +46,4 @@ class Transform {
   std::vector<std::uint8_t> unshifted_;
 };
 
-}  // namespace shakedown
+}  // namespace shakedown::training

@@ -1,0 +1,74 @@
+#include "collectives/links/link_messages.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shakedown::collectives {
+namespace {
+
+constexpr std::size_t kStep = 2;  // words from message to message: 16 bytes, NCCL's widest access
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+
+}  // namespace
+
+LinkMessages::LinkMessages(Backend& backend, const MessageSettings& settings)
+    : settings_(settings),
+      device_(*backend.device),
+      stream_(device_.make_stream()),
+      event_(device_.make_event()) {
+  // one message more than there are, for `meet`
+  const int messages =
+      settings.warmup + std::max(settings.iterations, settings.latency_iterations) + 1;
+  outgoing_words_ = settings.words + kStep * static_cast<std::size_t>(messages);
+  outgoing_ = backend.world->allocate(outgoing_words_ * kWord, Registration::none);
+  incoming_ = backend.world->allocate(settings.words * kWord, Registration::none);
+  verifier_ = make_verifier(backend.kind);
+  mismatches_ = Buffer(device_, sizeof(Mismatches));
+}
+
+void LinkMessages::fill(const Pattern& pattern, int rank) {
+  const View words(outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place());
+  verifier_->fill(words, pattern, rank, 0, *stream_);
+  stream_->synchronize();
+}
+
+ConstView LinkMessages::outgoing(std::size_t words, int message) const {
+  return View(outgoing_->data(), outgoing_words_, DataType::uint64, outgoing_->place())
+      .slice(kStep * static_cast<std::size_t>(message), words);
+}
+
+View LinkMessages::incoming(std::size_t words) const {
+  return {incoming_->data(), words, DataType::uint64, incoming_->place()};
+}
+
+void LinkMessages::meet(Communicator& communicator, int peer, int message) {
+  communicator.group([&] {
+    communicator.send(outgoing(1, message + 1), peer, *stream_);
+    communicator.recv(incoming(1), peer, *stream_);
+  });
+  event_->record(*stream_);
+  communicator.wait(*event_, HostWait::timed);
+}
+
+unsigned long long LinkMessages::check(const Pattern& pattern, int source, std::size_t words,
+                                       int message, std::string& complaint) {
+  const View found = incoming(words);
+  if (settings_.inject_fault) verifier_->flip_bit(found, words / 2, 20, *stream_);
+  const std::uint64_t start = kStep * static_cast<std::uint64_t>(message);
+  const Mismatches none;
+  upload<Mismatches>(device_, *stream_, mismatches_.data(), {&none, 1});
+  verifier_->check(found, pattern, source, start, 0, static_cast<Mismatches*>(mismatches_.data()),
+                   *stream_);
+  const Mismatches result = download<Mismatches>(device_, *stream_, mismatches_.data(), 1).front();
+  if (result.wrong == 0 || !complaint.empty()) return result.wrong;
+  std::uint64_t bits = 0;
+  device_.copy(&bits, found.slice(result.first, 1).data, kWord, *stream_);
+  stream_->synchronize();
+  complaint =
+      fmt::format("word {} of {} of message {}: expected {:016x}, found {:016x}", result.first,
+                  words, message, expected_bits(pattern, source, start + result.first), bits);
+  return result.wrong;
+}
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,163 @@
+#include "collectives/links/links.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "common/mpi_session.hpp"
+#include "common/random.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+/// Of what travels from one rank to another; both know it as rank 0's.
+Pattern pattern_of(int from, int to) {
+  Pattern pattern;
+  pattern.type = DataType::uint64;
+  pattern.seed = derive_seed(static_cast<std::uint64_t>(from), static_cast<std::uint64_t>(to));
+  return pattern;
+}
+
+}  // namespace
+
+LinkMeter::LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages)
+    : world_(*backend.world), session_(session), messages_(messages) {}
+
+void LinkMeter::enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
+                        Stream& stream) {
+  const auto send = [&] { world_.send(messages_.outgoing(words, message), peer, stream); };
+  const auto recv = [&] { world_.recv(messages_.incoming(words), peer, stream); };
+  switch (exchange) {
+    case ping_pong:
+      first ? send() : recv();
+      first ? recv() : send();
+      return;
+    case forward: return first ? send() : recv();
+    case backward: return first ? recv() : send();
+    default:
+      world_.group([&] {
+        send();
+        recv();
+      });
+  }
+}
+
+MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
+  const MessageSettings& settings = messages_.settings();
+  const bool latency = exchange == ping_pong;
+  const std::size_t words = latency ? 1 : settings.words;
+  const int timed = latency ? settings.latency_iterations : settings.iterations;
+  const bool receives = exchange != (first ? forward : backward);
+
+  std::vector<int> others;
+  for (int r = 0; r < session_.world_size(); ++r)
+    if (r != session_.rank() && r != peer) others.push_back(r);
+
+  MessageTimes times;
+  std::vector<double> samples;
+  for (int message = 0; message < settings.warmup + timed; ++message) {
+    session_.progress(others);  // who may wait for this pair
+    messages_.meet(world_, peer, message);
+    const double time_us = messages_.time_us(
+        world_, [&](Stream& stream) { enqueue(exchange, first, peer, words, message, stream); });
+    if (message >= settings.warmup) samples.push_back(time_us);
+    if (receives)
+      times.wrong_words += static_cast<double>(
+          messages_.check(pattern_of(peer, session_.rank()), 0, words, message, complaint_));
+  }
+  const Summary summary = summarize(samples);
+  times.time_us_p50 = summary.median;
+  times.time_us_cv = summary.cv;
+  return times;
+}
+
+std::vector<LinkMeter::Times> LinkMeter::gather(const Times& mine) {
+  std::vector<Times> all(static_cast<std::size_t>(session_.world_size()));
+  for (std::size_t exchange = 0; exchange < exchanges; ++exchange)
+    for (double MessageTimes::*figure :
+         {&MessageTimes::time_us_p50, &MessageTimes::time_us_cv, &MessageTimes::wrong_words}) {
+      const std::vector<double> values = session_.all_gather(mine[exchange].*figure);
+      for (std::size_t rank = 0; rank < all.size(); ++rank)
+        all[rank][exchange].*figure = values[rank];
+    }
+  return all;
+}
+
+std::vector<Link> LinkMeter::links_of(const RankPair& pair, const std::vector<Times>& times,
+                                      bool alone) const {
+  const double bytes = 8.0 * static_cast<double>(messages_.settings().words);
+  const Times& first = times[static_cast<std::size_t>(pair.first)];
+  const Times& second = times[static_cast<std::size_t>(pair.second)];
+  // The receiver has the message last; but where it came to its clock after the sender, whose clock
+  // then ran longer, its own would flatter the link.
+  const auto link = [&](int from, int to, Exchange exchange, double wrong) {
+    const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
+                                     ? first[exchange]
+                                     : second[exchange];
+    const int messages = exchange == both ? 2 : 1;
+    return Link{from,
+                to,
+                exchange == both,
+                alone,
+                messages * bytes / longer.time_us_p50 / 1e3,
+                exchange == both ? 0 : first[ping_pong].time_us_p50 / 2,
+                longer.time_us_p50,
+                longer.time_us_cv,
+                wrong + first[exchange].wrong_words + second[exchange].wrong_words};
+  };
+  return {link(pair.first, pair.second, forward, second[ping_pong].wrong_words),
+          link(pair.second, pair.first, backward, first[ping_pong].wrong_words),
+          link(pair.first, pair.second, both, 0)};
+}
+
+std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool alone) {
+  const int rank = session_.rank();
+  std::size_t turn = 0;
+  while (turn < round.size() && round[turn].first != rank && round[turn].second != rank) ++turn;
+  const bool plays = turn < round.size();  // else it has a bye
+  const bool first = plays && round[turn].first == rank;
+  const int peer = !plays ? -1 : first ? round[turn].second : round[turn].first;
+
+  complaint_.clear();
+  if (plays) messages_.fill(pattern_of(rank, peer), 0);
+  session_.barrier();
+  Times times{};
+  const auto time = [&](Exchange exchange) {
+    times[exchange] = time_exchange(exchange, first, peer);
+  };
+  // Ranks whose turn has not come, or is over, wait as long as it takes: only those that exchange
+  // are under the timeout.
+  constexpr Exchange kAll[] = {ping_pong, forward, backward, both};
+  if (alone) {
+    for (std::size_t t = 0; t < round.size(); ++t) {
+      if (t == turn) std::for_each(std::begin(kAll), std::end(kAll), time);
+      session_.wait_idle();
+    }
+  } else {
+    for (Exchange exchange : kAll) {
+      session_.barrier();  // wait_idle's ranks go on up to milliseconds apart
+      if (plays) time(exchange);
+      session_.wait_idle();
+    }
+  }
+
+  const std::vector<Times> all = gather(times);
+  const std::vector<std::string> complaints = session_.all_gather(complaint_);
+  const auto accuse = [&](int from, int to) {
+    const std::string& complaint = complaints[static_cast<std::size_t>(to)];
+    if (!complaint.empty())
+      corruptions_.push_back({"link", fmt::format("{}->{}", from, to), ExitCode::fail,
+                              fmt::format("{}: {}", alone ? "alone" : "concurrent", complaint)});
+  };
+  std::vector<Link> links;
+  for (const RankPair& pair : round) {
+    accuse(pair.first, pair.second);
+    accuse(pair.second, pair.first);
+    for (const Link& link : links_of(pair, all, alone)) links.push_back(link);
+  }
+  return links;
+}
+
+}  // namespace shakedown::collectives

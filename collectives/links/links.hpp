@@ -1,0 +1,60 @@
+// The links between pairs of ranks: bandwidth each way and both ways at once, and latency.
+#pragma once
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "collectives/finding.hpp"
+#include "collectives/links/link_messages.hpp"
+#include "collectives/round_robin.hpp"
+
+namespace shakedown {
+class MpiSession;
+}  // namespace shakedown
+
+namespace shakedown::collectives {
+
+/// Messages from one rank to another, or, bidirectional, both ways at once.
+struct Link {
+  int from = 0;
+  int to = 0;
+  bool bidirectional = false;
+  bool alone = false;        // no other pair was busy
+  double bandwidth_gbs = 0;  // 10^9 bytes/s; bidirectional: both directions together
+  double latency_us = 0;     // half of a round trip of 8 bytes; not where bidirectional
+  double time_us_p50 = 0;    // of a message, on the clock that ran longer
+  double time_us_cv = 0;
+  double wrong_elements = 0;  // words of 8 bytes, of all messages
+};
+
+class LinkMeter {
+ public:
+  LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages);
+
+  /// The links of the pairs of a round, all at once or one after the other; collective, the same on
+  /// every rank. Every message is checked.
+  std::vector<Link> measure(const std::vector<RankPair>& round, bool alone);
+
+  /// Where data came in wrong: the first of a rank and round.
+  const std::vector<Finding>& corruptions() const { return corruptions_; }
+
+ private:
+  enum Exchange { ping_pong, forward, backward, both, exchanges };
+  using Times = std::array<MessageTimes, exchanges>;
+
+  void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
+               Stream& stream);
+  MessageTimes time_exchange(Exchange exchange, bool first, int peer);
+  std::vector<Times> gather(const Times& mine);
+  std::vector<Link> links_of(const RankPair& pair, const std::vector<Times>& times,
+                             bool alone) const;
+
+  Communicator& world_;
+  MpiSession& session_;
+  LinkMessages& messages_;
+  std::string complaint_;  // of this rank in this round
+  std::vector<Finding> corruptions_;
+};
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,160 @@
+#include "collectives/links/splits.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "common/mpi_session.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+constexpr std::uint64_t kSeed = 20261121;
+
+/// Which ranks compute together: `group_of` is an index of `names`, or names.size() for ranks that
+/// sit out.
+struct Grouping {
+  std::string scope;
+  std::vector<std::string> names;
+  std::vector<int> group_of;
+};
+
+std::vector<Grouping> groupings_of(const NodeMap& nodes) {
+  const std::size_t ranks = nodes.node_of.size();
+  std::vector<Grouping> groupings{{"all", {"all"}, std::vector<int>(ranks, 0)}};
+  std::vector<std::string> rails;
+  const int widest = *std::max_element(nodes.local_rank.begin(), nodes.local_rank.end());
+  for (int rail = 0; rail <= widest; ++rail) rails.push_back(std::to_string(rail));
+  groupings.push_back({"rail", rails, nodes.local_rank});
+  groupings.push_back({"node", nodes.names, nodes.node_of});
+  if (nodes.names.size() < 3) return groupings;
+  for (std::size_t left_out = 0; left_out < nodes.names.size(); ++left_out) {
+    Grouping& without = groupings.emplace_back();
+    without = {"without_node", {nodes.names[left_out]}, {}};
+    for (int node : nodes.node_of)
+      without.group_of.push_back(node == static_cast<int>(left_out) ? 1 : 0);
+  }
+  return groupings;
+}
+
+/// The all-reduce of the group of this rank; `progress` is called before each.
+MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
+                             const std::function<void()>& progress, std::string& complaint) {
+  const MessageSettings& settings = messages.settings();
+  const Pattern pattern{DataType::uint64, true, Reduction::sum, group.size(), kSeed};
+  messages.fill(pattern, group.rank());
+  MessageTimes times;
+  std::vector<double> samples;
+  for (int message = 0; message < settings.warmup + settings.iterations; ++message) {
+    progress();
+    group.barrier();
+    const double time_us = messages.time_us(group, [&](Stream& stream) {
+      group.all_reduce(messages.outgoing(settings.words, message),
+                       messages.incoming(settings.words), Reduction::sum, stream);
+    });
+    if (message >= settings.warmup) samples.push_back(time_us);
+    times.wrong_words +=
+        static_cast<double>(messages.check(pattern, kAllRanks, settings.words, message, complaint));
+  }
+  times.time_us_p50 = median_of(samples);
+  return times;
+}
+
+void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
+             LinkMessages& messages, Splits& splits) {
+  const auto rank = static_cast<std::size_t>(session.rank());
+  const int mine = grouping.group_of[rank];
+  const auto groups = static_cast<int>(grouping.names.size());
+  std::vector<int> sizes(grouping.names.size() + 1);
+  for (int group : grouping.group_of) ++sizes[static_cast<std::size_t>(group)];
+
+  std::vector<int> others;  // who may wait for this group
+  for (std::size_t r = 0; r < grouping.group_of.size(); ++r)
+    if (grouping.group_of[r] != mine) others.push_back(static_cast<int>(r));
+
+  MessageTimes times;
+  std::string complaint;
+  const auto communicator = backend.world->split(mine, session.rank());
+  if (mine < groups && communicator->size() > 1)
+    times = time_all_reduce(
+        *communicator, messages, [&] { session.progress(others); }, complaint);
+
+  session.wait_idle();  // groups differ in size, and ranks that are left out have nothing to do
+  const std::vector<double> time_us = session.all_gather(times.time_us_p50);
+  const std::vector<double> wrong = session.all_gather(times.wrong_words);
+  const std::vector<std::string> complaints = session.all_gather(complaint);
+  for (std::size_t r = 0; r < complaints.size(); ++r)
+    if (!complaints[r].empty())
+      splits.corruptions.push_back(
+          {"rank", std::to_string(r), ExitCode::fail,
+           fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r])});
+  for (int group = 0; group < groups; ++group) {
+    const auto g = static_cast<std::size_t>(group);
+    if (sizes[g] < 2) continue;
+    Split split{grouping.scope, grouping.names[g], sizes[g]};
+    for (std::size_t r = 0; r < time_us.size(); ++r) {
+      if (grouping.group_of[r] != group) continue;
+      split.time_us_p50 = std::max(split.time_us_p50, time_us[r]);
+      split.wrong_elements += wrong[r];
+    }
+    const double n = split.world_size;
+    const double bytes = 8.0 * static_cast<double>(messages.settings().words);
+    split.busbw_gbs = 2 * (n - 1) / n * bytes / split.time_us_p50 / 1e3;
+    splits.measured.push_back(split);
+  }
+}
+
+std::vector<Split> of_scope(const std::vector<Split>& splits, const std::string& scope) {
+  std::vector<Split> found;
+  for (const Split& split : splits)
+    if (split.scope == scope) found.push_back(split);
+  return found;
+}
+
+}  // namespace
+
+Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                      LinkMessages& messages) {
+  Splits splits;
+  for (const Grouping& grouping : groupings_of(nodes))
+    measure(grouping, backend, session, messages, splits);
+  return splits;
+}
+
+std::vector<Finding> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
+                                 ExitCode code) {
+  std::vector<Finding> findings;
+  for (const char* scope : {"rail", "node"}) {
+    const std::vector<Split> alike = of_scope(splits, scope);
+    if (alike.size() < 3) continue;
+    std::vector<double> s_per_gb;  // not the time: groups may differ in size
+    s_per_gb.reserve(alike.size());
+    for (const Split& split : alike) s_per_gb.push_back(1 / split.busbw_gbs);
+    const OutlierBar bar = outlier_bar(s_per_gb, rule);
+    for (const Split& split : alike)
+      if (1 / split.busbw_gbs > bar.limit())
+        findings.push_back(
+            {scope, split.name, code,
+             fmt::format(
+                 "all_reduce busbw {:.4g} GB/s; of {} {}s the median is {:.4g}, slow below {:.4g}",
+                 split.busbw_gbs, alike.size(), scope, 1 / bar.median, 1 / bar.limit())});
+  }
+  const std::vector<Split> all = of_scope(splits, "all");
+  const std::vector<Split> without = of_scope(splits, "without_node");
+  if (all.empty() || without.empty()) return findings;
+  std::vector<double> busbw;  // not times: the one that is sought is the fast one
+  busbw.reserve(without.size());
+  for (const Split& split : without) busbw.push_back(split.busbw_gbs);
+  const OutlierBar bar = outlier_bar(busbw, rule);
+  for (const Split& split : without)
+    if (split.busbw_gbs - std::max(all.front().busbw_gbs, bar.median) > bar.width)
+      findings.push_back(
+          {"node", split.name, code,
+           fmt::format("all_reduce busbw {:.4g} GB/s without this node, {:.4g} with it",
+                       split.busbw_gbs, all.front().busbw_gbs)});
+  return findings;
+}
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,36 @@
+// On several nodes: an all-reduce by rail, by node and without each node in turn, in communicators
+// split from the one of the whole job.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/links/links.hpp"
+
+namespace shakedown::collectives {
+
+struct Split {
+  std::string scope;  // "all", "rail", "node", "without_node"
+  std::string name;   // the rail's number or the node's; of "all": "all"
+  int world_size = 0;
+  double time_us_p50 = 0;  // the slowest rank's
+  double busbw_gbs = 0;    // 2 (n - 1) / n * bytes / time
+  double wrong_elements = 0;
+};
+
+struct Splits {
+  std::vector<Split> measured;
+  std::vector<Finding> corruptions;
+};
+
+/// Rails all at once, nodes all at once. Groups of one rank have nothing to exchange and are left
+/// out, as are leave-one-outs of fewer than 3 nodes. Collective, the same on every rank.
+Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
+                      LinkMessages& messages);
+
+/// Rails and nodes that are slower than their like, and nodes without which the others are faster
+/// than all together and than without another.
+std::vector<Finding> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
+                                 ExitCode code);
+
+}  // namespace shakedown::collectives

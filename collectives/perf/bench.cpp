@@ -1,0 +1,335 @@
+#include "collectives/perf/bench.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <thread>
+
+#include "common/host_memory.hpp"
+#include "common/progress.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kAlignment = 4096;
+constexpr std::size_t kMostHost = std::size_t{1} << 30;  // of host memory: it is slow to pin
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+double microseconds_since(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+}
+
+bool on_device(const Communicator& communicator, const Backend& backend) {
+  return backend.kind == BackendKind::gpu && std::string(communicator.transport()) == "nccl";
+}
+
+std::size_t slot_bytes(const Trial& trial) {
+  const std::size_t size = size_of(trial.type);
+  if (trial.in_place) return aligned(trial.bytes());
+  return aligned(trial.counts.send * size) + aligned(trial.counts.recv * size);
+}
+
+std::string describe(const Trial& trial) {
+  return fmt::format("{} of {} {}, {}", trial.operation->name,
+                     readable_bytes(static_cast<double>(trial.bytes())), name_of(trial.type),
+                     trial.in_place ? "in place" : "out of place");
+}
+
+/// Runs body; what could not be measured is told with what it was.
+template <class Body>
+void naming(const Trial& trial, Body&& body) {
+  try {
+    body();
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(fmt::format("{}: {}", describe(trial), error.what()));
+  } catch (const InconclusiveError& error) {
+    throw InconclusiveError(fmt::format("{}: {}", describe(trial), error.what()));
+  }
+}
+
+}  // namespace
+
+CollectiveBench::CollectiveBench(Communicator& communicator, Backend& backend,
+                                 const MpiSession& session, const BenchSettings& settings,
+                                 std::size_t largest_bytes)
+    : communicator_(communicator),
+      backend_(backend),
+      session_(session),
+      settings_(settings),
+      verifier_(make_verifier(backend.kind)),
+      stream_(backend.device->make_stream()),
+      begin_(backend.device->make_event()),
+      end_(backend.device->make_event()) {
+  const auto group = static_cast<std::size_t>(settings.aggregate);
+  const std::size_t operations = static_cast<std::size_t>(settings.iterations) * group;
+  const std::size_t slot = 2 * aligned(largest_bytes);
+  const std::size_t most = on_device(communicator, backend)
+                               ? settings.ring_bytes
+                               : std::min(settings.ring_bytes, kMostHost);
+  const std::size_t possible =
+      2 * group * largest_possible(communicator, backend, session, settings.aggregate);
+  arena_bytes_ = std::max(group * slot, std::min({(operations + 1) * slot, most, possible}));
+  arena_ = communicator.allocate(arena_bytes_, settings.registration);
+  mismatches_ = Buffer(*backend.device, operations * sizeof(Mismatches));
+  if (settings.one_by_one)
+    for (std::size_t i = 0; i < 2 * operations; ++i) marks_.push_back(backend.device->make_event());
+}
+
+std::size_t CollectiveBench::largest_possible(const Communicator& communicator,
+                                              const Backend& backend, const MpiSession& session,
+                                              int aggregate) {
+  const bool device = on_device(communicator, backend);
+  const double free =
+      device ? 0.9 * static_cast<double>(backend.device->memory().free_bytes)
+             : 0.5 * static_cast<double>(host_memory().free_bytes) / session.local_size();
+  const auto all = session.all_gather(free);
+  const auto bytes =
+      static_cast<std::size_t>(*std::min_element(all.begin(), all.end()) / (2 * aggregate));
+  return bytes / kAlignment * kAlignment;
+}
+
+double CollectiveBench::over_ranks(double mine) const {
+  const auto all = session_.all_gather(mine);
+  switch (settings_.average) {
+    case Average::rank0: return all[0];
+    case Average::min: return *std::min_element(all.begin(), all.end());
+    case Average::max: return *std::max_element(all.begin(), all.end());
+    case Average::mean: break;
+  }
+  return std::accumulate(all.begin(), all.end(), 0.0) / static_cast<double>(all.size());
+}
+
+void CollectiveBench::complete() {
+  end_->record(*stream_);
+  communicator_.wait(*end_, HostWait::timed);
+}
+
+CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t index) const {
+  auto* at = static_cast<std::byte*>(arena_->data()) + index * slot_bytes(trial);
+  const Counts counts = trial.counts;
+  const Place place = arena_->place();
+  Slot slot;
+  View send(at, counts.send, trial.type, place);
+  View recv(at, counts.recv, trial.type, place);
+  if (!trial.in_place) {
+    recv.data = at + aligned(send.bytes());
+  } else if (counts.send != counts.recv) {
+    const View whole(at, counts.larger(), trial.type, place);
+    const auto rank = static_cast<std::size_t>(communicator_.rank());
+    View& part = counts.send < counts.recv ? send : recv;
+    part = whole.slice(rank * part.count, part.count);
+  }
+  slot.call = {send, recv, trial.reduction, trial.root};
+  slot.pattern = {trial.type, trial.operation->reduces, trial.reduction, communicator_.size(), 0};
+  return slot;
+}
+
+// As nccl-tests: over all sizes first.
+void CollectiveBench::warm_up(const std::vector<Trial>& trials) {
+  const Trial* last = nullptr;
+  for (const Trial& trial : trials) {
+    const bool alike = last != nullptr && last->type == trial.type &&
+                       last->reduction == trial.reduction && last->root == trial.root;
+    if (alike && trial.bytes() < 2 * last->bytes()) continue;
+    last = &trial;
+    spare_ = make_slot(trial, 0);
+    naming(trial, [&] { run_untimed(trial, settings_.warmup); });
+  }
+}
+
+/// Where memory suffices in a slot of its own; else before that slot is filled, so that no result
+/// that is checked was there before the clock started.
+void CollectiveBench::run_untimed(const Trial& trial, int times) {
+  for (int i = 0; i < times; ++i) trial.operation->run(communicator_, spare_.call, *stream_);
+  complete();
+}
+
+/// Inputs differ by iteration; what will be received holds none of an earlier one's results.
+void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
+  const int rank = communicator_.rank();
+  for (std::size_t i = 0; i < slots; ++i) {
+    Slot& slot = ring_[i];
+    const View send(const_cast<void*>(slot.call.send.data), slot.call.send.count, trial.type,
+                    arena_->place());
+    slot.pattern.seed = ++sequence_ << 32;
+    verifier_->poison(slot.call.recv, *stream_);
+    verifier_->fill(send, slot.pattern, rank, 0, *stream_);
+  }
+  complete();
+}
+
+void CollectiveBench::enqueue(const Trial& trial, std::size_t slots, long first_iteration) {
+  const auto group = static_cast<std::size_t>(settings_.aggregate);
+  for (std::size_t i = 0; i < slots; i += group) {
+    if (settings_.delay.rank == session_.rank())
+      std::this_thread::sleep_for(std::chrono::microseconds(settings_.delay.microseconds));
+    if (settings_.one_by_one) marks_[2 * i]->record(*stream_);
+    if (group == 1)
+      trial.operation->run(communicator_, ring_[i].call, *stream_);
+    else
+      communicator_.group([&] {
+        for (std::size_t j = i; j < std::min(i + group, slots); ++j)
+          trial.operation->run(communicator_, ring_[j].call, *stream_);
+      });
+    if (settings_.one_by_one) marks_[2 * i + 1]->record(*stream_);
+    inject(trial, i, std::min(i + group, slots), first_iteration);
+    if (settings_.blocking == Blocking::no) continue;
+    complete();
+    const auto waiting = Clock::now();
+    if (settings_.blocking != Blocking::wait) session_.barrier();
+    if (settings_.blocking == Blocking::untimed_barrier) waited_us_ += microseconds_since(waiting);
+  }
+}
+
+void CollectiveBench::inject(const Trial& trial, std::size_t begin, std::size_t end,
+                             long first_iteration) {
+  const InjectedFault& fault = settings_.fault;
+  if (fault.rank != session_.rank()) return;
+  for (std::size_t i = begin; i < end; ++i) {
+    const View recv = ring_[i].call.recv;
+    if (first_iteration + static_cast<long>(i) != fault.iteration || recv.count == 0) continue;
+    const int bits = static_cast<int>(8 * size_of(trial.type));
+    verifier_->flip_bit(recv, std::min(fault.index, recv.count - 1), fault.bit % bits, *stream_);
+  }
+}
+
+CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slots,
+                                            long first_iteration) {
+  std::unique_ptr<Graph> graph;
+  if (settings_.graph)
+    graph = communicator_.capture(*backend_.device, *stream_,
+                                  [&] { enqueue(trial, slots, first_iteration); });
+  waited_us_ = 0;
+  Times times;
+  if (spare_is_own_)
+    run_untimed(trial, 1);  // the kernel is loaded and peers are awake, as before nccl-tests' clock
+  session_.barrier();
+  begin_->record(*stream_);
+  const auto start = Clock::now();
+  if (graph)
+    graph->launch(*stream_);
+  else
+    enqueue(trial, slots, first_iteration);
+  times.enqueue_us = microseconds_since(start) - waited_us_;
+  complete();
+  times.total_us = microseconds_since(start) - waited_us_;
+  times.event_us = end_->milliseconds_since(*begin_) * 1e3;
+  if (settings_.one_by_one)
+    for (std::size_t i = 0; i < slots; i += static_cast<std::size_t>(settings_.aggregate))
+      my_iterations_us_.push_back(marks_[2 * i + 1]->milliseconds_since(*marks_[2 * i]) * 1e3 /
+                                  settings_.aggregate);
+  return times;
+}
+
+void CollectiveBench::check(const Trial& trial, std::size_t slots, long first_iteration,
+                            Measurement& result) {
+  const std::vector<Mismatches> fresh(slots);
+  upload<Mismatches>(*backend_.device, *stream_, mismatches_.data(), fresh);
+  const Seat seat{communicator_.rank(), communicator_.size(), trial.root};
+  const auto segments = trial.operation->expected(trial.counts, seat);
+  auto* found = static_cast<Mismatches*>(mismatches_.data());
+  for (std::size_t i = 0; i < slots; ++i)
+    for (const SourceRange& s : segments)
+      verifier_->check(ring_[i].call.recv.slice(s.begin, s.count), ring_[i].pattern, s.source,
+                       s.position, s.begin, found + i, *stream_);
+  const auto mismatches =
+      download<Mismatches>(*backend_.device, *stream_, mismatches_.data(), slots);
+
+  double wrong = 0;
+  std::string first;  // of this rank
+  for (std::size_t i = 0; i < slots; ++i) {
+    wrong += static_cast<double>(mismatches[i].wrong);
+    if (mismatches[i].wrong == 0 || !first.empty()) continue;
+    const std::uint64_t index = mismatches[i].first;
+    const View element = ring_[i].call.recv.slice(index, 1);
+    std::uint64_t bits = 0;
+    backend_.device->copy(&bits, element.data, element.bytes(), *stream_);
+    stream_->synchronize();
+    for (const SourceRange& s : segments)
+      if (index >= s.begin && index < s.begin + s.count)
+        first = fmt::format(
+            "{} {} {} {} {}", communicator_.rank(), first_iteration + static_cast<long>(i), index,
+            expected_bits(ring_[i].pattern, s.source, s.position + index - s.begin), bits);
+  }
+  const auto all = session_.all_gather(wrong);
+  const double total = std::accumulate(all.begin(), all.end(), 0.0);
+  result.iterations_checked += static_cast<long>(slots) / settings_.aggregate;
+  if (total == 0) return;
+  result.wrong += total;
+  for (const std::string& text : session_.all_gather(first)) {
+    if (text.empty() || result.first_wrong) continue;
+    WrongElement& w = result.first_wrong.emplace();
+    std::sscanf(text.c_str(), "%d %ld %lu %lu %lu", &w.rank, &w.iteration, &w.index, &w.expected,
+                &w.found);
+  }
+}
+
+void CollectiveBench::add_sample(Measurement& result, const Times& mine, int operations) const {
+  result.samples_us.push_back(over_ranks(mine.total_us / operations));
+  result.enqueue_us.push_back(over_ranks(mine.enqueue_us / operations));
+  result.event_us.push_back(over_ranks(mine.event_us / operations));
+}
+
+void CollectiveBench::gather_iterations(Measurement& result) {
+  const std::size_t count = my_iterations_us_.size();
+  const auto ranks = static_cast<std::size_t>(session_.world_size());
+  std::vector<double> all(count * ranks);
+  backend_.host->all_gather(std::span<const double>(my_iterations_us_), std::span<double>(all),
+                            *stream_);
+  for (std::size_t r = 0; r < ranks; ++r)
+    result.iteration_us.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(r * count),
+                                     all.begin() + static_cast<std::ptrdiff_t>((r + 1) * count));
+  my_iterations_us_.clear();
+  result.slowest_iteration_us = result.iteration_us[0];
+  for (const auto& rank : result.iteration_us)
+    for (std::size_t i = 0; i < count; ++i)
+      result.slowest_iteration_us[i] = std::max(result.slowest_iteration_us[i], rank[i]);
+}
+
+Measurement CollectiveBench::measure(const Trial& trial) {
+  Measurement result;
+  const auto group = static_cast<std::size_t>(settings_.aggregate);
+  const std::size_t operations = static_cast<std::size_t>(settings_.iterations) * group;
+  const std::size_t bytes = std::max<std::size_t>(slot_bytes(trial), 1);
+  const std::size_t room = arena_bytes_ / bytes;
+  ENSURE(room >= group, "the arena holds no slot of this size");
+  const std::size_t slots =
+      std::clamp((room > group ? room - 1 : room) / group * group, group, operations);
+  spare_is_own_ = room > slots;
+  ring_.clear();
+  for (std::size_t i = 0; i < slots; ++i) ring_.push_back(make_slot(trial, i));
+  spare_ = make_slot(trial, spare_is_own_ ? slots : 0);
+  Progress progress(describe(trial), static_cast<long>(operations) * settings_.repeats,
+                    "operations", session_.is_root());
+  naming(trial, [&] {
+    for (int repeat = 0; repeat < settings_.repeats; ++repeat) {
+      Times sample;
+      for (std::size_t done = 0; done < operations; done += slots) {
+        const std::size_t batch = std::min(slots, operations - done);
+        const long first =
+            static_cast<long>(repeat) * static_cast<long>(operations) + static_cast<long>(done);
+        if (!spare_is_own_) run_untimed(trial, 1);
+        if (settings_.check) prepare(trial, batch);
+        const Times times = run(trial, batch, first);
+        if (settings_.check) check(trial, batch, first, result);
+        sample.total_us += times.total_us;
+        sample.enqueue_us += times.enqueue_us;
+        sample.event_us += times.event_us;
+        progress.update(first + static_cast<long>(batch));
+      }
+      result.iterations += settings_.iterations;
+      add_sample(result, sample, static_cast<int>(operations));
+    }
+    if (settings_.one_by_one) gather_iterations(result);
+  });
+  return result;
+}
+
+}  // namespace shakedown::collectives

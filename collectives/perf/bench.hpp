@@ -1,0 +1,147 @@
+// Times one operation at one size, and proves every timed iteration.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/injected_delay.hpp"
+#include "collectives/operation.hpp"
+#include "collectives/verifier.hpp"
+#include "common/backend.hpp"
+#include "common/mpi_session.hpp"
+
+namespace shakedown::collectives {
+
+/// Over ranks, as nccl-tests' -a says it.
+enum class Average { rank0, mean, min, max };
+
+/// What happens after each iteration, as nccl-tests' -z says it: nothing; wait, then a barrier;
+/// wait; wait, then a barrier that is not timed.
+enum class Blocking { no, barrier, wait, untimed_barrier };
+
+/// Faults that tests inject.
+struct InjectedFault {
+  int rank = -1;  // -1: none
+  long iteration = 0;
+  std::size_t index = 0;
+  int bit = 4;
+};
+
+struct BenchSettings {
+  int iterations = 20;      // a sample's
+  int warmup = 5;           // operations of each size in warm_up
+  int repeats = 5;          // samples
+  int aggregate = 1;        // operations a group; an iteration is one group
+  bool one_by_one = false;  // events around each iteration, which then is a sample
+  bool graph = false;       // the iterations of a sample captured in a graph
+  bool check = true;
+  Average average = Average::mean;
+  Blocking blocking = Blocking::no;
+  Registration registration = Registration::none;
+  std::size_t ring_bytes = std::size_t{16} << 30;  // of device memory, at most
+  InjectedFault fault;
+  InjectedDelay delay;
+};
+
+struct Trial {
+  const Operation* operation = nullptr;
+  DataType type = DataType::float32;
+  Reduction reduction = Reduction::sum;
+  int root = 0;
+  Counts counts;
+  bool in_place = false;
+  std::size_t asked_bytes = 0;  // what the size was before it was divided
+
+  /// nccl-tests' size: of the larger buffer.
+  std::size_t bytes() const { return counts.larger() * size_of(type); }
+};
+
+struct WrongElement {
+  int rank = 0;
+  long iteration = 0;
+  std::uint64_t index = 0;
+  std::uint64_t expected = 0;  // bits
+  std::uint64_t found = 0;
+};
+
+/// The same on every rank.
+struct Measurement {
+  std::vector<double> samples_us;  // a sample's time by the host clock for each of its operations
+  std::vector<double> enqueue_us;  // of that, the time until the last was enqueued
+  std::vector<double> event_us;    // the same by events on the stream
+  std::vector<std::vector<double>> iteration_us;  // [rank][iteration] by events, one by one alone
+  std::vector<double> slowest_iteration_us;       // of these, over ranks
+  long iterations = 0;
+  long iterations_checked = 0;
+  double wrong = 0;  // elements, over all ranks and iterations
+  std::optional<WrongElement> first_wrong;
+};
+
+/// Iterations write to a ring of slots, so that all can be checked after a batch as long as the
+/// ring; nothing of it stands in the timed region.
+class CollectiveBench {
+ public:
+  /// Collective. Slots for buffers of up to `largest_bytes`, at most largest_possible(), are
+  /// allocated.
+  CollectiveBench(Communicator& communicator, Backend& backend, const MpiSession& session,
+                  const BenchSettings& settings, std::size_t largest_bytes);
+
+  /// The largest buffer of which every rank has room for the two of each slot of a group.
+  /// Collective.
+  static std::size_t largest_possible(const Communicator& communicator, const Backend& backend,
+                                      const MpiSession& session, int aggregate);
+
+  /// Runs what is about to be measured, in steps of at least twice the size: connections are made,
+  /// kernels loaded, clocks up, before the smallest is timed. Collective; throws as `measure`.
+  void warm_up(const std::vector<Trial>& trials);
+
+  /// Collective. Throws InconclusiveError naming operation and size past the timeout.
+  Measurement measure(const Trial& trial);
+
+ private:
+  struct Slot {
+    Call call;
+    Pattern pattern;
+  };
+  struct Times {
+    double total_us = 0;
+    double enqueue_us = 0;
+    double event_us = 0;
+  };
+
+  Slot make_slot(const Trial& trial, std::size_t index) const;
+  void run_untimed(const Trial& trial, int times);
+  void prepare(const Trial& trial, std::size_t slots);
+  Times run(const Trial& trial, std::size_t slots, long first_iteration);
+  void enqueue(const Trial& trial, std::size_t slots, long first_iteration);
+  void inject(const Trial& trial, std::size_t begin, std::size_t end, long first_iteration);
+  void check(const Trial& trial, std::size_t slots, long first_iteration, Measurement& result);
+  void add_sample(Measurement& result, const Times& mine, int iterations) const;
+  void gather_iterations(Measurement& result);
+  double over_ranks(double mine) const;
+  void complete();
+
+  Communicator& communicator_;
+  Backend& backend_;
+  const MpiSession& session_;
+  BenchSettings settings_;
+  std::unique_ptr<Verifier> verifier_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> begin_;
+  std::unique_ptr<Event> end_;
+  std::unique_ptr<TransportMemory> arena_;
+  std::size_t arena_bytes_ = 0;
+  Buffer mismatches_;  // one a slot
+  std::vector<Slot> ring_;
+  Slot spare_;                // for what is not timed
+  bool spare_is_own_ = true;  // not the ring's first, for which memory would not suffice
+  std::vector<std::unique_ptr<Event>> marks_;  // before and after each iteration of a batch
+  std::vector<double> my_iterations_us_;
+  double waited_us_ = 0;  // in barriers that are not timed
+  std::uint64_t sequence_ = 0;
+};
+
+}  // namespace shakedown::collectives

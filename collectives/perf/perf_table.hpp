@@ -1,0 +1,39 @@
+// What people and their parsers read: nccl-tests' lines, to the column.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/perf/bench.hpp"
+#include "collectives/perf/perf_options.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown::collectives {
+
+/// One half of a row.
+struct Figures {
+  double time_us = 0;
+  double cputime_us = 0;
+  double algbw_gbs = 0;  // 1e9 bytes a second
+  double busbw_gbs = 0;
+  std::optional<double> wrong;  // elements; nothing where they were not checked
+  Summary spread;               // of the samples, us
+  std::vector<double> samples;  // batches, or one by one iterations on their slowest rank
+};
+/// Of a measurement: nccl-tests' formulas, with the median sample as the time.
+Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);
+
+/// The lines that precede the rows: what runs, with what, on which devices. Collective.
+std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
+                     const Backend& backend, const MpiSession& session);
+std::string table_header(const PerfOptions& options);
+std::string row_start(const Trial& trial);
+std::string row_half(const Figures& figures, const PerfOptions& options);
+/// `judgement` of the mean: OK, FAILED, or empty where it is not judged.
+std::string footer(const PerfOptions& options, long wrong_rows, double mean_busbw_gbs,
+                   const std::string& judgement);
+/// "2026-11-21 16:40:00", as nccl-tests has it.
+std::string local_now();
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,223 @@
+#include "training/data/batches.hpp"
+
+#include <utility>
+#include <vector>
+
+#include "common/error.hpp"
+#include "common/random.hpp"
+
+namespace shakedown::training {
+namespace {
+
+std::size_t image_bytes(const NetworkSettings& shape) {
+  const auto side = static_cast<std::size_t>(shape.image_size);
+  return static_cast<std::size_t>(shape.batch_size) * side * side * 3;
+}
+
+std::size_t label_bytes(const NetworkSettings& shape) {
+  return static_cast<std::size_t>(shape.batch_size) * sizeof(std::int32_t);
+}
+
+class SyntheticBatches final : public BatchSource {
+ public:
+  SyntheticBatches(Device& device, Stream& stream, const NetworkSettings& shape, std::uint64_t seed)
+      : images_(device, image_bytes(shape)), labels_(device, label_bytes(shape)) {
+    Random random(seed);
+    std::vector<std::uint8_t> pixels(images_.bytes());
+    for (std::uint8_t& pixel : pixels) pixel = static_cast<std::uint8_t>(random.next() >> 56);
+    std::vector<std::int32_t> labels(static_cast<std::size_t>(shape.batch_size));
+    for (std::int32_t& label : labels)
+      label = static_cast<std::int32_t>(random.below(static_cast<std::size_t>(shape.classes)));
+    upload<std::uint8_t>(device, stream, images_.data(), pixels);
+    upload<std::int32_t>(device, stream, labels_.data(), labels);
+  }
+
+  std::optional<DeviceBatch> next() override {
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
+  }
+  bool load_next(Network& network) override {
+    return std::exchange(loaded_, true) || BatchSource::load_next(network);
+  }
+  void start_epoch(int) override {}
+  double stall_seconds() const override { return 0; }
+
+ private:
+  Buffer images_;
+  Buffer labels_;
+  bool loaded_ = false;
+};
+
+class LoadedBatches final : public BatchSource {
+ public:
+  LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
+                const NetworkSettings& shape)
+      : ranks_(ranks),
+        loader_(loader),
+        device_(device),
+        stream_(stream),
+        images_(device, image_bytes(shape)),
+        labels_(device, label_bytes(shape)) {
+    for (Lent& lent : lent_) lent.copied = device.make_event();
+  }
+
+  std::optional<DeviceBatch> next() override {
+    Lent& lent = lent_[next_];
+    release(lent);  // the batch before the last: copied long ago
+    lent.batch = loader_.next();
+    if (lent.batch == nullptr) return std::nullopt;
+    next_ = (next_ + 1) % lent_.size();
+    device_.copy(images_.data(), lent.batch->images.data(), images_.bytes(), stream_);
+    device_.copy(labels_.data(), lent.batch->labels.data(), labels_.bytes(), stream_);
+    lent.copied->record(stream_);
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
+  }
+
+  void start_epoch(int epoch) override {
+    for (Lent& lent : lent_) release(lent);
+    loader_.start_epoch(epoch);
+  }
+  double stall_seconds() const override { return loader_.stall_seconds(); }
+
+ private:
+  struct Lent {
+    const Batch* batch = nullptr;
+    std::unique_ptr<Event> copied;
+  };
+
+  void release(Lent& lent) {
+    if (lent.batch == nullptr) return;
+    ranks_.wait(*lent.copied, HostWait::polite);
+    loader_.release(lent.batch);
+    lent.batch = nullptr;
+  }
+
+  Communicator& ranks_;
+  Loader& loader_;
+  Device& device_;
+  Stream& stream_;
+  Buffer images_;
+  Buffer labels_;
+  std::array<Lent, 2> lent_;
+  std::size_t next_ = 0;
+};
+
+class ScatteredBatches final : public BatchSource {
+ public:
+  ScatteredBatches(Communicator& ranks, Device& device, Stream& stream,
+                   const NetworkSettings& shape,
+                   std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch)
+      : ranks_(ranks),
+        stream_(stream),
+        sources_(std::move(of_every_rank)),
+        batches_per_epoch_(batches_per_epoch),
+        image_bytes_(image_bytes(shape)),
+        label_bytes_(label_bytes(shape)) {
+    if (ranks.rank() == 0) return;
+    images_ = Buffer(device, image_bytes_);
+    labels_ = Buffer(device, label_bytes_);
+  }
+
+  std::optional<DeviceBatch> next() override {
+    if (batches_per_epoch_ > 0 && given_ == batches_per_epoch_) return std::nullopt;
+    ++given_;
+    if (ranks_.rank() == 0) return send();
+    ranks_.group([&] {
+      ranks_.recv(images_.view(DataType::uint8), 0, stream_);
+      ranks_.recv(labels_.view(DataType::int32), 0, stream_);
+    });
+    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
+                       static_cast<const std::int32_t*>(labels_.data())};
+  }
+
+  void start_epoch(int epoch) override {
+    given_ = 0;
+    for (const auto& source : sources_) source->start_epoch(epoch);
+  }
+  double stall_seconds() const override {
+    double seconds = 0;
+    for (const auto& source : sources_) seconds += source->stall_seconds();
+    return seconds;
+  }
+
+ private:
+  DeviceBatch send() {
+    std::vector<DeviceBatch> batches;
+    for (const auto& source : sources_) {
+      const std::optional<DeviceBatch> batch = source->next();
+      ENSURE(batch, "every rank has as many batches");
+      batches.push_back(*batch);
+    }
+    ranks_.group([&] {
+      for (std::size_t r = 1; r < batches.size(); ++r) {
+        const int rank = static_cast<int>(r);
+        ranks_.send({batches[r].images, image_bytes_, DataType::uint8, Place::device}, rank,
+                    stream_);
+        ranks_.send({batches[r].labels, label_bytes_ / sizeof(std::int32_t), DataType::int32,
+                     Place::device},
+                    rank, stream_);
+      }
+    });
+    return batches.front();
+  }
+
+  Communicator& ranks_;
+  Stream& stream_;
+  std::vector<std::unique_ptr<BatchSource>> sources_;
+  long batches_per_epoch_;
+  long given_ = 0;
+  std::size_t image_bytes_;
+  std::size_t label_bytes_;
+  Buffer images_;  // that arrive here; rank 0 sends its sources' own
+  Buffer labels_;
+};
+
+class NoBatches final : public BatchSource {
+ public:
+  std::optional<DeviceBatch> next() override { return std::nullopt; }
+  void start_epoch(int) override {}
+  double stall_seconds() const override { return 0; }
+};
+
+}  // namespace
+
+void EndlessBatches::load_next(Network& network) {
+  if (source_.load_next(network)) return;
+  stall_s_ += source_.stall_seconds();
+  source_.start_epoch(++epoch_);
+  ENSURE(source_.load_next(network), "an epoch without batches");
+}
+
+bool BatchSource::load_next(Network& network) {
+  const std::optional<DeviceBatch> batch = next();
+  if (batch) network.set_batch(batch->images, batch->labels);
+  return batch.has_value();
+}
+
+std::unique_ptr<BatchSource> make_scattered_batches(
+    Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch) {
+  return std::make_unique<ScatteredBatches>(ranks, device, stream, shape, std::move(of_every_rank),
+                                            batches_per_epoch);
+}
+
+std::unique_ptr<BatchSource> make_no_batches() { return std::make_unique<NoBatches>(); }
+
+std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
+                                                    const NetworkSettings& shape,
+                                                    std::uint64_t seed) {
+  return std::make_unique<SyntheticBatches>(device, stream, shape, seed);
+}
+
+std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
+                                                 Device& device, Stream& stream,
+                                                 const NetworkSettings& shape) {
+  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape);
+}
+
+std::size_t batch_bytes(const NetworkSettings& shape) {
+  return image_bytes(shape) + label_bytes(shape);
+}
+
+}  // namespace shakedown::training

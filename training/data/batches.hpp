@@ -1,0 +1,73 @@
+// Where a step's batch comes from: one fixed synthetic batch, or images through the loader.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/communicator.hpp"
+#include "common/device.hpp"
+#include "resnet/network.hpp"
+#include "training/data/loader.hpp"
+
+namespace shakedown::training {
+
+/// In device memory, good until the next is asked for; see Network::set_batch.
+struct DeviceBatch {
+  const std::uint8_t* images = nullptr;
+  const std::int32_t* labels = nullptr;
+};
+
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  /// Enqueues what brings the next batch to the device. None at the end of the epoch (synthetic
+  /// data never end).
+  virtual std::optional<DeviceBatch> next() = 0;
+  /// Enqueues the next batch into the network. False at the end of the epoch.
+  virtual bool load_next(Network& network);
+  virtual void start_epoch(int epoch) = 0;
+  /// Seconds the host has waited for data in this epoch.
+  virtual double stall_seconds() const = 0;
+};
+
+/// A source's epochs one after another.
+class EndlessBatches {
+ public:
+  explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
+  void load_next(Network& network);
+  /// Of all epochs.
+  double stall_seconds() const { return stall_s_ + source_.stall_seconds(); }
+
+ private:
+  BatchSource& source_;
+  int epoch_ = 0;
+  double stall_s_ = 0;  // of the epochs that have ended
+};
+
+/// Random pixels and labels, the same at every step, different on every rank. On the device from
+/// the start, so it costs a step nothing.
+std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
+                                                    const NetworkSettings& shape,
+                                                    std::uint64_t seed);
+
+/// Through `loader`, which must outlive it. A copy to the device may stand behind exchanges of
+/// `ranks`: these are waited for.
+std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
+                                                 Device& device, Stream& stream,
+                                                 const NetworkSettings& shape);
+
+/// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; elsewhere
+/// empty. An epoch has so many batches; 0: it does not end.
+std::unique_ptr<BatchSource> make_scattered_batches(
+    Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
+    std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch);
+
+/// For a rank that does not compute.
+std::unique_ptr<BatchSource> make_no_batches();
+
+/// Device memory that a source of either kind takes.
+std::size_t batch_bytes(const NetworkSettings& shape);
+
+}  // namespace shakedown::training

@@ -1,0 +1,48 @@
+// All-reduce after backward: the whole flat buffer at once, or parameter by parameter. Nothing
+// overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
+#include "training/exchange/entries.hpp"
+#include "training/exchange/exchanged_gradients.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class AllReduce final : public Strategy {
+ public:
+  explicit AllReduce(const StrategyContext& context) : Strategy(context), gradients_(context) {
+    if (!context.options.per_tensor) {
+      pieces_.push_back(context.all());
+      return;
+    }
+    const auto& parameters = context.table.parameters();
+    for (auto p = parameters.rbegin(); p != parameters.rend(); ++p)
+      pieces_.push_back({p->offset, p->offset + p->stored});
+  }
+
+  std::vector<Share> finish() override {
+    for (const Range& piece : pieces_)
+      exchange("all_reduce", gradients_.at(piece), context_.compute,
+               [&] { gradients_.all_reduce(piece, context_.compute); });
+    return gradients_.shares();
+  }
+
+ private:
+  ExchangedGradients gradients_;
+  std::vector<Range> pieces_;
+};
+
+}  // namespace
+
+StrategyEntry all_reduce_strategy() {
+  return {.name = "all-reduce",
+          .summary = "one all-reduce after backward",
+          .reference = "",
+          .waived = "the reference; the tests hold it against a serial emulation of the ranks",
+          .ranks_agree = true,
+          .each_updates_all = true,
+          .overlaps = false,
+          .any_type = true,
+          .ranks = {},
+          .make = make<AllReduce>};
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,53 @@
+// Rank 0 hands out the images and the weights, gathers the gradients and alone updates: what
+// PyTorch's DataParallel does from one process.
+#include "training/exchange/entries.hpp"
+#include "training/exchange/star.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class DataParallel final : public Strategy {
+ public:
+  explicit DataParallel(const StrategyContext& context)
+      : Strategy(context), star_(context, 1, context.all().count()) {}
+
+  WeightsLayout layout() const override { return updating(owned()); }
+  std::vector<Range> owned() const override {
+    return star_.at_centre() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
+  }
+
+  std::vector<Share> finish() override {
+    exchange("push", context_.weights.gradients(), context_.compute,
+             [&] { context_.world.group([&] { star_.push(context_.all()); }); });
+    if (!star_.at_centre()) return {};
+    return {star_.average(context_.all(), true)};
+  }
+
+  void agree_on_finite() override { context_.agree_on_finite(); }
+
+  void publish() override {
+    const View weights = context_.weights.compute();
+    exchange("pull", weights, context_.compute,
+             [&] { context_.world.broadcast(weights, weights, 0, context_.compute); });
+    context_.exchange_vectors();
+  }
+
+ private:
+  Star star_;
+};
+
+}  // namespace
+
+StrategyEntry data_parallel_strategy() {
+  return {.name = "data-parallel",
+          .summary = "rank 0 hands out images and weights, gathers gradients, alone updates",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = false,
+          .overlaps = false,
+          .ranks = {.first_has_inputs = true},
+          .make = make<DataParallel>};
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,59 @@
+// Buckets in the order in which backward finishes them, all-reduced on a stream of their own while
+// backward goes on: PyTorch's DistributedDataParallel.
+#include "training/exchange/bucket_stream.hpp"
+#include "training/exchange/entries.hpp"
+#include "training/exchange/exchanged_gradients.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class Ddp final : public Strategy {
+ public:
+  explicit Ddp(const StrategyContext& context)
+      : Strategy(context),
+        stream_(context, "all_reduce"),
+        gradients_(context, context.options.bucket_copy) {}
+
+  /// The compute stream writes the statistics, and exchanges them itself: forward must wait. Once
+  /// an update, as PyTorch: micro-batches under no_sync() exchange nothing.
+  void begin_update() override {
+    if (!context_.options.broadcast_buffers) return;
+    const View statistics = context_.weights.statistics();
+    exchange("broadcast", statistics, context_.compute,
+             [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
+    context_.timeline.mark(Part::exchange);
+  }
+
+  void gradients_ready(int block) override {
+    stream_.gradients_ready(
+        block, [&](Range bucket, Stream& stream) { gradients_.all_reduce(bucket, stream); });
+  }
+
+  std::vector<Share> finish() override {
+    stream_.join();
+    return gradients_.shares();
+  }
+
+  std::vector<Range> buckets() const override { return stream_.buckets(); }
+
+ private:
+  BucketStream stream_;
+  ExchangedGradients gradients_;
+};
+
+}  // namespace
+
+StrategyEntry ddp_strategy() {
+  return {.name = "ddp",
+          .summary = "buckets all-reduced while backward runs",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = true,
+          .overlaps = true,
+          .any_type = true,
+          .ranks = {},
+          .make = make<Ddp>};
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,105 @@
+// As zero2, and no rank keeps more of the weights than its shards: each block's are gathered before
+// it computes, one block ahead, and overwritten after: fully sharded data parallelism, ZeRO stage 3
+// (Rajbhandari et al. 2020).
+#include "training/exchange/block_gradients.hpp"
+#include "training/exchange/entries.hpp"
+#include "training/exchange/exchange_stream.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class Fsdp final : public Strategy {
+ public:
+  explicit Fsdp(const StrategyContext& context)
+      : Strategy(context),
+        blocks_(block_ranges(context.table)),
+        stream_(context),
+        gradients_(context, own(blocks_), *stream_),
+        free_(context.device.make_event()) {
+    if (context.weights.type() != DataType::float32)
+      shards_ =
+          FlatBuffer(context.device, context.compute, context.weights.type(), packed(own(blocks_)));
+    for (auto& event : gathered_) event = context.device.make_event();
+    forget();
+  }
+
+  WeightsLayout layout() const override {
+    WeightsLayout layout = updating(owned());
+    layout.master = packed(owned());
+    layout.compute = layout.gradients = taking_turns(blocks_, kPlaces);
+    return layout;
+  }
+  std::vector<Range> owned() const override { return own(blocks_); }
+
+  void before_forward(int block) override { have(block, block + 1); }
+  void before_backward(int block) override {
+    have(block, block - 1);
+    gradients_.before_backward(block);
+  }
+  void gradients_ready(int block) override { gradients_.gradients_ready(block); }
+  bool exchanges_each_micro_batch() const override { return true; }
+  std::vector<Share> finish() override { return gradients_.finish(); }
+  void agree_on_finite() override { context_.agree_on_finite(); }
+
+  void publish() override {
+    for (const Held& held : shards_.layout())
+      context_.device.kernels().convert(context_.weights.master(held.range), shards_.at(held.range),
+                                        context_.compute);
+    context_.exchange_vectors();
+    forget();
+  }
+
+ private:
+  static std::size_t place(int block) { return static_cast<std::size_t>(block) % kPlaces; }
+
+  /// What the places hold is out of date.
+  void forget() { resident_.fill(-1); }
+
+  /// The compute stream waits for the block's weights; those of `next` are on their way.
+  void have(int block, int next) {
+    gather(block);
+    if (next >= 0 && next < context_.table.blocks()) gather(next);
+    context_.compute.wait(*gathered_[place(block)]);
+    context_.timeline.mark(Part::exchange);
+  }
+
+  void gather(int block) {
+    if (resident_[place(block)] == block) return;
+    resident_[place(block)] = block;
+    free_->record(context_.compute);  // the block that was there has computed
+    stream_->wait(*free_);
+    const Range range = context_.table.block_range(block);
+    const Range mine = own(range);
+    const View whole = context_.weights.compute(range);
+    exchange("all_gather", whole, *stream_, [&] {
+      gather_shards(context_.world,
+                    shards_.empty() ? context_.weights.master(mine) : shards_.at(mine), whole,
+                    *stream_);
+    });
+    gathered_[place(block)]->record(*stream_);
+  }
+
+  std::vector<Range> blocks_;
+  ExchangeStream stream_;
+  BlockGradients gradients_;
+  FlatBuffer shards_;  // of the weights in their compute type, where that is not float32
+  std::array<int, kPlaces> resident_{};
+  std::array<std::unique_ptr<Event>, kPlaces> gathered_;
+  std::unique_ptr<Event> free_;
+};
+
+}  // namespace
+
+StrategyEntry fsdp_strategy() {
+  return {.name = "fsdp",
+          .summary = "weights sharded too, gathered block by block before use",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = false,
+          .overlaps = true,
+          .ranks = {},
+          .make = make<Fsdp>};
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,27 @@
+// No exchange: every rank trains alone. What all other strategies are held against.
+#include "training/exchange/entries.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class None final : public Strategy {
+ public:
+  using Strategy::Strategy;
+  std::vector<Share> finish() override { return shares_in_place(); }
+};
+
+}  // namespace
+
+StrategyEntry none_strategy() {
+  return {.name = "none",
+          .summary = "no exchange: the upper bound",
+          .reference = "",
+          .waived = "ranks train apart",
+          .ranks_agree = false,
+          .each_updates_all = true,
+          .overlaps = false,
+          .ranks = {},
+          .make = make<None>};
+}
+
+}  // namespace shakedown::training

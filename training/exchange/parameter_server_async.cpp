@@ -1,0 +1,160 @@
+// The parameter server whose workers do not wait for one another: each gradient is applied as it
+// comes, to weights that others have moved since it was computed from them. A worker that is more
+// than --staleness steps ahead of the slowest waits: stale synchronous parallelism (Ho et al.
+// 2013).
+#include <algorithm>
+
+#include "training/exchange/entries.hpp"
+
+namespace shakedown::training {
+namespace {
+
+constexpr int kServer = 0;
+
+/// What a worker's notice says: its gradients follow, or were not finite and do not.
+enum Notice { skipped = 0, pushes = 1 };
+
+class ParameterServerAsync final : public Strategy {
+ public:
+  explicit ParameterServerAsync(const StrategyContext& context)
+      : Strategy(context), computed_(context.device.make_event()) {
+    if (!serves()) return;
+    const auto ranks = static_cast<std::size_t>(context.world.size());
+    steps_.resize(ranks, 0);
+    pulled_.resize(ranks, 0);
+    waiting_.resize(ranks, false);
+  }
+
+  WeightsLayout layout() const override { return updating(owned()); }
+  std::vector<Range> owned() const override {
+    return serves() ? std::vector<Range>{context_.all()} : std::vector<Range>{};
+  }
+
+  /// The host waits for backward: only then does it know that this rank comes next.
+  std::vector<Share> finish() override {
+    const View gradients = context_.weights.gradients();
+    if (context_.scaled)
+      context_.device.kernels().check_finite(gradients, context_.scalars, context_.compute);
+    computed_->record(context_.compute);
+    context_.world.wait(*computed_, HostWait::polite);
+    const auto scalars =
+        download<StepScalars>(context_.device, context_.compute, context_.scalars, 1);
+    const bool finite = scalars.front().finite != 0;
+    context_.world.notify(kServer, finite ? pushes : skipped);
+    if (finite)
+      exchange("push", gradients, context_.compute, [&] {
+        context_.world.group([&] {
+          context_.world.send(gradients, kServer, context_.compute);
+          context_.world.send(loss_scale(), kServer, context_.compute);
+        });
+      });
+    return {};
+  }
+
+  void publish() override {
+    if (serves()) return;
+    exchange("pull", context_.weights.compute(), context_.compute, [&] {
+      context_.world.group([&] {
+        context_.world.recv(context_.weights.compute(), kServer, context_.compute);
+        if (const View vectors = context_.weights.vectors(); vectors.count > 0)
+          context_.world.recv(vectors, kServer, context_.compute);
+      });
+    });
+  }
+
+  void distribute() override {
+    const View weights = context_.weights.compute();
+    context_.world.broadcast(weights, weights, kServer, context_.compute);
+    context_.exchange_vectors();
+    pulled_.assign(pulled_.size(), updates_);
+  }
+
+  /// As many notices as there are workers, whosever they are. A worker waits for its weights
+  /// after each, so that none runs ahead.
+  void serve(const Updates& updates) override {
+    for (int i = 1; i < context_.world.size(); ++i) {
+      const Communicator::Notice notice = context_.world.next_notice();
+      const auto worker = static_cast<std::size_t>(notice.from);
+      ++steps_[worker];
+      waiting_[worker] = true;
+      if (notice.value == pushes) {
+        updates.apply(take(notice.from));
+        updates.complete();  // the next one is another of Adam's
+        count(updates_ - pulled_[worker]);
+        ++updates_;
+      }
+      answer_those_who_may_go_on();
+    }
+  }
+
+  /// As many pushes as there are workers move the weights about as far as a synchronous step.
+  double rate_share() const override { return 1.0 / (context_.world.size() - 1); }
+
+  std::vector<long> staleness() const override { return histogram_; }
+
+ private:
+  bool serves() const { return context_.world.rank() == kServer; }
+  View loss_scale() const {
+    return {&context_.scalars->loss_scale, 1, DataType::float32, Place::device};
+  }
+
+  Share take(int worker) {
+    const View gradients = context_.weights.gradients();
+    exchange("push", gradients, context_.compute, [&] {
+      context_.world.group([&] {
+        context_.world.recv(gradients, worker, context_.compute);
+        context_.world.recv(loss_scale(), worker, context_.compute);
+      });
+    });
+    return {context_.all(), gradients};
+  }
+
+  void answer_those_who_may_go_on() {
+    const long slowest = *std::min_element(steps_.begin() + 1, steps_.end());
+    for (int worker = 1; worker < context_.world.size(); ++worker) {
+      const auto w = static_cast<std::size_t>(worker);
+      if (!waiting_[w] || steps_[w] - slowest > context_.options.staleness) continue;
+      waiting_[w] = false;
+      pulled_[w] = updates_;
+      context_.weights.pack_vectors(context_.compute);
+      exchange("pull", context_.weights.compute(), context_.compute, [&] {
+        context_.world.group([&] {
+          context_.world.send(context_.weights.compute(), worker, context_.compute);
+          if (const View vectors = context_.weights.vectors(); vectors.count > 0)
+            context_.world.send(vectors, worker, context_.compute);
+        });
+      });
+    }
+  }
+
+  void count(long updates_behind) {
+    const auto behind = static_cast<std::size_t>(updates_behind);
+    if (histogram_.size() <= behind) histogram_.resize(behind + 1, 0);
+    ++histogram_[behind];
+  }
+
+  std::unique_ptr<Event> computed_;
+  // The server's, by rank.
+  std::vector<long> steps_;
+  std::vector<long> pulled_;  // updates that its weights had
+  std::vector<bool> waiting_;
+  long updates_ = 0;
+  std::vector<long> histogram_;
+};
+
+}  // namespace
+
+StrategyEntry parameter_server_async_strategy() {
+  return {.name = "parameter-server-async",
+          .summary = "the parameter server, its workers not waiting for one another",
+          .reference = "",
+          .waived = "workers apply gradients as they come; their staleness is told instead",
+          .ranks_agree = false,
+          .each_updates_all = false,
+          .overlaps = false,
+          .capturable = false,
+          .ranks = {.least = 2, .first_serves = true},
+          .make = make<ParameterServerAsync>};
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,181 @@
+// How ranks exchange gradients and weights. The step drives: it tells the strategy what comes next
+// and what backward has finished, and asks it, at the end, which averaged gradients this rank
+// holds.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/communicator.hpp"
+#include "common/device.hpp"
+#include "common/kernels.hpp"
+#include "resnet/architecture.hpp"
+#include "resnet/weights.hpp"
+#include "training/exchange/buckets.hpp"
+#include "training/exchange/timeline.hpp"
+
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct StrategyOptions {
+  std::string strategy = "ddp";
+  double bucket_cap_mb = 25;           // MiB
+  double first_bucket_mb = 1;          // MiB, of the small bucket
+  std::string bucket_order = "ddp";    // or small-last
+  std::string grad_dtype = "auto";     // what is exchanged; auto: what was computed
+  bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back
+  bool broadcast_buffers = false;      // ddp: rank 0's running statistics, before each forward
+  std::string comm_priority = "high";  // of the stream that exchanges, or normal
+  bool no_overlap = false;             // the stream that computes exchanges too
+  bool per_tensor = false;             // all-reduce: one operation a parameter
+  std::string ps_exchange = "send-receive";
+  double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
+  int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
+  bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
+};
+void declare_options(OptionSet& options, StrategyOptions& values);
+SmallBucket small_bucket(const StrategyOptions& options);
+/// Of the gradients that the strategy exchanges, where they were computed in `computed`. Throws
+/// UsageError where it cannot exchange what --grad-dtype asks for; `none` exchanges nothing, and is
+/// what others are held against.
+DataType exchanged_type(const StrategyOptions& options, DataType computed);
+
+/// What this rank updates after a step.
+struct Share {
+  Range range;
+  View gradient;  // averaged over the ranks that compute
+};
+
+/// What a strategy works on. Everything outlives it.
+struct StrategyContext {
+  Device& device;
+  Stream& compute;
+  Communicator& world;  // of the strategy's ranks
+  const ParameterTable& table;
+  const Weights& weights;  // in the strategy's layout from its first step on
+  StepScalars* scalars;    // device memory
+  bool scaled;             // the loss is, so gradients may overflow
+  const StrategyOptions& options;
+  Timeline& timeline;
+
+  Range all() const { return {0, table.stored_count()}; }
+  /// Enqueues: everyone's scalars say whether every gradient of every rank is finite.
+  void agree_on_finite() const;
+  /// Enqueues the same, of gradients that nobody has looked at yet.
+  void check_and_agree(ConstView gradients) const;
+  /// Enqueues: every rank has the vectors that their owners hold.
+  void exchange_vectors() const;
+};
+
+class Strategy {
+ public:
+  explicit Strategy(const StrategyContext& context) : context_(context) {}
+  Strategy(const Strategy&) = delete;
+  Strategy& operator=(const Strategy&) = delete;
+  virtual ~Strategy() = default;
+
+  /// What this rank holds. Everything, unless the strategy says otherwise.
+  virtual WeightsLayout layout() const { return whole_weights(context_.table); }
+  /// The ranges that this rank updates, step after step: everything, or each element on one rank.
+  virtual std::vector<Range> owned() const { return {context_.all()}; }
+
+  /// Before the first forward pass of an update.
+  virtual void begin_update() {}
+  /// The compute stream must have the block's weights, and room for its gradients.
+  virtual void before_forward(int /*block*/) {}
+  virtual void before_backward(int /*block*/) {}
+  /// Backward has enqueued, on the compute stream, the work that finishes this block's gradients;
+  /// blocks come in the flat buffer's order. Called for the last micro-batch of an update, or for
+  /// each.
+  virtual void gradients_ready(int /*block*/) {}
+  /// Whether each micro-batch is exchanged, as gradients are not kept here.
+  virtual bool exchanges_each_micro_batch() const { return false; }
+
+  /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
+  /// gradients.
+  virtual std::vector<Share> finish() = 0;
+  /// After the shares were checked: all ranks know whether every gradient was finite.
+  virtual void agree_on_finite() {}
+  /// After the update: every rank that computes gets the new weights.
+  virtual void publish() {}
+  /// The same outside a step: the owners' weights were set from elsewhere.
+  virtual void distribute() { publish(); }
+
+  /// What a rank that does not compute does with gradients.
+  struct Updates {
+    std::function<void(const Share& share)> apply;  // a part of an update
+    std::function<void()> complete;                 // all parts were applied: counts the update
+  };
+  /// A step of such a rank: takes the gradients and has them applied.
+  virtual void serve(const Updates& updates);
+
+  /// Of a server whose workers do not wait for one another: how many gradients were that many
+  /// updates older than the weights they were applied to, by updates.
+  virtual std::vector<long> staleness() const { return {}; }
+
+  /// Of the learning rate, that one update here takes.
+  virtual double rate_share() const { return 1; }
+
+  /// The ranges that are exchanged as one, for reports; empty where there are none.
+  virtual std::vector<Range> buckets() const { return {}; }
+
+ protected:
+  // This rank's shards.
+  Range own(Range range) const;
+  std::vector<Range> own(const std::vector<Range>& ranges) const;
+  /// What a rank holds that computes with everything and updates `owned` alone.
+  WeightsLayout updating(const std::vector<Range>& owned) const;
+  /// owned() in the network's own gradients.
+  std::vector<Share> shares_in_place() const;
+
+  /// Enqueues `body` on the stream, as an exchange of `view` on the timeline.
+  template <class Body>
+  void exchange(const char* what, ConstView view, Stream& stream, Body&& body) const {
+    context_.timeline.exchange(what, static_cast<double>(view.bytes()), stream,
+                               std::forward<Body>(body));
+  }
+
+  const StrategyContext context_;
+};
+
+/// The ranks of a strategy.
+struct StrategyRanks {
+  int least = 1;                  // it needs this many
+  bool first_serves = false;      // rank 0 does not compute
+  bool first_has_inputs = false;  // rank 0 reads every rank's images and hands them out
+};
+
+struct StrategyEntry {
+  const char* name;
+  const char* summary;
+  /// The strategy whose weights it must match after the same steps, or "": then `waived` says why.
+  const char* reference;
+  const char* waived;
+  /// Whether every rank that computes does so with the same weights after every step.
+  bool ranks_agree;
+  bool each_updates_all;  // else each element is updated on one rank
+  bool overlaps;          // it exchanges while the rank computes
+  bool any_type = false;  // it can exchange gradients in another type than they were computed in
+  /// A step can be a graph: the host asks for the same every time and waits for nothing within.
+  /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
+  /// before it.
+  bool capturable = true;
+  StrategyRanks ranks;
+  std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
+
+  bool computes(int rank) const { return rank > 0 || !ranks.first_serves; }
+  int computing(int world_size) const { return world_size - (ranks.first_serves ? 1 : 0); }
+};
+
+/// The one list of strategies.
+const std::vector<StrategyEntry>& strategies();
+/// Throws UsageError listing the known names.
+const StrategyEntry& find_strategy(const std::string& name);
+
+}  // namespace shakedown::training

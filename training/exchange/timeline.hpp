@@ -1,0 +1,130 @@
+// What a rank's steps do and when: events on its streams, read after a step is done, so that
+// looking costs it no host synchronisation. Silent but for the steps that it is told to trace.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/device.hpp"
+
+namespace shakedown::training {
+
+/// What the compute stream is at. `exchange`: it exchanges, or waits for an exchange.
+enum class Part { input, forward, backward, exchange, update };
+const char* name_of(Part part);
+
+// Times are ms since a trace began.
+
+/// A piece of a step on the compute stream. A step's pieces follow one another without a gap.
+struct StepSegment {
+  Part part = Part::input;
+  int block = -1;  // of forward and backward
+  double begin_ms = 0;
+  double end_ms = 0;
+  double ms() const { return end_ms - begin_ms; }
+};
+
+/// One exchange, on whichever stream.
+struct Exchanged {
+  std::string what;      // all_reduce, reduce_scatter, all_gather, push, pull, ...
+  double bytes = 0;      // of the buffer that is exchanged
+  double ready_ms = 0;   // what it exchanges was computed
+  double launch_ms = 0;  // the host asked for it, or for the graph that holds it: before `ready`,
+                         // unless the host is late
+  double begin_ms = 0;   // its stream got to it
+  double end_ms = 0;
+  double ms() const { return end_ms - begin_ms; }
+};
+
+struct TracedStep {
+  double begin_ms = 0;
+  double end_ms = 0;
+  std::vector<StepSegment> segments;
+  std::vector<Exchanged> exchanges;  // in the order of their launch
+  double ms() const { return end_ms - begin_ms; }
+};
+
+/// The events of a step that is traced; or of a graph, which records them with each launch.
+class Marks {
+  friend class Timeline;
+  struct Mark {
+    Part part;
+    int block;
+    const Event* event;
+  };
+  struct Span {
+    const char* what;
+    double bytes;
+    const Event* ready;  // null: the last mark before the graph
+    std::chrono::steady_clock::time_point launched;
+    const Event* begin;
+    const Event* end;
+  };
+
+  std::vector<std::unique_ptr<Event>> events_;
+  std::size_t used_ = 0;
+  const Event* begin_ = nullptr;  // of a step
+  std::vector<Mark> marks_;
+  std::vector<Span> spans_;
+};
+
+class Timeline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Timeline(Device& device) : device_(device) {}
+
+  /// A trace begins. The stream must be idle; waits for it once.
+  void start(Stream& compute);
+  /// When that was.
+  Clock::time_point began() const { return began_; }
+
+  /// The next step is traced.
+  void trace_step() { tracing_ = true; }
+  /// What it did; all of it must be done. Silent again.
+  TracedStep read_step();
+  bool tracing() const { return tracing_; }
+
+  /// The compute stream gets to the step.
+  void begin_step();
+  /// What the compute stream was asked for since the last mark was this.
+  void mark(Part part, int block = -1);
+
+  /// Enqueues `body` on the stream as an exchange of what the last mark finished.
+  template <class Body>
+  void exchange(const char* what, double bytes, Stream& stream, Body&& body) {
+    if (!tracing_) return body();
+    const auto launched = Clock::now();
+    const Event* ready = last_mark();
+    const Event* begin = record(stream);
+    body();
+    now_.spans_.push_back({what, bytes, ready, launched, begin, record(stream)});
+  }
+
+  /// Of `body`, which captures what it marks in a graph: none of the step's.
+  template <class Body>
+  Marks captured(Body&& body) {
+    Marks step = std::exchange(now_, Marks());
+    body();
+    return std::exchange(now_, std::move(step));
+  }
+  /// The step goes on with a launch of that graph.
+  void launched(const Marks& captured);
+
+ private:
+  const Event* record(Stream& stream);
+  const Event* last_mark() const;
+  double ms(const Event* event) const;
+
+  Device& device_;
+  Stream* compute_ = nullptr;
+  std::unique_ptr<Event> origin_;
+  Clock::time_point began_;
+  bool tracing_ = false;
+  Marks now_;
+};
+
+}  // namespace shakedown::training

@@ -1,0 +1,63 @@
+// Buckets reduce-scattered while backward runs; each rank updates its shard of each and keeps the
+// optimiser's state of that alone; then the new weights are gathered: ZeRO stage 1 (Rajbhandari et
+// al. 2020).
+#include "training/exchange/bucket_stream.hpp"
+#include "training/exchange/entries.hpp"
+#include "training/exchange/shards.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class Zero1 final : public Strategy {
+ public:
+  explicit Zero1(const StrategyContext& context)
+      : Strategy(context), stream_(context, "reduce_scatter") {}
+
+  WeightsLayout layout() const override { return updating(owned()); }
+  std::vector<Range> owned() const override { return own(buckets()); }
+
+  void gradients_ready(int block) override {
+    stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
+      reduce_to_shards(context_.world, context_.weights.gradients(bucket),
+                       context_.weights.gradients(own(bucket)), stream);
+    });
+  }
+
+  std::vector<Share> finish() override {
+    stream_.join();
+    return shares_in_place();
+  }
+  void agree_on_finite() override { context_.agree_on_finite(); }
+
+  void publish() override {
+    for (const Range& bucket : buckets()) {
+      const View weights = context_.weights.compute(bucket);
+      exchange("all_gather", weights, context_.compute, [&] {
+        gather_shards(context_.world, context_.weights.compute(own(bucket)), weights,
+                      context_.compute);
+      });
+    }
+    context_.exchange_vectors();
+  }
+
+  std::vector<Range> buckets() const override { return stream_.buckets(); }
+
+ private:
+  BucketStream stream_;
+};
+
+}  // namespace
+
+StrategyEntry zero1_strategy() {
+  return {.name = "zero1",
+          .summary = "optimiser sharded: gradients reduce-scattered, weights gathered",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = false,
+          .overlaps = true,
+          .ranks = {},
+          .make = make<Zero1>};
+}
+
+}  // namespace shakedown::training

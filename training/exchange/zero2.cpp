@@ -1,0 +1,62 @@
+// As zero1, and no rank keeps more of the gradients than its shards: each block's are reduced to
+// them as they come, for every micro-batch: ZeRO stage 2 (Rajbhandari et al. 2020).
+#include "training/exchange/block_gradients.hpp"
+#include "training/exchange/entries.hpp"
+#include "training/exchange/exchange_stream.hpp"
+
+namespace shakedown::training {
+namespace {
+
+class Zero2 final : public Strategy {
+ public:
+  explicit Zero2(const StrategyContext& context)
+      : Strategy(context),
+        blocks_(block_ranges(context.table)),
+        stream_(context),
+        gradients_(context, own(blocks_), *stream_) {}
+
+  WeightsLayout layout() const override {
+    WeightsLayout layout = updating(owned());
+    layout.gradients = taking_turns(blocks_, kPlaces);
+    return layout;
+  }
+  std::vector<Range> owned() const override { return own(blocks_); }
+
+  void before_backward(int block) override { gradients_.before_backward(block); }
+  void gradients_ready(int block) override { gradients_.gradients_ready(block); }
+  bool exchanges_each_micro_batch() const override { return true; }
+  std::vector<Share> finish() override { return gradients_.finish(); }
+  void agree_on_finite() override { context_.agree_on_finite(); }
+
+  void publish() override {
+    exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
+      context_.world.group([&] {
+        for (const Range& block : blocks_)
+          gather_shards(context_.world, context_.weights.compute(own(block)),
+                        context_.weights.compute(block), context_.compute);
+      });
+    });
+    context_.exchange_vectors();
+  }
+
+ private:
+  std::vector<Range> blocks_;
+  ExchangeStream stream_;
+  BlockGradients gradients_;
+};
+
+}  // namespace
+
+StrategyEntry zero2_strategy() {
+  return {.name = "zero2",
+          .summary = "gradients sharded too",
+          .reference = "all-reduce",
+          .waived = "",
+          .ranks_agree = true,
+          .each_updates_all = false,
+          .overlaps = true,
+          .ranks = {},
+          .make = make<Zero2>};
+}
+
+}  // namespace shakedown::training

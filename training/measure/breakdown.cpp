@@ -1,0 +1,251 @@
+#include "training/measure/breakdown.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "common/error.hpp"
+#include "common/statistics.hpp"
+
+namespace shakedown::training {
+namespace {
+
+bool computing(const StepSegment& segment) {
+  return segment.part == Part::forward || segment.part == Part::backward;
+}
+
+double overlap_ms(const StepSegment& segment, const Exchanged& exchange) {
+  return std::max(0.0, std::min(segment.end_ms, exchange.end_ms) -
+                           std::max(segment.begin_ms, exchange.begin_ms));
+}
+
+/// Exchanges of one stream follow one another, so what overlaps with each adds up.
+double overlap_ms(const StepSegment& segment, const TracedStep& step) {
+  double ms = 0;
+  for (const Exchanged& exchange : step.exchanges) ms += overlap_ms(segment, exchange);
+  return std::min(ms, segment.ms());
+}
+
+double spent(const TracedStep& step, Part part) {
+  double ms = 0;
+  for (const StepSegment& segment : step.segments)
+    if (segment.part == part) ms += segment.ms();
+  return ms;
+}
+
+using Measure = std::function<double(const TracedStep&)>;
+
+double median_over_steps(const RankTrace& rank, const Measure& measure) {
+  std::vector<double> values;
+  for (const TracedStep& step : rank.steps) values.push_back(measure(step));
+  return median_of(values);
+}
+
+/// Medians over the steps, averaged over the ranks that compute.
+double typical(const Trace& trace, const Measure& measure) {
+  double sum = 0;
+  int ranks = 0;
+  for (const RankTrace& rank : trace) {
+    if (!rank.computes) continue;
+    sum += median_over_steps(rank, measure);
+    ++ranks;
+  }
+  ENSURE(ranks > 0, "some rank computes");
+  return sum / ranks;
+}
+
+/// Median time of each block in each direction.
+using BlockTimes = std::map<std::pair<Part, int>, double>;
+BlockTimes block_times(const RankTrace& rank) {
+  std::map<std::pair<Part, int>, std::vector<double>> samples;
+  for (const TracedStep& step : rank.steps)
+    for (const StepSegment& segment : step.segments)
+      if (computing(segment)) samples[{segment.part, segment.block}].push_back(segment.ms());
+  BlockTimes times;
+  for (const auto& [block, ms] : samples) times[block] = median_of(ms);
+  return times;
+}
+
+struct Overlapped {
+  double alone_ms = 0;  // what the blocks take in the baseline
+  double more_ms = 0;   // what they took longer
+};
+constexpr double kOverlapped = 0.05;  // of a block's time, that it counts as overlapped
+
+Overlapped overlapped_blocks(const TracedStep& step, const BlockTimes& baseline) {
+  Overlapped sum;
+  for (const StepSegment& segment : step.segments) {
+    if (!computing(segment) || overlap_ms(segment, step) < kOverlapped * segment.ms()) continue;
+    const double alone = baseline.at({segment.part, segment.block});
+    sum.alone_ms += alone;
+    sum.more_ms += segment.ms() - alone;
+  }
+  return sum;
+}
+
+void add_interference(Breakdown& b, const Trace& trace, const Trace& baseline) {
+  Overlapped all;
+  int ranks = 0;
+  for (std::size_t r = 0; r < trace.size(); ++r) {
+    if (!trace[r].computes) continue;
+    const BlockTimes alone = block_times(baseline.at(r));
+    all.alone_ms += median_over_steps(
+        trace[r], [&](const TracedStep& s) { return overlapped_blocks(s, alone).alone_ms; });
+    all.more_ms += median_over_steps(
+        trace[r], [&](const TracedStep& s) { return overlapped_blocks(s, alone).more_ms; });
+    ++ranks;
+  }
+  b.interference_ms = all.more_ms / ranks;
+  b.slowdown = all.alone_ms > 0 ? all.more_ms / all.alone_ms : 0;
+}
+
+double compute_ms(const TracedStep& step) {
+  return spent(step, Part::forward) + spent(step, Part::backward);
+}
+
+double hidden_ms(const Exchanged& exchange, const TracedStep& step) {
+  double ms = 0;
+  for (const StepSegment& segment : step.segments)
+    if (computing(segment)) ms += overlap_ms(segment, exchange);
+  return ms;
+}
+
+double exposed_ms(const Exchanged& exchange, const TracedStep& step) {
+  double ms = 0;
+  for (const StepSegment& segment : step.segments)
+    if (segment.part == Part::exchange) ms += overlap_ms(segment, exchange);
+  return ms;
+}
+
+double all_exchanges(const TracedStep& step,
+                     const std::function<double(const Exchanged&)>& measure) {
+  double sum = 0;
+  for (const Exchanged& exchange : step.exchanges) sum += measure(exchange);
+  return sum;
+}
+
+/// The ranks that compute.
+std::vector<const RankTrace*> computing_ranks(const Trace& trace) {
+  std::vector<const RankTrace*> ranks;
+  for (const RankTrace& rank : trace)
+    if (rank.computes) ranks.push_back(&rank);
+  return ranks;
+}
+
+ExchangeWait waiting_in(const Trace& trace, std::size_t index) {
+  const auto ranks = computing_ranks(trace);
+  std::map<int, int> last;  // rank -> in how many steps
+  std::vector<double> waits;
+  const std::size_t steps = ranks.front()->steps.size();
+  for (std::size_t s = 0; s < steps; ++s) {
+    std::vector<double> ms;
+    for (const RankTrace* rank : ranks) ms.push_back(rank->steps[s].exchanges[index].ms());
+    const auto shortest = std::min_element(ms.begin(), ms.end());
+    const double sum = std::accumulate(ms.begin(), ms.end(), 0.0);
+    waits.push_back(sum / static_cast<double>(ms.size()) - *shortest);
+    const auto which = static_cast<std::size_t>(shortest - ms.begin());
+    ++last[static_cast<int>(ranks[which] - trace.data())];
+  }
+  const auto most = std::max_element(
+      last.begin(), last.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  return {median_of(waits), most->first,
+          static_cast<double>(most->second) / static_cast<double>(steps)};
+}
+
+/// A server's part of the baseline has nothing to be held against.
+Trace of_the_same_ranks(Trace baseline, const Trace& trace) {
+  for (std::size_t r = 0; r < baseline.size(); ++r) baseline[r].computes = trace.at(r).computes;
+  return baseline;
+}
+
+/// Operations in which nobody is done before everybody has come.
+bool symmetric(const std::string& what) {
+  return what == "all_reduce" || what == "reduce_scatter" || what == "all_gather";
+}
+
+}  // namespace
+
+double step_ms(const Trace& trace) {
+  return typical(trace, [](const TracedStep& step) { return step.ms(); });
+}
+
+Breakdown break_down(const Trace& trace, const Trace* baseline) {
+  Breakdown b;
+  b.step_ms = step_ms(trace);
+  b.compute_ms = baseline != nullptr ? typical(of_the_same_ranks(*baseline, trace), compute_ms)
+                                     : typical(trace, compute_ms);
+  b.exposed_comm_ms = typical(trace, [](const auto& s) { return spent(s, Part::exchange); });
+  b.input_stall_ms = typical(trace, [](const auto& s) { return spent(s, Part::input); });
+  b.optimizer_ms = typical(trace, [](const auto& s) { return spent(s, Part::update); });
+  b.hidden_comm_ms = typical(trace, [](const auto& s) {
+    return all_exchanges(s, [&](const Exchanged& e) { return hidden_ms(e, s); });
+  });
+  b.comm_ms = typical(trace, [](const auto& s) {
+    return all_exchanges(s, [](const Exchanged& e) { return e.ms(); });
+  });
+  if (baseline != nullptr) add_interference(b, trace, *baseline);
+  return b;
+}
+
+std::optional<double> exchange_ms(const Trace& trace, const std::string& what) {
+  bool found = false;
+  const double ms = typical(trace, [&](const TracedStep& step) {
+    return all_exchanges(step, [&](const Exchanged& e) {
+      found = found || e.what == what;
+      return e.what == what ? e.ms() : 0;
+    });
+  });
+  return found ? std::optional(ms) : std::nullopt;
+}
+
+std::vector<ExchangeTimes> exchange_times(const Trace& trace) {
+  const auto ranks = computing_ranks(trace);
+  const auto& first = ranks.front()->steps.front().exchanges;
+  const auto alike = [&](const TracedStep& step) { return step.exchanges.size() == first.size(); };
+  for (const RankTrace* rank : ranks)
+    if (!std::all_of(rank->steps.begin(), rank->steps.end(), alike)) return {};
+
+  std::vector<ExchangeTimes> all;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const auto of = [&](auto&& measure) {
+      return typical(trace, [&](const TracedStep& s) { return measure(s.exchanges[i], s); });
+    };
+    ExchangeTimes& times = all.emplace_back();
+    times.what = first[i].what;
+    times.bytes = first[i].bytes;
+    times.ready_ms = of([](const auto& e, const auto& s) { return e.ready_ms - s.begin_ms; });
+    times.launch_ms = of([](const auto& e, const auto& s) { return e.launch_ms - s.begin_ms; });
+    times.start_ms = of([](const auto& e, const auto& s) { return e.begin_ms - s.begin_ms; });
+    times.end_ms = of([](const auto& e, const auto& s) { return e.end_ms - s.begin_ms; });
+    times.hidden_ms = of(hidden_ms);
+    times.exposed_ms = of(exposed_ms);
+    if (symmetric(times.what)) times.waiting = waiting_in(trace, i);
+  }
+  return all;
+}
+
+BackwardTimes backward_times(const Trace& trace) {
+  const auto began = [](const TracedStep& step) {
+    const auto first = std::find_if(step.segments.begin(), step.segments.end(),
+                                    [](const auto& s) { return s.part == Part::backward; });
+    ENSURE(first != step.segments.end(), "a step has a backward pass");
+    return first->begin_ms;
+  };
+  int blocks = 0;
+  for (const StepSegment& segment : computing_ranks(trace).front()->steps.front().segments)
+    blocks = std::max(blocks, segment.block + 1);
+  BackwardTimes times;
+  for (int block = 0; block < blocks; ++block)
+    times.ready_ms.push_back(typical(trace, [&](const TracedStep& step) {
+      for (const StepSegment& segment : step.segments)
+        if (segment.part == Part::backward && segment.block == block)
+          return segment.end_ms - began(step);
+      return 0.0;
+    }));
+  times.backward_ms = times.ready_ms.front();
+  return times;
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,74 @@
+// Where the time of a step went, from traces: numbers in, numbers out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training/measure/tracing.hpp"
+
+namespace shakedown::training {
+
+/// Medians over the traced steps, averaged over the ranks that compute; ms.
+///   step = compute + exposed communication + interference + input stall + optimizer + residual
+struct Breakdown {
+  double step_ms = 0;
+  double compute_ms = 0;       // forward and backward, of the baseline where there is one
+  double exposed_comm_ms = 0;  // the compute stream exchanges or waits for an exchange
+  double input_stall_ms = 0;   // it waits for, and takes over, the batch
+  double optimizer_ms = 0;
+  double hidden_comm_ms = 0;  // exchanges go on while it computes
+  double comm_ms = 0;         // all exchanges, one after another
+  /// By how much the blocks that computed while an exchange went on took longer than in the
+  /// baseline.
+  std::optional<double> interference_ms;
+  /// The same as a share of these blocks' time in the baseline: what a running exchange slows
+  /// computing down by. 0 where there are none.
+  double slowdown = 0;
+
+  double residual_ms() const {
+    return step_ms - compute_ms - exposed_comm_ms - interference_ms.value_or(0) - input_stall_ms -
+           optimizer_ms;
+  }
+};
+
+/// `baseline`: the same ranks' steps without an exchange, or null.
+Breakdown break_down(const Trace& trace, const Trace* baseline);
+
+/// The time of a collective is wait and transfer: whoever comes last waits for nobody, so the
+/// shortest time of all ranks is the transfer. No clock is compared.
+struct ExchangeWait {
+  double ms = 0;      // mean over the ranks
+  int straggler = 0;  // the rank that comes last, most often
+  double share = 0;   // in so many of the steps
+};
+
+/// The same of one exchange; times are since the step's begin.
+struct ExchangeTimes {
+  std::string what;
+  double bytes = 0;
+  double ready_ms = 0;
+  double launch_ms = 0;
+  double start_ms = 0;
+  double end_ms = 0;
+  double hidden_ms = 0;
+  double exposed_ms = 0;
+  std::optional<ExchangeWait> waiting;  // where all ranks need one another
+};
+
+/// In the order of their launch. Empty where the ranks, or the steps, do not all exchange alike.
+std::vector<ExchangeTimes> exchange_times(const Trace& trace);
+
+/// Median over the steps, averaged over the ranks that compute.
+double step_ms(const Trace& trace);
+/// Sum of a step's exchanges of that name; nothing where there are none.
+std::optional<double> exchange_ms(const Trace& trace, const std::string& what);
+
+/// When the gradients of each block, 0 the stem, were computed: ms since backward began.
+struct BackwardTimes {
+  std::vector<double> ready_ms;  // by block
+  double backward_ms = 0;
+};
+BackwardTimes backward_times(const Trace& trace);
+
+}  // namespace shakedown::training

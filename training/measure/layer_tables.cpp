@@ -1,0 +1,156 @@
+#include "training/measure/layer_tables.hpp"
+
+#include <fmt/format.h>
+
+#include "common/types.hpp"
+#include "training/measure/text_table.hpp"
+
+namespace shakedown::training {
+namespace {
+
+std::string fixed(double value, int digits) { return fmt::format("{:.{}f}", value, digits); }
+std::string percent(double share) { return fmt::format("{:.1f} %", 100 * share); }
+std::string or_blank(bool there, const std::string& text) { return there ? text : ""; }
+
+WorkSum sum_of(const StepCalls& step) {
+  WorkSum sum;
+  for (const TimedWork& timed : step.calls) sum.add(timed, step.roofs);
+  return sum;
+}
+
+/// What every record has of the steps and of its calls.
+Json fields_of(const WorkSum& sum, const StepCalls& step) {
+  return {{"calls", sum.calls},
+          {"time_ms", sum.ms},
+          {"step_share", sum.ms / step.step_ms},
+          {"flop", sum.flop},
+          {"bytes", sum.bytes},
+          {"tflops", sum.tflops()},
+          {"gbs", sum.gbs()},
+          {"roof", sum.roof()},
+          {"roof_ms", sum.roof_ms()},
+          {"roof_share", sum.roof_share()},
+          {"copy_gbs", step.roofs.copy_gbs},
+          {"matrix_tflops", step.roofs.matrix_tflops},
+          {"logged_steps", step.logged_steps},
+          {"step_ms", step.step_ms},
+          {"logged_step_ms", step.logged_step_ms},
+          {"calls_ms", step.calls_ms}};
+}
+
+bool is_of_network(const LayerTime& layer) { return layer.forward_ms + layer.backward_ms > 0; }
+
+std::string layer_row(const std::vector<Column>& columns, const LayerTime& layer,
+                      const StepCalls& step) {
+  const WorkSum& sum = layer.sum;
+  const bool network = is_of_network(layer);
+  return row(columns,
+             {layer.layer, fixed(sum.ms, 3), or_blank(network, fixed(layer.forward_ms, 3)),
+              or_blank(network, fixed(layer.backward_ms, 3)), percent(sum.ms / step.step_ms),
+              or_blank(sum.flop > 0, fixed(sum.tflops(), 2)), fixed(sum.gbs(), 0),
+              fixed(sum.roof_ms(), 3), percent(sum.roof_share()), sum.roof()});
+}
+
+std::string kernel_row(const std::vector<Column>& columns, const KernelTime& kernel,
+                       const StepCalls& step, bool one_size) {
+  const WorkSum& sum = kernel.sum;
+  std::vector<std::string> cells{kernel.kernel};
+  if (one_size) cells.push_back(readable_bytes(kernel.bytes_per_call));
+  for (const std::string& cell :
+       {fmt::format("{}", sum.calls), fixed(sum.ms, 3), fixed(1e3 * sum.ms / sum.calls, 1),
+        percent(sum.ms / step.step_ms), fixed(sum.gbs(), 0),
+        percent(sum.gbs() / step.roofs.copy_gbs)})
+    cells.push_back(cell);
+  if (!one_size) cells.push_back(or_blank(sum.flop > 0, fixed(sum.tflops(), 2)));
+  return row(columns, cells);
+}
+
+}  // namespace
+
+std::vector<Json> layer_fields(const StepCalls& step, const ParameterTable& table) {
+  std::vector<Json> all;
+  for (const LayerTime& layer : layer_times(step.calls, table, step.roofs)) {
+    Json& fields = all.emplace_back(Json{{"layer", layer.layer}});
+    if (is_of_network(layer))
+      fields.update({{"forward_ms", layer.forward_ms}, {"backward_ms", layer.backward_ms}});
+    fields.update(fields_of(layer.sum, step));
+  }
+  return all;
+}
+
+std::vector<Json> kernel_fields(const StepCalls& step) {
+  std::vector<Json> all;
+  for (const KernelTime& kernel : kernel_times(step.calls, step.roofs)) {
+    Json& fields = all.emplace_back(Json{{"kernel", kernel.kernel},
+                                         {"bytes_per_call", kernel.bytes_per_call},
+                                         {"flop_per_call", kernel.flop_per_call},
+                                         {"copy_share", kernel.sum.gbs() / step.roofs.copy_gbs}});
+    fields.update(fields_of(kernel.sum, step));
+  }
+  return all;
+}
+
+std::string text_of_roofs(const StepCalls& step, const std::string& precision) {
+  const Roofs& roofs = step.roofs;
+  return fmt::format(
+      "roofs     {:.1f} GB/s: a copy of {} within the device's memory, read and written\n"
+      "          {:.3g} TFLOP/s: a product of {} x {} matrices in {}\n",
+      roofs.copy_gbs, readable_bytes(static_cast<double>(roofs.copy_bytes)), roofs.matrix_tflops,
+      roofs.matrix_size, roofs.matrix_size, precision);
+}
+
+std::string table_of_layers(const StepCalls& step, const ParameterTable& table) {
+  const std::vector<Column> columns{
+      {"", "layer", 22},     {"", "ms", 9},      {"", "forward", 9}, {"", "backward", 9},
+      {"of the", "step", 7}, {"", "TFLOP/s", 8}, {"", "GB/s", 6},    {"roof", "ms", 9},
+      {"of the", "roof", 8}, {"", "roof", 8}};
+  std::string text = "\nlayers, medians of " + fmt::format("{} steps\n", step.logged_steps);
+  text += heading(columns);
+  LayerTime all{"sum", {}, 0, 0};
+  for (const LayerTime& layer : layer_times(step.calls, table, step.roofs)) {
+    text += layer_row(columns, layer, step);
+    all.sum.add(layer.sum);
+    all.forward_ms += layer.forward_ms;
+    all.backward_ms += layer.backward_ms;
+  }
+  return text + layer_row(columns, all, step) +
+         "roof ms: each call's FLOP or bytes at the roofs' rates, whichever takes longer; roof: "
+         "which "
+         "most of\nit is; of the roof, above 100 %: data came from a cache\n";
+}
+
+std::string table_of_kernels(const StepCalls& step) {
+  const std::vector<Column> totals{
+      {"", "kernel", 26},    {"calls", "a step", 6}, {"ms", "a step", 9},   {"us", "a call", 9},
+      {"of the", "step", 7}, {"", "GB/s", 7},        {"of the", "copy", 8}, {"", "TFLOP/s", 8}};
+  const std::vector<KernelTime> kernels = kernel_times(step.calls, step.roofs);
+  std::string text = fmt::format("\nkernels, medians of {} steps\n", step.logged_steps);
+  text += heading(totals);
+  for (const KernelTime& kernel : totals_of(kernels))
+    text += kernel_row(totals, kernel, step, false);
+
+  std::vector<Column> sizes = totals;
+  sizes.insert(sizes.begin() + 1, {"bytes", "a call", 11});
+  sizes.pop_back();
+  text += "\nthose without FLOP, by size\n" + heading(sizes);
+  for (const KernelTime& kernel : kernels)
+    if (kernel.flop_per_call == 0) text += kernel_row(sizes, kernel, step, true);
+  return text;
+}
+
+std::string account_of(const StepCalls& step, const std::string& rest) {
+  const WorkSum sum = sum_of(step);
+  const double events_ms = step.logged_step_ms - step.step_ms;
+  return fmt::format(
+      "\nstep      {:.3f} ms without the log; {:.3f} ms with it: events between {} calls cost "
+      "{:.3f} "
+      "ms ({:.1f} %)\n"
+      "calls     {:.3f} ms, {:.1f} % of the step without the log; what else the step with it has, "
+      "{:.3f} ms:\n          {}\n"
+      "roof      {:.3f} ms, {:.1f} % of the calls' time\n",
+      step.step_ms, step.logged_step_ms, sum.calls, events_ms, 100 * events_ms / step.step_ms,
+      step.calls_ms, 100 * step.calls_ms / step.step_ms, step.logged_step_ms - step.calls_ms, rest,
+      sum.roof_ms(), 100 * sum.roof_ms() / step.calls_ms);
+}
+
+}  // namespace shakedown::training

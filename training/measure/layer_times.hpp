@@ -1,0 +1,65 @@
+// What a step's calls add up to, by layer and by kernel, and how near that is to what the device
+// can do. Pure functions of a log.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resnet/architecture.hpp"
+#include "resnet/roofs.hpp"
+#include "resnet/work_log.hpp"
+
+namespace shakedown::training {
+
+/// The calls of one step with their median times, of the log of so many like steps, one behind the
+/// other. Throws InternalError where they are not alike.
+std::vector<TimedWork> median_step(const std::vector<TimedWork>& works, int steps);
+
+/// The median over the steps of all their calls' time together: where something else now and then
+/// holds a call up, that is more than the sum of their medians.
+double median_sum_ms(const std::vector<TimedWork>& works, int steps);
+
+/// Of some calls of one step.
+struct WorkSum {
+  int calls = 0;
+  double ms = 0;
+  double flop = 0;
+  double bytes = 0;
+  // The least time by the roofs: a call takes max(flop / matrix rate, bytes / copy bandwidth).
+  double compute_roof_ms = 0;  // of the calls that the matrix rate holds
+  double memory_roof_ms = 0;   // of the others
+
+  void add(const TimedWork& timed, const Roofs& roofs);
+  void add(const WorkSum& other);
+  double roof_ms() const { return compute_roof_ms + memory_roof_ms; }
+  /// The roof that most of roof_ms() stands under: compute or memory.
+  const char* roof() const { return compute_roof_ms > memory_roof_ms ? "compute" : "memory"; }
+  double roof_share() const { return roof_ms() / ms; }
+  double tflops() const { return flop / ms / 1e9; }
+  double gbs() const { return bytes / ms / 1e6; }
+};
+
+struct LayerTime {
+  std::string layer;  // torchvision's name (layer1.0.conv1: with the norm and whatever else is done
+                      // to its output), input or optimizer
+  WorkSum sum;
+  double forward_ms = 0;
+  double backward_ms = 0;
+};
+/// In the order in which the step comes to them first. All of `step` is some layer's.
+std::vector<LayerTime> layer_times(const std::vector<TimedWork>& step, const ParameterTable& table,
+                                   const Roofs& roofs);
+
+/// The calls of one kernel.
+struct KernelTime {
+  std::string kernel;
+  double bytes_per_call = 0;  // 0: of any size
+  double flop_per_call = 0;
+  WorkSum sum;
+};
+/// Apart by the bytes and FLOP of a call; the most time first.
+std::vector<KernelTime> kernel_times(const std::vector<TimedWork>& step, const Roofs& roofs);
+/// The sizes of each kernel together; the most time first.
+std::vector<KernelTime> totals_of(const std::vector<KernelTime>& kernels);
+
+}  // namespace shakedown::training

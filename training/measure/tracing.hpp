@@ -1,0 +1,31 @@
+// Steps traced on every rank, on a common clock.
+#pragma once
+
+#include <vector>
+
+#include "common/mpi_session.hpp"
+#include "training/data/batches.hpp"
+#include "training/exchange/timeline.hpp"
+#include "training/step/engine.hpp"
+
+namespace shakedown::training {
+
+/// Of one rank: ms since the first rank's trace began, on rank 0's clock.
+struct RankTrace {
+  bool computes = true;
+  std::vector<TracedStep> steps;
+};
+using Trace = std::vector<RankTrace>;  // of every rank, in rank order
+
+/// As many steps are traced as tell a median, of a run of so many.
+int steps_to_trace(int iterations);
+
+/// Traces so many steps, graphs where the engine's are, each behind a step that is not traced: so
+/// it starts as steps do that follow one another. (And one more, which is left out: it is what
+/// graphs are captured behind.) Trains on. Every rank calls it and gets all of it.
+Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
+                  const MpiSession& session);
+/// The same of the exchange alone: no computation, no update.
+Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
+
+}  // namespace shakedown::training

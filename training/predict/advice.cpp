@@ -1,0 +1,128 @@
+#include "training/predict/advice.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "common/error.hpp"
+
+namespace shakedown::training {
+namespace {
+
+constexpr double kLeastGainPercent = 1e-6;  // less is rounding
+
+Winner find_winner(const StepModel& model, const Scenario& scenario,
+                   const std::vector<std::string>& strategies) {
+  Winner winner{scenario.batch_size, scenario.ring.bytes_per_s, "", "", 0, false};
+  double first_per_s = 0;
+  double second_per_s = 0;
+  for (const std::string& strategy : strategies) {
+    if (!runs_on(strategy, scenario.world_size)) continue;
+    const Prediction prediction = model.predict(strategy, scenario);
+    winner.extrapolated = prediction.extrapolated;
+    if (prediction.images_per_s > first_per_s) {
+      second_per_s = std::exchange(first_per_s, prediction.images_per_s);
+      winner.second = std::exchange(winner.strategy, strategy);
+    } else if (prediction.images_per_s > second_per_s) {
+      second_per_s = prediction.images_per_s;
+      winner.second = strategy;
+    }
+  }
+  if (winner.strategy.empty()) {
+    throw UsageError(fmt::format("no strategy to compare runs on {} ranks", scenario.world_size));
+  }
+  if (second_per_s > 0) winner.margin = first_per_s / second_per_s - 1;
+  return winner;
+}
+
+}  // namespace
+
+std::vector<Winner> map_winners(const StepModel& model, const Scenario& base,
+                                const std::vector<std::string>& strategies,
+                                const std::vector<int>& batch_sizes,
+                                const std::vector<double>& bandwidths_bytes_per_s) {
+  std::vector<Winner> winners;
+  for (const int batch_size : batch_sizes) {
+    for (const double bytes_per_s : bandwidths_bytes_per_s) {
+      Scenario scenario = base;
+      scenario.batch_size = batch_size;
+      scenario.ring.bytes_per_s = scenario.star.bytes_per_s = bytes_per_s;
+      winners.push_back(find_winner(model, scenario, strategies));
+    }
+  }
+  return winners;
+}
+
+std::vector<Change> usual_changes(const Scenario& base, int largest_batch_size,
+                                  std::optional<double> fp16_speedup) {
+  std::vector<Change> changes;
+  const auto add = [&](std::string text, auto change) {
+    Scenario scenario = base;
+    change(scenario);
+    changes.push_back({std::move(text), scenario});
+  };
+  for (const int factor : {2, 4}) {
+    const int batch_size = base.batch_size * factor;
+    if (batch_size > largest_batch_size) break;
+    add(fmt::format("batch {}", batch_size), [&](Scenario& s) { s.batch_size = batch_size; });
+  }
+  if (base.gradient_bytes_factor > 0.5) {
+    add(fp16_speedup ? "fp16" : "fp16 gradients", [&](Scenario& s) {
+      s.gradient_bytes_factor = 0.5;
+      s.compute_speedup *= fp16_speedup.value_or(1);
+    });
+  }
+  add("gradients compressed to a quarter", [](Scenario& s) { s.gradient_bytes_factor /= 4; });
+  for (const int factor : {2, 4, 8}) {
+    add(fmt::format("a path {} times as fast", factor), [&](Scenario& s) {
+      s.ring.bytes_per_s *= factor;
+      s.star.bytes_per_s *= factor;
+    });
+  }
+  for (const int factor : {2, 4, 8}) {
+    const int accumulate = base.accumulate * factor;
+    add(fmt::format("an update every {} micro-batches", accumulate),
+        [&](Scenario& s) { s.accumulate = accumulate; });
+  }
+  return changes;
+}
+
+Change best_buckets(const StepModel& model, const Scenario& base) {
+  Change best{"", base};
+  double least_ms = model.predict("ddp", base).step_ms;
+  for (const SmallBucket small : {SmallBucket::first, SmallBucket::last}) {
+    for (const double small_mb : {1, 5, 10}) {
+      for (const double cap_mb : {5, 10, 25, 50, 100, 200}) {
+        Scenario scenario = base;
+        scenario.small_bucket = small;
+        scenario.first_bucket_mb = small_mb;
+        scenario.bucket_cap_mb = cap_mb;
+        const double ms = model.predict("ddp", scenario).step_ms;
+        if (ms >= least_ms) continue;
+        least_ms = ms;
+        best = {fmt::format("--bucket-cap-mb {:g} --first-bucket-mb {:g} --bucket-order {}", cap_mb,
+                            small_mb, small == SmallBucket::first ? "ddp" : "small-last"),
+                scenario};
+      }
+    }
+  }
+  return best;
+}
+
+std::vector<Advice> advise(const StepModel& model, const std::string& strategy,
+                           const Scenario& base, const std::vector<Change>& changes) {
+  const double base_per_s = model.predict(strategy, base).images_per_s;
+  std::vector<Advice> advice;
+  for (const Change& change : changes) {
+    const Prediction prediction = model.predict(strategy, change.scenario);
+    const double gain_percent = 100 * (prediction.images_per_s / base_per_s - 1);
+    if (gain_percent > kLeastGainPercent) advice.push_back({change.text, gain_percent, prediction});
+  }
+  std::stable_sort(advice.begin(), advice.end(), [](const Advice& a, const Advice& b) {
+    return a.gain_percent > b.gain_percent;
+  });
+  return advice;
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,23 @@
+// What a step model is made of, as a job measured it without an exchange.
+#pragma once
+
+#include <vector>
+
+#include "training/measure/tracing.hpp"
+#include "training/predict/bucket_plan.hpp"
+#include "training/predict/link_sweep.hpp"
+
+namespace shakedown::training {
+
+/// Of `none` on some ranks, beside its breakdown.
+struct ModelInputs {
+  std::vector<ReadyGradient> gradients;
+  double backward_ms = 0;
+  double sent_bytes_factor = 1;  // bytes that travel for one of float32
+  double input_bytes_per_image = 0;
+  MeasuredLinks links;
+};
+/// All but the links.
+ModelInputs model_inputs(Engine& engine, const Trace& steps);
+
+}  // namespace shakedown::training

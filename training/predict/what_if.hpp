@@ -1,0 +1,108 @@
+// What a training step would take elsewhere: from a job's own measurements to other strategies,
+// rank counts, batches, buckets and links. Numbers in, numbers out.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training/predict/affine_fit.hpp"
+#include "training/predict/bucket_plan.hpp"
+#include "training/predict/link_cost.hpp"
+
+namespace shakedown::training {
+
+/// Forward and backward of one micro-batch on one rank that exchanges nothing.
+struct BatchTime {
+  int batch_size = 0;
+  double compute_ms = 0;
+};
+
+/// Compute time as a function of the batch: piecewise linear between the measured batches. Beyond
+/// them the fitted line a + b * batch gives the ratio to the nearest one; a single batch, constant
+/// images/s.
+class ComputeTime {
+ public:
+  struct Estimate {
+    double ms = 0;
+    bool extrapolated = false;
+  };
+  /// At least one, each batch once, in any order. Throws InternalError.
+  explicit ComputeTime(std::vector<BatchTime> measured);
+  Estimate at(int batch_size) const;
+
+ private:
+  std::vector<BatchTime> measured_;  // ascending
+  AffineFit line_;
+};
+
+/// What a job measured.
+struct MeasuredStep {
+  std::vector<BatchTime> compute;        // as ComputeTime takes them
+  std::vector<ReadyGradient> gradients;  // in the order in which backward finishes them
+  double backward_ms = 0;                // to backward's end, where ready_ms are from
+  int ready_batch_size = 0;              // the batch of ready_ms and backward_ms
+  double optimizer_ms = 0;               // update of all parameters
+  double interference = 0;           // by which compute slows while an exchange runs: 0.1 is 10 %
+  double input_bytes_per_image = 0;  // as data-parallel scatters them
+};
+
+/// What to predict.
+struct Scenario {
+  int world_size = 1;
+  int batch_size = 1;          // per rank that computes, of a micro-batch
+  int accumulate = 1;          // micro-batches an update
+  LinkCost ring;               // of ring exchanges
+  LinkCost star;               // of sends and receives between one rank and the others
+  int partitions = 1;          // parameter-server: in which push and pull overlap
+  double first_bucket_mb = 1;  // MiB of float32, as DDP counts; of the small bucket
+  double bucket_cap_mb = 25;   // MiB
+  SmallBucket small_bucket = SmallBucket::first;
+  double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16
+  double weight_bytes_factor = 1;    // the same for weights
+  double compute_speedup = 1;        // of forward and backward against those measured
+  bool overlap = true;               // exchanges may go on while a rank computes
+};
+
+/// step = compute + exposed + interference + optimizer.
+struct Prediction {
+  int ranks_computing = 0;
+  double compute_ms = 0;       // of all micro-batches
+  double hidden_ms = 0;        // of the exchange
+  double exposed_ms = 0;       // of the exchange
+  double interference_ms = 0;  // MeasuredStep::interference of the hidden part
+  double optimizer_ms = 0;
+  double step_ms = 0;
+  double images_per_s = 0;    // of all ranks that compute
+  double efficiency = 0;      // images/s over world_size times a single rank's
+  bool extrapolated = false;  // the batch lies outside the measured ones
+};
+
+/// Predicts to first order: what overlaps slows compute down, but gradients do not become ready
+/// later for it; ranks are equally fast; alpha and bandwidth are the same at every world size.
+class StepModel {
+ public:
+  /// Throws InternalError where a time is negative or nothing was measured.
+  explicit StepModel(MeasuredStep measured);
+
+  /// Throws UsageError for a strategy that it does not know, or that needs more ranks.
+  Prediction predict(const std::string& strategy, const Scenario& scenario) const;
+
+  const MeasuredStep& measured() const { return measured_; }
+  /// Gradients as they would be ready, and backward's end, with the scenario's batch and speed.
+  std::vector<ReadyGradient> gradients(const Scenario& scenario) const;
+  double backward_ms(const Scenario& scenario) const;
+  double compute_ms(const Scenario& scenario) const;  // of one micro-batch
+
+ private:
+  double stretch(const Scenario& scenario) const;
+
+  MeasuredStep measured_;
+  ComputeTime compute_;
+};
+
+/// The strategies that can be predicted; all but "none" exchange gradients.
+std::vector<std::string> predicted_strategies();
+/// False where the strategy needs more ranks.
+bool runs_on(const std::string& strategy, int world_size);
+
+}  // namespace shakedown::training

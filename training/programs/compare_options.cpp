@@ -1,0 +1,56 @@
+#include "training/programs/compare_options.hpp"
+
+#include <fmt/format.h>
+
+#include "common/options.hpp"
+#include "training/programs/dataset.hpp"
+#include "training/programs/settings.hpp"
+
+namespace shakedown::training {
+namespace {
+
+constexpr int kImageNetImages = 1281167;  // ILSVRC 2012, training
+
+}  // namespace
+
+void declare_options(OptionSet& options, CompareOptions& values) {
+  options.heading("Comparison");
+  options
+      .add("--ranks,--rank", values.ranks,
+           "list of how many of the job's ranks, the first ones, compute together")
+      .at_least(1)
+      .default_text("all of the job");
+  options
+      .add("--repeats", values.repeats, "times that each configuration is measured, all in turns")
+      .at_least(1);
+  options
+      .add("--settings", values.settings,
+           "list of switches, each measured beside plain ddp at the first bucket cap on the most "
+           "ranks: " +
+               fmt::format("{}", fmt::join(setting_names(), ", ")))
+      .one_of(setting_names())
+      .brings("--strategies", "ddp");
+  options.add("--epoch-images", values.epoch_images, "of the epoch whose time is told")
+      .at_least(0)
+      .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
+  options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
+  options.take_list("--models", values.train.model.model, values.models);
+  options.take_list("--precisions", values.train.model.precision, values.precisions);
+  options.take_list("--batch-sizes", values.train.batch_size, values.batch_sizes);
+  options.take_list("--bucket-caps,--bucket-cap", values.train.strategy.bucket_cap_mb,
+                    values.bucket_caps_mb);
+  declare_step_options(options, values.train);
+}
+
+void take_saved_model(const OptionSet& set, CompareOptions& options) {
+  if (set.given("--models") || options.train.model.weights.empty()) return;
+  take_saved_model(set, options.train);
+  options.models = {options.train.model.model};
+}
+
+long epoch_images(const CompareOptions& options, const Dataset& data) {
+  if (options.epoch_images > 0) return options.epoch_images;
+  return data.synthetic() ? kImageNetImages : static_cast<long>(data.training().samples.size());
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,38 @@
+// What bin/compare is told: what bin/train is told of a step, with lists of what is compared.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training/programs/train_options.hpp"
+
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+class Dataset;
+
+struct CompareOptions {
+  TrainOptions train;  // of every configuration, but for the lists
+  std::vector<std::string> strategies{"all"};
+  std::vector<std::string> models{train.model.model};
+  std::vector<std::string> precisions{train.model.precision};
+  std::vector<int> batch_sizes{train.batch_size};
+  std::vector<double> bucket_caps_mb{train.strategy.bucket_cap_mb};
+  std::vector<int> ranks;             // empty: all of the job
+  std::vector<std::string> settings;  // of training/settings.hpp
+  int repeats = 3;
+  int epoch_images = 0;  // 0: ImageNet's, or the folder's
+};
+
+void declare_options(OptionSet& options, CompareOptions& values);
+
+/// As take_saved_model of bin/train's options, where no --models are given.
+void take_saved_model(const OptionSet& set, CompareOptions& options);
+
+/// The images of the epoch whose time is predicted.
+long epoch_images(const CompareOptions& options, const Dataset& data);
+
+}  // namespace shakedown::training

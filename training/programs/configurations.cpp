@@ -1,0 +1,134 @@
+#include "training/programs/configurations.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/error.hpp"
+#include "resnet/precision.hpp"
+#include "training/exchange/volumes.hpp"
+#include "training/programs/settings.hpp"
+
+namespace shakedown::training {
+namespace {
+
+template <class T>
+std::vector<T> each_once(const std::vector<T>& values) {
+  std::vector<T> once;
+  for (const T& value : values)
+    if (std::find(once.begin(), once.end(), value) == once.end()) once.push_back(value);
+  return once;
+}
+
+/// By their own names, so that auto is not measured beside what it stands for. What the backend has
+/// not stays: it will be told when it is its turn.
+std::vector<std::string> precisions_of(const CompareOptions& options, BackendKind backend) {
+  std::vector<std::string> names;
+  for (const std::string& name : options.precisions)
+    names.push_back(name == "auto" ? name_of(parse_precision(name, backend)) : name);
+  return each_once(names);
+}
+
+void add(Bench& bench, const TrainOptions& base, const std::string& strategy, double bucket_cap_mb,
+         int ranks) {
+  const auto same = [&](const Configuration& known) {
+    return known.setting.empty() && known.strategy() == strategy && known.ranks == ranks &&
+           known.options.strategy.bucket_cap_mb == bucket_cap_mb;
+  };
+  if (std::any_of(bench.begin(), bench.end(), same)) return;
+  Configuration& added = bench.emplace_back(Configuration{base, ranks, ""});
+  added.options.strategy.strategy = strategy;
+  added.options.strategy.bucket_cap_mb = bucket_cap_mb;
+}
+
+/// Of those that the job has, if it has any of them.
+int most_ranks(const std::vector<int>& ranks, int world_size) {
+  int most = 0;
+  for (int n : ranks)
+    if (n <= world_size) most = std::max(most, n);
+  return most > 0 ? most : *std::max_element(ranks.begin(), ranks.end());
+}
+
+/// Plain ddp, and beside it what differs in one switch.
+void add_settings(Bench& bench, const CompareOptions& options, const TrainOptions& base, int ranks,
+                  BackendKind backend) {
+  const auto& asked = options.settings;
+  if (asked.empty()) return;
+  TrainOptions plain = base;
+  plain.strategy.strategy = "ddp";
+  plain.strategy.bucket_cap_mb = options.bucket_caps_mb.front();
+  add(bench, plain, "ddp", plain.strategy.bucket_cap_mb, ranks);
+  for (const Setting& setting : settings()) {
+    if (std::find(asked.begin(), asked.end(), setting.name) == asked.end()) continue;
+    Configuration changed{plain, ranks, setting.name};
+    if (setting.apply(changed.options, backend).empty()) bench.push_back(std::move(changed));
+  }
+}
+
+Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendKind backend,
+               int world_size) {
+  const std::vector<double>& caps = options.bucket_caps_mb;
+  Bench bench;
+  add(bench, base, "none", caps.front(), 1);
+  const auto ranks_asked = options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
+  for (int ranks : ranks_asked) {
+    add(bench, base, "none", caps.front(), ranks);
+    for (const std::string& strategy : options.strategies)
+      for (double cap : caps)
+        add(bench, base, strategy, find_volume(strategy).buckets ? cap : caps.front(), ranks);
+  }
+  add_settings(bench, options, base, most_ranks(ranks_asked, world_size), backend);
+  return bench;
+}
+
+/// Those asked for that no bench has, with the reason.
+std::vector<std::string> idle_settings(const CompareOptions& options, BackendKind backend,
+                                       const std::vector<Bench>& benches) {
+  std::vector<std::string> idle;
+  for (const std::string& name : options.settings) {
+    const auto measured = [&](const Bench& bench) {
+      return std::any_of(bench.begin(), bench.end(),
+                         [&](const Configuration& c) { return c.setting == name; });
+    };
+    if (std::any_of(benches.begin(), benches.end(), measured)) continue;
+    TrainOptions plain = benches.front().front().options;
+    idle.push_back(
+        fmt::format("--settings {}: {}", name, find_setting(name).apply(plain, backend)));
+  }
+  return idle;
+}
+
+}  // namespace
+
+std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
+  std::vector<Bench> benches;
+  for (const std::string& model : each_once(options.models))
+    for (const std::string& precision : precisions_of(options, backend))
+      for (int batch_size : each_once(options.batch_sizes)) {
+        TrainOptions base = options.train;
+        base.model.model = model;
+        base.model.precision = precision;
+        base.batch_size = batch_size;
+        benches.push_back(bench_of(options, base, backend, world_size));
+      }
+  const auto idle = idle_settings(options, backend, benches);
+  if (!idle.empty() && options.settings.size() < settings().size()) throw UsageError(idle.front());
+  return benches;
+}
+
+std::string settings_left_out(const CompareOptions& options, BackendKind backend,
+                              const std::vector<Bench>& benches) {
+  const auto idle = idle_settings(options, backend, benches);
+  if (idle.empty()) return "";
+  return fmt::format("left out: {}", fmt::join(idle, "; "));
+}
+
+std::vector<std::size_t> turns(std::size_t count, int round, int rounds) {
+  std::vector<std::size_t> order;
+  const std::size_t first =
+      count * static_cast<std::size_t>(round) / static_cast<std::size_t>(rounds);
+  for (std::size_t i = 0; i < count; ++i) order.push_back((first + i) % count);
+  return order;
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,37 @@
+// What bin/compare measures, and in which order.
+#pragma once
+
+#include <vector>
+
+#include "common/device.hpp"
+#include "training/programs/compare_options.hpp"
+
+namespace shakedown::training {
+
+struct Configuration {
+  TrainOptions options;
+  int ranks = 1;        // the job's first
+  std::string setting;  // that it differs in from plain ddp (training/settings.hpp), or empty
+
+  const std::string& strategy() const { return options.strategy.strategy; }
+};
+
+/// Configurations of one model, precision and batch: measured in turns and held against one
+/// another. The first is `none` on one rank, and each number of ranks has its `none`, asked for or
+/// not; settings have their plain ddp.
+using Bench = std::vector<Configuration>;
+
+/// All combinations of the options' lists, each once; a bucket cap counts only where there are
+/// buckets. `world_size` is the number of ranks where the options name none.
+/// Throws UsageError naming a setting that changes nothing, unless all of them were asked for.
+std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
+
+/// Of --settings all: which change nothing, and why; "" when each is measured.
+std::string settings_left_out(const CompareOptions& options, BackendKind backend,
+                              const std::vector<Bench>& benches);
+
+/// The order of a round over `count` configurations: rotated from round to round, so that a drift
+/// of the machine meets all of them alike.
+std::vector<std::size_t> turns(std::size_t count, int round, int rounds);
+
+}  // namespace shakedown::training

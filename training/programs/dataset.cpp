@@ -1,0 +1,67 @@
+#include "training/programs/dataset.hpp"
+
+#include <fmt/format.h>
+
+#include "common/error.hpp"
+
+namespace shakedown::training {
+
+Dataset::Dataset(const TrainOptions& options) : classes_(options.model.classes) {
+  const bool evaluates = options.epochs == 0;
+  if (evaluates && options.data.val_dir.empty())
+    throw UsageError("--epochs 0 evaluates: --val-dir is needed");
+  if (evaluates && options.model.weights.empty())
+    throw UsageError("--epochs 0 evaluates: --weights is needed");
+  if (options.epochs > 0 && options.data.synthetic())
+    throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
+  if (!options.data.synthetic()) training_ = scan_image_folder(options.data.train_dir);
+  if (!options.data.val_dir.empty()) validation_ = scan_image_folder(options.data.val_dir);
+  if (!synthetic() && !validation_.root.empty()) check_same_classes(training_, validation_);
+  if (synthetic() && !evaluates) return;
+
+  const ImageFolder& folder = synthetic() ? validation_ : training_;
+  classes_ = static_cast<int>(folder.classes.size());
+  const std::string& weights = options.model.weights;
+  if (!weights.empty())
+    check_classes(saved_model_of(read_safetensors_metadata(weights), weights), weights, folder,
+                  evaluates);
+}
+
+void Dataset::check_ranks_agree(const MpiSession& session) const {
+  for (const ImageFolder* folder : {&training_, &validation_}) {
+    std::string listing;
+    for (const Sample& sample : folder->samples)
+      listing += fmt::format("{} {}\n", sample.path, sample.label);
+    const auto mine = fmt::format("{} images, listing {:x}", folder->samples.size(),
+                                  std::hash<std::string>{}(listing));
+    const auto listings = session.all_gather(mine);
+    const auto& hosts = session.hosts();
+    for (std::size_t r = 1; r < listings.size(); ++r)
+      if (listings[r] != listings[0])
+        throw UsageError(
+            fmt::format("{}: rank {} on {} sees other images ({}) than rank 0 on {} ({})",
+                        folder->root, r, hosts[r], listings[r], hosts[0], listings[0]));
+  }
+}
+
+std::string Dataset::name() const {
+  if (!synthetic()) return training_.root;
+  return only_evaluated() ? validation_.root : "synthetic";
+}
+
+std::string Dataset::summary() const {
+  if (synthetic() && !only_evaluated()) return fmt::format("synthetic, {} classes", classes_);
+  if (only_evaluated()) return text_of(validation_) + ", to evaluate";
+  std::string text = text_of(training_);
+  if (!validation_.samples.empty())
+    text += fmt::format(", {} to validate{}", validation_.samples.size(),
+                        text_of_left_out(validation_));
+  return text;
+}
+
+Metadata Dataset::metadata(const ModelOptions& model) const {
+  return metadata_of(
+      {model.model, model.image_size, only_evaluated() ? validation_.classes : training_.classes});
+}
+
+}  // namespace shakedown::training

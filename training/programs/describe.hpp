@@ -1,0 +1,24 @@
+// The network, its memory plan and its buckets, for people.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training/step/engine.hpp"
+
+namespace shakedown::training {
+
+/// Per image and for one rank. Needs nothing allocated.
+std::string describe(const Engine& engine);
+
+/// "8 ranks on 2 nodes (n1, n2)", of each rank's host.
+std::string text_of_ranks(const std::vector<std::string>& hosts);
+
+/// What runs, on what, with which batch; and why steps are not graphs where they could be.
+std::string headline(const Engine& engine, const Backend& backend,
+                     const std::vector<std::string>& hosts, const std::string& data);
+
+/// What was found fastest, and what starting from a file had to say; after Engine::allocate().
+std::string text_of_start(const Engine& engine);
+
+}  // namespace shakedown::training

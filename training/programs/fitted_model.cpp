@@ -1,0 +1,146 @@
+#include "training/programs/fitted_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/statistics.hpp"
+#include "resnet/precision.hpp"
+
+namespace shakedown::training {
+namespace {
+
+/// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
+/// measured and hides any.
+double interference_beside(const Group& group, const Result& base) {
+  for (const Result* result : group) {
+    if (result->configuration.strategy() != "ddp" ||
+        result->configuration.ranks != base.configuration.ranks ||
+        batch_of(*result) != batch_of(base))
+      continue;
+    const double hidden = breakdown_median(*result, "hidden_comm_ms");
+    if (hidden > 0) return std::max(0.0, breakdown_median(*result, "interference_ms") / hidden);
+  }
+  return 0;
+}
+
+/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
+double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
+  StrategyOptions o = options.strategy;
+  if (o.strategy == "none") o.strategy = "ddp";
+  const DataType computed = compute_type(parse_precision(options.model.precision, backend));
+  return static_cast<double>(size_of(exchanged_type(o, computed))) / sizeof(float);
+}
+
+}  // namespace
+
+double breakdown_median(const Result& result, const char* key) {
+  std::vector<double> values;
+  for (const Json& breakdown : result.breakdowns)
+    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
+  return values.empty() ? 0 : median_of(values);
+}
+double step_median(const Result& result, const char* key) {
+  std::vector<double> values;
+  for (const Json& step : result.steps) values.push_back(step.at(key).get<double>());
+  return median_of(values);
+}
+
+const TrainOptions& options_of(const Result& result) { return result.configuration.options; }
+int batch_of(const Result& result) { return result.identity.at("batch_size").get<int>(); }
+
+std::vector<Group> groups_of(const std::vector<Result>& results) {
+  std::vector<Group> groups;
+  for (const Result& result : results) {
+    if (!result.measured() || !result.configuration.setting.empty()) continue;
+    const auto same = [&](const Group& group) {
+      const ModelOptions& known = options_of(*group.front()).model;
+      return known.model == options_of(result).model.model &&
+             known.precision == options_of(result).model.precision;
+    };
+    const auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end())
+      groups.push_back({&result});
+    else
+      group->push_back(&result);
+  }
+  return groups;
+}
+
+std::vector<const Result*> bases_of(const Group& group) {
+  std::vector<const Result*> bases;
+  int most = 2;  // one rank exchanges nothing
+  for (const Result* result : group) most = std::max(most, result->configuration.ranks);
+  for (const Result* result : group)
+    if (result->configuration.strategy() == "none" && result->configuration.ranks == most &&
+        result->inputs && !result->inputs->links.ring.empty())
+      bases.push_back(result);
+  return bases;
+}
+
+StepModel model_of(const Group& group, const std::vector<const Result*>& bases,
+                   const Result& base) {
+  MeasuredStep measured;
+  for (const Result* other : bases)
+    measured.compute.push_back(
+        {batch_of(*other), breakdown_median(*other, "compute_ms") / options_of(*other).accumulate});
+  measured.gradients = base.inputs->gradients;
+  measured.backward_ms = base.inputs->backward_ms;
+  measured.ready_batch_size = batch_of(base);
+  measured.optimizer_ms = breakdown_median(base, "optimizer_ms");
+  measured.interference = interference_beside(group, base);
+  measured.input_bytes_per_image = base.inputs->input_bytes_per_image;
+  return StepModel(std::move(measured));
+}
+
+Links fit_links(const Result& base) {
+  const int ranks = base.configuration.ranks;
+  return {fit_link(ring_all_reduce(ranks), base.inputs->links.ring),
+          fit_link(star_pass(ranks - 1), base.inputs->links.star)};
+}
+
+double worst_error(const LinkFit& fit) {
+  double error = 0;
+  for (std::size_t i = 0; i < fit.errors.size(); ++i)
+    if (fit.outlier != i) error = std::max(error, std::abs(fit.errors[i]));
+  return error;
+}
+
+Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
+                     BackendKind backend) {
+  const TrainOptions& o = options_of(result);
+  Scenario scenario;
+  scenario.world_size = result.configuration.ranks;
+  scenario.batch_size = batch_of(result);
+  scenario.accumulate = o.accumulate;
+  scenario.ring = links.ring.link;
+  scenario.star = links.star.link;
+  scenario.first_bucket_mb = o.strategy.first_bucket_mb;
+  scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
+  scenario.small_bucket = small_bucket(o.strategy);
+  scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);
+  scenario.weight_bytes_factor = inputs.sent_bytes_factor;
+  scenario.overlap = backend == BackendKind::gpu && !o.strategy.no_overlap;
+  if (o.strategy.ps_partition_mb > 0) {
+    double bytes = 0;
+    for (const ReadyGradient& gradient : inputs.gradients) bytes += gradient.bytes;
+    scenario.partitions = static_cast<int>(
+        std::ceil(bytes * inputs.sent_bytes_factor / (o.strategy.ps_partition_mb * kMebibyte)));
+  }
+  return scenario;
+}
+
+bool comparable_with_none(const Result& result, BackendKind backend) {
+  return backend == BackendKind::gpu ||
+         !find_strategy(result.configuration.strategy()).ranks.first_serves;
+}
+
+bool model_describes(const Result& result) {
+  const StrategyOptions& o = options_of(result).strategy;
+  const auto known = predicted_strategies();
+  if (std::find(known.begin(), known.end(), o.strategy) == known.end()) return false;
+  if (o.strategy == "all-reduce" && o.per_tensor) return false;
+  if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
+  return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
+}
+
+}  // namespace shakedown::training

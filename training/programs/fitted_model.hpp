@@ -1,0 +1,46 @@
+// The step model of a comparison, fitted to its results.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "training/predict/link_cost.hpp"
+#include "training/predict/what_if.hpp"
+#include "training/programs/comparison.hpp"
+
+namespace shakedown::training {
+
+/// Medians over the rounds; of a breakdown 0 where no round has the term.
+double breakdown_median(const Result& result, const char* key);
+double step_median(const Result& result, const char* key);
+
+const TrainOptions& options_of(const Result& result);
+int batch_of(const Result& result);
+
+/// Results of one model and precision; none of settings, which the model does not describe.
+using Group = std::vector<const Result*>;
+std::vector<Group> groups_of(const std::vector<Result>& results);
+
+/// `none` on the most ranks, of each batch; those whose links were timed.
+std::vector<const Result*> bases_of(const Group& group);
+
+/// Of the base's batch, with the computing times of all bases.
+StepModel model_of(const Group& group, const std::vector<const Result*>& bases, const Result& base);
+
+struct Links {
+  LinkFit ring, star;
+};
+Links fit_links(const Result& base);
+/// At a measured size, as a share of its time; an outlier left out.
+double worst_error(const LinkFit& fit);
+
+/// What was measured as `result`, on these links.
+Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
+                     BackendKind backend);
+/// Whether a rank that computes has the share of its host that it has in `none`: on the cpu backend
+/// a server leaves cores and memory to the workers, so that their steps cannot be compared.
+bool comparable_with_none(const Result& result, BackendKind backend);
+/// Whether the model describes what ran.
+bool model_describes(const Result& result);
+
+}  // namespace shakedown::training

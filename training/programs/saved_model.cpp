@@ -1,0 +1,68 @@
+#include "training/programs/saved_model.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+#include "training/data/image_folder.hpp"
+#include "training/programs/train_options.hpp"
+
+namespace shakedown::training {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kKey = "shakedown";
+
+std::vector<std::string> sorted(std::vector<std::string> names) {
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+Metadata metadata_of(const SavedModel& saved) {
+  const Json json{
+      {"model", saved.model}, {"image_size", saved.image_size}, {"classes", saved.classes}};
+  // a folder's name need not be UTF-8
+  return {{kKey, json.dump(-1, ' ', false, Json::error_handler_t::replace)}};
+}
+
+SavedModel saved_model_of(const Metadata& metadata, const std::string& file) {
+  const auto found = metadata.find(kKey);
+  if (found == metadata.end()) return {};
+  try {
+    const Json json = Json::parse(found->second);
+    return {json.at("model"), json.at("image_size"), json.at("classes")};
+  } catch (const Json::exception&) {
+    throw UsageError(fmt::format("{}: its metadata \"{}\" is not understood", file, kKey));
+  }
+}
+
+void take_saved_model(const OptionSet& set, TrainOptions& options) {
+  const std::string& file = options.model.weights;
+  if (file.empty()) return;
+  const SavedModel saved = saved_model_of(read_safetensors_metadata(file), file);
+  if (saved.model.empty()) return;
+  if (set.given("--model") && options.model.model != saved.model)
+    throw UsageError(
+        fmt::format("--model {}: --weights {} holds a {}", options.model.model, file, saved.model));
+  options.model.model = saved.model;
+  if (!set.given("--image-size")) options.model.image_size = saved.image_size;
+}
+
+void check_classes(const SavedModel& saved, const std::string& file, const ImageFolder& folder,
+                   bool evaluates) {
+  const auto own = saved_model_of(metadata_of({"", 0, folder.classes}), file).classes;
+  if (saved.classes.empty() || saved.classes == own) return;
+  if (!evaluates && saved.classes.size() != own.size()) return;
+  const std::string different = names_missing(sorted(saved.classes), sorted(own), folder.root) +
+                                names_missing(sorted(own), sorted(saved.classes), file);
+  throw UsageError(fmt::format("--weights {}: trained on other classes than those of {}{}", file,
+                               folder.root, different.empty() ? "; in another order" : different));
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,38 @@
+// What a .safetensors file that was written here says of its network, in its metadata.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "resnet/tensor_file.hpp"
+
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct ImageFolder;
+struct TrainOptions;
+
+/// Empty where the file does not say it, as one from elsewhere.
+struct SavedModel {
+  std::string model;
+  int image_size = 0;
+  std::vector<std::string> classes;  // in the order of the classifier; none after synthetic data
+};
+
+Metadata metadata_of(const SavedModel& saved);
+/// Throws UsageError naming `file` where the metadata is not understood.
+SavedModel saved_model_of(const Metadata& metadata, const std::string& file);
+
+/// --model and --image-size become those of --weights unless they were given. Throws UsageError
+/// where --model was and the file holds another. Reads the file's header. `set` parsed the options.
+void take_saved_model(const OptionSet& set, TrainOptions& options);
+
+/// Throws UsageError naming the classes in which `folder` and the file differ. A folder to train
+/// on may have another number of them: then its classifier starts anew.
+void check_classes(const SavedModel& saved, const std::string& file, const ImageFolder& folder,
+                   bool evaluates);
+
+}  // namespace shakedown::training

@@ -1,0 +1,29 @@
+// What bin/compare --settings holds against plain ddp: configurations that differ from it in one
+// switch that people argue about.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/device.hpp"
+#include "training/programs/train_options.hpp"
+
+namespace shakedown::training {
+
+struct Setting {
+  const char* name;
+  bool only_gpu;  // the cpu backend has no such switch
+  /// Throws the switch in options of plain ddp; false where it stands so already, or has no such
+  /// position there: then there is nothing to compare.
+  bool (*change)(TrainOptions& options);
+  /// Changes the options, or says why there is nothing to compare: "" or "only on the gpu backend".
+  std::string apply(TrainOptions& options, BackendKind backend) const;
+};
+
+/// The one list of settings.
+const std::vector<Setting>& settings();
+/// Throws InternalError where there is none.
+const Setting& find_setting(const std::string& name);
+std::vector<std::string> setting_names();
+
+}  // namespace shakedown::training

@@ -1,0 +1,90 @@
+#include "training/step/optimizer.hpp"
+
+#include "common/options.hpp"
+
+namespace shakedown::training {
+
+void declare_options(OptionSet& options, OptimizerOptions& values) {
+  options.heading("Optimiser");
+  options.add("--optimizer", values.optimizer, "sgd with momentum, adam or adamw")
+      .one_of({"sgd", "adam", "adamw"});
+  options.add("--learning-rate,--lr", values.learning_rate, "at the start, or after the warm-up")
+      .at_least(0);
+  options.add("--momentum", values.momentum, "momentum factor")
+      .at_least(0)
+      .below(1)
+      .only_where("--optimizer", {"sgd"});
+  options.add("--weight-decay", values.weight_decay, "L2 (sgd, adam) or decoupled (adamw)")
+      .at_least(0);
+  options.add("--nesterov", values.nesterov, "Nesterov momentum")
+      .only_where("--optimizer", {"sgd"});
+  options.add("--no-norm-decay", values.no_norm_decay, "weight decay spares norms and biases");
+}
+
+Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
+                     const ParameterTable& table, const Weights& weights)
+    : options_(options), device_(device), stream_(stream), weights_(weights) {
+  if (!options.no_norm_decay) return;
+  std::vector<std::uint8_t> decayed(table.stored_count() / kDecayChunk, 0);
+  for (const Parameter& p : table.parameters()) {
+    if (p.shape.size() == 1) continue;  // norms and biases
+    const auto first = static_cast<std::ptrdiff_t>(p.offset / kDecayChunk);
+    const auto chunks = static_cast<std::ptrdiff_t>((p.stored + kDecayChunk - 1) / kDecayChunk);
+    std::fill_n(decayed.begin() + first, chunks, std::uint8_t{1});
+  }
+  decayed_ = Buffer(device, decayed.size());
+  upload<std::uint8_t>(device, stream, decayed_.data(), decayed);
+}
+
+void Optimizer::own(const std::vector<Range>& ranges) {
+  state_a_ = FlatBuffer();
+  state_b_ = FlatBuffer();
+  state_a_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
+  if (options_.optimizer != "sgd")
+    state_b_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
+}
+
+void Optimizer::reset() {
+  for (const FlatBuffer* state : {&state_a_, &state_b_})
+    device_.zero(state->memory().data, state->bytes(), stream_);
+}
+
+UpdateRange Optimizer::part(Range range, ConstView gradient) const {
+  UpdateRange part;
+  part.master = static_cast<float*>(weights_.master(range).data);
+  const View copy = weights_.copy_of(range);
+  part.compute = copy.data;
+  part.compute_type = copy.type;
+  part.gradient = gradient.data;
+  part.gradient_type = gradient.type;
+  part.state_a = static_cast<float*>(state_a_.at(range).data);
+  if (!state_b_.empty()) part.state_b = static_cast<float*>(state_b_.at(range).data);
+  if (decayed_.bytes() > 0)
+    part.decayed = static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kDecayChunk;
+  part.count = range.count();
+  return part;
+}
+
+double Optimizer::bytes_moved(Range range, ConstView gradient) const {
+  const std::size_t states = state_b_.empty() ? 1 : 2;
+  const std::size_t floats = 2 * (1 + states) * range.count();  // read and written
+  return static_cast<double>(floats * sizeof(float) + gradient.bytes() +
+                             weights_.copy_of(range).bytes());
+}
+
+void Optimizer::update(Range range, ConstView gradient, const StepScalars* scalars) {
+  if (range.count() == 0) return;
+  const auto decay = static_cast<float>(options_.weight_decay);
+  if (options_.optimizer == "sgd") {
+    device_.kernels().sgd(part(range, gradient),
+                          {static_cast<float>(options_.momentum), decay, options_.nesterov},
+                          scalars, stream_);
+  } else {
+    AdamSettings settings;
+    settings.weight_decay = decay;
+    settings.decoupled = options_.optimizer == "adamw";
+    device_.kernels().adam(part(range, gradient), settings, scalars, stream_);
+  }
+}
+
+}  // namespace shakedown::training
