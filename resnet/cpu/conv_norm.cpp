@@ -1,4 +1,4 @@
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/normed_convolution.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -15,13 +15,13 @@ void relu_with_mask(float* y, std::uint8_t* mask, std::size_t count) {
 
 class CpuConvNorm final : public Unit {
  public:
-  CpuConvNorm(Shared& shared, const ConvNormSpec& spec)
-      : shared_(shared),
+  CpuConvNorm(CpuContext& context, const ConvNormSpec& spec)
+      : context_(context),
         spec_(spec),
         count_(spec.layer.conv.y().count()),
-        mask_(shared.context.plan.reserve("mask", count_, spec.when.forward, spec.when.backward)),
-        convolution_(shared, spec.layer, spec.when, activation_desc(spec.layer.conv.x, shared.tag),
-                     spec.x, spec.y, spec.dx) {}
+        mask_(context.plan.reserve("mask", count_, spec.when.forward, spec.when.backward)),
+        convolution_(context, spec.layer, spec.when,
+                     activation_desc(spec.layer.conv.x, context.tag), spec.x, spec.y, spec.dx) {}
 
   void bind() override { convolution_.bind(); }
 
@@ -46,11 +46,11 @@ class CpuConvNorm final : public Unit {
   /// A pass over a tensor, in its place, and the mask.
   template <class Body>
   void run(const char* kernel, Body&& body) const {
-    shared_.run(kernel, convolution_.weight(),
-                static_cast<double>(count_) * (2 * sizeof(float) + 1), body);
+    context_.run(kernel, convolution_.weight(),
+                 static_cast<double>(count_) * (2 * sizeof(float) + 1), body);
   }
 
-  Shared& shared_;
+  CpuContext& context_;
   ConvNormSpec spec_;
   std::size_t count_;
   const Slot* mask_;  // a byte an element: whether the gradient passes
@@ -59,8 +59,8 @@ class CpuConvNorm final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm(Shared& shared, const ConvNormSpec& spec) {
-  return std::make_unique<CpuConvNorm>(shared, spec);
+std::unique_ptr<Unit> make_conv_norm(CpuContext& context, const ConvNormSpec& spec) {
+  return std::make_unique<CpuConvNorm>(context, spec);
 }
 
 }  // namespace shakedown::cpu

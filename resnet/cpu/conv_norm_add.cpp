@@ -1,23 +1,23 @@
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/normed_convolution.hpp"
 
 namespace shakedown::cpu {
 namespace {
 
 class CpuConvNormAdd final : public Unit {
  public:
-  CpuConvNormAdd(Shared& shared, const ConvNormAddSpec& spec)
-      : shared_(shared), spec_(spec), count_(spec.layer.conv.y().count()) {
-    MemoryPlan& plan = shared.context.plan;
+  CpuConvNormAdd(CpuContext& context, const ConvNormAddSpec& spec)
+      : context_(context), spec_(spec), count_(spec.layer.conv.y().count()) {
+    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = count_ * sizeof(float);
-    main_ = std::make_unique<NormedConvolution>(shared, spec.layer, when,
-                                                activation_desc(spec.layer.conv.x, shared.tag),
+    main_ = std::make_unique<NormedConvolution>(context, spec.layer, when,
+                                                activation_desc(spec.layer.conv.x, context.tag),
                                                 spec.x, spec.y, spec.dx);
     if (spec.shortcut_layer) {
       branch_ = plan.reserve("shortcut", bytes, when.forward, when.forward);
       projection_ = std::make_unique<NormedConvolution>(
-          shared, *spec.shortcut_layer, when,
-          activation_desc(spec.shortcut_layer->conv.x, shared.tag), spec.shortcut, branch_,
+          context, *spec.shortcut_layer, when,
+          activation_desc(spec.shortcut_layer->conv.x, context.tag), spec.shortcut, branch_,
           spec.dshortcut);
     } else {
       branch_ = spec.shortcut;
@@ -66,11 +66,11 @@ class CpuConvNormAdd final : public Unit {
   /// A pass over so many tensors.
   template <class Body>
   void run(const char* kernel, int tensors, Body&& body) const {
-    shared_.run(kernel, main_->weight(), tensors * static_cast<double>(count_ * sizeof(float)),
-                body);
+    context_.run(kernel, main_->weight(), tensors * static_cast<double>(count_ * sizeof(float)),
+                 body);
   }
 
-  Shared& shared_;
+  CpuContext& context_;
   ConvNormAddSpec spec_;
   std::size_t count_;
   const Slot* branch_;
@@ -80,8 +80,8 @@ class CpuConvNormAdd final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm_add(Shared& shared, const ConvNormAddSpec& spec) {
-  return std::make_unique<CpuConvNormAdd>(shared, spec);
+std::unique_ptr<Unit> make_conv_norm_add(CpuContext& context, const ConvNormAddSpec& spec) {
+  return std::make_unique<CpuConvNormAdd>(context, spec);
 }
 
 }  // namespace shakedown::cpu

@@ -2,25 +2,25 @@
 #include <limits>
 
 #include "common/error.hpp"
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/context.hpp"
 
 namespace shakedown::cpu {
 namespace {
 
 class CpuHead final : public Unit {
  public:
-  CpuHead(Shared& shared, const HeadSpec& spec)
-      : shared_(shared),
+  CpuHead(CpuContext& context, const HeadSpec& spec)
+      : context_(context),
         spec_(spec),
         pool_shape_{dnnl::algorithm::pooling_avg_exclude_padding, spec.x_shape.h, 1, 0},
-        x_desc_(activation_desc(spec.x_shape, shared.tag)),
+        x_desc_(activation_desc(spec.x_shape, context.tag)),
         // N C 1 1 in any of the layouts that are kept is N x C, row by row
-        features_desc_(activation_desc({spec.x_shape.n, spec.x_shape.c, 1, 1}, shared.tag)),
-        pool_forward_(cpu::pool_forward(shared.engine, pool_shape_, x_desc_, features_desc_)),
-        pool_backward_(cpu::pool_backward(shared.engine, pool_shape_, x_desc_, features_desc_,
+        features_desc_(activation_desc({spec.x_shape.n, spec.x_shape.c, 1, 1}, context.tag)),
+        pool_forward_(cpu::pool_forward(context.engine, pool_shape_, x_desc_, features_desc_)),
+        pool_backward_(cpu::pool_backward(context.engine, pool_shape_, x_desc_, features_desc_,
                                           pool_forward_)) {
     ENSURE(spec.x_shape.h == spec.x_shape.w, "images are square");
-    MemoryPlan& plan = shared.context.plan;
+    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     features_ = plan.reserve("features", features_desc_.get_size(), when.forward, when.backward);
     dfeatures_ = plan.reserve("dfeatures", features_desc_.get_size(), when.backward, when.backward);
@@ -33,54 +33,54 @@ class CpuHead final : public Unit {
 
   void bind() override {
     pool_ = {dnnl::pooling_forward(pool_forward_),
-             {{DNNL_ARG_SRC, shared_.memory(x_desc_, spec_.x)},
-              {DNNL_ARG_DST, shared_.memory(features_desc_, features_)},
-              {DNNL_ARG_SCRATCHPAD, shared_.memory(pool_forward_.scratchpad_desc(), scratch_)}}};
+             {{DNNL_ARG_SRC, context_.memory(x_desc_, spec_.x)},
+              {DNNL_ARG_DST, context_.memory(features_desc_, features_)},
+              {DNNL_ARG_SCRATCHPAD, context_.memory(pool_forward_.scratchpad_desc(), scratch_)}}};
     unpool_ = {dnnl::pooling_backward(pool_backward_),
-               {{DNNL_ARG_DIFF_DST, shared_.memory(features_desc_, dfeatures_)},
-                {DNNL_ARG_DIFF_SRC, shared_.memory(x_desc_, spec_.dx)},
+               {{DNNL_ARG_DIFF_DST, context_.memory(features_desc_, dfeatures_)},
+                {DNNL_ARG_DIFF_SRC, context_.memory(x_desc_, spec_.dx)},
                 {DNNL_ARG_SCRATCHPAD,
-                 shared_.memory(pool_backward_.scratchpad_desc(), backward_scratch_)}}};
+                 context_.memory(pool_backward_.scratchpad_desc(), backward_scratch_)}}};
   }
 
   void forward(Pass) override {
-    shared_.run("average_pool", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_), pool_);
+    context_.run("average_pool", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_), pool_);
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
     auto* logits = spec_.logits->as<float>();
-    const float* bias = shared_.context.weights.vector(spec_.bias);
-    const auto* w = static_cast<const float*>(shared_.context.weights.compute(spec_.weight));
-    shared_.context.log.run(matmul(), [&] {
+    const float* bias = context_.weights.vector(spec_.bias);
+    const auto* w = static_cast<const float*>(context_.weights.compute(spec_.weight));
+    context_.log.run(matmul(), [&] {
       for (int i = 0; i < n; ++i) std::copy_n(bias, classes, logits + std::ptrdiff_t{i} * classes);
       gemm({'N', 'T', n, classes, c}, features_->as<float>(), w, 1.0F, logits);
     });
-    shared_.run("softmax_cross_entropy", spec_.weight, 2 * static_cast<double>(dlogits_->bytes()),
-                [&] { count_samples(); });
+    context_.run("softmax_cross_entropy", spec_.weight, 2 * static_cast<double>(dlogits_->bytes()),
+                 [&] { count_samples(); });
   }
 
   void backward() override {
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
-    const Weights& weights = shared_.context.weights;
+    const Weights& weights = context_.weights;
     const auto* dlogits = dlogits_->as<float>();
-    shared_.run("bias_gradient", spec_.weight, static_cast<double>(dlogits_->bytes()), [&] {
+    context_.run("bias_gradient", spec_.weight, static_cast<double>(dlogits_->bytes()), [&] {
       auto* dbias = static_cast<float*>(weights.gradient(spec_.bias));
       std::fill_n(dbias, classes, 0.0F);
       for (int i = 0; i < n; ++i)
         for (int k = 0; k < classes; ++k) dbias[k] += dlogits[std::ptrdiff_t{i} * classes + k];
     });
-    shared_.context.log.run(matmul(), [&] {
+    context_.log.run(matmul(), [&] {
       gemm({'T', 'N', classes, c, n}, dlogits, features_->as<float>(), 0.0F,
            static_cast<float*>(weights.gradient(spec_.weight)));
     });
     const auto* w = static_cast<const float*>(weights.compute(spec_.weight));
-    shared_.context.log.run(matmul(), [&] {
+    context_.log.run(matmul(), [&] {
       gemm({'N', 'N', n, c, classes}, dlogits, w, 0.0F, dfeatures_->as<float>());
     });
-    shared_.run("average_pool_backward", spec_.weight, bytes_of(x_desc_) + bytes_of(features_desc_),
-                unpool_);
+    context_.run("average_pool_backward", spec_.weight,
+                 bytes_of(x_desc_) + bytes_of(features_desc_), unpool_);
   }
 
  private:
@@ -142,7 +142,7 @@ class CpuHead final : public Unit {
     }
   }
 
-  Shared& shared_;
+  CpuContext& context_;
   HeadSpec spec_;
   PoolShape pool_shape_;
   Desc x_desc_;
@@ -170,8 +170,8 @@ void gemm(const GemmShape& s, const float* a, const float* b, float beta, float*
                         "status " + std::to_string(status));
 }
 
-std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec) {
-  return std::make_unique<CpuHead>(shared, spec);
+std::unique_ptr<Unit> make_head(CpuContext& context, const HeadSpec& spec) {
+  return std::make_unique<CpuHead>(context, spec);
 }
 
 }  // namespace shakedown::cpu

@@ -1,20 +1,20 @@
 #include <algorithm>
 
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/normed_convolution.hpp"
 
 namespace shakedown::cpu {
-NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Moments when,
+NormedConvolution::NormedConvolution(CpuContext& context, const NormedConv& layer, Moments when,
                                      const Desc& x_desc, const Slot* x, const Slot* out,
                                      const Slot* dx)
-    : shared_(shared),
+    : context_(context),
       layer_(layer),
-      name_(shared.context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name),
+      name_(context.table.parameters().at(static_cast<std::size_t>(layer.weight)).name),
       x_desc_(x_desc),
-      y_desc_(activation_desc(layer.conv.y(), shared.tag)),
+      y_desc_(activation_desc(layer.conv.y(), context.tag)),
       x_(x),
       out_(out),
       dx_(dx) {
-  const dnnl::engine& engine = shared.engine;
+  const dnnl::engine& engine = context.engine;
   conv_forward_ = cpu::conv_forward(engine, layer.conv, x_desc_, y_desc_);
   if (dx_ != nullptr)
     conv_backward_data_ =
@@ -29,9 +29,9 @@ NormedConvolution::NormedConvolution(Shared& shared, const NormedConv& layer, Mo
   const Desc plain = weight_desc(layer.conv, Tag::oihw);
   const Desc liked = conv_forward_.weights_desc();
   stored_ = liked.get_size() == plain.get_size() ? liked : plain;
-  shared.weight_layouts[name_] = stored_;
+  context.weight_layouts[name_] = stored_;
 
-  MemoryPlan& plan = shared.context.plan;
+  MemoryPlan& plan = context.plan;
   auto saved = [&](const char* what, std::size_t bytes) {
     return plan.reserve(name_ + " " + what, bytes, when.forward, when.backward);
   };
@@ -71,17 +71,17 @@ void NormedConvolution::bind() {
 }
 
 void NormedConvolution::bind_forward() {
-  const Weights& weights = shared_.context.weights;
-  const dnnl::memory x = shared_.memory(x_desc_, x_);
-  const dnnl::memory z = shared_.memory(y_desc_, z_);
-  const dnnl::memory out = shared_.memory(y_desc_, out_);
+  const Weights& weights = context_.weights;
+  const dnnl::memory x = context_.memory(x_desc_, x_);
+  const dnnl::memory z = context_.memory(y_desc_, z_);
+  const dnnl::memory out = context_.memory(y_desc_, out_);
   const Desc channels = channel_desc(layer_.conv.k);
-  const dnnl::memory gamma = shared_.memory(channels, weights.vector(layer_.gamma));
-  const dnnl::memory beta = shared_.memory(channels, weights.vector(layer_.beta));
+  const dnnl::memory gamma = context_.memory(channels, weights.vector(layer_.gamma));
+  const dnnl::memory beta = context_.memory(channels, weights.vector(layer_.beta));
 
-  dnnl::memory w = shared_.memory(stored_, weights.compute(layer_.weight));
+  dnnl::memory w = context_.memory(stored_, weights.compute(layer_.weight));
   if (stored_ != conv_forward_.weights_desc()) {
-    const dnnl::memory liked = shared_.memory(conv_forward_.weights_desc(), weights_scratch_);
+    const dnnl::memory liked = context_.memory(conv_forward_.weights_desc(), weights_scratch_);
     weights_to_forward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
     w = liked;
   }
@@ -90,54 +90,54 @@ void NormedConvolution::bind_forward() {
       {{DNNL_ARG_SRC, x},
        {DNNL_ARG_WEIGHTS, w},
        {DNNL_ARG_DST, z},
-       {DNNL_ARG_SCRATCHPAD, shared_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
+       {DNNL_ARG_SCRATCHPAD, context_.memory(conv_forward_.scratchpad_desc(), forward_scratch_)}}};
   normalise_training_ = {
       dnnl::batch_normalization_forward(norm_training_),
       {{DNNL_ARG_SRC, z},
        {DNNL_ARG_DST, out},
        {DNNL_ARG_SCALE, gamma},
        {DNNL_ARG_SHIFT, beta},
-       {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
-       {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
-       {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}}};
+       {DNNL_ARG_MEAN, context_.memory(norm_training_.mean_desc(), mean_)},
+       {DNNL_ARG_VARIANCE, context_.memory(norm_training_.variance_desc(), variance_)},
+       {DNNL_ARG_SCRATCHPAD, context_.memory(norm_training_.scratchpad_desc(), forward_scratch_)}}};
   normalise_evaluation_ = {
       dnnl::batch_normalization_forward(norm_evaluation_),
       {{DNNL_ARG_SRC, z},
        {DNNL_ARG_DST, out},
        {DNNL_ARG_SCALE, gamma},
        {DNNL_ARG_SHIFT, beta},
-       {DNNL_ARG_MEAN, shared_.memory(channels, weights.running_mean(layer_.statistics))},
-       {DNNL_ARG_VARIANCE, shared_.memory(channels, weights.running_variance(layer_.statistics))},
+       {DNNL_ARG_MEAN, context_.memory(channels, weights.running_mean(layer_.statistics))},
+       {DNNL_ARG_VARIANCE, context_.memory(channels, weights.running_variance(layer_.statistics))},
        {DNNL_ARG_SCRATCHPAD,
-        shared_.memory(norm_evaluation_.scratchpad_desc(), forward_scratch_)}}};
+        context_.memory(norm_evaluation_.scratchpad_desc(), forward_scratch_)}}};
 }
 
 void NormedConvolution::bind_backward() {
-  const Weights& weights = shared_.context.weights;
+  const Weights& weights = context_.weights;
   const Desc channels = channel_desc(layer_.conv.k);
-  const dnnl::memory dz = shared_.memory(y_desc_, dz_);
-  dout_ = shared_.memory(y_desc_, dz_);  // the data handle is set at each backward
+  const dnnl::memory dz = context_.memory(y_desc_, dz_);
+  dout_ = context_.memory(y_desc_, dz_);  // the data handle is set at each backward
   std::unordered_map<int, dnnl::memory> norm{
-      {DNNL_ARG_SRC, shared_.memory(y_desc_, z_)},
-      {DNNL_ARG_MEAN, shared_.memory(norm_training_.mean_desc(), mean_)},
-      {DNNL_ARG_VARIANCE, shared_.memory(norm_training_.variance_desc(), variance_)},
-      {DNNL_ARG_SCALE, shared_.memory(channels, weights.vector(layer_.gamma))},
+      {DNNL_ARG_SRC, context_.memory(y_desc_, z_)},
+      {DNNL_ARG_MEAN, context_.memory(norm_training_.mean_desc(), mean_)},
+      {DNNL_ARG_VARIANCE, context_.memory(norm_training_.variance_desc(), variance_)},
+      {DNNL_ARG_SCALE, context_.memory(channels, weights.vector(layer_.gamma))},
       {DNNL_ARG_DIFF_DST, dout_},
       {DNNL_ARG_DIFF_SRC, dz},
-      {DNNL_ARG_DIFF_SCALE, shared_.memory(channels, weights.gradient(layer_.gamma))},
-      {DNNL_ARG_DIFF_SHIFT, shared_.memory(channels, weights.gradient(layer_.beta))},
-      {DNNL_ARG_SCRATCHPAD, shared_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
+      {DNNL_ARG_DIFF_SCALE, context_.memory(channels, weights.gradient(layer_.gamma))},
+      {DNNL_ARG_DIFF_SHIFT, context_.memory(channels, weights.gradient(layer_.beta))},
+      {DNNL_ARG_SCRATCHPAD, context_.memory(norm_backward_.scratchpad_desc(), backward_scratch_)}};
   if (kNormBackwardTakesShift)
-    norm.insert({DNNL_ARG_SHIFT, shared_.memory(channels, weights.vector(layer_.beta))});
+    norm.insert({DNNL_ARG_SHIFT, context_.memory(channels, weights.vector(layer_.beta))});
   normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};
 
   // The gradient scratch holds the weights as the data gradient likes them, then, that done, the
   // gradient as its primitive likes it.
   if (dx_ != nullptr) {
-    dnnl::memory w = shared_.memory(stored_, weights.compute(layer_.weight));
+    dnnl::memory w = context_.memory(stored_, weights.compute(layer_.weight));
     if (stored_ != conv_backward_data_.weights_desc()) {
       const dnnl::memory liked =
-          shared_.memory(conv_backward_data_.weights_desc(), gradient_scratch_);
+          context_.memory(conv_backward_data_.weights_desc(), gradient_scratch_);
       weights_to_backward_ = {dnnl::reorder(w, liked), {{DNNL_ARG_FROM, w}, {DNNL_ARG_TO, liked}}};
       w = liked;
     }
@@ -145,41 +145,41 @@ void NormedConvolution::bind_backward() {
         dnnl::convolution_backward_data(conv_backward_data_),
         {{DNNL_ARG_DIFF_DST, dz},
          {DNNL_ARG_WEIGHTS, w},
-         {DNNL_ARG_DIFF_SRC, shared_.memory(x_desc_, dx_)},
+         {DNNL_ARG_DIFF_SRC, context_.memory(x_desc_, dx_)},
          {DNNL_ARG_SCRATCHPAD,
-          shared_.memory(conv_backward_data_.scratchpad_desc(), backward_scratch_)}}};
+          context_.memory(conv_backward_data_.scratchpad_desc(), backward_scratch_)}}};
   }
-  const dnnl::memory stored = shared_.memory(stored_, weights.gradient(layer_.weight));
+  const dnnl::memory stored = context_.memory(stored_, weights.gradient(layer_.weight));
   dnnl::memory dw = stored;
   if (stored_ != conv_backward_weights_.diff_weights_desc()) {
-    dw = shared_.memory(conv_backward_weights_.diff_weights_desc(), gradient_scratch_);
+    dw = context_.memory(conv_backward_weights_.diff_weights_desc(), gradient_scratch_);
     gradient_to_stored_ = {dnnl::reorder(dw, stored), {{DNNL_ARG_FROM, dw}, {DNNL_ARG_TO, stored}}};
   }
   convolve_backward_weights_ = {
       dnnl::convolution_backward_weights(conv_backward_weights_),
-      {{DNNL_ARG_SRC, shared_.memory(x_desc_, x_)},
+      {{DNNL_ARG_SRC, context_.memory(x_desc_, x_)},
        {DNNL_ARG_DIFF_DST, dz},
        {DNNL_ARG_DIFF_WEIGHTS, dw},
        {DNNL_ARG_SCRATCHPAD,
-        shared_.memory(conv_backward_weights_.scratchpad_desc(), backward_scratch_)}}};
+        context_.memory(conv_backward_weights_.scratchpad_desc(), backward_scratch_)}}};
 }
 
 void NormedConvolution::forward(Pass pass) {
   reorder_weights(weights_to_forward_);
   convolve("conv_forward", convolve_);
   if (pass == Pass::evaluation) {
-    normalise_evaluation_.run(shared_.stream);
+    normalise_evaluation_.run(context_.dnnl_stream);
     return;
   }
-  shared_.run("batch_norm", layer_.weight, 2 * bytes_of(y_desc_), [&] {
-    normalise_training_.run(shared_.stream);
+  context_.run("batch_norm", layer_.weight, 2 * bytes_of(y_desc_), [&] {
+    normalise_training_.run(context_.dnnl_stream);
     update_running_statistics();
   });
 }
 
 void NormedConvolution::backward(const Slot* dout) {
   dout_.set_data_handle(dout->data());
-  shared_.run("batch_norm_backward", layer_.weight, 3 * bytes_of(y_desc_), normalise_backward_);
+  context_.run("batch_norm_backward", layer_.weight, 3 * bytes_of(y_desc_), normalise_backward_);
   if (dx_ != nullptr) {
     reorder_weights(weights_to_backward_);
     convolve("conv_backward_data", convolve_backward_data_);
@@ -193,21 +193,21 @@ void NormedConvolution::convolve(const char* kernel, const Operation& operation)
   const double elements = static_cast<double>(conv.x.count()) +
                           static_cast<double>(conv.y().count()) +
                           static_cast<double>(conv.weight_count());
-  shared_.context.log.run({kernel, layer_.weight, sizeof(float) * elements, conv.flop()},
-                          [&] { operation.run(shared_.stream); });
+  context_.log.run({kernel, layer_.weight, sizeof(float) * elements, conv.flop()},
+                   [&] { operation.run(context_.dnnl_stream); });
 }
 
 void NormedConvolution::reorder_weights(const Operation& operation) const {
   if (operation.empty()) return;
-  shared_.run("reorder_weights", layer_.weight, 2 * bytes_of(stored_), operation);
+  context_.run("reorder_weights", layer_.weight, 2 * bytes_of(stored_), operation);
 }
 
 void NormedConvolution::update_running_statistics() const {
   const ActivationShape y = layer_.conv.y();
   const double n = static_cast<double>(y.count()) / y.c;
   const auto unbias = static_cast<float>(n / (n - 1));
-  float* mean = shared_.context.weights.running_mean(layer_.statistics);
-  float* variance = shared_.context.weights.running_variance(layer_.statistics);
+  float* mean = context_.weights.running_mean(layer_.statistics);
+  float* variance = context_.weights.running_variance(layer_.statistics);
   for (int c = 0; c < y.c; ++c) {
     mean[c] += kNormMomentum * (mean_->as<float>()[c] - mean[c]);
     variance[c] += kNormMomentum * (variance_->as<float>()[c] * unbias - variance[c]);

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/context.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -46,8 +46,8 @@ void fill(float* x, std::size_t count) {
 
 }  // namespace
 
-Roofs measure_roofs(Shared& shared) {
-  Device& device = shared.context.device;
+Roofs measure_roofs(CpuContext& context) {
+  Device& device = context.device;
   Roofs roofs{0, kCopyBytes, 0, kMatrixSize};
   {
     const Buffer from(device, kCopyBytes);

@@ -2,7 +2,7 @@
 #include <array>
 
 #include "common/error.hpp"
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/normed_convolution.hpp"
 
 namespace shakedown::cpu {
 namespace {
@@ -97,13 +97,13 @@ void relu_max_pool_backward(const Planes& x, const Planes& y, const float* a, co
 
 class CpuStem final : public Unit {
  public:
-  CpuStem(Shared& shared, const StemSpec& spec)
-      : shared_(shared),
+  CpuStem(CpuContext& context, const StemSpec& spec)
+      : context_(context),
         spec_(spec),
-        normed_(spec.layer.conv.y(), shared.tag),
-        pooled_(pooled(spec.layer.conv.y()), shared.tag) {
+        normed_(spec.layer.conv.y(), context.tag),
+        pooled_(pooled(spec.layer.conv.y()), context.tag) {
     ENSURE(normed_.lanes <= kMostLanes, "channels of the stem");
-    MemoryPlan& plan = shared.context.plan;
+    MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
     const std::size_t bytes = spec.layer.conv.y().count() * sizeof(float);
     activation_ = plan.reserve("stem activation", bytes, when.forward, when.forward);
@@ -111,7 +111,7 @@ class CpuStem final : public Unit {
                            when.backward);
     dactivation_ = plan.reserve("stem dactivation", bytes, when.backward, when.backward);
     convolution_ = std::make_unique<NormedConvolution>(
-        shared, spec.layer, when, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
+        context, spec.layer, when, activation_desc(spec.layer.conv.x, Tag::nchw), spec.x,
         activation_, nullptr);
   }
 
@@ -140,13 +140,13 @@ class CpuStem final : public Unit {
   template <class Body>
   void run(const char* kernel, int pooled_tensors, Body&& body) const {
     const auto pooled_count = static_cast<double>(argmax_->bytes());
-    shared_.run(kernel, convolution_->weight(),
-                static_cast<double>(activation_->bytes()) +
-                    pooled_count * (1.0 + pooled_tensors * double{sizeof(float)}),
-                body);
+    context_.run(kernel, convolution_->weight(),
+                 static_cast<double>(activation_->bytes()) +
+                     pooled_count * (1.0 + pooled_tensors * double{sizeof(float)}),
+                 body);
   }
 
-  Shared& shared_;
+  CpuContext& context_;
   StemSpec spec_;
   Planes normed_;
   Planes pooled_;
@@ -158,8 +158,8 @@ class CpuStem final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_stem(Shared& shared, const StemSpec& spec) {
-  return std::make_unique<CpuStem>(shared, spec);
+std::unique_ptr<Unit> make_stem(CpuContext& context, const StemSpec& spec) {
+  return std::make_unique<CpuStem>(context, spec);
 }
 
 }  // namespace shakedown::cpu

@@ -1,4 +1,4 @@
-#include "resnet/cpu/units.hpp"
+#include "resnet/cpu/context.hpp"
 
 #include <algorithm>
 
@@ -9,18 +9,18 @@ namespace {
 
 class CpuUnits final : public UnitFactory {
  public:
-  explicit CpuUnits(const UnitContext& context) : shared_(context) {}
+  explicit CpuUnits(const UnitContext& context) : context_(context) {}
 
-  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(shared_, spec); }
+  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(context_, spec); }
   std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) override {
-    return make_conv_norm(shared_, spec);
+    return make_conv_norm(context_, spec);
   }
   std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) override {
-    return make_conv_norm_add(shared_, spec);
+    return make_conv_norm_add(context_, spec);
   }
-  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
+  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(context_, spec); }
 
-  Roofs measure_roofs() override { return cpu::measure_roofs(shared_); }
+  Roofs measure_roofs() override { return cpu::measure_roofs(context_); }
 
   std::size_t activation_bytes(const ActivationShape& shape) const override {
     return layout(shape).get_size();
@@ -71,7 +71,7 @@ class CpuUnits final : public UnitFactory {
  private:
   /// The image has three channels and is kept plain; every other activation is in the one layout.
   Desc layout(const ActivationShape& shape) const {
-    return activation_desc(shape, shape.c == kStemChannels ? Tag::nchw : shared_.tag);
+    return activation_desc(shape, shape.c == kStemChannels ? Tag::nchw : context_.tag);
   }
 
   static Desc plain(const Parameter& parameter) {
@@ -82,8 +82,8 @@ class CpuUnits final : public UnitFactory {
 
   /// As the unit that uses the weights chose it; plain where none does.
   Desc stored_layout(const Parameter& parameter) const {
-    const auto chosen = shared_.weight_layouts.find(parameter.name);
-    return chosen == shared_.weight_layouts.end() ? plain(parameter) : chosen->second;
+    const auto chosen = context_.weight_layouts.find(parameter.name);
+    return chosen == context_.weight_layouts.end() ? plain(parameter) : chosen->second;
   }
 
   template <class From, class To>
@@ -91,15 +91,15 @@ class CpuUnits final : public UnitFactory {
                std::span<To> to) const {
     ENSURE(from.size_bytes() >= from_desc.get_size() && to.size_bytes() >= to_desc.get_size(),
            "reorder counts");
-    dnnl::memory source(from_desc, shared_.engine,
+    dnnl::memory source(from_desc, context_.engine,
                         const_cast<void*>(static_cast<const void*>(from.data())));
-    dnnl::memory target(to_desc, shared_.engine, to.data());
-    dnnl::stream stream(shared_.engine);
+    dnnl::memory target(to_desc, context_.engine, to.data());
+    dnnl::stream stream(context_.engine);
     dnnl::reorder(source, target).execute(stream, source, target);
     stream.wait();
   }
 
-  Shared shared_;
+  CpuContext context_;
 };
 
 }  // namespace

@@ -1,20 +1,21 @@
-#include "resnet/gpu/units.hpp"
+#include "resnet/gpu/normed_convolution.hpp"
 
 namespace shakedown::gpu {
 namespace {
 
-class GpuConvNorm final : public Unit, public FirstPass {
+class GpuConvNorm final : public Unit, public FusableReduction {
  public:
-  GpuConvNorm(Shared& shared, const ConvNormSpec& spec) : shared_(shared), spec_(spec) {
-    MemoryPlan& plan = shared.context.plan;
+  GpuConvNorm(GpuContext& context, const ConvNormSpec& spec) : context_(context), spec_(spec) {
+    MemoryPlan& plan = context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const int backward = spec.when.backward;
-    dz_ = plan.reserve("dz", y.count() * size_of(shared.type), backward, backward);
-    parts_ = plan.reserve("sums", reduction_scratch(y, shared.type, 2) * sizeof(float),
+    dz_ = plan.reserve("dz", y.count() * size_of(context.type), backward, backward);
+    parts_ = plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
                           backward - 1, backward);
-    convolution_ = std::make_unique<NormedConvolution>(shared, spec.layer, spec.when, spec.x,
-                                                       spec.x_in_backward(), nullptr, dz_, spec.dx);
-    shared.first_passes.emplace(spec.dy, this);
+    convolution_ = std::make_unique<NormedConvolution>(
+        context, spec.layer, spec.when,
+        NormedConvolution::Tensors{spec.x, spec.x_in_backward(), nullptr, dz_, spec.dx});
+    context.reductions.emplace(spec.dy, this);
   }
 
   void bind() override { convolution_->bind(); }
@@ -31,42 +32,42 @@ class GpuConvNorm final : public Unit, public FirstPass {
   std::string name() const override { return "inner norm"; }
 
   bool can_fuse(const ConvShape& conv, bool through_norm) const override {
-    return through_norm && has_normalise_conv_relu_backward(shared_.type, conv.k, conv.x.c);
+    return through_norm && has_normalise_conv_relu_backward(context_.type, conv.k, conv.x.c);
   }
 
   void randomise_inputs() const override { convolution_->randomise_z(); }
 
-  void run() override {
+  void run_unfused() override {
     log("normalise_relu_backward", 2, [&] {
       count_ = normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->vectors(),
-                                       convolution_->shape(), shared_.type, parts_->as<float>(),
-                                       shared_.stream);
+                                       convolution_->shape(), context_.type, parts_->as<float>(),
+                                       context_.cuda_stream);
     });
   }
 
-  void run(const GradientProduct& product, const Work& convolution) override {
+  void run_fused(const GradientProduct& product, const Work& convolution) override {
     Work work = convolution;
     work.kernel = "normalise_conv_relu_backward";
     work.bytes +=
         2 * convolution_->bytes() * product.depth / convolution_->shape().c + convolution_->bytes();
-    shared_.context.log.run(work, [&] {
+    context_.log.run(work, [&] {
       count_ = normalise_conv_relu_backward(product, convolution_->z(), convolution_->vectors(),
-                                            spec_.dy->data(), convolution_->shape(), shared_.type,
-                                            parts_->as<float>(), shared_.stream);
+                                            spec_.dy->data(), convolution_->shape(), context_.type,
+                                            parts_->as<float>(), context_.cuda_stream);
     });
   }
 
   void backward() override {
-    if (!convolution_runs) run();
+    if (!convolution_runs) run_unfused();
     const NormVectors norm = convolution_->vectors();
     const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
-    shared_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
+    context_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
       finish_normalise_relu_backward(parts_->as<float>(), count_, convolution_->parameters(), norm,
-                                     convolution_->shape(), shared_.type, shared_.stream);
+                                     convolution_->shape(), context_.type, context_.cuda_stream);
     });
     log("normalise_relu_apply", 3, [&] {
       normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
-                           convolution_->shape(), shared_.type, shared_.stream);
+                           convolution_->shape(), context_.type, context_.cuda_stream);
     });
     convolution_->backward();
   }
@@ -75,28 +76,28 @@ class GpuConvNorm final : public Unit, public FirstPass {
   void normalise_to(const Slot& y) const {
     log("normalise_relu", 2, [&] {
       normalise_relu(convolution_->z(), convolution_->vectors(), y.data(), convolution_->shape(),
-                     shared_.type, shared_.stream);
+                     context_.type, context_.cuda_stream);
     });
   }
 
-  /// A kernel that moves so many tensors.
+  /// Runs a kernel that moves this many tensors.
   template <class Body>
   void log(const char* kernel, int tensors, Body&& body) const {
-    shared_.run(kernel, convolution_->weight(), tensors * convolution_->bytes(), body);
+    context_.run(kernel, convolution_->weight(), tensors * convolution_->bytes(), body);
   }
 
-  Shared& shared_;
+  GpuContext& context_;
   ConvNormSpec spec_;
   const Slot* dz_;
   const Slot* parts_;
-  int count_ = 0;  // of parts
+  int count_ = 0;  // of partial sums
   std::unique_ptr<NormedConvolution> convolution_;
 };
 
 }  // namespace
 
-std::unique_ptr<Unit> make_conv_norm(Shared& shared, const ConvNormSpec& spec) {
-  return std::make_unique<GpuConvNorm>(shared, spec);
+std::unique_ptr<Unit> make_conv_norm(GpuContext& context, const ConvNormSpec& spec) {
+  return std::make_unique<GpuConvNorm>(context, spec);
 }
 
 }  // namespace shakedown::gpu

@@ -1,4 +1,4 @@
-#include "resnet/gpu/units.hpp"
+#include "resnet/gpu/context.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -12,16 +12,16 @@ struct Matrix {
 
 class GpuHead final : public Unit {
  public:
-  GpuHead(Shared& shared, const HeadSpec& spec) : shared_(shared), spec_(spec) {
-    MemoryPlan& plan = shared.context.plan;
+  GpuHead(GpuContext& context, const HeadSpec& spec) : context_(context), spec_(spec) {
+    MemoryPlan& plan = context.plan;
     const auto n = static_cast<std::size_t>(spec.x_shape.n);
     const std::size_t feature_bytes =
-        n * static_cast<std::size_t>(spec.x_shape.c) * size_of(shared.type);
+        n * static_cast<std::size_t>(spec.x_shape.c) * size_of(context.type);
     const Moments when = spec.when;
     features_ = plan.reserve("features", feature_bytes, when.forward, when.backward);
     dfeatures_ = plan.reserve("dfeatures", feature_bytes, when.backward, when.backward);
     dlogits_ =
-        plan.reserve("dlogits", n * static_cast<std::size_t>(spec.classes) * size_of(shared.type),
+        plan.reserve("dlogits", n * static_cast<std::size_t>(spec.classes) * size_of(context.type),
                      when.forward, when.backward);
     samples_ = plan.reserve("sample results", n * sizeof(SampleResult), when.forward, when.forward);
   }
@@ -29,48 +29,49 @@ class GpuHead final : public Unit {
   void bind() override {}
 
   void forward(Pass) override {
-    const Weights& weights = shared_.context.weights;
+    const Weights& weights = context_.weights;
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     run("average_pool", x_bytes() + bytes_of(features_), [&] {
-      average_pool(spec_.x->data(), features_->data(), spec_.x_shape, shared_.type, shared_.stream);
+      average_pool(spec_.x->data(), features_->data(), spec_.x_shape, context_.type,
+                   context_.cuda_stream);
     });
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
     run("softmax_cross_entropy", 2 * bytes_of(spec_.logits) + bytes_of(dlogits_), [&] {
       softmax_cross_entropy(spec_.logits->as<float>(), weights.vector(spec_.bias),
                             spec_.labels->as<std::int32_t>(), n, spec_.classes,
-                            spec_.label_smoothing, spec_.scalars, dlogits_->data(), shared_.type,
-                            samples_->as<SampleResult>(), spec_.metrics, shared_.stream);
+                            spec_.label_smoothing, spec_.scalars, dlogits_->data(), context_.type,
+                            samples_->as<SampleResult>(), spec_.metrics, context_.cuda_stream);
     });
   }
 
   void backward() override {
-    const Weights& weights = shared_.context.weights;
+    const Weights& weights = context_.weights;
     const int n = spec_.x_shape.n;
     const int c = spec_.x_shape.c;
     const int classes = spec_.classes;
     run("bias_gradient", bytes_of(dlogits_), [&] {
-      bias_gradient(dlogits_->data(), n, classes, weights.gradient(spec_.bias), shared_.type,
-                    shared_.stream);
+      bias_gradient(dlogits_->data(), n, classes, weights.gradient(spec_.bias), context_.type,
+                    context_.cuda_stream);
     });
     multiply({dlogits_->data(), classes, true}, {features_->data(), c}, classes, c, n,
-             weights.gradient(spec_.weight), shared_.type);
+             weights.gradient(spec_.weight), context_.type);
     multiply({dlogits_->data(), classes}, {weights.compute(spec_.weight), c}, n, c, classes,
-             dfeatures_->data(), shared_.type);
+             dfeatures_->data(), context_.type);
     run("average_pool_backward", x_bytes() + bytes_of(dfeatures_), [&] {
-      average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, shared_.type,
-                            shared_.stream);
+      average_pool_backward(dfeatures_->data(), spec_.dx->data(), spec_.x_shape, context_.type,
+                            context_.cuda_stream);
     });
   }
 
  private:
   template <class Body>
   void run(const char* kernel, double bytes, Body&& body) const {
-    shared_.run(kernel, spec_.weight, bytes, body);
+    context_.run(kernel, spec_.weight, bytes, body);
   }
   static double bytes_of(const Slot* slot) { return static_cast<double>(slot->bytes()); }
-  double x_bytes() const { return shared_.bytes_of(spec_.x_shape); }
+  double x_bytes() const { return context_.bytes_of(spec_.x_shape); }
 
   /// out (rows x columns) = a b, all row by row; sums in float32. cuBLAS stores by columns, so it
   /// is told out^T = b^T a^T.
@@ -80,21 +81,21 @@ class GpuHead final : public Unit {
     const float zero = 0;
     const double elements = 1.0 * rows * inner + 1.0 * inner * columns;
     const Work work{"matmul", spec_.weight,
-                    elements * static_cast<double>(size_of(shared_.type)) +
+                    elements * static_cast<double>(size_of(context_.type)) +
                         1.0 * rows * columns * static_cast<double>(size_of(out_type)),
                     2.0 * rows * columns * inner};
     const auto gemm = [&] {
-      CHECK_CUBLAS(cublasGemmEx(shared_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
+      CHECK_CUBLAS(cublasGemmEx(context_.blas.get, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N,
                                 a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N, columns, rows, inner,
-                                &one, b.data, blas_type(shared_.type), b.columns, a.data,
-                                blas_type(shared_.type), a.columns, &zero, out, blas_type(out_type),
-                                columns, blas_compute(shared_.context.precision),
+                                &one, b.data, blas_type(context_.type), b.columns, a.data,
+                                blas_type(context_.type), a.columns, &zero, out,
+                                blas_type(out_type), columns, blas_compute(context_.precision),
                                 CUBLAS_GEMM_DEFAULT));
     };
-    shared_.context.log.run(work, gemm);
+    context_.log.run(work, gemm);
   }
 
-  Shared& shared_;
+  GpuContext& context_;
   HeadSpec spec_;
   const Slot* features_;
   const Slot* dfeatures_;
@@ -104,8 +105,8 @@ class GpuHead final : public Unit {
 
 }  // namespace
 
-std::unique_ptr<Unit> make_head(Shared& shared, const HeadSpec& spec) {
-  return std::make_unique<GpuHead>(shared, spec);
+std::unique_ptr<Unit> make_head(GpuContext& context, const HeadSpec& spec) {
+  return std::make_unique<GpuHead>(context, spec);
 }
 
 }  // namespace shakedown::gpu

@@ -2,7 +2,7 @@
 
 #include "common/error.hpp"
 #include "common/statistics.hpp"
-#include "resnet/gpu/units.hpp"
+#include "resnet/gpu/context.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -39,38 +39,37 @@ void check_fits(const Device& device, std::size_t bytes) {
         readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(free))));
 }
 
-void measure_copy(Shared& shared, Roofs& roofs) {
-  Device& device = shared.context.device;
+void measure_copy(GpuContext& context, Roofs& roofs) {
+  Device& device = context.device;
   check_fits(device, 2 * kCopyBytes);
   const Buffer from(device, kCopyBytes);
   const Buffer to(device, kCopyBytes);
   // zeros would take less power than data do
-  randomise(from.data(), kCopyBytes / sizeof(float), DataType::float32, shared.stream);
-  const double ms = median_ms(shared.context, [&] {
-    device.copy(to.data(), from.data(), kCopyBytes, shared.context.stream);
-  });
+  randomise(from.data(), kCopyBytes / sizeof(float), DataType::float32, context.cuda_stream);
+  const double ms =
+      median_ms(context, [&] { device.copy(to.data(), from.data(), kCopyBytes, context.stream); });
   roofs.copy_bytes = kCopyBytes;
   roofs.copy_gbs = 2.0 * static_cast<double>(kCopyBytes) / ms / 1e6;
 }
 
-void measure_matrix(Shared& shared, Roofs& roofs) {
-  Device& device = shared.context.device;
+void measure_matrix(GpuContext& context, Roofs& roofs) {
+  Device& device = context.device;
   constexpr auto n = static_cast<std::size_t>(kMatrixSize);
-  const std::size_t bytes = n * n * size_of(shared.type);
+  const std::size_t bytes = n * n * size_of(context.type);
   check_fits(device, 3 * bytes);
   const Buffer a(device, bytes);
   const Buffer b(device, bytes);
   const Buffer c(device, bytes);
   for (const Buffer* matrix : {&a, &b})
-    randomise(matrix->data(), n * n, shared.type, shared.stream);
+    randomise(matrix->data(), n * n, context.type, context.cuda_stream);
   const float one = 1;
   const float zero = 0;
-  const cudaDataType_t type = blas_type(shared.type);
-  const double ms = median_ms(shared.context, [&] {
-    CHECK_CUBLAS(cublasGemmEx(shared.blas.get, CUBLAS_OP_N, CUBLAS_OP_N, kMatrixSize, kMatrixSize,
+  const cudaDataType_t type = blas_type(context.type);
+  const double ms = median_ms(context, [&] {
+    CHECK_CUBLAS(cublasGemmEx(context.blas.get, CUBLAS_OP_N, CUBLAS_OP_N, kMatrixSize, kMatrixSize,
                               kMatrixSize, &one, a.data(), type, kMatrixSize, b.data(), type,
                               kMatrixSize, &zero, c.data(), type, kMatrixSize,
-                              blas_compute(shared.context.precision), CUBLAS_GEMM_DEFAULT));
+                              blas_compute(context.precision), CUBLAS_GEMM_DEFAULT));
   });
   roofs.matrix_size = kMatrixSize;
   roofs.matrix_tflops = 2.0 * kMatrixSize * kMatrixSize * kMatrixSize / ms / 1e9;
@@ -78,10 +77,10 @@ void measure_matrix(Shared& shared, Roofs& roofs) {
 
 }  // namespace
 
-Roofs measure_roofs(Shared& shared) {
+Roofs measure_roofs(GpuContext& context) {
   Roofs roofs;
-  measure_copy(shared, roofs);
-  measure_matrix(shared, roofs);
+  measure_copy(context, roofs);
+  measure_matrix(context, roofs);
   return roofs;
 }
 

@@ -1,4 +1,4 @@
-#include "resnet/gpu/units.hpp"
+#include "resnet/gpu/context.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -49,44 +49,44 @@ ActivationShape filter_shape(const Parameter& p) {
 
 class GpuUnits final : public UnitFactory {
  public:
-  explicit GpuUnits(const UnitContext& context) : shared_(context) {}
+  explicit GpuUnits(const UnitContext& context) : context_(context) {}
 
-  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(shared_, spec); }
+  std::unique_ptr<Unit> stem(const StemSpec& spec) override { return make_stem(context_, spec); }
   std::unique_ptr<Unit> conv_norm(const ConvNormSpec& spec) override {
-    return make_conv_norm(shared_, spec);
+    return make_conv_norm(context_, spec);
   }
   std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) override {
-    return make_conv_norm_add(shared_, spec);
+    return make_conv_norm_add(context_, spec);
   }
-  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(shared_, spec); }
+  std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(context_, spec); }
 
   bool rebuilds() const override { return true; }
-  void set_repeatable(bool repeatable) override { shared_.repeatable = repeatable; }
-  Fused fused() const override { return shared_.fused; }
-  void bound() override { shared_.cache.save(); }
-  Roofs measure_roofs() override { return gpu::measure_roofs(shared_); }
+  void set_repeatable(bool repeatable) override { context_.repeatable = repeatable; }
+  Fused fused() const override { return context_.fused; }
+  void bound() override { context_.tuner.save(); }
+  Roofs measure_roofs() override { return gpu::measure_roofs(context_); }
 
   std::size_t activation_bytes(const ActivationShape& shape) const override {
-    return shape.count() * size_of(shared_.type);
+    return shape.count() * size_of(context_.type);
   }
 
   void normalise_images(const std::uint8_t* images, const ActivationShape& shape,
                         const Slot& x) override {
-    gpu::normalise_images(images, x.data(), shape, shared_.type, shared_.stream);
+    gpu::normalise_images(images, x.data(), shape, context_.type, context_.cuda_stream);
   }
 
   void pack_activation(std::span<const float> nchw, const ActivationShape& shape,
                        std::span<std::byte> stored) const override {
     ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
     for_each_element(shape, [&](std::size_t plain, std::size_t packed) {
-      store(shared_.type, stored.data(), packed, nchw[plain]);
+      store(context_.type, stored.data(), packed, nchw[plain]);
     });
   }
   void unpack_activation(std::span<const std::byte> stored, const ActivationShape& shape,
                          std::span<float> nchw) const override {
     ENSURE(stored.size() == activation_bytes(shape), "bytes of a packed activation");
     for_each_element(shape, [&](std::size_t plain, std::size_t packed) {
-      nchw[plain] = fetch(shared_.type, stored.data(), packed);
+      nchw[plain] = fetch(context_.type, stored.data(), packed);
     });
   }
   void pack_parameter(const Parameter& p, std::span<const float> canonical,
@@ -119,41 +119,10 @@ class GpuUnits final : public UnitFactory {
           move((k * real + c) * taps + t, (k * taps + t) * padded + c);
   }
 
-  Shared shared_;
+  GpuContext context_;
 };
 
 }  // namespace
-
-void check_cublas(cublasStatus_t status, const char* expression, const char* file, int line) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw_library_error("cuBLAS", expression, file, line, cublasGetStatusString(status));
-}
-
-cudaDataType_t blas_type(DataType type) {
-  switch (type) {
-    case DataType::float16: return CUDA_R_16F;
-    case DataType::bfloat16: return CUDA_R_16BF;
-    default: return CUDA_R_32F;
-  }
-}
-
-cublasComputeType_t blas_compute(Precision precision) {
-  return precision == Precision::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-}
-
-DnnHandle::DnnHandle(cudaStream_t stream) {
-  CHECK_CUDNN(cudnnCreate(&get));
-  CHECK_CUDNN(cudnnSetStream(get, stream));
-}
-
-// As much as cuBLAS would take on Hopper; taken here, as it may not while a step is captured.
-constexpr std::size_t kBlasWorkspace = std::size_t{32} << 20;
-
-BlasHandle::BlasHandle(Device& device, cudaStream_t stream) : workspace_(device, kBlasWorkspace) {
-  CHECK_CUBLAS(cublasCreate(&get));
-  CHECK_CUBLAS(cublasSetStream(get, stream));  // which would forget the workspace
-  CHECK_CUBLAS(cublasSetWorkspace(get, workspace_.data(), workspace_.bytes()));
-}
 
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context) {
   return std::make_unique<GpuUnits>(context);
