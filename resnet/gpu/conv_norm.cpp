@@ -10,8 +10,8 @@ class GpuConvNorm final : public Unit, public FusableReduction {
     const ActivationShape y = spec.layer.conv.y();
     const int backward = spec.when.backward;
     dz_ = plan.reserve("dz", y.count() * size_of(context.type), backward, backward);
-    parts_ = plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
-                          backward - 1, backward);
+    partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 2) * sizeof(float),
+                             backward - 1, backward);
     convolution_ = std::make_unique<NormedConvolution>(
         context, spec.layer, spec.when,
         NormedConvolution::Tensors{spec.x, spec.x_in_backward(), nullptr, dz_, spec.dx});
@@ -40,7 +40,7 @@ class GpuConvNorm final : public Unit, public FusableReduction {
   void run_unfused() override {
     log("normalise_relu_backward", 2, [&] {
       count_ = normalise_relu_backward(spec_.dy->data(), convolution_->z(), convolution_->vectors(),
-                                       convolution_->shape(), context_.type, parts_->as<float>(),
+                                       convolution_->shape(), context_.type, partials_->as<float>(),
                                        context_.cuda_stream);
     });
   }
@@ -53,7 +53,7 @@ class GpuConvNorm final : public Unit, public FusableReduction {
     context_.log.run(work, [&] {
       count_ = normalise_conv_relu_backward(product, convolution_->z(), convolution_->vectors(),
                                             spec_.dy->data(), convolution_->shape(), context_.type,
-                                            parts_->as<float>(), context_.cuda_stream);
+                                            partials_->as<float>(), context_.cuda_stream);
     });
   }
 
@@ -62,8 +62,9 @@ class GpuConvNorm final : public Unit, public FusableReduction {
     const NormVectors norm = convolution_->vectors();
     const double bytes = 2.0 * count_ * convolution_->shape().c * sizeof(float);
     context_.run("finish_normalise_relu_backward", convolution_->weight(), bytes, [&] {
-      finish_normalise_relu_backward(parts_->as<float>(), count_, convolution_->parameters(), norm,
-                                     convolution_->shape(), context_.type, context_.cuda_stream);
+      finish_normalise_relu_backward(partials_->as<float>(), count_, convolution_->parameters(),
+                                     norm, convolution_->shape(), context_.type,
+                                     context_.cuda_stream);
     });
     log("normalise_relu_apply", 3, [&] {
       normalise_relu_apply(spec_.dy->data(), convolution_->z(), norm, dz_->data(),
@@ -89,7 +90,7 @@ class GpuConvNorm final : public Unit, public FusableReduction {
   GpuContext& context_;
   ConvNormSpec spec_;
   const Slot* dz_;
-  const Slot* parts_;
+  const Slot* partials_;
   int count_ = 0;  // of partial sums
   std::unique_ptr<NormedConvolution> convolution_;
 };

@@ -13,8 +13,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     const Moments when = spec.when;
     mask_ = plan.reserve("mask", gpu::mask_bytes(y, context.type), when.forward, when.backward);
     dz_ = plan.reserve("dz", bytes, when.backward, when.backward);  // of one norm after the other
-    parts_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
-                          when.backward - 1, when.backward);
+    partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
+                             when.backward - 1, when.backward);
     main_ = std::make_unique<NormedConvolution>(
         context, spec.layer, when,
         NormedConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_, dz_, spec.dx});
@@ -69,7 +69,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
       count_ =
           add_relu_backward(dsum_->data(), second != nullptr ? second->data() : nullptr,
                             mask_->as<std::uint8_t>(), ends.main, ends.shortcut(), main_->shape(),
-                            context_.type, parts_->as<float>(), context_.cuda_stream);
+                            context_.type, partials_->as<float>(), context_.cuda_stream);
     });
   }
 
@@ -81,7 +81,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     context_.log.run(work, [&] {
       count_ = conv_add_relu_backward(product, spec_.dy.second->data(), mask_->as<std::uint8_t>(),
                                       dsum_->data(), ends.main, ends.shortcut(), main_->shape(),
-                                      context_.type, parts_->as<float>(), context_.cuda_stream);
+                                      context_.type, partials_->as<float>(), context_.cuda_stream);
     });
   }
 
@@ -90,7 +90,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     const Ends ends(*this);
     const double bytes = (projection_ ? 3.0 : 2.0) * count_ * main_->shape().c * sizeof(float);
     log("finish_add_relu_backward", bytes, [&] {
-      finish_add_relu_backward(parts_->as<float>(), count_, ends.main, ends.shortcut(),
+      finish_add_relu_backward(partials_->as<float>(), count_, ends.main, ends.shortcut(),
                                main_->shape(), context_.type, context_.cuda_stream);
     });
     main_->backward();
@@ -122,7 +122,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   ConvNormAddSpec spec_;
   const Slot* mask_;
   const Slot* dz_;
-  const Slot* parts_;
+  const Slot* partials_;
   const Slot* dsum_;  // in the place of the gradient's first addend; the identity hands it on
   int count_ = 0;     // of partial sums
   std::unique_ptr<NormedConvolution> main_;

@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads)
   metrics->total.samples += counted;
 }
 
-/// The logits' gradients of a class are the parts of its bias's.
+/// The gradients of a class's logits are the partial sums of its bias's gradient.
 template <class T>
 struct StoreSum {
   T* to;
@@ -202,8 +202,8 @@ void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t*
 void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataType type,
                    cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    finish_parts<1>(StoreSum<T>{static_cast<T*>(dbias)}, static_cast<const T*>(dlogits), n, classes,
-                    stream);
+    finish_partials<1>(StoreSum<T>{static_cast<T*>(dbias)}, static_cast<const T*>(dlogits), n,
+                       classes, stream);
   });
 }
 

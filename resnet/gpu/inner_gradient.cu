@@ -1,7 +1,7 @@
 // The gradient inside a block, where its last convolution is 1x1 of stride 1: the gradient through
-// the norm behind it, the convolution's data gradient, the mask of the ReLU before it and the sums
-// for that one's norm in one kernel. What is multiplied is made on the way, and left in memory for
-// the gradient of the weights. For ResNet-50's shapes it wants the shared memory of Hopper.
+// the norm after it, the convolution's data gradient, the mask of the ReLU before it and the sums
+// for that ReLU's norm, fused into one kernel. dz is stored as well, for the gradient of the
+// weights. For ResNet-50's shapes it needs as much shared memory as Hopper has.
 #include "resnet/gpu/tensor_cores.cuh"
 
 namespace shakedown::gpu {
@@ -9,11 +9,11 @@ namespace {
 
 constexpr unsigned kBlockThreads = 512;
 constexpr unsigned kDepth = 64;
-constexpr unsigned kCells = kDepth / 8;  // vectors of a piece's row
-constexpr unsigned kStep = kBlockThreads / kCells;
+constexpr unsigned kChunks = kDepth / 8;  // vectors of a stage's row
+constexpr unsigned kStep = kBlockThreads / kChunks;
 
 /// How a block computes tiles of kRows x kColumns, kDepth of the sum at a time. It keeps the
-/// weights; two pieces of each tensor that a third is made of are on their way while that is
+/// weights; two stages of dnormed and z are in flight while the dz made of a third is
 /// multiplied.
 template <unsigned columns>
 struct Tiling {
@@ -21,11 +21,11 @@ struct Tiling {
   static constexpr unsigned kAcross = kColumns / kWarpTile;  // warps
   static constexpr unsigned kDown = kBlockThreads / 32 / kAcross;
   static constexpr unsigned kRows = kDown * kWarpTile;
-  static constexpr unsigned kPieceBytes = kRows * kDepth * 2;
-  static constexpr unsigned kVectors = kRows / kStep;  // of a piece, a thread's
+  static constexpr unsigned kStageBytes = kRows * kDepth * 2;
+  static constexpr unsigned kVectors = kRows / kStep;  // of a stage, a thread's
 
   static std::size_t shared_bytes(int depth) {
-    return static_cast<std::size_t>(depth) * (kColumns * 2 + 3 * sizeof(float)) + 5 * kPieceBytes;
+    return static_cast<std::size_t>(depth) * (kColumns * 2 + 3 * sizeof(float)) + 5 * kStageBytes;
   }
 };
 
@@ -39,7 +39,7 @@ struct InnerGradient {
   const T* inner_z;  // rows x columns, as dy
   T* dy;
   NormVectors inner_norm;
-  float* parts;  // gridDim.x x 2 x columns
+  float* partials;  // gridDim.x x 2 x columns
   unsigned rows;
   unsigned depth;
 };
@@ -48,36 +48,36 @@ template <class T, class Tiles>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     inner_gradient_kernel(const InnerGradient<T> p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  unsigned char* const made = memory + p.depth * Tiles::kColumns * 2;  // three, from dnormed
-  unsigned char* const beside = made + 3 * Tiles::kPieceBytes;         // two, of z
-  auto* const coefficients = reinterpret_cast<float*>(beside + 2 * Tiles::kPieceBytes);
+  unsigned char* const dz_stages = memory + p.depth * Tiles::kColumns * 2;  // three, from dnormed
+  unsigned char* const z_stages = dz_stages + 3 * Tiles::kStageBytes;       // two, of z
+  auto* const coefficients = reinterpret_cast<float*>(z_stages + 2 * Tiles::kStageBytes);
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp_row = threadIdx.x / 32 / Tiles::kAcross * kWarpTile;
   const unsigned warp_column = threadIdx.x / 32 % Tiles::kAcross * kWarpTile;
   const unsigned tiles = (p.rows + Tiles::kRows - 1) / Tiles::kRows;
 
-  // A thread's vectors of a piece, kStep rows apart; it copies them and makes dz of them. Beyond
+  // A thread's vectors of a stage, kStep rows apart; it copies them and makes dz of them. Beyond
   // the end they are the last row's.
-  const unsigned cell = threadIdx.x % kCells;
-  const unsigned first_row = threadIdx.x / kCells;
+  const unsigned chunk = threadIdx.x % kChunks;
+  const unsigned first_row = threadIdx.x / kChunks;
   const auto vector_of = [&](unsigned tile, unsigned depth, unsigned j) {
     const unsigned row = min(tile * Tiles::kRows + first_row + j * kStep, p.rows - 1);
-    return std::size_t{row * (p.depth / 8) + depth / 8 + cell} * 8;
+    return std::size_t{row * (p.depth / 8) + depth / 8 + chunk} * 8;
   };
-  const auto place_of = [&](unsigned j) {
-    return cell_offset<kCells>(first_row + j * kStep, cell);
+  const auto offset_of = [&](unsigned j) {
+    return swizzled_offset<kChunks>(first_row + j * kStep, chunk);
   };
   unsigned next_tile = blockIdx.x;
   unsigned next_depth = 0;
-  unsigned next = 0;  // piece
+  unsigned next = 0;  // stage
   const auto fetch = [&] {
     if (next_tile < tiles) {
-      const unsigned to = shared_address(made + next % 3 * Tiles::kPieceBytes);
-      const unsigned z_to = shared_address(beside + next % 2 * Tiles::kPieceBytes);
+      const unsigned to = shared_address(dz_stages + next % 3 * Tiles::kStageBytes);
+      const unsigned z_to = shared_address(z_stages + next % 2 * Tiles::kStageBytes);
 #pragma unroll
       for (unsigned j = 0; j < Tiles::kVectors; ++j) {
-        copy_16(to + place_of(j), p.dnormed + vector_of(next_tile, next_depth, j), true);
-        copy_16(z_to + place_of(j), p.z + vector_of(next_tile, next_depth, j), true);
+        copy_16(to + offset_of(j), p.dnormed + vector_of(next_tile, next_depth, j), true);
+        copy_16(z_to + offset_of(j), p.z + vector_of(next_tile, next_depth, j), true);
       }
       next_depth += kDepth;
       if (next_depth == p.depth) {
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       }
     }
     ++next;
-    end_group_of_copies();  // empty at the end: the count stays right
+    commit_copies();  // empty at the end: the count stays right
   };
   fetch();
   fetch();
@@ -102,57 +102,57 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   float sums[2][8] = {};
   for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     WarpProduct product;
-    const auto row_of = [&](int part) {
-      return tile * Tiles::kRows + warp_row + lane / 4 + static_cast<unsigned>(part) * 8;
+    const auto row_of = [&](int row) {
+      return tile * Tiles::kRows + warp_row + lane / 4 + static_cast<unsigned>(row) * 8;
     };
-    const auto inner_of = [&](int part) {
-      return std::size_t{min(row_of(part), p.rows - 1)} * Tiles::kColumns + channel;
+    const auto inner_of = [&](int row) {
+      return std::size_t{min(row_of(row), p.rows - 1)} * Tiles::kColumns + channel;
     };
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
       wait_for_copies<1>();  // what this thread copied is here
-      unsigned char* const piece = made + (next + 1) % 3 * Tiles::kPieceBytes;
-      const unsigned char* const z_piece = beside + next % 2 * Tiles::kPieceBytes;
+      unsigned char* const stage = dz_stages + (next + 1) % 3 * Tiles::kStageBytes;
+      const unsigned char* const z_stage = z_stages + next % 2 * Tiles::kStageBytes;
       float a[8];
       float b[8];
       float c[8];
-      load_channels(coefficients, depth / 8 + cell, a);
-      load_channels(coefficients + p.depth, depth / 8 + cell, b);
-      load_channels(coefficients + 2 * p.depth, depth / 8 + cell, c);
+      load_channels(coefficients, depth / 8 + chunk, a);
+      load_channels(coefficients + p.depth, depth / 8 + chunk, b);
+      load_channels(coefficients + 2 * p.depth, depth / 8 + chunk, c);
 #pragma unroll 1
       for (unsigned j = 0; j < Tiles::kVectors; ++j) {
-        auto vector = Pack<T>::load(reinterpret_cast<const T*>(piece + place_of(j)));
-        const auto z = Pack<T>::load(reinterpret_cast<const T*>(z_piece + place_of(j)));
+        auto vector = Pack<T>::load(reinterpret_cast<const T*>(stage + offset_of(j)));
+        const auto z = Pack<T>::load(reinterpret_cast<const T*>(z_stage + offset_of(j)));
 #pragma unroll
         for (int v = 0; v < 8; ++v)
           vector.x[v] =
               from_float<T>(a[v] * to_float(vector.x[v]) + b[v] * to_float(z.x[v]) + c[v]);
-        vector.store(reinterpret_cast<T*>(piece + place_of(j)));
+        vector.store(reinterpret_cast<T*>(stage + offset_of(j)));
         if (tile * Tiles::kRows + first_row + j * kStep < p.rows)
           vector.store(p.dz + vector_of(tile, depth, j));
       }
-      __syncthreads();  // the piece is whole, and nobody uses the one before any more
+      __syncthreads();  // the stage is complete, and no warp uses the one before
       fetch();
-      product.template add<T, kDepth, Tiles::kColumns>(shared_address(piece), warp_row,
+      product.template add<T, kDepth, Tiles::kColumns>(shared_address(stage), warp_row,
                                                        shared_address(memory), depth, warp_column);
     }
 
     Pack<T> inner[4];  // loaded here: registers are short while the product is computed
 #pragma unroll
-    for (int part = 0; part < 4; ++part) inner[part] = Pack<T>::load(p.inner_z + inner_of(part));
+    for (int row = 0; row < 4; ++row) inner[row] = Pack<T>::load(p.inner_z + inner_of(row));
 #pragma unroll
     for (int half = 0; half < 8; half += 4) {
       const auto scale = Vector<float, 4>::load(p.inner_norm.scale + channel + half);
       const auto shift = Vector<float, 4>::load(p.inner_norm.shift + channel + half);
       const auto mean = Vector<float, 4>::load(p.inner_norm.mean + channel + half);
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        if (row_of(part) >= p.rows) continue;
+      for (int row = 0; row < 4; ++row) {
+        if (row_of(row) >= p.rows) continue;
 #pragma unroll
         for (int v = 0; v < 4; ++v) {
-          T& out = inner[part].x[half + v];
+          T& out = inner[row].x[half + v];
           const float value = to_float(out);
           out = from_float<T>(
-              relu_passes(value * scale.x[v] + shift.x[v]) ? product.at(part, half + v) : 0.0F);
+              relu_passes(value * scale.x[v] + shift.x[v]) ? product.at(row, half + v) : 0.0F);
           const float gradient = to_float(out);
           sums[0][half + v] += gradient;
           sums[1][half + v] += gradient * (value - mean.x[v]);
@@ -160,28 +160,28 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
       }
     }
 #pragma unroll
-    for (int part = 0; part < 4; ++part)
-      if (row_of(part) < p.rows) inner[part].store(p.dy + inner_of(part));
+    for (int row = 0; row < 4; ++row)
+      if (row_of(row) < p.rows) inner[row].store(p.dy + inner_of(row));
   }
   write_sums<2, Tiles::kColumns, Tiles::kDown>(
       sums, warp_row / kWarpTile, warp_column, reinterpret_cast<float*>(memory),
-      p.parts + std::size_t{blockIdx.x} * 2 * Tiles::kColumns, Tiles::kColumns);
+      p.partials + std::size_t{blockIdx.x} * 2 * Tiles::kColumns, Tiles::kColumns);
 }
 
 template <class T, class Tiles>
 int launch(const GradientProduct& product, const void* z, const NormVectors& norm, void* dy,
-           const ActivationShape& shape, float* parts, cudaStream_t stream) {
+           const ActivationShape& shape, float* partials, cudaStream_t stream) {
   const auto kernel = inner_gradient_kernel<T, Tiles>;
   const std::size_t bytes = Tiles::shared_bytes(product.depth);
   const auto rows = static_cast<unsigned>(shape.count() / Tiles::kColumns);
   const unsigned blocks = std::min(blocks_at_once(kernel, kBlockThreads, bytes) * multiprocessors(),
                                    (rows + Tiles::kRows - 1) / Tiles::kRows);
   ENSURE(blocks * 2 * Tiles::kColumns <= reduction_scratch(shape, DataType::float16, 2),
-         "room for the parts of sums");
+         "room for partial sums");
   kernel<<<blocks, kBlockThreads, bytes, stream>>>(
       {static_cast<const T*>(product.from->dnormed), static_cast<const T*>(product.from->z),
        static_cast<T*>(product.dz), product.from->norm, static_cast<const T*>(product.w),
-       static_cast<const T*>(z), static_cast<T*>(dy), norm, parts, rows,
+       static_cast<const T*>(z), static_cast<T*>(dy), norm, partials, rows,
        static_cast<unsigned>(product.depth)});
   CHECK_LAUNCH();
   return static_cast<int>(blocks);
@@ -202,11 +202,11 @@ bool has_normalise_conv_relu_backward(DataType type, int depth, int channels) {
 
 int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
                                  const NormVectors& norm, void* dy, const ActivationShape& shape,
-                                 DataType type, float* parts, cudaStream_t stream) {
-  ENSURE(product.from != nullptr, "what dz is made of");
+                                 DataType type, float* partials, cudaStream_t stream) {
+  ENSURE(product.from != nullptr, "the gradient that dz is computed from");
   return with_16_bits(type, [&]<class T>(T) {
     const auto with = shape.c == 64 ? launch<T, Tiling<64>> : launch<T, Tiling<128>>;
-    return with(product, z, norm, dy, shape, parts, stream);
+    return with(product, z, norm, dy, shape, partials, stream);
   });
 }
 

@@ -148,9 +148,9 @@ struct FinishTwoNormGradients {
 template <class T, bool kTwo>
 int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask,
                              const AddedNorm& main, const AddedNorm* shortcut,
-                             const ActivationShape& shape, float* parts, cudaStream_t stream) {
+                             const ActivationShape& shape, float* partials, cudaStream_t stream) {
   const auto with = [&]<bool kNormShortcut>(std::bool_constant<kNormShortcut>) {
-    return reduce_to_parts<T>(
+    return reduce_to_partials<T>(
         AddReluSums<T, kTwo, kNormShortcut>{
             static_cast<T*>(dy_a),
             static_cast<const T*>(dy_b),
@@ -161,7 +161,7 @@ int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* m
             kNormShortcut ? shortcut->vectors.mean : nullptr,
             {},
             {}},
-        shape, parts, stream);
+        shape, partials, stream);
   };
   return shortcut == nullptr ? with(std::false_type{}) : with(std::true_type{});
 }
@@ -169,23 +169,24 @@ int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* m
 }  // namespace
 
 int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
-                            const ActivationShape& shape, DataType type, float* parts,
+                            const ActivationShape& shape, DataType type, float* partials,
                             cudaStream_t stream) {
   int count = 0;
   with_type(type, [&]<class T>(T) {
-    count = reduce_to_parts<T>(
+    count = reduce_to_partials<T>(
         ReluSums<T>{static_cast<const T*>(dy), static_cast<const T*>(z), norm, {}, {}, {}}, shape,
-        parts, stream);
+        partials, stream);
   });
   return count;
 }
 
-void finish_normalise_relu_backward(const float* parts, int count, const NormParameters& parameters,
-                                    const NormVectors& norm, const ActivationShape& shape,
-                                    DataType type, cudaStream_t stream) {
+void finish_normalise_relu_backward(const float* partials, int count,
+                                    const NormParameters& parameters, const NormVectors& norm,
+                                    const ActivationShape& shape, DataType type,
+                                    cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
-    finish_parts<2>(FinishNormGradient<T>{parameters, norm, share_of_element(shape)}, parts, count,
-                    shape.c, stream);
+    finish_partials<2>(FinishNormGradient<T>{parameters, norm, share_of_element(shape)}, partials,
+                       count, shape.c, stream);
   });
 }
 
@@ -207,28 +208,28 @@ void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm
 
 int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
                       const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
-                      float* parts, cudaStream_t stream) {
+                      float* partials, cudaStream_t stream) {
   int count = 0;
   with_type(type, [&]<class T>(T) {
     const auto launch =
         dy_b == nullptr ? launch_add_relu_backward<T, false> : launch_add_relu_backward<T, true>;
-    count = launch(dy_a, dy_b, mask, main, shortcut, shape, parts, stream);
+    count = launch(dy_a, dy_b, mask, main, shortcut, shape, partials, stream);
   });
   return count;
 }
 
-void finish_add_relu_backward(const float* parts, int count, const AddedNorm& main,
+void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
                               const AddedNorm* shortcut, const ActivationShape& shape,
                               DataType type, cudaStream_t stream) {
   const float share = share_of_element(shape);
   with_type(type, [&]<class T>(T) {
     if (shortcut == nullptr)
-      finish_parts<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, parts, count,
-                      shape.c, stream);
+      finish_partials<2>(FinishNormGradient<T>{main.parameters, main.vectors, share}, partials,
+                         count, shape.c, stream);
     else
-      finish_parts<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors, shortcut->parameters,
-                                                shortcut->vectors, share},
-                      parts, count, shape.c, stream);
+      finish_partials<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors,
+                                                   shortcut->parameters, shortcut->vectors, share},
+                         partials, count, shape.c, stream);
   });
 }
 

@@ -82,9 +82,12 @@ struct Extent {
   }
 };
 
-/// Passes over more than this go backwards: they mostly follow a pass that went forwards, whose end
-/// is still in the L2 cache. (Measured on H200: smaller tensors lose by it.)
-inline constexpr std::size_t kWalkBackBytes = std::size_t{40} << 20;
+/// A pass over more than two thirds of the L2 cache runs backwards: it usually follows a pass that
+/// ran forwards, whose end is still in the cache. (Smaller tensors are slower with it: measured on
+/// H200.)
+inline bool runs_backwards(std::size_t bytes) {
+  return bytes > static_cast<std::size_t>(attribute(cudaDevAttrL2CacheSize)) / 3 * 2;
+}
 
 /// A thread takes Body::kVectors vectors of the same channels, `stride` apart, and Body::kBlocks
 /// blocks fit on a multiprocessor. Body: Loaded load(i); begin(group), which loads what belongs to
@@ -93,9 +96,9 @@ template <class Body>
 __global__ void __launch_bounds__(kThreads, Body::kBlocks)
     elementwise_kernel(Body body, Extent extent, unsigned stride, bool backwards) {
   const unsigned block = backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
-  const unsigned beside = stride / kThreads;  // blocks that cover a stride
+  const unsigned across = stride / kThreads;  // blocks that cover a stride
   const unsigned i =
-      block / beside * (stride * Body::kVectors) + block % beside * kThreads + threadIdx.x;
+      block / across * (stride * Body::kVectors) + block % across * kThreads + threadIdx.x;
   typename Body::Loaded loaded[Body::kVectors];
 #pragma unroll
   for (unsigned k = 0; k < Body::kVectors; ++k)
@@ -112,17 +115,17 @@ void elementwise(const Body& body, const ActivationShape& shape, cudaStream_t st
   const unsigned stride = std::max<unsigned>(extent.groups, kThreads);
   const unsigned tile = stride * Body::kVectors;
   const unsigned blocks = (extent.vectors + tile - 1) / tile * (stride / kThreads);
-  const bool backwards = shape.count() * sizeof(T) > kWalkBackBytes;
+  const bool backwards = runs_backwards(shape.count() * sizeof(T));
   elementwise_kernel<<<blocks, kThreads, 0, stream>>>(body, extent, stride, backwards);
   CHECK_LAUNCH();
 }
 
 // ---- reductions ---------------------------------------------------------------------------------
 
-inline constexpr unsigned kReducingBlocks = 3;  // on a multiprocessor, all at once
+inline constexpr unsigned kReducingBlocks = 3;  // resident per SM (measured on H200)
 
 /// How a reduction over `rows` rows of `groups` vectors is cut: a block takes `lanes` vectors side
-/// by side and every so many rows.
+/// by side of every (kThreads / lanes * chunks)-th row.
 struct ReductionShape {
   unsigned lanes;
   unsigned tiles;   // blocks side by side
@@ -217,26 +220,26 @@ __global__ void __launch_bounds__(kFinishChannels* kFinishLanes)
   finish(channel, sums);
 }
 
-/// Sums over N, H and W of `shape`, by parts: returns how many there are of each sum.
+/// Partial sums over N, H and W of `shape`; returns how many there are of each sum.
 template <class T, class Body>
-int reduce_to_parts(const Body& body, const ActivationShape& shape, float* parts,
-                    cudaStream_t stream) {
+int reduce_to_partials(const Body& body, const ActivationShape& shape, float* partials,
+                       cudaStream_t stream) {
   const auto extent = Extent::of<T>(shape);
   const unsigned rows = extent.vectors / extent.groups;
   const ReductionShape cut(rows, extent.groups);
   reduce_kernel<T><<<dim3(cut.tiles, cut.chunks), kThreads, 0, stream>>>(body, rows, extent.groups,
-                                                                         cut.lanes, parts);
+                                                                         cut.lanes, partials);
   CHECK_LAUNCH();
   return static_cast<int>(cut.chunks);
 }
 
-/// Adds up every channel's parts and finishes it.
+/// Adds up every channel's partial sums and finishes it.
 template <int kSums, class Part, class Finish>
-void finish_parts(const Finish& finish, const Part* parts, int count, int channels,
-                  cudaStream_t stream) {
+void finish_partials(const Finish& finish, const Part* partials, int count, int channels,
+                     cudaStream_t stream) {
   finish_kernel<kSums>
       <<<static_cast<unsigned>((channels + kFinishChannels - 1) / kFinishChannels),
-         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, parts, count, channels);
+         dim3(kFinishChannels, kFinishLanes), 0, stream>>>(finish, partials, count, channels);
   CHECK_LAUNCH();
 }
 
@@ -244,8 +247,8 @@ void finish_parts(const Finish& finish, const Part* parts, int count, int channe
 template <class T, class Body, class Finish>
 void reduce(const Body& body, const Finish& finish, const ActivationShape& shape, float* scratch,
             cudaStream_t stream) {
-  const int parts = reduce_to_parts<T>(body, shape, scratch, stream);
-  finish_parts<Body::kSums>(finish, scratch, parts, shape.c, stream);
+  const int partials = reduce_to_partials<T>(body, shape, scratch, stream);
+  finish_partials<Body::kSums>(finish, scratch, partials, shape.c, stream);
 }
 
 // ---- what the norms' backward passes share ------------------------------------------------------

@@ -1,10 +1,10 @@
-// Products on tensor cores within kernels that do more: 16-bit elements, sums in float32
-// (mma.m16n8k16 and cp.async, from Ampere on; built for older GPUs such a kernel traps, and
-// runs_kernel tells not to launch it).
+// Matrix products on tensor cores for fused kernels: 16-bit elements, float32 accumulators
+// (mma.m16n8k16 and cp.async, Ampere or newer; built for an older GPU such a kernel traps, and
+// runs_kernel() is false).
 //
-// A warp computes 32 x 32 of a product. Both factors lie in shared memory, in rows of 16-byte
-// cells. Of the product a thread gets four rows, eight apart, from lane / 4 on, and of each eight
-// columns side by side, from lane % 4 * 8 on: 16 bytes of every tensor that it meets.
+// A warp computes a 32 x 32 tile. Both factors lie in shared memory, in rows of 16-byte chunks. A
+// thread's fragment of the tile is four rows, eight apart, starting at lane / 4, of eight adjacent
+// columns, starting at lane % 4 * 8: 16 bytes of every tensor of the epilogue.
 #pragma once
 
 #include <type_traits>
@@ -25,19 +25,19 @@ __device__ inline unsigned shared_address(const void* pointer) {
 #define SHAKEDOWN_FROM_AMPERE(...) __trap()
 #endif
 
-/// 16 bytes to shared memory, or zeros: begins a copy, which belongs to the next group.
+/// Starts an asynchronous copy of 16 bytes, or zeros, to shared memory; it joins the open group.
 __device__ inline void copy_16(unsigned to, const void* from, bool exists) {
   SHAKEDOWN_FROM_AMPERE("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                         "r"(exists ? 16 : 0)
                         : "memory");
 }
-__device__ inline void end_group_of_copies() {
+__device__ inline void commit_copies() {
   SHAKEDOWN_FROM_AMPERE("cp.async.commit_group;" ::: "memory");
 }
-/// Until all but so many groups of this thread's copies are there.
-template <int kOnTheWay>
+/// Waits until at most kInFlight groups of this thread's copies are incomplete.
+template <int kInFlight>
 __device__ void wait_for_copies() {
-  SHAKEDOWN_FROM_AMPERE("cp.async.wait_group %0;" ::"n"(kOnTheWay) : "memory");
+  SHAKEDOWN_FROM_AMPERE("cp.async.wait_group %0;" ::"n"(kInFlight) : "memory");
 }
 
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
@@ -70,42 +70,43 @@ __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
 #undef SHAKEDOWN_MMA
 #undef SHAKEDOWN_FROM_AMPERE
 
-/// Shared memory holds rows of 16-byte cells; a row's cells are exchanged so that eight rows' same
-/// cell lies in different banks.
-template <unsigned kCells>
-__device__ unsigned cell_offset(unsigned row, unsigned cell) {
-  return (row * kCells + (cell ^ (row & 7U))) * 16;
+/// Byte offset of a 16-byte chunk in shared memory. Rows are swizzled: the same chunk of eight rows
+/// lies in different banks.
+template <unsigned kChunks>
+__device__ unsigned swizzled_offset(unsigned row, unsigned chunk) {
+  return (row * kChunks + (chunk ^ (row & 7U))) * 16;
 }
 
-/// Columns of the weights (depth x channels), for threads that are all in this. Of 32 columns,
-/// 8 t + 2 g + e goes to place 8 g + 2 t + e: the four 8-column products g of a warp leave columns
-/// 2 t and 2 t + 1 of each with a thread t, which so has eight that lie side by side.
+/// Loads columns of the weights (depth x channels) into shared memory; every thread of the block
+/// calls it. Of 32 columns, 8 t + 2 g + e is stored as column 8 g + 2 t + e: of each of a warp's
+/// four 8-column products g, thread t holds columns 2 t and 2 t + 1, which makes its eight
+/// adjacent.
 template <class T, unsigned kColumns>
 __device__ void load_weights(const T* w, unsigned depth, unsigned channels, unsigned char* to) {
-  constexpr unsigned kCells = kColumns / 8;
-  for (unsigned i = threadIdx.x; i < depth * kCells; i += blockDim.x) {
-    const unsigned k = i / kCells;
-    const unsigned cell = i % kCells;
+  constexpr unsigned kChunks = kColumns / 8;
+  for (unsigned i = threadIdx.x; i < depth * kChunks; i += blockDim.x) {
+    const unsigned k = i / kChunks;
+    const unsigned chunk = i % kChunks;
     const auto pack = Vector<unsigned, 4>::load(
-        reinterpret_cast<const unsigned*>(w + std::size_t{k} * channels + cell * 8));
+        reinterpret_cast<const unsigned*>(w + std::size_t{k} * channels + chunk * 8));
 #pragma unroll
     for (unsigned g = 0; g < 4; ++g)
-      *reinterpret_cast<unsigned*>(to + cell_offset<kCells>(k, cell / 4 * 4 + g) + cell % 4 * 4) =
-          pack.x[g];
+      *reinterpret_cast<unsigned*>(to + swizzled_offset<kChunks>(k, chunk / 4 * 4 + g) +
+                                   chunk % 4 * 4) = pack.x[g];
   }
 }
 
-/// What a warp computes.
+/// A warp's accumulators.
 struct WarpProduct {
-  float x[2][4][4] = {};  // 16 rows each, 8 columns each, and of these a thread's four
+  float x[2][4][4] = {};  // [16 rows][8 columns][this thread's four of them]
 
-  /// Of a thread's row 0 to 3, its column 0 to 7.
-  __device__ float at(int part, int v) const { return x[part / 2][v / 2][part % 2 * 2 + v % 2]; }
+  /// Row 0 to 3 and column 0 to 7 of the thread's fragment.
+  __device__ float at(int row, int v) const { return x[row / 2][v / 2][row % 2 * 2 + v % 2]; }
 
-  /// Adds the warp's rows of a piece of the left factor, kDepth wide, times its columns of as many
+  /// Adds the warp's rows of a stage of the left factor, kDepth wide, times its columns of as many
   /// rows of the weights, from `depth` on.
   template <class T, unsigned kDepth, unsigned kColumns>
-  __device__ void add(unsigned piece, unsigned warp_row, unsigned weights, unsigned depth,
+  __device__ void add(unsigned stage, unsigned warp_row, unsigned weights, unsigned depth,
                       unsigned warp_column) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
@@ -114,11 +115,11 @@ struct WarpProduct {
       unsigned b[2][4];
 #pragma unroll
       for (unsigned i = 0; i < 2; ++i) {
-        load_matrices(a[i], piece + cell_offset<kDepth / 8>(warp_row + i * 16 + lane % 16,
-                                                            k / 8 + lane / 16));
-        load_transposed(b[i],
-                        weights + cell_offset<kColumns / 8>(depth + k + lane % 16,
-                                                            warp_column / 8 + i * 2 + lane / 16));
+        load_matrices(a[i], stage + swizzled_offset<kDepth / 8>(warp_row + i * 16 + lane % 16,
+                                                                k / 8 + lane / 16));
+        load_transposed(
+            b[i], weights + swizzled_offset<kColumns / 8>(depth + k + lane % 16,
+                                                          warp_column / 8 + i * 2 + lane / 16));
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i)
@@ -131,10 +132,10 @@ struct WarpProduct {
 
 /// Adds up the sums that a block's threads have of their columns, in a fixed order. `scratch` is
 /// shared memory for kSums x kColumns floats of each of kDown warps below one another. What
-/// `parts` gets is this block's: kSums rows of `channels`.
+/// `partials` gets is this block's: kSums rows of `channels`.
 template <int kSums, unsigned kColumns, unsigned kDown>
 __device__ void write_sums(const float (&sums)[kSums][8], unsigned warp_down, unsigned warp_column,
-                           float* scratch, float* parts, unsigned channels) {
+                           float* scratch, float* partials, unsigned channels) {
   const unsigned lane = threadIdx.x % 32;
   __syncthreads();
 #pragma unroll
@@ -149,7 +150,7 @@ __device__ void write_sums(const float (&sums)[kSums][8], unsigned warp_down, un
   for (unsigned i = threadIdx.x; i < kSums * kColumns; i += blockDim.x) {
     float total = 0;
     for (unsigned down = 0; down < kDown; ++down) total += scratch[down * kSums * kColumns + i];
-    parts[i / kColumns * channels + i % kColumns] = total;
+    partials[i / kColumns * channels + i % kColumns] = total;
   }
 }
 

@@ -65,24 +65,26 @@ void running_statistics(int channels, const NormParameters& norm, const NormVect
 void normalise_relu(const void* z, const NormVectors& norm, void* y, const ActivationShape& shape,
                     DataType type, cudaStream_t stream);
 /// y = relu(z * scale + shift + s), where s is `shortcut`, normalised by `shortcut_norm` unless
-/// that is null. `mask` gets one byte a 16-byte vector of y, a bit an element that is positive.
+/// that is null. `mask` gets one byte per 16-byte vector of y, one bit per element, set where it is
+/// positive.
 void normalise_add_relu(const void* z, const NormVectors& norm, const void* shortcut,
                         const NormVectors* shortcut_norm, void* y, std::uint8_t* mask,
                         const ActivationShape& shape, DataType type, cudaStream_t stream);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 
-// Backward comes in three parts: a first pass over the gradient, which leaves partial sums in
-// `parts` and returns how many there are of each; a kernel that finishes the sums; the gradient
+// Backward has three kernels: a reduction over the gradient, which leaves partial sums in
+// `partials` and returns how many there are of each; one that finishes the sums; the gradient
 // itself.
 
-/// Backward of normalise_relu, first pass: sums over dy where y > 0.
+/// Backward of normalise_relu, reduction: sums over dy where y > 0.
 int normalise_relu_backward(const void* dy, const void* z, const NormVectors& norm,
-                            const ActivationShape& shape, DataType type, float* parts,
+                            const ActivationShape& shape, DataType type, float* partials,
                             cudaStream_t stream);
-/// From the `count` parts of each sum: the norm's gradients, and grad_a, b, c.
-void finish_normalise_relu_backward(const float* parts, int count, const NormParameters& parameters,
-                                    const NormVectors& norm, const ActivationShape& shape,
-                                    DataType type, cudaStream_t stream);
+/// From `count` partial sums each: the norm's gradients, and grad_a, b, c.
+void finish_normalise_relu_backward(const float* partials, int count,
+                                    const NormParameters& parameters, const NormVectors& norm,
+                                    const ActivationShape& shape, DataType type,
+                                    cudaStream_t stream);
 /// Last: dz = grad_a * (dy where y > 0) + grad_b * z + grad_c.
 void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm, void* dz,
                           const ActivationShape& shape, DataType type, cudaStream_t stream);
@@ -93,24 +95,24 @@ struct AddedNorm {
   NormVectors vectors;
   NormParameters parameters;
 };
-/// Backward of normalise_add_relu, first pass: dsum = (dy_a + dy_b) where the mask is set, in the
+/// Backward of normalise_add_relu, reduction: dsum = (dy_a + dy_b) where the mask is set, in the
 /// place of dy_a, and sums over it. dy_b may be null; `shortcut` is null unless it has a norm.
 int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
                       const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
-                      float* parts, cudaStream_t stream);
+                      float* partials, cudaStream_t stream);
 
-/// From the `count` parts of each sum: the gradients of `main`'s norm and, unless null, of
+/// From `count` partial sums each: the gradients of `main`'s norm and, unless null, of
 /// `shortcut`'s; and grad_a, b, c of each.
-void finish_add_relu_backward(const float* parts, int count, const AddedNorm& main,
+void finish_add_relu_backward(const float* partials, int count, const AddedNorm& main,
                               const AddedNorm* shortcut, const ActivationShape& shape,
                               DataType type, cudaStream_t stream);
 /// Last, for one norm: dz = grad_a * dsum + grad_b * z + grad_c.
 void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, void* dz,
                      const ActivationShape& shape, DataType type, cudaStream_t stream);
 
-// The first passes in one kernel with the data gradient of a 1x1 convolution of stride 1, which
-// computes what they read: dz (pixels x depth, its filters) times w (depth x channels of x). On
-// tensor cores, 16-bit elements; where the kernel can.
+// These reductions fused with the data gradient of a 1x1 convolution of stride 1, which computes
+// their input: dz (pixels x depth, its filters) times w (depth x channels of x). Tensor cores,
+// 16-bit elements; only where has_*() says so.
 
 /// dz = grad_a * dnormed + grad_b * z + grad_c, as normalise_apply.
 struct NormGradient {
@@ -122,21 +124,21 @@ struct GradientProduct {
   void* dz;
   const void* w;
   int depth;
-  const NormGradient* from = nullptr;  // what dz is to be made of first; null: it is there
+  const NormGradient* from = nullptr;  // what dz is computed from first; null: dz is given
 };
 
 /// add_relu_backward where dy_a is a product: dsum = (product + dy) where the mask is set. dz is
-/// there.
+/// given.
 int conv_add_relu_backward(const GradientProduct& product, const void* dy, const std::uint8_t* mask,
                            void* dsum, const AddedNorm& main, const AddedNorm* shortcut,
-                           const ActivationShape& shape, DataType type, float* parts,
+                           const ActivationShape& shape, DataType type, float* partials,
                            cudaStream_t stream);
 bool has_conv_add_relu_backward(DataType type, int depth, int channels);
 
-/// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is made.
+/// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is written.
 int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
                                  const NormVectors& norm, void* dy, const ActivationShape& shape,
-                                 DataType type, float* parts, cudaStream_t stream);
+                                 DataType type, float* partials, cudaStream_t stream);
 bool has_normalise_conv_relu_backward(DataType type, int depth, int channels);
 
 /// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
@@ -177,9 +179,9 @@ void bias_gradient(const void* dlogits, int n, int classes, void* dbias, DataTyp
 void normalise_images(const std::uint8_t* images, void* x, const ActivationShape& shape,
                       DataType type, cudaStream_t stream);
 
-/// Fills memory with numbers of moderate size: what algorithms are timed on.
+/// Fills memory with numbers of moderate size: algorithms are timed on it.
 void randomise(void* to, std::size_t count, DataType type, cudaStream_t stream);
-/// Keeps the stream busy, so that the host is ahead of what is timed behind it.
+/// Keeps the stream busy, so that the host is ahead of what is timed after it.
 void pause(double us, cudaStream_t stream);
 
 }  // namespace shakedown::gpu
