@@ -1,5 +1,5 @@
-// The static plan of a training step's memory: every tensor says from when to when it is needed,
-// and tensors that are never needed together share bytes.
+// The static plan of a training step's memory: every tensor has a lifetime,
+// and tensors whose lifetimes do not overlap share bytes.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +42,7 @@ class MemoryPlan {
   std::size_t bytes() const { return bytes_; }
   /// Least bytes any placement needs: the largest sum of slots alive at one moment.
   std::size_t lower_bound() const;
-  /// Tells the slots where they lie; `base` is aligned to kAlignment.
+  /// Sets the slots' addresses; `base` is aligned to kAlignment.
   void bind(void* base);
 
   const std::deque<Slot>& slots() const { return slots_; }

@@ -81,7 +81,7 @@ Tuning tuning_of(const ModelOptions& options) {
   if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
   if (options.fusion == "gradients") tuning.fusion = Fusion::gradients;
   if (options.fusion == "all") tuning.fusion = Fusion::all;
-  if (tuning.deterministic && tuning.takes(Fusion::statistics))
+  if (tuning.deterministic && tuning.requests(Fusion::statistics))
     throw UsageError(fmt::format(
         "--fusion {}: its sums differ from run to run, not with --deterministic", options.fusion));
   tuning.cache = options.plan_cache;

@@ -1,7 +1,6 @@
-// Which plans were found fastest, on disk: a later run of the same build on the same kind of GPU
-// need not time them again. What it says is a hint: a plan that cuDNN does not offer any more is
-// timed anew, and a file that is damaged is as none. Other builds and kinds of GPU keep theirs in
-// it.
+// The fastest plans, kept in a file, so that a later run of the same build on the same GPU model
+// does not time them again. An entry is a hint: if cuDNN no longer offers the plan, it is timed
+// again; a corrupt file is ignored. The file has sections for other builds and GPU models too.
 #pragma once
 
 #include <map>
@@ -12,15 +11,15 @@ namespace shakedown {
 
 class PlanCache {
  public:
-  /// `file` empty: keeps nothing beyond this run. `machine`: GPU and library versions; the file has
-  /// a place for each, which the last `build` holds.
+  /// `file` empty: nothing outlives the run. `machine`: GPU and library versions; the file has a
+  /// section for each, valid for the `build` that wrote it last.
   PlanCache(std::string file, std::string machine, std::string build);
 
   /// The plan's name.
   std::optional<std::string> find(const std::string& convolution) const;
   void keep(const std::string& convolution, const std::string& plan);
-  /// Writes what is new, beside what others have written since, whole or not at all. That it could
-  /// not be written is no error: false.
+  /// Merges new entries into the file, atomically. Returns false if it cannot be written, which is
+  /// no error.
   bool save();
 
  private:

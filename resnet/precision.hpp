@@ -1,4 +1,4 @@
-// What a network computes in.
+// The precision a network computes in.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ struct ConvShape {
            static_cast<std::size_t>(kernel) * static_cast<std::size_t>(kernel);
   }
   /// Of the forward pass, a multiply and an add counted as two. Each of the backward pass's two
-  /// convolutions (data gradient, weight gradient) takes as many.
+  /// convolutions (data gradient, weight gradient) has as many.
   double flop() const { return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel; }
   bool operator==(const ConvShape&) const = default;
 };

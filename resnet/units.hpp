@@ -32,12 +32,11 @@ enum class Pass { training, evaluation };
 class Unit {
  public:
   virtual ~Unit() = default;
-  /// Called when the plan's slots and the weights have their memory, and again when they have
-  /// another.
+  /// Called when the plan's slots and the weights have memory, and again when it moves.
   virtual void bind() = 0;
   virtual void forward(Pass pass) = 0;
   virtual void backward() = 0;
-  /// Before the backward pass of the unit that reads y: makes it again, where it was not kept.
+  /// Recomputes y, if it was not kept, before the backward pass of the unit that reads it.
   virtual void rebuild() {}
 };
 
@@ -130,8 +129,8 @@ struct HeadSpec {
   const StepScalars* scalars = nullptr;  // device memory
 };
 
-/// What is computed in one pass that could be several: see resnet/gpu/normed_convolution.cpp.
-/// automatic: what is faster.
+/// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those
+/// that are faster fused.
 enum class Fusion { automatic, none, statistics, gradients, all };
 
 /// How a backend chooses between ways to compute the same.
@@ -141,16 +140,16 @@ struct Tuning {
   Fusion fusion = Fusion::automatic;
   std::string cache;  // file of what was timed before, or empty
 
-  /// Whether this form of fusion is asked for, whatever it takes.
-  bool takes(Fusion form) const { return fusion == form || fusion == Fusion::all; }
+  /// Whether this form of fusion is requested, faster or not.
+  bool requests(Fusion form) const { return fusion == form || fusion == Fusion::all; }
 };
 
-/// What is computed in one pass.
+/// Counts of fused passes.
 struct Fused {
   int norms = 0;
-  int statistics = 0;  // of norms, taken by the convolution before
-  int passes = 0;      // first ones over gradients, that the convolution behind could take
-  int gradients = 0;   // of these, that it takes
+  int statistics = 0;  // norms whose statistics the convolution before them computes
+  int reductions = 0;  // backward reductions that the convolution before them could run
+  int gradients = 0;   // of these, those that it runs
 };
 
 /// What a backend needs to make the units of one network.
@@ -177,17 +176,16 @@ class UnitFactory {
 
   /// Whether units can rebuild what is not kept.
   virtual bool rebuilds() const { return false; }
-  /// From now on units compute the same bits whenever they are given the same, at some cost; or
-  /// again what is fastest.
+  /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
   /// Of the units that are bound.
   virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}
 
-  /// What the device does at most: the highest rate of copies, and of matrix products in the
-  /// network's precision. Takes memory while it measures; throws UsageError where there is none.
-  /// Waits for the stream.
+  /// Measures the device's roofs: the rate of copies, and of matrix products in the network's
+  /// precision. Allocates memory while it measures; throws UsageError if there is too little. Waits
+  /// for the stream.
   virtual Roofs measure_roofs() = 0;
 
   /// Bytes of an activation in the backend's layout.

@@ -25,7 +25,7 @@ class Weights {
   /// Allocated and zeroed. `compute_type` is the type of compute weights and gradients; with
   /// float32 and equal layouts the compute weights are the master weights.
   Weights(Device& device, Stream& stream, const ParameterTable& table, DataType compute_type);
-  /// Allocates anew and zeroes; whoever holds a pointer must ask again.
+  /// Allocates anew and zeroes; pointers into it become invalid.
   void set_layout(const WeightsLayout& layout);
   const WeightsLayout& layout() const { return layout_; }
 
@@ -38,7 +38,7 @@ class Weights {
   View gradients() const { return gradients(all()); }
   View statistics() const { return statistics_.view(DataType::float32); }
 
-  /// The compute weights lie apart from the master weights.
+  /// The compute weights are a buffer of their own, not the master weights.
   bool has_copy() const { return !compute_.empty(); }
   /// Else blocks take turns in the memory of the compute weights.
   bool computes_with_all() const { return (has_copy() ? compute_ : master_).holds(all()); }
@@ -46,7 +46,7 @@ class Weights {
   View copy_of(Range range) const;
   DataType type() const { return type_; }
 
-  /// Norms' weights and all biases, which the network reads in float32, one behind the other; empty
+  /// Norms' weights and all biases, which the network reads in float32, one after the other; empty
   /// where it reads them from the other buffers.
   View vectors() const { return vectors_.view(DataType::float32); }
   /// Enqueues: vectors() from the master weights held here, zero for those held elsewhere.

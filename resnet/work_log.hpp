@@ -1,5 +1,5 @@
-// What a network asks its device for, call by call, and how long each takes: events between the
-// calls, read when the work is done. Silent, and free, between stop() and start().
+// A log of the kernels and library calls that a network enqueues, with the time of each: events
+// between the calls, read when the work is done. It costs nothing between stop() and start().
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct Work {
   double flop = 0;   // of convolutions and matrix products
 };
 
-/// What a step is at.
+/// The phases of a step.
 enum class Phase { input, forward, backward, update };
 
 struct TimedWork {
@@ -31,14 +31,14 @@ class WorkLog {
  public:
   WorkLog(Device& device, Stream& stream) : device_(device), stream_(stream) {}
 
-  /// From now on, whatever is enqueued on the stream is to be told of. It will be so many times as
-  /// much as the last time, or not known: making events ready costs time, which is spent here then.
+  /// Starts recording. `times`: expected number of calls relative to the previous recording, so
+  /// that the events are created here and not while it records; 0: unknown.
   void start(int times = 0);
   /// Waits for the stream; all work since start(), in its order.
   std::vector<TimedWork> stop();
 
-  /// What comes belongs to this phase. What was enqueued since the last work was none that is told
-  /// of: an exchange, a wait for another stream.
+  /// Starts a phase. What was enqueued since the last logged work is not logged: an exchange, a
+  /// wait for another stream.
   void begin(Phase phase) {
     if (on_) mark(phase);
   }
@@ -67,7 +67,7 @@ class WorkLog {
   std::vector<Noted> works_;
   std::vector<std::unique_ptr<Event>> events_;
   std::size_t used_ = 0;
-  std::size_t last_ = 0;  // event behind which the next work begins
+  std::size_t last_ = 0;  // event after which the next work begins
 };
 
 }  // namespace shakedown

@@ -24,7 +24,7 @@ struct CpuContext : UnitContext {
     return {desc, engine, slot->data()};
   }
 
-  /// Runs `body`, which moves so many bytes for the layer with these weights.
+  /// Runs `body`, which moves `bytes` for the layer with these weights.
   template <std::invocable Body>
   void run(const char* kernel, int weight, double bytes, Body&& body) const {
     log.run({kernel, weight, bytes, 0}, body);

@@ -63,7 +63,7 @@ class CpuConvNormAdd final : public Unit {
   }
 
  private:
-  /// A pass over so many tensors.
+  /// A pass over this many tensors.
   template <class Body>
   void run(const char* kernel, int tensors, Body&& body) const {
     context_.run(kernel, main_->weight(), tensors * static_cast<double>(count_ * sizeof(float)),

@@ -26,7 +26,7 @@ class NormedConvolution {
   void bind_backward();
   void update_running_statistics() const;
   void convolve(const char* kernel, const Operation& operation) const;
-  /// Where a primitive wants the weights in another layout.
+  /// Where a primitive needs the weights in another layout.
   void reorder_weights(const Operation& operation) const;
 
   CpuContext& context_;

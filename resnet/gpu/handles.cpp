@@ -27,7 +27,7 @@ DnnHandle::DnnHandle(cudaStream_t stream) {
   CHECK_CUDNN(cudnnSetStream(get, stream));
 }
 
-// As much as cuBLAS would take on Hopper; taken here, as it may not while a step is captured.
+// cuBLAS's default on Hopper; allocated here because cuBLAS must not allocate during graph capture.
 constexpr std::size_t kBlasWorkspace = std::size_t{32} << 20;
 
 BlasHandle::BlasHandle(Device& device, cudaStream_t stream) : workspace_(device, kBlasWorkspace) {

@@ -73,8 +73,8 @@ class GpuHead final : public Unit {
   static double bytes_of(const Slot* slot) { return static_cast<double>(slot->bytes()); }
   double x_bytes() const { return context_.bytes_of(spec_.x_shape); }
 
-  /// out (rows x columns) = a b, all row by row; sums in float32. cuBLAS stores by columns, so it
-  /// is told out^T = b^T a^T.
+  /// out (rows x columns) = a b, all row by row; sums in float32. cuBLAS is column-major, so it
+  /// computes out^T = b^T a^T.
   void multiply(const Matrix& a, const Matrix& b, int rows, int columns, int inner, void* out,
                 DataType out_type) const {
     const float one = 1;

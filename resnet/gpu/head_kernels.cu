@@ -43,7 +43,7 @@ __global__ void average_pool_backward_kernel(const T* dfeatures, T* dx, unsigned
     d.store(dx + (first + std::size_t{p} * groups) * V);
 }
 
-/// Reduces one value a thread over the block; every thread gets the result. `shared` holds 32.
+/// Reduces one value per thread over the block; every thread gets the result. `shared` holds 32.
 template <class Value, class Combine>
 __device__ Value block_reduce(Value value, Value* shared, Combine combine) {
   for (int offset = 16; offset > 0; offset /= 2)

@@ -4,7 +4,7 @@
 namespace shakedown::gpu {
 namespace {
 
-/// Sums of the gradient behind the ReLU, g, and of g * (z - mean).
+/// Sums of the gradient after the ReLU, g, and of g * (z - mean).
 template <class T>
 struct ReluSums {
   static constexpr int kSums = 2;

@@ -40,7 +40,7 @@ NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& laye
   FusableReduction* const reduction = context.reduction_over(tensors.dx);
   if (reduction != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
       reduction->can_fuse(layer.conv, tensors.dnormed != nullptr)) {
-    ++context.fused.passes;
+    ++context.fused.reductions;
     if (context.tuner.may_fuse(Fusion::gradients, key_of(*reduction, context, layer.conv))) {
       reduction_ = reduction;
       reduction->convolution_runs = true;

@@ -1,4 +1,4 @@
-// The stem behind its convolution: norm, ReLU and max-pool, forward and backward.
+// The stem after its convolution: norm, ReLU and max-pool, forward and backward.
 #include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {
@@ -30,7 +30,7 @@ __device__ std::size_t vector_at(int n, int h, int w, int group, int groups, int
 
 constexpr std::uint8_t kNothing = 255;  // argmax where no input passes the ReLU
 
-/// One byte an element beside a vector of T.
+/// One byte per element of a vector of T.
 template <class T>
 using Bytes = Vector<std::uint8_t, vector_width<T>>;
 

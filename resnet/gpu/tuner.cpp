@@ -83,7 +83,7 @@ std::string Tuner::key(ConvKind kind, const ConvShape& conv) const {
 }
 
 bool Tuner::may_fuse(Fusion form, const std::string& key) const {
-  if (context_.tuning.takes(form)) return true;
+  if (context_.tuning.requests(form)) return true;
   return context_.tuning.fusion == Fusion::automatic && times() &&
          known_to_fuse(key).value_or(true);
 }

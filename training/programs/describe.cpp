@@ -139,8 +139,9 @@ std::string text_of_start(const Engine& engine) {
   if (!text.empty()) text += "\n";
   text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
                       fused.norms);
-  if (fused.passes > 0)
-    text += fmt::format(", passes over gradients within {} of {}", fused.gradients, fused.passes);
+  if (fused.reductions > 0)
+    text +=
+        fmt::format(", passes over gradients within {} of {}", fused.gradients, fused.reductions);
   return text;
 }
 

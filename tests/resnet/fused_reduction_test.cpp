@@ -1,4 +1,4 @@
-// A first pass over a gradient, unfused and fused with the convolution that computes that gradient
+// A reduction over a gradient, unfused and fused with the convolution that computes that gradient
 // (resnet/gpu/block_gradient.cu, inner_gradient.cu).
 #include <algorithm>
 #include <cmath>
@@ -161,14 +161,14 @@ void check_fused(Precision precision, int kind, int size) {
   const Chain unfused = run_chain({BackendKind::gpu, precision, Fusion::none}, kind, size);
   const Chain fused = run_chain({BackendKind::gpu, precision, Fusion::gradients}, kind, size);
   CHECK(unfused.fused.gradients == 0);
-  CHECK(fused.fused.gradients == fused.fused.passes);
-  CHECK(fused.fused.passes == 1);
+  CHECK(fused.fused.gradients == fused.fused.reductions);
+  CHECK(fused.fused.reductions == 1);
   check_close(fused, unfused, tolerance(precision));
 }
 
 }  // namespace
 
-TEST_CASE("a first pass over a gradient is the same fused with its convolution",
+TEST_CASE("a reduction over a gradient is the same fused with its convolution",
           "[units][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
@@ -177,14 +177,14 @@ TEST_CASE("a first pass over a gradient is the same fused with its convolution",
   check_fused(precision, kind, size);
 }
 
-TEST_CASE("a fused first pass over more rows than all blocks take at once", "[units]") {
+TEST_CASE("a fused reduction over more rows than all blocks take at once", "[units]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 64, 128);
   check_fused(precision, kind, 61);
 }
 
-TEST_CASE("a NaN goes through a fused first pass as through an unfused one", "[units][nan]") {
+TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[units][nan]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int kind = GENERATE(0, 1, 64, 128);
@@ -210,7 +210,7 @@ TEST_CASE("timing what may be fused leaves nothing behind", "[units][sanitize]")
   CAPTURE(kind);
   const Chain timed =
       run_chain({BackendKind::gpu, Precision::fp16, Fusion::automatic, true}, kind, 5);
-  CHECK(timed.fused.passes == 1);
+  CHECK(timed.fused.reductions == 1);
   // Timing may fuse statistics, too, which rounds otherwise (0.005 seen on H200); what it would
   // leave behind is of the order of 1.
   check_close(timed, run_chain({BackendKind::gpu, Precision::fp16, Fusion::none}, kind, 5), 2e-2);
