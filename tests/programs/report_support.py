@@ -58,7 +58,8 @@ class Report(unittest.TestCase):
         return self.expect(code, run_bare(REPORT, *arguments, env=env))
 
     def text(self):
-        return unfolded((self.out / "performance_report.txt").read_text())
+        return unfolded("\n".join((self.out / name).read_text()
+                                  for name in ("performance_report.txt", "appendix.txt")))
 
     def text_of(self, *records, **options):
         """The report on these records."""
@@ -86,6 +87,14 @@ def unfolded(text):
 
 
 def row(text, method):
-    """The cells of a method's row in the first table."""
+    """The cells of a method's row in the first table that has it, by heading."""
     line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
-    return re.split(r"  +", line[1])
+    above = text[:line.start()].splitlines()
+    rule = max(at for at, one in enumerate(above) if one and set(one) == {"-"})
+    heads = re.split(r"  +", above[rule - 1])[1:]
+    return dict(zip(heads, re.split(r"  +", line[1])))
+
+
+def table(text, title):
+    """The text from a table's title on."""
+    return text[text.index(title):]
