@@ -52,9 +52,6 @@ class Comparison:
             ratio, low, high, self.threshold, self.two_machines,
             self.kind == "collectives" and by_chance(old.rate, new.rate, rows) > MOST_CHANCE))
 
-    def name(self, quantity):
-        return quantity.name(self.shared) or quantity.name()
-
     def outcomes(self):
         return {change.outcome for change in self.changes} | (
             {verdict.INCONCLUSIVE} if self.incomparable else set())
@@ -132,7 +129,7 @@ def table_of(found, old, new, everything):
 def place_and_name(found, quantity):
     """The machine is named where either side has several."""
     several = len({c.new.machine for c in found.changes}) > 1 or found.only or found.incomparable
-    return found.name(quantity) + (f", {quantity.machine}" if several else "")
+    return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
 
 
 def rules(found):
@@ -166,12 +163,12 @@ def rules(found):
 def left_out(found):
     for quantity in found.incomparable:
         others = words.listed(q.place for q in found.old if q.what == quantity.what)
-        yield (f"not comparable, inconclusive: {found.name(quantity)}: OLD on {others}, NEW on "
+        yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, NEW on "
                f"{quantity.place}")
     for side in ("OLD", "NEW"):
         only = [quantity for name, quantity in found.only if name == side]
         for quantity in only[:MANY // 4]:
-            yield f"only in {side}: {found.name(quantity)}, {quantity.machine}"
+            yield f"only in {side}: {quantity.name(found.shared)}, {quantity.machine}"
         if len(only) > MANY // 4:
             yield f"only in {side}: {len(only) - MANY // 4} more"
 

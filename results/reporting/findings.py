@@ -179,8 +179,7 @@ def by_accuracy(fit):
 
 def runs(summary):
     """What the reader must know of the runs: all that did not pass, and what is left out."""
-    for one in verdict.of_runs(summary):
-        yield None, f"{one.outcome}: {one}."
+    yield from ((None, f"{text}.") for text in verdict.merged(verdict.of_runs(summary)))
     for run in summary.runs:
         if run.end is not None and run.cut_at:
             yield None, f"Left out: line {run.cut_at} of {run.name}, which is cut off."

@@ -133,7 +133,7 @@ def noise(summary):
 
 def failed(summary, found):
     if found:
-        return some(f"{one.outcome} {one}" for one in found) + "."
+        return some(verdict.merged(found)) + "."
     passed = sum(measured.certified is True for measured in summary.measured.values())
     return f"nothing: {words.count(len(summary.runs), 'run')} ended with exit code 0" + (
         f", {words.count(passed, 'certificate')} passed." if passed else ".")

@@ -36,8 +36,11 @@ def collectives(summary):
         known = [number(r, "wrong_elements") for r in records]
         known = [elements for elements in known if elements is not None]
         return f"{sum(known):.0f}" if known else "not checked"
-    return [Table("collectives", "collectives", [
-        Column("operation", lambda item: item[0][0]),
+    shared = [part for part in next(iter(found), ((),))[0][1:]
+              if all(part in mode for mode, _ in found)]
+    return [Table("collectives", ", ".join(["collectives", *shared]), [
+        Column("operation", lambda item: ", ".join(
+            part for part in item[0][0] if part not in shared)),
         Column("ranks", lambda item: item[0][1]),
         Column("smallest, us", lambda item: smallest(item[1])),
         Column("busbw GB/s", lambda item: fastest(item[1])["busbw_gbs"], "{:.4g}".format),
@@ -47,12 +50,13 @@ def collectives(summary):
 
 
 def mode_of(run, record):
-    parts = [record.get("operation"), record.get("dtype"),
+    """In parts, of which the first is the operation."""
+    parts = [str(record.get("operation")), record.get("dtype"),
              "in place" if record.get("in_place") else "",
              str(record.get("launch_mode", "")).replace("_", " "),
              f"registration {record['registration']}" if record.get("registration") else "",
              record.get("transport"), run.machine]
-    return ", ".join(part for part in parts if part)
+    return tuple(part for part in parts if part)
 
 
 def links(summary):

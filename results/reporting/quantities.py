@@ -137,8 +137,6 @@ def rate_of_key(key):
 
 
 def shared_keys(several):
-    """The parts of `what` in which all are the same; none if there is only one."""
-    parts = [{key: value for key, value, _ in quantity.what} for quantity in several]
-    if len(parts) < 2:
-        return set()
+    """The parts of `what` in which all are the same, but the first, which names it."""
+    parts = [{key: value for key, value, _ in quantity.what[1:]} for quantity in several]
     return {key for key in parts[0] if len({of.get(key) for of in parts}) == 1}

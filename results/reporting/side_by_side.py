@@ -40,7 +40,7 @@ def table_of(kind, names, sides):
     shared = shared_keys(first)
     show = words.rate if kind == "steps" else "{:.4g}".format
     common = first[0].name({key for key, _, _ in first[0].what} - shared)
-    columns = [Column("", lambda key: keyed[0][key].name(shared) or keyed[0][key].name())]
+    columns = [Column("", lambda key: keyed[0][key].name(shared))]
     for at, (name, side) in enumerate(zip(names, keyed)):
         columns.append(Column(name, lambda key, side=side: side[key].rate.median, show))
         if at:

@@ -52,5 +52,5 @@ def report_text(content):
             left_over.append(table)
     appendix = [*left_over, *map(section_text, content.sections), *map(table_text, content.tables)]
     if appendix:
-        parts.append(f"More: appendix.txt ({len(appendix)} parts; printed by --verbose).")
+        parts.append(f"More: appendix.txt ({words.count(len(appendix), 'part')}; printed by --verbose).")
     return "\n\n".join(parts) + "\n", "\n\n".join(appendix) + "\n" * bool(appendix)

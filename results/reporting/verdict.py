@@ -6,6 +6,7 @@ from . import words
 from .records import number
 
 PASS, FAIL, INCONCLUSIVE = "PASS", "FAIL", "INCONCLUSIVE"
+MOST_NAMES = 4  # that failed by one cause
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
 
@@ -75,6 +76,16 @@ def of_runs(summary):
     for measured in summary.measured.values():
         found += of_learning(summary, measured)
     return found
+
+
+def merged(found):
+    """As text, those of one cause together."""
+    names = {}
+    for one in found:
+        names.setdefault(one._replace(name=""), {})[one.name] = None
+    for one, named in names.items():
+        more = f" and {len(named) - MOST_NAMES} more" if len(named) > MOST_NAMES else ""
+        yield f"{one.outcome}: {one._replace(name=', '.join(list(named)[:MOST_NAMES]) + more)}"
 
 
 def recorded(run):
