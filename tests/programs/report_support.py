@@ -21,7 +21,7 @@ from reporting import command  # noqa: E402
 
 
 def called(arguments):
-    """The report's main in this process: a Python of its own takes most of a report's time."""
+    """The report's main in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -49,7 +49,7 @@ class Report(unittest.TestCase):
         return result
 
     def report(self, *arguments, code=0):
-        """In this process, without plots."""
+        """In this process, without plots: they take most of a report's time."""
         with mock.patch.object(command, "draw", return_value=[]):
             return self.expect(code, called(arguments))
 
@@ -75,7 +75,7 @@ class Report(unittest.TestCase):
         return {"PYTHONPATH": str(stubs)}
 
     def with_plots(self, *paths):
-        result = self.program(*paths, "--output", self.out)
+        result = self.expect(0, called([*paths, "--output", self.out]))
         if "is missing" in result.stderr:
             self.skipTest(result.stderr.strip())
         return result

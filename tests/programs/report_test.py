@@ -1,23 +1,26 @@
 """results/report as its users meet it: figures, sentences, files, exit codes. Run by tests/run.
 
-Most records are made by hand, so that each claim of the report can be turned round; the last class
-feeds it what the programs write. What bin/compare adds is in report_compare.py, --against in
-report_against.py, files and options in report_reading.py.
+Most records are made by hand, so that each claim of the report can be turned round; others are the
+committed ones, and the last class feeds it what the programs write. What bin/compare adds is in
+report_compare.py, --against and --side-by-side in report_against.py, files and options in
+report_reading.py.
 """
 
 import csv
 import json
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
 from report_against import Against, SideBySide  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
 from report_records import breakdown, everything, header, record, step, training
-from report_support import Report, row, table
+from report_support import Report, called, row, table
 from support import BIN, TREE, make_image_folder, run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -352,21 +355,48 @@ class Page(Report):
             self.assertEqual(next(csv.DictReader(file))["compute"], "8.125")
 
 
+class Measured(Report):
+    def test_the_page_is_that_of_the_records(self):
+        """After a change that is meant: results/report --measured results >docs/measured.md."""
+        shown = self.report("--measured", TREE / "results").stdout
+        self.assertEqual(shown, (TREE / "docs/measured.md").read_text())
+        for link in re.findall(r"\]\((\.\./[^)]+)\)", shown):
+            self.assertTrue((TREE / "docs" / link).exists(), link)
+
+    def test_a_folder_without_provenance_or_with_a_missing_file_is_named(self):
+        self.assertIn("no provenance.json", self.report("--measured", self.folder, code=2).stderr)
+        (self.folder / "provenance.json").write_text(json.dumps({"title": "x", "questions": [
+            {"title": "y", "table": "links", "files": [{"file": "gone.jsonl"}]}]}))
+        self.assertIn("gone.jsonl is not there",
+                      self.report("--measured", self.folder, code=2).stderr)
+
+
 class Pictures(Report):
     NAMES = {"throughput_comparison", "training_time_comparison", "loss_curves", "accuracy_curves",
              "communication_overhead", "step_breakdown", "scaling", "bucket_timeline",
              "strategy_map", "collective_bandwidth", "link_matrix", "gpu_samples"}
 
+    @classmethod
+    def setUpClass(cls):
+        """One report of everything, in which the tests look."""
+        cls.kept = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        cls.addClassCleanup(shutil.rmtree, cls.kept)
+        path = cls.kept / "r.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in (
+            header(), *everything(), {"kind": "end", "exit_code": 0, "elapsed_s": 1})))
+        result = called([path, "--output", cls.kept])
+        if "is missing" in result.stderr:
+            raise unittest.SkipTest(result.stderr.strip())
+        assert result.returncode == 0, result.stderr
+
     def test_a_plot_for_each_kind_of_record_and_no_other(self):
-        self.with_plots(self.write("r.jsonl", *everything()))
-        plots = {path.stem: path.read_bytes() for path in (self.out / "plots").glob("*.png")}
+        plots = {path.stem: path.read_bytes() for path in (self.kept / "plots").glob("*.png")}
         self.assertEqual(set(plots), self.NAMES)
         for name, data in plots.items():
             width, height = (int.from_bytes(data[at:at + 4], "big") for at in (16, 20))
             self.assertGreater(min(width, height), 250, name)
             self.assertGreater(len(data), 5_000, name)
-        self.assertLess((self.out / "comparison_report.html").stat().st_size, 500_000)
-        shutil.rmtree(self.out)
+        self.assertLess((self.kept / "comparison_report.html").stat().st_size, 500_000)
         self.with_plots(self.write("r.jsonl", *training("ddp", [0.5, 0.6])))
         self.assertEqual({path.stem for path in (self.out / "plots").glob("*.png")},
                          {"throughput_comparison", "training_time_comparison", "loss_curves",
@@ -377,8 +407,7 @@ class Pictures(Report):
         widths, folded and unfolded."""
         if CHROMIUM is None:
             self.skipTest("no chromium: apt-get install chromium")
-        self.with_plots(self.write("r.jsonl", *everything()))
-        page = (self.out / "comparison_report.html").read_text()
+        page = (self.kept / "comparison_report.html").read_text()
         self.assertNotRegex(page, r"(src|href)=\"(?!data:)")  # self-contained
         probe = self.folder / "alone" / "probe.html"
         probe.parent.mkdir()
