@@ -6,7 +6,7 @@ intervals                 the statistics
 verdict                   the one place that judges
 words, colours            figures as text, strategies as colours
 headline                  page one: the verdict and five sentences
-tables, machine_tables    what is shown as a table, in text, HTML and CSV alike
+tables, communication_tables, machine_tables   what is shown as a table, in text, HTML and CSV alike
 forecast                  what the step model recorded
 findings                  the sentences of the appendix
 plots/                    one PNG file each, for what there are records of

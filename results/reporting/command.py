@@ -9,7 +9,8 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import against, exports, findings, forecast, machine_tables, measured, tables, text, words
+from . import (against, communication_tables, exports, findings, forecast, machine_tables, measured,
+               tables, text, words)
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
@@ -107,7 +108,8 @@ def content_of(summary):
     return Content(TITLE, machines, outcome, sentences,
                    [*tables.front(summary), *machine_tables.tables(summary)],
                    findings.sections(summary),
-                   [*tables.appendix(summary), *forecast.tables(summary),
+                   [*tables.throughputs(summary), *communication_tables.tables(summary),
+                    *tables.scalings(summary), *forecast.tables(summary),
                     *machine_tables.timed_windows(summary), *machine_tables.samples(summary)])
 
 

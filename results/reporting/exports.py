@@ -3,9 +3,9 @@
 import csv
 import json
 
+from .communication_tables import hidden_share
 from .records import plain
 from .summary import TERMS, median_of
-from .tables import hidden_share
 
 # Of `breakdown` records: the terms, their sum, and what the step is compared with.
 BREAKDOWN = [*TERMS, "step_ms", "interference_slowdown", "residual", "none_step_ms",

@@ -5,7 +5,7 @@ are there, and what it claims is decided by them."""
 from itertools import combinations
 
 from . import verdict, words
-from .intervals import accuracy_margin, told_apart
+from .intervals import accuracy_margin, distinct
 from .records import configuration_of, number
 from .summary import TERMS, ranked
 
@@ -69,7 +69,7 @@ def doubts(summary, measured):
     if efficiency is not None and efficiency > 1.001:
         yield (f"{measured.strategy} reaches {words.percent(efficiency)} of none: more than without "
                "exchange, so these runs do not show what the exchange costs.")
-    elif summary.bound(measured) and told_apart(summary.bound(measured), measured.rate) is False:
+    elif summary.bound(measured) and distinct(summary.bound(measured), measured.rate) is False:
         yield (f"{measured.strategy}: its interval and none's overlap, so the cost of the exchange "
                "is not distinguishable from noise.")
     residual, step = measured.term("residual_ms"), measured.term("step_ms")
@@ -146,7 +146,7 @@ def by_throughput(fit):
 
 
 def tied(fast, slow):
-    apart = told_apart(fast, slow)
+    apart = distinct(fast, slow)
     return apart is False or apart is None and slow.median > (1 - CLOSE) * fast.median
 
 

@@ -2,7 +2,7 @@
 most, what is noise, what failed."""
 
 from . import forecast, machine_tables, verdict, words
-from .intervals import told_apart
+from .intervals import distinct
 from .records import plain
 from .summary import TERMS, ranked
 
@@ -61,7 +61,7 @@ def fastest(summary):
 def leader(summary, conditions, order):
     first, second = order[0], order[1]
     text = f"{first.strategy}{at(summary, conditions)} ({words.rate(first.rate.median)} images/s"
-    equal = [m.strategy for m in order[1:] if told_apart(first.rate, m.rate) is False]
+    equal = [m.strategy for m in order[1:] if distinct(first.rate, m.rate) is False]
     if equal:
         return f"{text}, not distinguishable from {words.listed(equal)})"
     return f"{text}, {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
@@ -116,7 +116,7 @@ def noise(summary):
     equal, few = [], 0
     for conditions, order in compared(summary):
         pairs = zip(order, order[1:])
-        told = [(a, b, told_apart(a.rate, b.rate)) for a, b in pairs]
+        told = [(a, b, distinct(a.rate, b.rate)) for a, b in pairs]
         few += sum(apart is None for _, _, apart in told)
         equal += [f"{b.strategy} from {a.strategy}{at(summary, conditions)}"
                   for a, b, apart in told if apart is False]

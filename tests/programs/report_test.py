@@ -441,7 +441,7 @@ class RealRecords(Report):
     def test_what_the_programs_write_is_understood(self):
         make_image_folder(self.folder / "train", 16)
         make_image_folder(self.folder / "val", 8)
-        small = ["--model", "resnet18", "--image-size", 32, "--batch-size", 4, "--record",
+        small = ["--model", "tiny", "--image-size", 32, "--batch-size", 4, "--record",
                  self.folder / "r.jsonl"]
         for strategy in ("none", "ddp"):
             result = run(BIN / "train", *small, "--classes", 10, "--iterations", 4, "--warmup", 1,
