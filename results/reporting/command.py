@@ -128,6 +128,14 @@ def draw(summary, machines, folder):
     return plots.write_plots(summary, "; ".join(machines[:-1]) or machines[0], folder / "plots")
 
 
+def say(shown, end="\n"):
+    """What is printed comes last; a reader that went away (head) is no failure."""
+    try:
+        print(shown, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def write(path, content):
     path.write_text(content, encoding="utf-8")
     return path
@@ -138,7 +146,6 @@ def write_report(runs, folder, options):
     summary = Summary(runs)
     content = content_of(summary)
     page, appendix = text.report_text(content)
-    print(page + ("\n" + appendix if options.verbose and appendix else ""))
     folder.mkdir(parents=True, exist_ok=True)
     write(folder / "performance_report.txt", page)
     write(folder / "appendix.txt", appendix)
@@ -153,7 +160,8 @@ def write_report(runs, folder, options):
     for run in runs:
         if run.end is None:
             print(f"results/report: {run.name} crashed: it has no end record", file=sys.stderr)
-    print(f"written to {folder}")
+    say(page + ("\n" + appendix if options.verbose and appendix else "") +
+        f"\nwritten to {folder}")
 
 
 def default_folder():
@@ -164,19 +172,19 @@ def default_folder():
 def show(found, options, name):
     """Prints tables; writes them where --output says."""
     shown = "\n\n".join(map(text.table_text, found))
-    print(shown)
     if options.output or options.csv:
         folder = options.output or default_folder()
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / f"{name}.txt", shown + "\n")
         if options.csv:
             exports.write_tables(found, folder)
+    say(shown)
 
 
 def run(options):
     """The exit code."""
     if options.measured:
-        print(measured.page(options.measured), end="")
+        say(measured.page(options.measured), end="")
     elif options.side_by_side:
         show(side_by_side([(path, Summary(read_runs([path]))) for path in options.runs]), options,
              "side_by_side")

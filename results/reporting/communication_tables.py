@@ -36,17 +36,21 @@ def communications(summary):
             Column("pull", known("pull"), ms),
             Column("alone", lambda m: m.term("comm_alone_ms"), ms),
             Column("x all-reduce", of_reference, figure(2)),
-            Column("beyond none", beyond, ms),
+            Column("over none", beyond, ms),
             Column("+%", lambda m: of(beyond(m), none_ms(m)), share),
         ], rows)
     return by_conditions(summary, lambda m: m.strategy != "none" and (
-        m.communication or beyond(m) is not None), make)
+        m.communication or m.exchanges or beyond(m) is not None), make)
 
 
 def hidden_share(measured):
     """Of the communication; None where nothing is exchanged."""
     known = measured.communication
-    return known["hidden"] / known["total"] if "hidden" in known and known.get("total") else None
+    if "hidden" in known and known.get("total"):
+        return known["hidden"] / known["total"]
+    hidden, exposed = (total(measured.exchanges, key) for key in ("hidden_ms", "exposed_ms"))
+    return hidden / (hidden + exposed) if None not in (hidden, exposed) and hidden + exposed else \
+        None
 
 
 def overlaps(summary):
@@ -88,31 +92,24 @@ def saved(measured):
 
 def exchanges(summary):
     def make(title, rows, name):
-        return Table("exchanges", f"exchanges per step: {title}", [
+        return Table("exchanges", f"exchanges per step, ms: {title}", [
             name,
-            Column("count", lambda m: len(m.exchanges)),
             Column("operations", operations),
             Column("ms", lambda m: total(m.exchanges, "duration_ms"), ms),
-            Column("hidden", lambda m: busy_share(m.exchanges), share),
-            Column("exposed ms", lambda m: total(m.exchanges, "exposed_ms"), ms),
+            Column("exposed", lambda m: total(m.exchanges, "exposed_ms"), ms),
             Column("most exposed", most_exposed),
-            Column("wait ms", lambda m: total(m.exchanges, "wait_ms"), ms),
+            Column("wait", lambda m: total(m.exchanges, "wait_ms"), ms),
             Column("last rank", last_rank),
-        ], rows, ["wait: for the last rank, mean over the ranks; last rank: the rank that is last "
-                  "most often, for how many exchanges, and in what share of the steps"])
+        ], rows, ["most exposed: which in the order of launch; wait: for the last rank, mean over "
+                  "the ranks; last rank: the rank that is last most often, for how many of the "
+                  "exchanges, and in what share of the steps"])
     return by_conditions(summary, lambda m: m.exchanges, make)
 
 
 def operations(measured):
     found = [one.operation for one in measured.exchanges if one.operation]
     kinds = dict.fromkeys(found)
-    return ", ".join(f"{found.count(kind)} {kind}" if len(kinds) > 1 else kind for kind in kinds)
-
-
-def busy_share(found):
-    hidden, exposed = total(found, "hidden_ms"), total(found, "exposed_ms")
-    return hidden / (hidden + exposed) if None not in (hidden, exposed) and hidden + exposed else \
-        None
+    return ", ".join(f"{found.count(kind)} {kind}" for kind in kinds)
 
 
 def most_exposed(measured):
@@ -120,7 +117,7 @@ def most_exposed(measured):
         return None
     longest = max(measured.exchanges, key=lambda one: one.exposed_ms)
     size = f" ({words.size(longest.bytes)})" if longest.bytes else ""
-    return f"{longest.index}{size}: {longest.exposed_ms:.2f}"
+    return f"{longest.index}{size}"
 
 
 def last_rank(measured):
@@ -131,7 +128,7 @@ def last_rank(measured):
     late = max(sorted(set(ranks)), key=ranks.count)
     shares = [one.straggler_share for one in found if one.straggler_rank == late]
     often = "" if None in shares else f", {100 * sum(shares) / len(shares):.0f} %"
-    return f"{late} ({ranks.count(late)} of {len(ranks)}{often})"
+    return f"{late} ({ranks.count(late)}x{often})"
 
 
 COUNTED_BY = {"nvlink": "NVLink counters", "communicator": "communicator"}

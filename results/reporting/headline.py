@@ -54,7 +54,7 @@ def fastest(summary):
         best = max(table.values, key=lambda row: row[busbw])
         return f"{best[0]} with a busbw of {best[busbw]:.4g} GB/s."
     if "links" in tables:
-        return some(f"{row[0]}: median {row[2]:.4g} GB/s" for row in tables["links"].values) + "."
+        return some(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values) + "."
     return ""
 
 

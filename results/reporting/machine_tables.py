@@ -36,8 +36,7 @@ def collectives(summary):
         known = [number(r, "wrong_elements") for r in records]
         known = [elements for elements in known if elements is not None]
         return f"{sum(known):.0f}" if known else "not checked"
-    shared = [part for part in next(iter(found), ((),))[0][1:]
-              if all(part in mode for mode, _ in found)]
+    shared = shared_parts([mode for mode, _ in found])
     return [Table("collectives", ", ".join(["collectives", *shared]), [
         Column("operation", lambda item: ", ".join(
             part for part in item[0][0] if part not in shared)),
@@ -47,6 +46,11 @@ def collectives(summary):
         Column("at", lambda item: words.size(number(fastest(item[1]), "bytes") or 0)),
         Column("wrong", lambda item: wrong(item[1])),
     ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])] if found else []
+
+
+def shared_parts(several):
+    """What all have besides their first part, for the title."""
+    return [part for part in (several or [()])[0][1:] if all(part in one for one in several)]
 
 
 def mode_of(run, record):
@@ -60,17 +64,19 @@ def mode_of(run, record):
 
 
 def links(summary):
-    found = grouped(summary, "link", "bandwidth_gbs", lambda run, link: ", ".join((
+    found = grouped(summary, "link", "bandwidth_gbs", lambda run, link: (
         str(link.get("direction")), str(link.get("concurrency")),
-        words.count(link.get("world_size"), "rank"), run.machine)))
+        words.count(link.get("world_size"), "rank"), run.machine))
+    shared = shared_parts(list(found))
 
     def median(records):
         return statistics.median(link["bandwidth_gbs"] for link in records)
 
     def slowest(records):
         return min(records, key=lambda link: link["bandwidth_gbs"])
-    return [Table("links", "links", [
-        Column("direction", lambda item: item[0]),
+    return [Table("links", ", ".join(["links", *shared]), [
+        Column("direction", lambda item: ", ".join(
+            part for part in item[0] if part not in shared)),
         Column("links", lambda item: len(item[1])),
         Column("median GB/s", lambda item: median(item[1]), "{:.4g}".format),
         Column("slowest GB/s", lambda item: slowest(item[1])["bandwidth_gbs"], "{:.4g}".format),

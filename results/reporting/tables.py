@@ -186,11 +186,12 @@ def throughputs(summary):
             Column("s/epoch", lambda m: m.epoch_s, words.seconds),
             Column("samples", samples),
             Column("slower by", lambda m: slower_by(summary, m), share),
-            Column("distinguishable", lambda m: apart(summary, m)),
+            Column("distinct", lambda m: apart(summary, m)),
             Column("of all-reduce", lambda m: of_all_reduce(summary, m), share),
             Column("of N x 1 rank", lambda m: summary.efficiency_vs_single(m)
                    if m.conditions.world_size > 1 else None, share),
-        ], rows)
+        ], rows, ["distinct from the fastest: no, intervals overlap; too few runs to decide"]
+            if len(rows) > 1 else [])
     return by_conditions(summary, lambda m: m.rate, make)
 
 
@@ -213,8 +214,7 @@ def slower_by(summary, measured):
 
 def apart(summary, measured):
     fast = fastest_rate(summary, measured)
-    return fast and {True: "yes", False: "no: intervals overlap", None: "too few runs"}[
-        distinct(fast, measured.rate)]
+    return fast and {True: "yes", False: "no", None: "too few"}[distinct(fast, measured.rate)]
 
 
 def of_all_reduce(summary, measured):

@@ -69,7 +69,8 @@ def parts(conditions):
         "world_size": count(conditions.world_size, "rank") +
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),
         "optimizer": conditions.optimizer,
-        "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
+        "data": "synthetic data" if conditions.data == "synthetic" else
+                "/".join(conditions.data.rsplit("/", 2)[-2:]),
         "throttle_gbs": f"exchange throttled to {conditions.throttle_gbs:g} GB/s"
                         if conditions.throttle_gbs else "",
         "setting": conditions.setting,
