@@ -2,8 +2,8 @@
 most, what is noise, what failed."""
 
 from . import forecast, machine_tables, verdict, words
+from .communication_tables import hidden_share
 from .intervals import distinct
-from .records import plain
 from .summary import TERMS, ranked
 
 MOST = 3  # sets of conditions, failures or names that a sentence lists
@@ -32,6 +32,11 @@ def at(summary, conditions):
     return f" at {name}" if name else ""
 
 
+def sentence(texts):
+    text = some(texts)
+    return text and f"{text}."
+
+
 def some(texts, between="; "):
     """The first few, and how many more there are."""
     texts = list(texts)
@@ -42,7 +47,7 @@ def some(texts, between="; "):
 def fastest(summary):
     groups = compared(summary)
     if groups:
-        return some(leader(summary, *group) for group in groups) + "."
+        return sentence(leader(summary, *group) for group in groups)
     rates = [f"{m.strategy} {words.rate(m.rate.median)} images/s{at(summary, m.conditions)}"
              for m in summary.measured.values() if m.rate]
     if rates:
@@ -54,7 +59,7 @@ def fastest(summary):
         best = max(table.values, key=lambda row: row[busbw])
         return f"{best[0]} with a busbw of {best[busbw]:.4g} GB/s."
     if "links" in tables:
-        return some(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values) + "."
+        return sentence(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values)
     return ""
 
 
@@ -68,47 +73,60 @@ def leader(summary, conditions, order):
            f"{second.strategy})"
 
 
-def time_goes(summary):
-    """Of the fastest strategy under each set of conditions, else of what has a breakdown."""
-    chosen = [order[0] for _, order in compared(summary) if order[0].breakdowns] or [
+def broken_down(summary):
+    """The fastest strategy under each set of conditions, else all that have a breakdown."""
+    return [order[0] for _, order in compared(summary) if order[0].breakdowns] or [
         measured for measured in summary.measured.values() if measured.breakdowns]
-    sentences = [step_of(summary, measured) for measured in chosen]
-    return some(sentences) + "." if sentences else ""
+
+
+def shares_of(measured):
+    """[(share of the step, term)], the largest first."""
+    step = measured.term("step_ms")
+    terms = [(measured.term(key), name) for key, name in TERMS.items()]
+    return sorted(((ms / step, name) for ms, name in terms if ms and step), reverse=True)
+
+
+def time_goes(summary):
+    return sentence(step_of(summary, measured) for measured in broken_down(summary))
 
 
 def step_of(summary, measured):
-    step = measured.term("step_ms")
-    terms = [(measured.term(key), name) for key, name in TERMS.items()]
-    shares = [(ms / step, name) for ms, name in terms if ms and step and ms / step >= SMALL]
     text = f"{measured.strategy}{at(summary, measured.conditions)}: " + ", ".join(
-        f"{name} {words.percent(part, 0)}" for part, name in sorted(shares, reverse=True))
-    known = measured.communication
-    if known.get("hidden") and known.get("total"):
-        text += f"; {words.percent(known['hidden'] / known['total'], 0)} of its communication is hidden"
-    return f"{text} (step {words.ms(step)})"
+        f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured) if part >= SMALL)
+    hidden = hidden_share(measured)
+    if hidden:
+        text += f"; {words.percent(hidden, 0)} of its communication is hidden"
+    return f"{text} (step {words.ms(measured.term('step_ms'))})"
 
 
 def helps(summary):
-    """The largest gain that the step model predicts, if it may be trusted."""
-    said, doubted = [], []
+    """The largest gains that the step model predicts, if it may be trusted; else what there is to
+    gain."""
+    models = forecast.models(summary)
+    advice = sentence(text for model in models if model.is_trusted(summary)
+                      for text in advised(summary, model))
+    doubted = [model.error(summary) for model in models if not model.is_trusted(summary)]
+    if advice or doubted:
+        return advice or f"unknown: the step model is off by up to {words.percent(max(doubted))}."
+    costs = [(m, [one for one in shares_of(m) if one[1] != "compute" and one[0] >= SMALL])
+             for m in broken_down(summary)]
+    return sentence(f"less {found[0][1]}, {words.percent(found[0][0], 0)} of the step of "
+                    f"{m.strategy}{at(summary, m.conditions)}" for m, found in costs if found)
+
+
+def advised(summary, model):
+    """The best advice for each configuration of the fastest strategies."""
+    advice = forecast.best_advice(model)
     fast = {order[0].strategy for _, order in compared(summary)}
-    for model in forecast.models(summary):
-        if not model.is_trusted(summary):
-            doubted.append(words.percent(model.error(summary)))
-            continue
-        advice = [one for one in forecast.best_advice(model)]
-        best = {}
-        for one in [o for o in advice if plain(o[0][0].strategy) in fast] or advice:
-            best.setdefault(one[0][0], one)
-        for (configuration, change), gain, extrapolated in best.values():
-            doubt = f"; model error up to {words.percent(model.error(summary))}" \
-                if model.error(summary) else ""
-            said.append(f"{change} for {configuration.strategy} at "
-                        f"{words.batch(configuration.conditions)} ({gain:+.1f} % images/s predicted"
-                        f"{', extrapolated' if extrapolated else ''}{doubt})")
-    if said:
-        return some(said) + "."
-    return f"unknown: the step model is off by up to {doubted[0]}." if doubted else ""
+    best = {}
+    for one in [one for one in advice if one[0][0].strategy in fast] or advice:
+        best.setdefault(one[0][0], one)
+    error = model.error(summary)
+    for (configuration, change), gain, extrapolated in best.values():
+        yield (f"{change} for {configuration.strategy} at "
+               f"{words.batch(configuration.conditions)} ({gain:+.1f} % images/s predicted"
+               f"{', extrapolated' if extrapolated else ''}"
+               f"{f'; model error up to {words.percent(error)}' if error else ''})")
 
 
 def noise(summary):
@@ -127,13 +145,13 @@ def noise(summary):
     if equal:
         text += f"; not distinguishable: {some(equal, ', ')}"
     if few:
-        text += f"; too few runs to distinguish {words.count(few, 'pair')} of neighbours (four each suffice)"
+        text += f"; too few runs (four each suffice) for {words.count(few, 'pair')} of neighbours"
     return text and text + "."
 
 
 def failed(summary, found):
     if found:
-        return some(verdict.merged(found)) + "."
+        return sentence(verdict.merged(found))
     passed = sum(measured.certified is True for measured in summary.measured.values())
     return f"nothing: {words.count(len(summary.runs), 'run')} ended with exit code 0" + (
         f", {words.count(passed, 'certificate')} passed." if passed else ".")

@@ -130,6 +130,8 @@ class Sentences(Report):
                                        rf"{slow}\)\.")
                 self.assertRegex(text, rf"- Where the time goes: {fast} .*: compute 95 %, exposed "
                                        r"communication 3 %, residual 2 % \(step 31\.50 ms\)")
+                self.assertRegex(text, "- What would help most: less exposed communication, 3 % of "
+                                       f"the step of {fast}")
                 more = row(table(text, "throughput:"), slow)
                 self.assertEqual((more["slower by"], more["distinct"]), ("10.0 %", "yes"))
                 self.assertIn(f"The step of {slow} takes 3.00 ms more than that of {fast} (34.50 ms "
@@ -150,7 +152,7 @@ class Sentences(Report):
         few = self.text_of(*(step("ddp", rate) for rate in (1000, 1001)),
                            *(step("all-reduce", rate) for rate in (980, 981)))
         self.assertEqual(row(table(few, "throughput:"), "all-reduce")["distinct"], "too few")
-        self.assertIn("too few runs to distinguish 1 pair", few)
+        self.assertIn("too few runs (four each suffice) for 1 pair", few)
         enough = self.text_of(*(step("ddp", 1000 + i) for i in range(4)),
                               *(step("all-reduce", 980 + i) for i in range(4)))
         self.assertEqual(row(table(enough, "throughput:"), "all-reduce")["distinct"], "yes")
