@@ -10,7 +10,7 @@ tables, communication_tables, machine_tables   what is shown as a table, in text
 forecast                  what the step model recorded
 findings                  the sentences of the appendix
 plots/                    one PNG file each, for what there are records of
-text, page, exports       performance_report.txt and appendix.txt, comparison_report.html, JSON and CSV
+text, page, exports       text, HTML, JSON and CSV
 quantities, against, side_by_side   runs compared
 measured                  docs/measured.md
 """

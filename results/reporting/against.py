@@ -40,7 +40,7 @@ class Comparison:
         self.only = [("OLD", quantity) for key, quantity in before.items() if key not in after]
         self.only += [("NEW", quantity) for key, quantity in after.items()
                       if key not in before and quantity not in self.incomparable]
-        self.old = old
+        self.old, self.new = old, new
 
     def keyed(self, several):
         return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
@@ -94,9 +94,11 @@ def table_of(found, old, new, everything):
     show = words.rate if found.kind == "steps" else "{:.4g}".format
 
     def ends(side):
+        """Of steps alone: the names of collectives need the room."""
         def of(change):
             rate = getattr(change, side).rate
-            return None if rate.low is None else f"{show(rate.low)}-{show(rate.high)}"
+            return None if rate.low is None or found.kind != "steps" else \
+                f"{show(rate.low)}-{show(rate.high)}"
         return of
 
     def moved(key):
@@ -128,7 +130,7 @@ def table_of(found, old, new, everything):
 
 def place_and_name(found, quantity):
     """The machine is named where either side has several."""
-    several = len({c.new.machine for c in found.changes}) > 1 or found.only or found.incomparable
+    several = len({q.machine for q in [*found.old, *found.new]}) > 1 and not found.two_machines
     return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
 
 
@@ -163,8 +165,8 @@ def rules(found):
 def left_out(found):
     for quantity in found.incomparable:
         others = words.listed(q.place for q in found.old if q.what == quantity.what)
-        yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, NEW on "
-               f"{quantity.place}")
+        yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, "
+               f"NEW on {quantity.place}")
     for side in ("OLD", "NEW"):
         only = [quantity for name, quantity in found.only if name == side]
         for quantity in only[:MANY // 4]:

@@ -67,8 +67,8 @@ def reasons(fast, slow):
 def doubts(summary, measured):
     efficiency = summary.efficiency_vs_none(measured)
     if efficiency is not None and efficiency > 1.001:
-        yield (f"{measured.strategy} reaches {words.percent(efficiency)} of none: more than without "
-               "exchange, so these runs do not show what the exchange costs.")
+        yield (f"{measured.strategy} reaches {words.percent(efficiency)} of none: more than "
+               "without exchange, so these runs do not show what the exchange costs.")
     elif summary.bound(measured) and distinct(summary.bound(measured), measured.rate) is False:
         yield (f"{measured.strategy}: its interval and none's overlap, so the cost of the exchange "
                "is not distinguishable from noise.")

@@ -252,7 +252,8 @@ def winners(summary, model, suffix):
 
     def cell(batch):
         return lambda gbs: " ".join(grid.parts(batch, gbs) or ()) or None
-    return Table("winners", f"fastest strategy by the model, by the bandwidth of every link{suffix}",
+    return Table("winners",
+                 f"fastest strategy by the model, by the bandwidth of every link{suffix}",
                  [Column("bandwidth", grid.bandwidth_name),
                   *(Column(f"batch {batch}", cell(batch)) for batch in grid.batches)],
                  grid.bandwidths,

@@ -140,8 +140,11 @@ def noise(summary):
                   for a, b, apart in told if apart is False]
     widths = [(m.rate.high - m.rate.low) / 2 / m.rate.median for m in summary.measured.values()
               if m.rate and m.rate.low is not None]
-    text = f"half the widest interval or range is {words.percent(max(widths))} of its median" if widths else \
-        "no intervals: one run each" if any(m.rate for m in summary.measured.values()) else ""
+    text = ""
+    if widths:
+        text = f"half the widest interval or range is {words.percent(max(widths))} of its median"
+    elif any(m.rate for m in summary.measured.values()):
+        text = "no intervals: one run each"
     if equal:
         text += f"; not distinguishable: {some(equal, ', ')}"
     if few:

@@ -37,6 +37,8 @@ def collectives(summary):
         known = [elements for elements in known if elements is not None]
         return f"{sum(known):.0f}" if known else "not checked"
     shared = shared_parts([mode for mode, _ in found])
+    if not found:
+        return []
     return [Table("collectives", ", ".join(["collectives", *shared]), [
         Column("operation", lambda item: ", ".join(
             part for part in item[0][0] if part not in shared)),
@@ -45,7 +47,7 @@ def collectives(summary):
         Column("busbw GB/s", lambda item: fastest(item[1])["busbw_gbs"], "{:.4g}".format),
         Column("at", lambda item: words.size(number(fastest(item[1]), "bytes") or 0)),
         Column("wrong", lambda item: wrong(item[1])),
-    ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])] if found else []
+    ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])]
 
 
 def shared_parts(several):

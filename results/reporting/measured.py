@@ -1,5 +1,5 @@
-"""docs/measured.md: the committed records as one table for each question. Each folder of records has
-a provenance.json with the questions, and of each file the command and what its records do not say."""
+"""docs/measured.md: the committed records as one table for each question. Each folder of records
+has a provenance.json: the questions, the command of each file, and what its records do not say."""
 
 import json
 import pathlib
@@ -12,10 +12,10 @@ from .records import UsageError
 WIDTH = 120
 HEAD = """# Measured results
 
-Generated from the committed records by `results/report --measured results >docs/measured.md`; do not edit. Each question
-has a table of figures and a table of the files it is made from, with machine, command and revision. Absolute
-figures drift on shared machines: compare them with the peer that was measured interleaved with them.
-`results/report FILE` shows everything in a record.
+Generated from the committed records by `results/report --measured results >docs/measured.md`; do
+not edit. Each question has a table of figures and a table of the files that it is made from, with
+machine, command and revision. Absolute figures drift on shared machines: compare them with the peer
+that was measured interleaved with them. `results/report FILE` shows everything in a record.
 """
 
 
@@ -30,17 +30,20 @@ def page(folder):
 def section(path, root):
     """The newest version comes first."""
     known = json.loads(path.read_text(encoding="utf-8"))
-    parts = [f"## {known['title']}", *(textwrap.fill(note, WIDTH, break_on_hyphens=False) for note in known.get("notes", []))]
+    parts = [f"## {known['title']}", *map(folded, known.get("notes", []))]
     for question in known.get("questions", []):
         sources = [Source(path.parent, root, file) for file in question["files"]]
         table = getattr(measured_tables, question["table"])
         parts += [f"### {question['title']}", markdown(*table(sources, **question.get("with", {}))),
-                  "\n".join(textwrap.fill(f"- {note}", WIDTH, subsequent_indent="  ",
-                                          break_on_hyphens=False, break_long_words=False)
-                            for note in question.get("notes", [])),
+                  "\n".join(folded(f"- {note}", "  ") for note in question.get("notes", [])),
                   markdown(["file", "machine", "command", "revision", "note"],
                            [source.row for source in sources])]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def folded(note, indent=""):
+    return textwrap.fill(note, WIDTH, subsequent_indent=indent, break_on_hyphens=False,
+                         break_long_words=False)
 
 
 class Source:

@@ -45,8 +45,8 @@ def throughput(sources, interleaved=()):
                 key = (step["model"], step["precision"], step["batch_size"], variant,
                        source.revision(run), source.name)
                 rows.setdefault(key, []).append(step)
-    heads = ["model", "precision", "batch", "option", "images/s", "95 % interval", "step p50, p95 ms",
-             "GiB", "PyTorch", "ratio", "revision", "file"]
+    heads = ["model", "precision", "batch", "option", "images/s", "95 % interval",
+             "step p50, p95 ms", "GiB", "PyTorch", "ratio", "revision", "file"]
     return heads, [row_of_throughput(key, steps, peer, interleaved) for key, steps in rows.items()]
 
 
@@ -80,7 +80,8 @@ def before_after(sources):
                                for s in after),
                      ", ".join(f"{new['images_per_s'] / old['images_per_s']:.3f}"
                                for old, new in zip(before, after))])
-    return ["batch", "images/s before", "after", "95 % intervals of after", "ratio of each round"], rows
+    return ["batch", "images/s before", "after", "95 % intervals of after",
+            "ratio of each round"], rows
 
 
 def share_of(measured):
@@ -110,8 +111,8 @@ def shares(sources):
                          words.rate(none.rate.median), words.rate(measured.rate.median),
                          share_of(measured), eager and words.rate(eager),
                          graph and words.rate(graph), source.revision(run), source.name])
-    return ["GPUs", "batch", "window s", "rounds", "none", "ddp", "share of none", "PyTorch DDP, eager",
-            "graph", "revision", "file"], sorted(rows, key=lambda row: (-row[0], -row[1]))
+    return ["GPUs", "batch", "window s", "rounds", "none", "ddp", "share of none",
+            "PyTorch DDP, eager", "graph", "revision", "file"], sorted(rows, key=lambda row: (-row[0], -row[1]))
 
 
 def strategies(sources, terms_of=64):
@@ -198,14 +199,15 @@ def trainings(sources):
             epochs = run.of("epoch")
             if epochs:
                 last, header = epochs[-1], run.header
-                rows.append([last["model"], header["world_size"], f"{header['options.learning_rate']:g}",
+                rows.append([last["model"], header["world_size"],
+                             f"{header['options.learning_rate']:g}",
                              header.get("options.fusion"), last["epoch"],
                              f"{100 * last['val_top1']:.1f} %", words.percent(max(
                                  epoch["val_top1"] for epoch in epochs), 1),
                              words.rate(median_of(epochs[1:] or epochs, "images_per_s")),
                              source.revision(run), source.name])
-    return ["model", "GPUs", "learning rate", "fusion", "epochs", "last top-1", "best", "images/s, median",
-            "revision", "file"], rows
+    return ["model", "GPUs", "learning rate", "fusion", "epochs", "last top-1", "best",
+            "images/s, median", "revision", "file"], rows
 
 
 def links(sources):

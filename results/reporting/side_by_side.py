@@ -1,5 +1,7 @@
 """`--side-by-side A B...`: machines in one table, with the ratio of each to the first."""
 
+import pathlib
+
 from . import words
 from .quantities import KINDS, quantities, shared_keys
 from .records import UsageError
@@ -9,8 +11,9 @@ from .tables import Column, Table, figure
 def side_by_side(sides):
     """[Table] of [(path, Summary)]; what only one side measured is left out, and counted."""
     names = [name_of(path, summary) for path, summary in sides]
-    if len(set(names)) < len(names):
-        names = [f"{path} ({name})" for (path, _), name in zip(sides, names)]
+    for name_by in (lambda path: pathlib.Path(path).stem, str):
+        if len(set(names)) < len(names):
+            names = [name_by(path) for path, _ in sides]
     found = [quantities(summary) for _, summary in sides]
     tables = [table_of(kind, names, [side[kind] for side in found]) for kind in KINDS]
     tables = [table for table in tables if table]
@@ -32,7 +35,8 @@ def table_of(kind, names, sides):
     keyed = [{quantity.what: quantity for quantity in side} for side in sides]
     for name, side, found in zip(names, sides, keyed):
         if len(found) < len(side):
-            raise UsageError(f"--side-by-side: {name} measured the same on several numbers of nodes")
+            raise UsageError(f"--side-by-side: {name} measured the same on several numbers of "
+                             "nodes")
     rows = [key for key in keyed[0] if all(key in side for side in keyed)]
     if not rows:
         return None

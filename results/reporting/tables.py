@@ -4,7 +4,6 @@ from typing import Callable, NamedTuple
 
 from . import intervals, words
 from .intervals import distinct
-from .records import number
 from .summary import TERMS, median_of, ranked
 
 WIDEST = 110  # columns of a terminal that a table may have
@@ -143,8 +142,8 @@ def first_epochs(rows):
         first = median_of([epoch for h in measured.histories for epoch in h[:1]], "epoch_s")
         others = median_of([epoch for h in measured.histories for epoch in h[1:]], "epoch_s")
         if first and others and first > 1.2 * others:
-            yield (f"{measured.strategy}: the first epoch took {words.seconds(first)} s, the median "
-                   f"of the others is {words.seconds(others)} s; the means include both")
+            yield (f"{measured.strategy}: the first epoch took {words.seconds(first)} s, the "
+                   f"median of the others is {words.seconds(others)} s; the means include both")
 
 
 SHORT = {"exposed_comm_ms": "exposed"}  # of summary.TERMS
@@ -242,8 +241,8 @@ def scalings(summary):
         *(Column(words.count(n, "rank"), lambda item, n=n: on(item[1], n), words.rate)
           for n in ranks),
         Column("per computing rank", lambda item: change(item[1]), signed),
-    ], list(series.items()), ["per computing rank: change of the throughput per rank that computes, "
-                              "from the fewest ranks to the most"])]
+    ], list(series.items()), ["per computing rank: change of the throughput per rank that "
+                              "computes, from the fewest ranks to the most"])]
 
 
 def front(summary):

@@ -16,6 +16,8 @@ def folded(sentence, indent=""):
 
 
 def table_text(table):
+    if not table.rows:
+        return "\n".join(map(folded, [table.title, *table.notes]))
     cells = [table.columns, *table.rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(table.columns))]
     lines = ["  ".join(text.ljust(width) if i == 0 else text.rjust(width)
@@ -52,5 +54,6 @@ def report_text(content):
             left_over.append(table)
     appendix = [*left_over, *map(section_text, content.sections), *map(table_text, content.tables)]
     if appendix:
-        parts.append(f"More: appendix.txt ({words.count(len(appendix), 'part')}; printed by --verbose).")
+        parts.append(f"More: appendix.txt ({words.count(len(appendix), 'part')}; printed by "
+                     "--verbose).")
     return "\n\n".join(parts) + "\n", "\n\n".join(appendix) + "\n" * bool(appendix)

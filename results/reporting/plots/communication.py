@@ -86,8 +86,8 @@ def breakdown(summary):
                 axes.plot([one.term("step_ms")] * 2, [row - 0.4, row + 0.4], color="black")
                 axes.annotate(words.ms(one.term("step_ms")), (max(left, one.term("step_ms")), row),
                               xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
-        style.label_rows(axes, [one.strategy for one in measured], "ms per step; line: measured step",
-                         longest)
+        style.label_rows(axes, [one.strategy for one in measured],
+                         "ms per step; line: measured step", longest)
         axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
                     frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure
