@@ -1,7 +1,6 @@
 """What results/report makes of bin/compare's records; run by report_test.py."""
 
 import json
-import re
 
 from report_records import (breakdown, exchange, header, link_cost, prediction, record, step,
                             training, winner)
