@@ -33,18 +33,18 @@ def parse(usage, arguments):
                         help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in "
                              "runs/ of the current folder)")
     parser.add_argument("--verbose", action="store_true",
-                        help="prints the appendix as well (it is written in either case)")
+                        help="print the appendix too (it is written in any case)")
     parser.add_argument("--csv", action="store_true",
-                        help="writes the tables as CSV files as well")
+                        help="write the tables as CSV files too")
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--against", metavar="OLD",
-                      help="compares RUN (NEW) with this run and judges the differences")
+                      help="compare RUN (NEW) with this run, and judge the differences")
     mode.add_argument("--side-by-side", action="store_true",
-                      help="prints one table with a column for each RUN, without judging")
+                      help="print a table with a column for each RUN, without judging")
     mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
-                      help="prints docs/measured.md, made from the committed records in FOLDER")
+                      help="print docs/measured.md from the committed records in FOLDER")
     parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
-                        help="with --against: slower by more is a regression (default 3)")
+                        help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
