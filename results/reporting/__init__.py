@@ -1,5 +1,6 @@
 """What results/report is made of. It reads the programs' records and nothing else.
 
+interpreter               which Python runs it
 records, reading, shape   files to runs; whether a record is as results/schema.json describes it
 summary, exchanges        runs to what was measured of each configuration
 intervals                 the statistics

@@ -18,6 +18,7 @@ from support import TREE, run_bare
 REPORT = TREE / "results/report"
 sys.path.insert(0, str(REPORT.parent))
 from reporting import command  # noqa: E402
+from reporting.interpreter import prefer_one_with_libraries  # noqa: E402, F401
 
 
 def called(arguments):

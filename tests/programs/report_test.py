@@ -20,7 +20,7 @@ from report_against import Against, SideBySide  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
 from report_records import breakdown, everything, header, record, step, training
-from report_support import Report, called, row, table
+from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -468,4 +468,5 @@ class RealRecords(Report):
 
 
 if __name__ == "__main__":
+    prefer_one_with_libraries()
     unittest.main()
