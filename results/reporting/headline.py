@@ -69,8 +69,10 @@ def leader(summary, conditions, order):
     equal = [m.strategy for m in order[1:] if distinct(first.rate, m.rate) is False]
     if equal:
         return f"{text}, not distinguishable from {words.listed(equal)})"
-    return f"{text}, {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
-           f"{second.strategy})"
+    text += f", {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
+            f"{second.strategy}"
+    return text + (")" if distinct(first.rate, second.rate) else
+                   "; too few runs to exclude chance)")
 
 
 def broken_down(summary):

@@ -6,8 +6,6 @@ from . import intervals, words
 from .intervals import distinct
 from .summary import TERMS, median_of, ranked
 
-WIDEST = 110  # columns of a terminal that a table may have
-
 
 class Column(NamedTuple):
     head: str

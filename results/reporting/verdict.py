@@ -26,8 +26,10 @@ class Verdict(NamedTuple):
 
 
 def worst(outcomes):
-    """FAIL before INCONCLUSIVE before PASS, which is what nothing found is."""
-    return next((outcome for outcome in (FAIL, INCONCLUSIVE) if outcome in outcomes), PASS)
+    """What is neither is INCONCLUSIVE; nothing found is PASS."""
+    if FAIL in outcomes:
+        return FAIL
+    return INCONCLUSIVE if set(outcomes) - {PASS} else PASS
 
 
 REGRESSION, FASTER, SAME = "REGRESSION", "faster", "within"

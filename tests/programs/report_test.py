@@ -153,6 +153,7 @@ class Sentences(Report):
                            *(step("all-reduce", rate) for rate in (980, 981)))
         self.assertEqual(row(table(few, "throughput:"), "all-reduce")["distinct"], "too few")
         self.assertIn("too few runs (four each suffice) for 1 pair", few)
+        self.assertIn("2.0 % faster than all-reduce; too few runs to exclude chance)", few)
         enough = self.text_of(*(step("ddp", 1000 + i) for i in range(4)),
                               *(step("all-reduce", 980 + i) for i in range(4)))
         self.assertEqual(row(table(enough, "throughput:"), "all-reduce")["distinct"], "yes")
@@ -280,6 +281,8 @@ class Sentences(Report):
                              "class": "SOFTWARE", "action": "run again"})
         self.assertRegex(text, r"INCONCLUSIVE: job train: rank 3 timed out .*\(SOFTWARE\); run again")
         self.assertIn("Verdict: INCONCLUSIVE\n", text)
+        unknown = {"kind": "verdict", "scope": "job", "name": "a", "verdict": "MAYBE", "cause": "b"}
+        self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(unknown))
 
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, shown in ((["", ""], "nothing"), ([None, None], "unknown"),
