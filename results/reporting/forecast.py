@@ -112,7 +112,8 @@ def link_costs(model, suffix):
         Column("latency us", of("alpha_us"), "{:.1f}".format),
         Column("GB/s", of("bandwidth_gbs"), "{:.4g}".format),
         Column("half of it at", half),
-        Column("worst error", lambda item: max(of("worst_error")(item) or 0, 0.001), share),
+        Column("averages GB/s", of("average_gbs"), "{:.4g}".format),
+        Column("worst error", of("worst_error"), lambda error: share(max(error, 0.001))),
     ], [item for item in fits.items() if item[1]])
 
 
