@@ -80,7 +80,26 @@ def strategies(summary):
             Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
             Column("certificate", lambda m: m.verdict_of_weights),
         ], rows, rate_notes(rows))
-    return by_conditions(summary, lambda m: m.rate, make)
+    return by_conditions(summary, lambda m: m.rate and not m.conditions.setting, make)
+
+
+def settings(summary):
+    """bin/compare --settings: what each changes in plain ddp, a table for each set of conditions."""
+    found = {}
+    for conditions, group in summary.groups():
+        if conditions.setting:
+            found.setdefault(conditions._replace(setting=""), []).extend(
+                measured for measured in group if measured.rate)
+    return [Table("settings", f"ddp's settings: {summary.name(conditions)}", [
+        Column("setting", lambda m: m.conditions.setting),
+        Column("images/s", lambda m: m.rate.median, words.rate),
+        Column("low-high", interval_of, words.ends),
+        Column("of plain ddp", lambda m: median_of(m.steps, "speedup_vs_plain"), share),
+        Column("step ms", lambda m: m.step_ms, ms),
+        Column("exposed", lambda m: m.communication.get("exposed"), ms),
+        Column("hidden", lambda m: m.communication.get("hidden"), ms),
+        Column("certificate", lambda m: m.verdict_of_weights),
+    ], fastest_first(rows)) for conditions, rows in found.items()]
 
 
 def ranks_of(measured):
@@ -245,4 +264,4 @@ def scalings(summary):
 
 def front(summary):
     """Those that stand in the report itself, as far as there is room."""
-    return [*strategies(summary), *trainings(summary), *breakdowns(summary)]
+    return [*strategies(summary), *settings(summary), *trainings(summary), *breakdowns(summary)]
