@@ -151,6 +151,8 @@ test: setup
 run-tests: tests
 	tests/run $(BUILD)
 
+include launch/site/install.mk
+
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize readme clean help
 FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
