@@ -13,7 +13,7 @@ completionsdir ?= $(datadir)/bash-completion/completions
 commands := mpi bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
 home = $(DESTDIR)$(libexecdir)/shakedown
 share = $(DESTDIR)$(datadir)/shakedown
-module = $(share)/modulefiles/shakedown/$(VERSION).lua
+module = $(share)/modulefiles/shakedown/$(VERSION)
 fill = sed -e 's|@HOME@|$(libexecdir)/shakedown|g; s|@BIN@|$(bindir)|g; s|@MAN@|$(mandir)|g; s|@VERSION@|$(VERSION)|g'
 
 .PHONY: install uninstall dist
@@ -38,7 +38,7 @@ install:
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
 	  tar -xC $(share) --no-same-owner
 	@ln -s $(shell realpath -m --relative-to=$(libexecdir)/shakedown $(datadir)/shakedown) $(home)/results
-	@$(fill) launch/site/modulefile.lua > $(module)
+	@$(fill) launch/site/modulefile > $(module)
 	@$(fill) launch/site/shakedown > $(DESTDIR)$(bindir)/shakedown
 	@chmod 755 $(DESTDIR)$(bindir)/shakedown
 	@for name in $(commands); do ln -s shakedown $(DESTDIR)$(bindir)/shakedown-$$name; done
