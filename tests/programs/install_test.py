@@ -80,8 +80,7 @@ class Install(unittest.TestCase):
     def test_programs_run_for_another_user(self):
         ranks = 2 if GPUS == 0 else 1
         options = ["--model", "tiny", "--iterations", 2, "--warmup", 1, "--batch-size", 4]
-        self.use("shakedown-mpi", "-n", ranks, "collective_perf", "--operation", "all_reduce",
-                 "-b", 1024, "-e", 1024, "--iterations", 2, "--repeats", 1)
+        self.use("shakedown", "all_reduce_perf", "-g", ranks, "-b", 1024, "-e", 1024, "-n", 2)
         self.use("shakedown", "mpi", "-n", ranks, "train", *options, "--record", "train.jsonl")
         self.assertIn("step", {line["kind"] for line in read_record(self.own / "train.jsonl")})
         self.use("shakedown-report", "train.jsonl")
