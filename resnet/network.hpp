@@ -110,6 +110,7 @@ class Network {
   /// The flat gradients in the same form (parameters only), unscaled as they are. Waits.
   std::vector<Tensor> gradients() const;
 
+  Device& device() const { return device_; }
   const NetworkSettings& settings() const { return settings_; }
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }

@@ -158,7 +158,7 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   settings.strategy.strategy = "none";
   Engine engine(settings, backend);
   engine.allocate(1);
-  Network& network = engine.network();
+  Network& network = engine.model.network();
   CHECK(network.load(golden_weights(network.table()), "formula").seeded.empty());
 
   const auto n = static_cast<std::size_t>(settings.network.batch_size);
@@ -177,13 +177,13 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   const Limits limits = limits_of(c.precision);
 
   load(0);
-  engine.evaluate();
+  engine.model.evaluate();
   const double evaluated = sample_error(network.read_logits(), golden["evaluation"]["logits"]);
   CHECK(evaluated < limits.logits);
   CHECK(off(loss(), golden["evaluation"]["loss"]) < limits.first_loss);
 
   const double rate = golden.at("learning_rate");
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const auto losses = training.at("losses").get<std::vector<double>>();
   const double first = off(loss(), losses[0]);
   CHECK(first < limits.first_loss);
@@ -197,16 +197,16 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   CAPTURE(running.worst_name);
   CHECK(running.worst < limits.running);
 
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const double second = off(loss(), losses[1]);
   CHECK(second < limits.later_losses);
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const double third = off(loss(), losses[2]);
   CHECK(third < limits.later_losses);
   const Errors weights = errors_of(network.state(), training.at("weights"));
   CAPTURE(weights.worst_name);
   CHECK(weights.worst < limits.weights);
-  CHECK(engine.read_scalars().updates == 3);
+  CHECK(engine.model.read_scalars().updates == 3);
   fmt::print(
       "golden {:<13} {} {}: relative errors: logits {:.1e}, gradients {:.1e} mean, {:.1e} worst "
       "({}), "

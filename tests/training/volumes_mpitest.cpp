@@ -20,7 +20,7 @@ TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
     settings.network.tuning.autotune = false;
     settings.strategy.strategy = entry.name;
     const Engine engine(settings, backend);
-    CHECK(find_volume(entry.name).buckets == !engine.strategy().buckets().empty());
+    CHECK(find_volume(entry.name).buckets == !engine.step.strategy().buckets().empty());
   }
 }
 

@@ -22,7 +22,7 @@ BlockGradients::BlockGradients(const StrategyContext& context, std::vector<Range
 
 void BlockGradients::before_backward(int block) {
   context_.compute.wait(*reduced_[static_cast<std::size_t>(block) % kPlaces]);
-  context_.timeline.mark(Part::exchange);
+  context_.timeline.mark(Phase::exchange);
   for (const Range& gap : context_.table.gaps(block)) {  // backward does not write there
     const View padding = context_.weights.gradients(gap);
     context_.device.zero(padding.data, padding.bytes(), context_.compute);
@@ -39,7 +39,7 @@ void BlockGradients::gradients_ready(int block) {
       "reduce_scatter", static_cast<double>(gradients.bytes()), stream_,
       [&] { reduce_to_shards(context_.world, gradients, shards_.at(own), stream_); });
   reduced_[static_cast<std::size_t>(block) % kPlaces]->record(stream_);
-  context_.timeline.mark(Part::exchange);
+  context_.timeline.mark(Phase::exchange);
 }
 
 std::vector<Share> BlockGradients::finish() {

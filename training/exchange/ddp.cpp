@@ -21,7 +21,7 @@ class Ddp final : public Strategy {
     const View statistics = context_.weights.statistics();
     exchange("broadcast", statistics, context_.compute,
              [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
-    context_.timeline.mark(Part::exchange);
+    context_.timeline.mark(Phase::exchange);
   }
 
   void gradients_ready(int block) override {

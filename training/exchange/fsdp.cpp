@@ -60,7 +60,7 @@ class Fsdp final : public Strategy {
     gather(block);
     if (next >= 0 && next < context_.table.blocks()) gather(next);
     context_.compute.wait(*gathered_[place(block)]);
-    context_.timeline.mark(Part::exchange);
+    context_.timeline.mark(Phase::exchange);
   }
 
   void gather(int block) {

@@ -37,7 +37,6 @@ struct StrategyOptions {
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
-  bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
@@ -169,8 +168,11 @@ struct StrategyEntry {
   StrategyRanks ranks;
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 
-  bool computes(int rank) const { return rank > 0 || !ranks.first_serves; }
-  int computing(int world_size) const { return world_size - (ranks.first_serves ? 1 : 0); }
+  int first_computing() const { return ranks.first_serves ? 1 : 0; }
+  bool computes(int rank) const { return rank >= first_computing(); }
+  int computing(int world_size) const { return world_size - first_computing(); }
+  /// Its number among the ranks that compute; a rank that does not compute has the first one's.
+  int computing_rank(int rank) const { return computes(rank) ? rank - first_computing() : 0; }
 };
 
 /// The one list of strategies.

@@ -90,9 +90,6 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   add("--staleness", values.staleness, "steps that a worker may be ahead of the slowest",
       {"parameter-server-async"})
       .at_least(0);
-  options.heading("");
-  options.add("--inject-lost-share", values.lose_share,
-              "the exchange loses the last rank's gradients of the stem");
 }
 
 }  // namespace shakedown::training
