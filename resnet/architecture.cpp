@@ -20,13 +20,12 @@ const std::vector<Architecture>& architectures() {
 }
 
 const Architecture& find_architecture(const std::string& name) {
-  std::string known;
+  std::vector<std::string> listed;
   for (const Architecture& architecture : architectures()) {
     if (architecture.name == name) return architecture;
-    if (!architecture.for_tests)
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
+    if (!architecture.for_tests) listed.push_back(architecture.name);
   }
-  throw UsageError(fmt::format("--model {}: one of {}", name, known));
+  throw UsageError(fmt::format("--model {}: one of {}", name, fmt::join(listed, ", ")));
 }
 
 Layers layers_of(const Architecture& architecture) {

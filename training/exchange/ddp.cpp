@@ -51,8 +51,11 @@ StrategyEntry ddp_strategy() {
           .ranks_agree = true,
           .each_updates_all = true,
           .overlaps = true,
+          .bucketed = true,
           .any_type = true,
           .ranks = {},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int) { return 2 * sent_in_pass(step.gradients, ranks); },
           .make = make<Ddp>};
 }
 

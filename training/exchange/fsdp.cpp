@@ -39,7 +39,6 @@ class Fsdp final : public Strategy {
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
   bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     for (const Held& held : shards_.layout())
@@ -88,6 +87,14 @@ class Fsdp final : public Strategy {
   std::unique_ptr<Event> free_;
 };
 
+/// Weights are gathered for forward and again for backward. The two blocks that were last are still
+/// there when the network turns round, in each micro-batch and between two.
+double bytes_sent(const StepVolume& step, const StrategyOptions&, int ranks, int) {
+  const double gathered = step.accumulate * (2 * step.weights - step.last_blocks) -
+                          (step.accumulate - 1) * step.first_blocks;
+  return sent_in_pass(step.accumulate * step.gradients + gathered, ranks);
+}
+
 }  // namespace
 
 StrategyEntry fsdp_strategy() {
@@ -99,6 +106,7 @@ StrategyEntry fsdp_strategy() {
           .each_updates_all = false,
           .overlaps = true,
           .ranks = {},
+          .bytes_sent = bytes_sent,
           .make = make<Fsdp>};
 }
 

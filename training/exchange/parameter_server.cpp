@@ -42,7 +42,7 @@ class SendReceive final : public Server {
   explicit SendReceive(const StrategyContext& context)
       : Server(context),
         pieces_(pieces_of(context.all(), context.options.ps_partition_mb, context.weights.type())),
-        star_(context, kServer + 1, pieces_.front().count()) {}
+        star_(context, pieces_.front().count()) {}
 
   std::vector<Share> finish() override {
     if (pieces_.size() == 1) {
@@ -168,6 +168,11 @@ StrategyEntry parameter_server_strategy() {
           .each_updates_all = false,
           .overlaps = false,
           .ranks = {.least = 2, .first_serves = true},
+          .bytes_sent =
+              [](const StepVolume& step, const StrategyOptions& options, int ranks, int rank) {
+                return options.ps_exchange == "reduce-broadcast" ? sent_in_chain(step, ranks, rank)
+                                                                 : sent_in_star(step, ranks, rank);
+              },
           .make = make_server};
 }
 

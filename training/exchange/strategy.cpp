@@ -28,6 +28,11 @@ void Strategy::serve(const Updates&) {
   throw InternalError("every rank of this strategy computes");
 }
 
+void Strategy::agree_on_finite() const {
+  const StrategyEntry& entry = find_strategy(context_.options.strategy);
+  if (!entry.each_updates_all && !entry.ranks.first_serves) context_.agree_on_finite();
+}
+
 Range Strategy::own(Range range) const {
   return shard_of(range, context_.world.rank(), context_.world.size());
 }

@@ -23,6 +23,8 @@ class OptionSet;
 
 namespace shakedown::training {
 
+struct StepVolume;
+
 struct StrategyOptions {
   std::string strategy = "ddp";
   double bucket_cap_mb = 25;           // MiB
@@ -99,8 +101,9 @@ class Strategy {
   /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
   /// gradients.
   virtual std::vector<Share> finish() = 0;
-  /// After the shares were checked: all ranks know whether every gradient was finite.
-  virtual void agree_on_finite() {}
+  /// After the shares were checked: all ranks know whether every gradient was finite, where each
+  /// has looked at its share alone. A server's ranks agree before it updates.
+  void agree_on_finite() const;
   /// After the update: every rank that computes gets the new weights.
   virtual void publish() {}
   /// The same outside a step: the owners' weights were set from elsewhere.
@@ -160,12 +163,15 @@ struct StrategyEntry {
   bool ranks_agree;
   bool each_updates_all;  // else each element is updated on one rank
   bool overlaps;          // it exchanges while the rank computes
+  bool bucketed = false;  // it exchanges buckets, whose cap then is part of the configuration
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
   /// A step can be a graph: the host asks for the same every time and waits for nothing within.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
   /// before it.
   bool capturable = true;
   StrategyRanks ranks;
+  /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights.
+  double (*bytes_sent)(const StepVolume& step, const StrategyOptions& options, int ranks, int rank);
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 
   int first_computing() const { return ranks.first_serves ? 1 : 0; }

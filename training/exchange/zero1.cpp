@@ -27,7 +27,6 @@ class Zero1 final : public Strategy {
     stream_.join();
     return shares_in_place();
   }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     for (const Range& bucket : buckets()) {
@@ -56,7 +55,10 @@ StrategyEntry zero1_strategy() {
           .ranks_agree = true,
           .each_updates_all = false,
           .overlaps = true,
+          .bucketed = true,
           .ranks = {},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int) { return sent_in_pass(step.gradients + step.weights, ranks); },
           .make = make<Zero1>};
 }
 

@@ -26,7 +26,6 @@ class Zero2 final : public Strategy {
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
   bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
@@ -56,6 +55,10 @@ StrategyEntry zero2_strategy() {
           .each_updates_all = false,
           .overlaps = true,
           .ranks = {},
+          .bytes_sent =
+              [](const StepVolume& step, const StrategyOptions&, int ranks, int) {
+                return sent_in_pass(step.accumulate * step.gradients + step.weights, ranks);
+              },
           .make = make<Zero2>};
 }
 

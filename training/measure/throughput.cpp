@@ -50,8 +50,8 @@ void add_exchange(Json& record, const Engine& engine, double counted, double ove
   const DataType type = network.weights().type();
   const StepVolume step =
       volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
-  record["bytes_per_step_predicted"] = session.all_gather(
-      bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
+  record["bytes_per_step_predicted"] = session.all_gather(engine.step.strategy_entry().bytes_sent(
+      step, engine.settings().strategy, session.world_size(), session.rank()));
   const auto by_communicator = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
@@ -222,7 +222,7 @@ Json fields_of(const Identity& identity) {
                  {"strategy", identity.strategy.strategy},
                  {"optimizer", identity.optimizer},
                  {"data", identity.data}});
-  if (find_volume(identity.strategy.strategy).buckets)
+  if (find_strategy(identity.strategy.strategy).bucketed)
     fields["bucket_cap_mb"] = identity.strategy.bucket_cap_mb;
   if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
   return fields;
