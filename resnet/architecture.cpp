@@ -116,7 +116,7 @@ ParameterTable::ParameterTable(const Layers& layers, int classes, int stem_chann
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     Parameter& p = parameters_[i];
     p.offset = stored_;
-    stored_ += (p.stored + kDecayChunk - 1) / kDecayChunk * kDecayChunk;
+    stored_ += (p.stored + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment;
     payload_ += p.count;
     Range& range = block_ranges_[static_cast<std::size_t>(p.block)];
     if (range.end == 0) range.begin = p.offset;

@@ -6,6 +6,7 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/network.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -46,13 +47,14 @@ Run run(const EngineSettings& settings, int steps, double learning_rate) {
 
   Run result;
   for (int i = 0; i < steps; ++i) {
-    engine.step.run([&](int) { engine.model.network().set_batch(images, labels); }, learning_rate);
+    engine.step.run([&](int) { test::set_batch(engine.model.network(), images, labels); },
+                    learning_rate);
     engine.finish();
     const Metrics step = engine.model.network().read_metrics().step;
     result.losses.push_back(step.loss_sum / static_cast<double>(step.samples));
     if (i > 0) continue;
     const float scale = scales_loss(n.precision) ? kInitialLossScale : 1.0F;
-    result.gradients = engine.model.network().gradients();
+    result.gradients = test::gradients(engine.model.network());
     for (Tensor& tensor : result.gradients)
       for (float& value : tensor.values) value /= scale;
   }
@@ -143,7 +145,9 @@ TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "
     engine.model.restart();
     for (int i = 0; i < 4; ++i)
       engine.step.run(
-          [&](int) { engine.model.network().set_batch(images, std::vector<std::int32_t>(32, 3)); },
+          [&](int) {
+            test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(32, 3));
+          },
           0.05);
     return engine.model.master_weights();
   };

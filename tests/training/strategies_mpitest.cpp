@@ -11,6 +11,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "tests/support/lossy_strategy.hpp"
+#include "tests/support/network.hpp"
 #include "training/measure/certificate.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/step/engine.hpp"
@@ -58,7 +59,7 @@ void load(Network& network, int shard, int step) {
   Random random(seed);
   for (int i = 0; i < kBatch; ++i)
     labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
-  network.set_batch(test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
+  test::set_batch(network, test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
 }
 
 struct Trained {
@@ -389,7 +390,7 @@ TEST_CASE("a worker whose gradients overflow runs no farther ahead than others",
             if (session.rank() == 1) std::this_thread::sleep_for(kSlow);
             auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
             if (session.rank() == 2) images[17] = INFINITY;
-            engine.model.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+            test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
           },
           1e-3);
     engine.finish();
@@ -417,7 +418,7 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
         [&](int) {
           auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
           if (session.is_root()) images[17] = INFINITY;
-          engine.model.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+          test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
         },
         0.1);
     const StepScalars scalars = engine.model.read_scalars();

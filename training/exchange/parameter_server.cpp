@@ -16,9 +16,10 @@ constexpr int kServer = 0;
 
 /// Pieces of whole chunks, of at most `mib` MiB; 0: one piece.
 std::vector<Range> pieces_of(Range all, double mib, DataType type) {
-  auto most = static_cast<std::size_t>(mib * 1048576) / size_of(type) / kDecayChunk * kDecayChunk;
+  auto most =
+      static_cast<std::size_t>(mib * 1048576) / size_of(type) / kFlatAlignment * kFlatAlignment;
   if (mib == 0) most = all.count();
-  most = std::max(most, kDecayChunk);
+  most = std::max(most, kFlatAlignment);
   std::vector<Range> pieces;
   for (std::size_t begin = all.begin; begin < all.end; begin += most)
     pieces.push_back({begin, std::min(begin + most, all.end)});

@@ -14,10 +14,10 @@ class Sharded final : public Strategy {
       : Strategy(context), received_(context, context.world.size() - 1, owned().front().count()) {}
 
   WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override { return {own(context_.all())}; }
+  std::vector<Range> owned() const override { return {own_shard(context_.all())}; }
 
   std::vector<Share> finish() override {
-    const Range mine = own(context_.all());
+    const Range mine = own_shard(context_.all());
     exchange("push", context_.weights.gradients(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.gradients(theirs), peer, context_.compute);
@@ -28,7 +28,7 @@ class Sharded final : public Strategy {
   }
 
   void publish() override {
-    const Range mine = own(context_.all());
+    const Range mine = own_shard(context_.all());
     exchange("pull", context_.weights.compute(), context_.compute, [&] {
       with_each_peer([&](int peer, Range theirs) {
         context_.world.send(context_.weights.compute(mine), peer, context_.compute);

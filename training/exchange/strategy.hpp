@@ -129,8 +129,8 @@ class Strategy {
 
  protected:
   // This rank's shards.
-  Range own(Range range) const;
-  std::vector<Range> own(const std::vector<Range>& ranges) const;
+  Range own_shard(Range range) const;
+  std::vector<Range> own_shards(const std::vector<Range>& ranges) const;
   /// What a rank holds that computes with everything and updates `owned` alone.
   WeightsLayout updating(const std::vector<Range>& owned) const;
   /// owned() in the network's own gradients.

@@ -13,14 +13,14 @@ class Zero2 final : public Strategy {
       : Strategy(context),
         blocks_(block_ranges(context.table)),
         stream_(context),
-        gradients_(context, own(blocks_), *stream_) {}
+        gradients_(context, own_shards(blocks_), *stream_) {}
 
   WeightsLayout layout() const override {
     WeightsLayout layout = updating(owned());
-    layout.gradients = taking_turns(blocks_, kPlaces);
+    layout.gradients = rotating(blocks_, kBuffers);
     return layout;
   }
-  std::vector<Range> owned() const override { return own(blocks_); }
+  std::vector<Range> owned() const override { return own_shards(blocks_); }
 
   void before_backward(int block) override { gradients_.before_backward(block); }
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
@@ -31,7 +31,7 @@ class Zero2 final : public Strategy {
     exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
       context_.world.group([&] {
         for (const Range& block : blocks_)
-          gather_shards(context_.world, context_.weights.compute(own(block)),
+          gather_shards(context_.world, context_.weights.compute(own_shard(block)),
                         context_.weights.compute(block), context_.compute);
       });
     });

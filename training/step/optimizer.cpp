@@ -25,11 +25,12 @@ Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& st
                      const ParameterTable& table, const Weights& weights)
     : options_(options), device_(device), stream_(stream), weights_(weights) {
   if (!options.no_norm_decay) return;
-  std::vector<std::uint8_t> decayed(table.stored_count() / kDecayChunk, 0);
+  std::vector<std::uint8_t> decayed(table.stored_count() / kFlatAlignment, 0);
   for (const Parameter& p : table.parameters()) {
     if (p.shape.size() == 1) continue;  // norms and biases
-    const auto first = static_cast<std::ptrdiff_t>(p.offset / kDecayChunk);
-    const auto chunks = static_cast<std::ptrdiff_t>((p.stored + kDecayChunk - 1) / kDecayChunk);
+    const auto first = static_cast<std::ptrdiff_t>(p.offset / kFlatAlignment);
+    const auto chunks =
+        static_cast<std::ptrdiff_t>((p.stored + kFlatAlignment - 1) / kFlatAlignment);
     std::fill_n(decayed.begin() + first, chunks, std::uint8_t{1});
   }
   decayed_ = Buffer(device, decayed.size());
@@ -60,7 +61,8 @@ UpdateRange Optimizer::operands(Range range, ConstView gradient) const {
   result.state_a = static_cast<float*>(state_a_.at(range).data);
   if (!state_b_.empty()) result.state_b = static_cast<float*>(state_b_.at(range).data);
   if (decayed_.bytes() > 0)
-    result.decayed = static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kDecayChunk;
+    result.decayed =
+        static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kFlatAlignment;
   result.count = range.count();
   return result;
 }
