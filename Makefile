@@ -93,10 +93,14 @@ $(NCCL_TESTS): $(BIN)/collective_perf
 # Every element of every message passes through these loops.
 $(BUILD)/collectives/cpu/%.o: cxxflags += -O3
 $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
-$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
+$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
 $(TESTS): $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+
+# In NVML's place, for the test of what loads it.
+$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp $(BUILD)/flags
+	$(call quiet,link) $(MPICXX) -shared -fPIC $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "common/identity.hpp"
-#include "common/nvml.hpp"
+#include "common/gpu_sampler.hpp"
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/exchange/volumes.hpp"
