@@ -11,15 +11,14 @@ namespace {
 
 /// The value that `is_named`, else a UsageError that lists all names.
 template <class Value, class IsNamed>
-Value find(const char* kind, const std::string& option, const std::string& name,
-           const std::vector<Value>& values, IsNamed&& is_named) {
+Value find(const std::string& option, const std::string& name, const std::vector<Value>& values,
+           IsNamed&& is_named) {
   std::vector<std::string> known;
   for (Value value : values) {
     if (is_named(value)) return value;
     known.emplace_back(name_of(value));
   }
-  throw UsageError(fmt::format("{} {}: unknown {} (choose from {})", option, name, kind,
-                               fmt::join(known, ", ")));
+  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, fmt::join(known, ", ")));
 }
 
 }  // namespace
@@ -36,13 +35,13 @@ const char* nccl_tests_name_of(DataType type) {
 }
 
 DataType parse_data_type(const std::string& option, const std::string& name) {
-  return find("type", option, name, all_data_types(), [&](DataType type) {
+  return find(option, name, all_data_types(), [&](DataType type) {
     return name == name_of(type) || name == nccl_tests_name_of(type);
   });
 }
 
 Reduction parse_reduction(const std::string& option, const std::string& name) {
-  return find("reduction", option, name, all_reductions(),
+  return find(option, name, all_reductions(),
               [&](Reduction reduction) { return name == name_of(reduction); });
 }
 
