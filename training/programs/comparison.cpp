@@ -269,8 +269,9 @@ void write_traces(const std::string& path, const std::vector<Result>& results,
 }
 
 ExitCode exit_code_of(const std::vector<Result>& results, const std::vector<std::string>& asked) {
-  const auto failed = [](const Result& r) { return verdict_of(r).outcome == Outcome::fail; };
-  if (std::any_of(results.begin(), results.end(), failed)) return ExitCode::fail;
+  std::vector<Verdict> verdicts;
+  for (const Result& result : results) verdicts.push_back(verdict_of(result));
+  if (worst(verdicts) == ExitCode::fail) return ExitCode::fail;
   const auto measured = [&](const Result& r) {  // `none` is always there
     return r.measured() && (r.configuration.strategy() != "none" ||
                             std::find(asked.begin(), asked.end(), "none") != asked.end());
