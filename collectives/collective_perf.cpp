@@ -1,8 +1,8 @@
-// bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: how fast the
-// collectives are, and whether they are right.
+// bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: speed and
+// correctness of the collectives.
 #include <filesystem>
 
-#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/plan.hpp"
 #include "collectives/perf/relaunch.hpp"
 #include "collectives/perf/sweep.hpp"
 #include "common/identity.hpp"
@@ -21,7 +21,8 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
                 "time-out, a bar that judged nothing); 4 internal error.");
   declare_options(set, options);
   if (const auto code = parse_options(set, session, argc, argv)) return *code;
-  check_distinct({{"--record", options.record}, {"--output-file,-J", options.json}});
+  check_distinct(
+      {{"--record", options.record}, {"--csv", options.csv}, {"--output-file,-J", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
   NcclPath path(options.path);

@@ -1,103 +1,43 @@
 #include "collectives/perf/perf_options.hpp"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
-#include "common/error.hpp"
+#include "collectives/operation.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
+
+std::vector<IgnoredOption> ignored_options() {
+  return {
+      {"--parallel-init,-p", "each rank is a process, so all start in parallel"},
+      {"--stream-null,-y", "the null stream is not used"},
+      {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
+      {"--device-implementation,-D", "nccl-tests' own kernels are not measured"},
+      {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's"},
+      {"--memory,-M", "memory is not reported"},
+      {"--unalign,-u", "--align 1 divides buffers at odd addresses"},
+      {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
+  };
+}
+
 namespace {
 
-/// nccl-tests' options that mean nothing here: understood as long as they ask for nothing.
-struct Refused {
-  const char* names;
-  const char* reason;
-};
-constexpr Refused kRefused[] = {
-    {"--parallel-init,-p", "a rank is a process here, so all start in parallel"},
-    {"--stream-null,-y", "the null stream is not used"},
-    {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
-    {"--device-implementation,-D", "kernels of nccl-tests' own are not measured"},
-    {"--device-cta-count,-V", "kernels of nccl-tests' own are not measured; --ctas sets NCCL's"},
-    {"--memory,-M", "memory is not reported"},
-    {"--unalign,-u", "--align 1 divides buffers at odd places"},
-    {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
-};
-
-/// nccl-tests goes by the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.
-void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
-  const std::size_t least = parse_bytes("--min-bytes", options.min_bytes);
-  plan.max_bytes = parse_bytes("--max-bytes", options.max_bytes);
-  plan.by_factor = options.step_factor > 1 && !prefer_step;
-  plan.step = plan.by_factor ? static_cast<std::size_t>(options.step_factor)
-                             : parse_bytes("--step-bytes", options.step_bytes);
-  if (least > plan.max_bytes)
-    throw UsageError(fmt::format("--min-bytes {}: must not exceed --max-bytes {}",
-                                 options.min_bytes, options.max_bytes));
-  if (plan.step == 0) throw UsageError("--step-bytes 0: must be at least 1");
-  if (plan.by_factor && least == 0 && plan.max_bytes > 0)
-    throw UsageError(
-        "--min-bytes 0 cannot be used with --step-factor; start at 1 or use --step-bytes");
-  for (std::size_t size = least; size <= plan.max_bytes;
-       size = plan.by_factor ? size * plan.step : size + plan.step) {
-    plan.sizes.push_back(size);
-    if (size == 0 && plan.by_factor) break;
-  }
-}
-
-InjectedFault parse_fault(const std::string& text, int ranks) {
-  InjectedFault fault;
-  if (text.empty()) return fault;
-  char rest = 0;
-  const int read = std::sscanf(text.c_str(), "%d:%ld:%zu:%d%c", &fault.rank, &fault.iteration,
-                               &fault.index, &fault.bit, &rest);
-  if (read < 2 || read > 4 || fault.rank < 0 || fault.rank >= ranks)
-    throw UsageError(fmt::format("--inject-fault {}: not RANK:ITERATION[:INDEX[:BIT]]", text));
-  return fault;
-}
-
-/// Every name, or all of them where one is "all".
-template <class Value, class Parse>
-std::vector<Value> parse_list(const std::vector<std::string>& names, std::vector<Value> all,
-                              Parse&& parse) {
-  std::vector<Value> values;
-  for (const std::string& name : names) {
-    if (name == "all") return all;
-    values.push_back(parse(name));
-  }
-  return values;
-}
-
-/// Throws UsageError naming the choices, which are numbered from 0.
-void check_choice(const char* option, int value, const std::vector<const char*>& choices) {
-  if (value < static_cast<int>(choices.size())) return;
-  std::vector<std::string> known;
-  for (const char* choice : choices) known.push_back(fmt::format("{} ({})", known.size(), choice));
-  throw UsageError(fmt::format("{} {}: must be one of {}", option, value, fmt::join(known, ", ")));
-}
-
-void refuse_what_means_nothing(const PerfOptions& options, int world_size) {
-  for (std::size_t i = 0; i < std::size(kRefused); ++i)
-    if (!options.refused[i].empty() && options.refused[i] != "0")
-      throw UsageError(fmt::format("{}: {}", kRefused[i].names, kRefused[i].reason));
-  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
-    if (options.as_nccl_tests() && std::getenv(name) != nullptr)
-      throw UsageError(
-          fmt::format("{} is set: here all ranks are one group, and "
-                      "CUDA_VISIBLE_DEVICES chooses the GPUs",
-                      name));
-  if (options.threads > 1)
-    throw UsageError(fmt::format("--nthreads {}: a rank is a process here: launch/mpi -n {} {}",
-                                 options.threads, options.threads * options.gpus * world_size,
-                                 options.program));
-  if (options.gpus > 1)
-    throw UsageError(fmt::format(
-        "--ngpus {}: a rank has one GPU: launch/mpi -n {} {} (or, without MPI, {} -g {})",
-        options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
+void declare_options(OptionSet& options, BarOptions& values) {
+  options
+      .add("--min-busbw", values.min_busbw_gbs,
+           "lowest busbw in GB/s of each operation's largest size; 0: no bar")
+      .at_least(0);
+  options
+      .add("--max-latency", values.max_latency_us,
+           "longest time in us of each operation's smallest size; 0: no bar")
+      .at_least(0);
+  options.add("--reference", values.reference,
+              "record of an earlier run with the same settings on the same kind of machine; rows "
+              "slower than in it fail");
+  options
+      .add("--tolerance", values.tolerance_percent,
+           "percent by which a row's median time may exceed that of --reference")
+      .at_least(0);
 }
 
 }  // namespace
@@ -112,6 +52,8 @@ PerfOptions default_options(const std::string& program) {
     options.step_factor = 1;
     options.warmup = 1;
     options.repeats = 1;
+    if (const char* least = std::getenv("NCCL_TESTS_MIN_BW"))
+      options.bars.min_mean_busbw_gbs = std::atof(least);
   }
   return options;
 }
@@ -206,86 +148,14 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .at_least(0);
   options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
       .at_least(0);
-  options.add("--output-file,-J", values.json, "write a .json file as nccl-tests does");
-  options.add("--record", values.record, "append what is measured to this .jsonl file");
+  options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format");
+  options.add("--csv", values.csv, "CSV file, one line per row and placement");
+  options.add("--record", values.record, ".jsonl file to which the results are appended");
   declare_options(options, values.bars);
   options.heading("");
-  values.refused.resize(std::size(kRefused));
-  for (std::size_t i = 0; i < std::size(kRefused); ++i)
-    options.add(kRefused[i].names, values.refused[i], kRefused[i].reason);
-  options.add("--inject-fault", values.inject_fault, "RANK:ITERATION[:INDEX[:BIT]]");
-  options.add("--inject-delay", values.inject_delay, "RANK:MICROSECONDS");
-}
-
-Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
-  refuse_what_means_nothing(options, world_size);
-  PerfOptions o = options;
-  if (o.quick) {
-    if (!given.given("--operation"))
-      o.operations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
-    if (!given.given("--min-bytes")) o.min_bytes = "1M";
-    if (!given.given("--max-bytes")) o.max_bytes = "64M";
-    if (!given.given("--step-factor")) o.step_factor = 4;
-  }
-  Plan plan;
-  std::vector<const Operation*> all;
-  for (const Operation& operation : operations()) all.push_back(&operation);
-  plan.operations =
-      parse_list(o.operations, all, [](const std::string& n) { return &find_operation(n); });
-  plan.types = parse_list(o.types, all_data_types(),
-                          [](const std::string& n) { return parse_data_type("--dtype", n); });
-  plan.reductions = parse_list(o.reductions, all_reductions(), [](const std::string& n) {
-    return parse_reduction("--reduction", n);
-  });
-  plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
-  if (o.root >= world_size)
-    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})", o.root,
-                                 world_size - 1));
-  check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
-  check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
-  check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
-  if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
-    throw UsageError("--cuda-graph cannot be combined with --one-by-one or --blocking");
-
-  plan.bench.iterations = o.iterations;
-  plan.bench.warmup = o.warmup;
-  plan.bench.repeats = o.graph > 0 ? o.graph : o.repeats;
-  plan.bench.aggregate = o.aggregate;
-  plan.bench.one_by_one = o.one_by_one != 0;
-  plan.bench.graph = o.graph > 0;
-  plan.bench.check = o.check > 0;
-  plan.bench.average = static_cast<Average>(o.average);
-  plan.bench.blocking = static_cast<Blocking>(o.blocking);
-  plan.bench.registration = static_cast<Registration>(o.registration);
-  plan.bench.fault = parse_fault(o.inject_fault, world_size);
-  plan.bench.delay = parse_delay(o.inject_delay, world_size);
-  return plan;
-}
-
-std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const PerfOptions& options,
-                           int ranks) {
-  std::vector<int> roots{options.root};
-  if (options.root < 0) {
-    roots.clear();
-    for (int r = 0; r < ranks; ++r) roots.push_back(r);
-  }
-  if (!operation.rooted) roots = {-1};
-  std::vector<Reduction> reductions{Reduction::sum};
-  if (operation.reduces) reductions = plan.reductions;
-
-  std::vector<Trial> rows;
-  for (DataType type : plan.types) {
-    const std::size_t align =
-        std::max<std::size_t>(1, static_cast<std::size_t>(options.align) / size_of(type));
-    for (Reduction reduction : reductions)
-      for (int root : roots)
-        for (std::size_t size : plan.sizes)
-          rows.push_back(
-              {&operation, type, reduction, root,
-               operation.counts(size / size_of(type), static_cast<std::size_t>(ranks), align),
-               false, size});
-  }
-  return rows;
+  for (IgnoredOption& ignored : values.ignored)
+    options.add(ignored.names, ignored.value, ignored.reason);
+  declare_options(options, values.injection);
 }
 
 }  // namespace shakedown::collectives

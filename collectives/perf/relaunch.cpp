@@ -52,7 +52,7 @@ void relaunch_for_gpus(int argc, char** argv) {
   const GpuRequest request = requested_gpus(arguments);
   if (request.gpus <= 1) return;
   const std::string ranks = std::to_string(request.gpus);
-  // bin/all_reduce_perf is a link: its name says what is measured.
+  // bin/all_reduce_perf is a link, and its name selects the operation.
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe");
   const std::string program =
       (binary.parent_path() / std::filesystem::path(argv[0]).filename()).string();

@@ -1,0 +1,156 @@
+#include "collectives/perf/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "collectives/perf/type_names.hpp"
+#include "common/error.hpp"
+#include "common/options.hpp"
+
+namespace shakedown::collectives {
+namespace {
+
+/// As nccl-tests, uses the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.
+void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
+  const std::size_t least = parse_bytes("--min-bytes", options.min_bytes);
+  plan.max_bytes = parse_bytes("--max-bytes", options.max_bytes);
+  plan.by_factor = options.step_factor > 1 && !prefer_step;
+  plan.step = plan.by_factor ? static_cast<std::size_t>(options.step_factor)
+                             : parse_bytes("--step-bytes", options.step_bytes);
+  if (least > plan.max_bytes)
+    throw UsageError(fmt::format("--min-bytes {}: must not exceed --max-bytes {}",
+                                 options.min_bytes, options.max_bytes));
+  if (plan.step == 0) throw UsageError("--step-bytes 0: must be at least 1");
+  if (plan.by_factor && least == 0 && plan.max_bytes > 0)
+    throw UsageError(
+        "--min-bytes 0 cannot be used with --step-factor; start at 1 or use --step-bytes");
+  for (std::size_t size = least; size <= plan.max_bytes;
+       size = plan.by_factor ? size * plan.step : size + plan.step) {
+    plan.sizes.push_back(size);
+    if (size == 0 && plan.by_factor) break;
+  }
+}
+
+/// Every name, or all of them where one is "all".
+template <class Value, class Parse>
+std::vector<Value> parse_list(const std::vector<std::string>& names, std::vector<Value> all,
+                              Parse&& parse) {
+  std::vector<Value> values;
+  for (const std::string& name : names) {
+    if (name == "all") return all;
+    values.push_back(parse(name));
+  }
+  return values;
+}
+
+/// Throws UsageError naming the choices, which are numbered from 0.
+void check_choice(const char* option, int value, const std::vector<const char*>& choices) {
+  if (value < static_cast<int>(choices.size())) return;
+  std::vector<std::string> known;
+  for (const char* choice : choices) known.push_back(fmt::format("{} ({})", known.size(), choice));
+  throw UsageError(fmt::format("{} {}: must be one of {}", option, value, fmt::join(known, ", ")));
+}
+
+void refuse_unsupported(const PerfOptions& options, int world_size) {
+  for (const IgnoredOption& ignored : options.ignored)
+    if (!ignored.value.empty() && ignored.value != "0")
+      throw UsageError(
+          fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
+  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
+    if (options.as_nccl_tests() && std::getenv(name) != nullptr)
+      throw UsageError(
+          fmt::format("{} is set: not supported, all ranks are one group; choose GPUs by "
+                      "CUDA_VISIBLE_DEVICES",
+                      name));
+  if (options.threads > 1)
+    throw UsageError(fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n {} {}",
+                                 options.threads, options.threads * options.gpus * world_size,
+                                 options.program));
+  if (options.gpus > 1)
+    throw UsageError(fmt::format(
+        "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
+        options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
+}
+
+/// What --quick sets, except for options that are given next to it.
+PerfOptions quick(PerfOptions o, const OptionSet& given) {
+  if (!given.given("--operation"))
+    o.operations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
+  if (!given.given("--min-bytes")) o.min_bytes = "1M";
+  if (!given.given("--max-bytes")) o.max_bytes = "64M";
+  if (!given.given("--step-factor")) o.step_factor = 4;
+  return o;
+}
+
+BenchSettings bench_settings(const PerfOptions& o) {
+  check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
+  check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
+  check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
+  if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
+    throw UsageError("--cuda-graph cannot be combined with --one-by-one or --blocking");
+  BenchSettings settings;
+  settings.iterations = o.iterations;
+  settings.warmup = o.warmup;
+  settings.repeats = o.graph > 0 ? o.graph : o.repeats;
+  settings.aggregate = o.aggregate;
+  settings.one_by_one = o.one_by_one != 0;
+  settings.graph = o.graph > 0;
+  settings.check = o.check > 0;
+  settings.average = static_cast<Average>(o.average);
+  settings.blocking = static_cast<Blocking>(o.blocking);
+  settings.registration = static_cast<Registration>(o.registration);
+  return settings;
+}
+
+}  // namespace
+
+Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
+  refuse_unsupported(options, world_size);
+  const PerfOptions o = options.quick ? quick(options, given) : options;
+  Plan plan;
+  std::vector<const Operation*> all;
+  for (const Operation& operation : operations()) all.push_back(&operation);
+  plan.operations =
+      parse_list(o.operations, all, [](const std::string& n) { return &find_operation(n); });
+  plan.types = parse_list(o.types, all_data_types(),
+                          [](const std::string& n) { return parse_data_type("--dtype", n); });
+  plan.reductions = parse_list(o.reductions, all_reductions(), [](const std::string& n) {
+    return parse_reduction("--reduction", n);
+  });
+  plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
+  if (o.root >= world_size)
+    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})", o.root,
+                                 world_size - 1));
+  plan.roots = {o.root};
+  if (o.root < 0) {
+    plan.roots.resize(static_cast<std::size_t>(world_size));
+    std::iota(plan.roots.begin(), plan.roots.end(), 0);
+  }
+  plan.align_bytes = static_cast<std::size_t>(o.align);
+  plan.bench = bench_settings(o);
+  plan.injection = parse_injection(o.injection, world_size);
+  return plan;
+}
+
+std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, int ranks) {
+  const std::vector<int> roots = operation.rooted ? plan.roots : std::vector<int>{-1};
+  const std::vector<Reduction> reductions =
+      operation.reduces ? plan.reductions : std::vector<Reduction>{Reduction::sum};
+  std::vector<Trial> rows;
+  for (DataType type : plan.types) {
+    const std::size_t align = std::max<std::size_t>(1, plan.align_bytes / size_of(type));
+    for (Reduction reduction : reductions)
+      for (int root : roots)
+        for (std::size_t size : plan.sizes)
+          rows.push_back(
+              {&operation, type, reduction, root,
+               operation.counts(size / size_of(type), static_cast<std::size_t>(ranks), align),
+               false, size});
+  }
+  return rows;
+}
+
+}  // namespace shakedown::collectives
