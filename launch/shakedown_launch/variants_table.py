@@ -1,77 +1,27 @@
-#!/usr/bin/env python3
-"""The table of a launch/variants run, from the records in its folder; after it, what went wrong.
-
-usage: launch/variants_table FOLDER. Ends with the worst of the programs' exit codes.
-"""
+"""The table of a launch/variants run, from the records in its folder; after it, what went wrong."""
 
 import json
 import pathlib
 import re
 import statistics
-import sys
 from typing import NamedTuple
+
+from . import causes
+from .command import UsageError
 
 RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
            5: "stopped"}
-TIMEOUT = 124  # of coreutils' timeout
+FILE = "variants.tsv"  # a variant per line: name, settings, what they take away, exit code
+TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
 SWITCHES = {"nccl": "NCCL_", "mpi": "OMPI_"}  # whose variables a transport reads
-NO_ALGORITHM = r"(?i)no algorithm/protocol available"
-
-# What NCCL (2.4 to 2.30), CUDA and Open MPI say; what it means; what helps.
-CAUSES = [
-    (r"shared memory (segment|file)|failed to extend /dev/shm|fallocate failed|died of signal 7|"
-     r"No space left on device",
-     "/dev/shm (or the disk named) is full, too small (docker gives 64 MiB) or not writable",
-     "docker run --shm-size=1g or --ipc=host, clear left-overs; NCCL_SHM_DISABLE=1 does without"),
-    (NO_ALGORITHM, "the NCCL_ALGO or NCCL_PROTO that is set does not do this collective",
-     "leave it out, or name it for those that have it: NCCL_ALGO=allreduce:tree"),
-    (r"Duplicate GPU detected", "two ranks use one GPU",
-     "fewer ranks (-n), or more GPUs: --gpus, CUDA_VISIBLE_DEVICES, Slurm's --gpus-per-node"),
-    (r"invalid device ordinal|no CUDA-capable device", "a rank has no GPU",
-     "fewer ranks (-n); look at CUDA_VISIBLE_DEVICES and nvidia-smi -L"),
-    (r"no socket interface found", "no network interface fits NCCL_SOCKET_IFNAME",
-     "unset it, or name one of `ip -br address` that all hosts have"),
-    (r"(?i)connect.*(connection refused|No route to host|timed out|unreachable)",
-     "hosts do not reach one another over the interface chosen, or a firewall stands between",
-     "NCCL_SOCKET_IFNAME=<interface of the cluster network>; for MPI OMPI_MCA_btl_tcp_if_include"),
-    (r"Call to ibv_|ibv_\w+\(\)|Unable to open (IB )?device|local work queue operation error|"
-     r"NET/IB.*Got completion",
-     "InfiniBand or RoCE fails: port, cable, locked memory or GID",
-     "ibstat, ulimit -l unlimited, NCCL_IB_HCA, NCCL_IB_GID_INDEX; NCCL_IB_DISABLE=1 does without"),
-    (r"(?i)fail.*(NVLS|multicast)|NVLS.*fail|Cuda failure.*operation not permitted|"
-     r"fabric ?manager|system not yet initialized",
-     "NVLink multicast or the NVSwitches are not usable",
-     "systemctl status nvidia-fabricmanager; NCCL_NVLS_ENABLE=0 does without multicast"),
-    (r"(?i)peer access|peer mapping|P2P is disabled between",
-     "GPUs of this host cannot reach each other's memory (ACS, IOMMU, a container's devices)",
-     "nvidia-smi topo -p2p r; NCCL_P2P_DISABLE=1 does without"),
-    (r"(?i)out of memory|Failed to CUDA \w*alloc", "the GPU's memory is full",
-     "nvidia-smi shows who holds it; a smaller --batch-size, fewer channels (NCCL_MAX_NCHANNELS)"),
-    (r"not enough slots", "more ranks than the hosts or the allocation have slots",
-     "a smaller -n, or more --ntasks"),
-    (r"unable to reach each other|MPI process is unreachable|pml-add-procs-fail",
-     "the MPI transport that is set does not join these ranks",
-     "leave OMPI_MCA_btl alone, or add what joins them (vader inside a host, tcp between hosts)"),
-    (r"Read -1, expected \d+, errno = 1", "the container forbids reading another process's memory",
-     "OMPI_MCA_btl_vader_single_copy_mechanism=none, or docker run --cap-add SYS_PTRACE"),
-]
-# These follow from others, and are told only when nothing above is found.
-FOLLOWS = [
-    (r"died of signal 9", "a rank was killed, mostly by the kernel for memory",
-     "dmesg; fewer ranks or --workers, more --mem"),
-    (r"remote process exited or there was a network error|Connection closed by remote peer",
-     "another rank ended first, or the network between them broke",
-     "look for the first error in the log; then the links"),
-    (r"unhandled (system|cuda) error", "a system or CUDA call inside NCCL failed",
-     "NCCL_DEBUG=INFO launch/variants ... names it"),
-]
 
 
 class Figure(NamedTuple):
     value: float
     more_is_better: bool
     interval: tuple = ()  # 95 %, where the record has one
+    doubt: str = ""  # about a difference
     wrong_elements: int = 0
 
 
@@ -86,11 +36,9 @@ class Variant:
         self.result = RESULTS.get(self.code, f"exit code {self.code}")
         if self.code == TIMEOUT:
             self.code, self.result = 3, "timeout"
-        elif self.code and "NCCL_ALGO" in self.settings and self.find(NO_ALGORITHM):
+        elif self.code and "NCCL_ALGO" in self.settings and \
+                causes.first(causes.NO_ALGORITHM, self.said):
             self.code, self.result = 0, "not available"
-
-    def find(self, pattern):
-        return next((line.strip() for line in self.said if re.search(pattern, line)), None)
 
     def run(self):
         return next((line for line in self.lines if line.get("kind") == "run"), {})
@@ -138,11 +86,13 @@ def measured(lines):
                                                     ("time_us_p50", "us", False, min)]:
                 count = pick(line["bytes"] for line in group)
                 value = median([line for line in group if line["bytes"] == count], key)
-                yield (f"{what}, {size(count)}", unit), Figure(value, more_is_better, (), wrong)
+                yield (f"{what}, {size(count)}", unit), Figure(value, more_is_better,
+                                                         wrong_elements=wrong)
         elif kind == "step":
             low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
-            yield (what, "images/s"), Figure(median(group, "images_per_s"), True,
-                                             (low, high) if low and high else ())
+            yield (what, "images/s"), Figure(
+                median(group, "images_per_s"), True, (low, high) if low and high else (),
+                doubt="" if low and high else ", too few steps for an interval")
         else:
             yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True)
 
@@ -160,7 +110,7 @@ def remark(variant, figure, reference):
     change = figure.value / reference.value - 1
     if abs(change) <= 0.05:
         return ""
-    text = f"{100 * change:+.0f} %"
+    text = f"{100 * change:+.0f} %{figure.doubt or reference.doubt}"
     if figure.interval and reference.interval and figure.interval[0] <= reference.interval[1] and \
             reference.interval[0] <= figure.interval[1]:
         return f"not significant: {text}, but the 95 % intervals overlap"
@@ -190,57 +140,51 @@ def table(variants):
             yield (*names, "nothing", "", "", "")
 
 
-def print_table(rows):
+def aligned(rows):
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows)]
     for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
 
 
 def last_words(said):
-    """The last lines that tell of a failure; where none does, the last that tell anything."""
+    """The last lines that report a failure; where none does, the last that say anything."""
     lines = [line.strip() for line in said
              if re.search(r"\w", line) and "Collective test concluded" not in line]
-    told = [line for line in lines if re.search(r"\bFAIL|\berror:", line)]
-    return (told or lines or ["nothing"])[-3:]
+    failures = [line for line in lines if re.search(r"\bFAIL|\berror:", line)]
+    return (failures or lines or ["nothing"])[-3:]
 
 
-def explain(variant):
-    """Cause and cure of a run that did not end well, with the line that told."""
-    print(f"\n{variant.name}: {variant.result}")
-    for causes in (CAUSES, FOLLOWS):
-        found = [(variant.find(pattern), cause, cure) for pattern, cause, cure in causes]
-        found = [entry for entry in found if entry[0]]
-        for line, cause, cure in found:
-            print(f"  said:  {line[:300]}\n  cause: {cause}\n  cure:  {cure}")
-        if found:
-            return
-    for line in last_words(variant.said):
-        print(f"  said last: {line[:300]}")
+def explanation(variant):
+    """Cause and remedy of a run that did not end well, with the line that shows it."""
+    yield f"\n{variant.name}: {variant.result}"
+    found = causes.explain(variant.said)
+    for line, cause, remedy in found:
+        yield f"  said:  {line[:300]}\n  cause: {cause}\n  cure:  {remedy}"
+    if not found:
+        yield from (f"  said last: {line[:300]}" for line in last_words(variant.said))
 
 
-def main():
-    if len(sys.argv) != 2 or not pathlib.Path(sys.argv[1], "variants.tsv").exists():
-        print(__doc__, file=sys.stderr)
-        return 2
-    folder = pathlib.Path(sys.argv[1])
-    variants = [Variant(folder, row) for row in (folder / "variants.tsv").read_text().splitlines()]
+def show(folder, write):
+    """Writes the lines of the table and of what went wrong. The worst of the programs' exit codes."""
+    folder = pathlib.Path(folder)
+    try:
+        rows = (folder / FILE).read_text().splitlines()
+    except OSError:
+        raise UsageError(f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
+    variants = [Variant(folder, row) for row in rows]
     run = next((variant.run() for variant in variants if variant.run()), None)
     if run:
-        print("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
-    print()
-    print_table(table(variants))
+        write("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
+    for line in ("", *aligned(table(variants))):
+        write(line)
     idle = [variant.name for variant in variants if not variant.applies()]
     if idle:
-        print(f"{', '.join(idle)}: the transport is {run['transport']}, which does not read these "
+        write(f"{', '.join(idle)}: the transport is {run['transport']}, which does not read these "
               "switches: what differs is noise")
     for variant in variants:
-        if variant.result != "ok":
-            explain(variant)
-    print()
+        for line in explanation(variant) if variant.result != "ok" else ():
+            write(line)
+    write("")
     codes = [variant.code if variant.code in RESULTS else 4 for variant in variants]
     return min(codes, key=WORST_FIRST.index)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
