@@ -142,10 +142,10 @@ class Job:
     def start(self):
         RUNNING.install()
         sys.stdout.flush()  # what was printed before comes first
-        if RUNNING.stopped:
-            raise Stopped
-        RUNNING.jobs.append(self)
         try:
+            if RUNNING.stopped:
+                raise Stopped
+            RUNNING.jobs.append(self)
             self._launch()
         except BaseException:
             self._forget()
@@ -185,13 +185,13 @@ class Job:
             self._next_step = (time.monotonic() + self._grace, self._terminate)
 
     def _terminate(self):
+        self._killed = True
         # Slurm's srun cancels its step at a SIGTERM; mpirun 4.1 would crash at one.
         self._family = family(self._process.pid)
         signal_all(self._family[:-1], signal.SIGTERM)
         self._next_step = (time.monotonic() + KILL_AFTER, self._kill)
 
     def _kill(self):
-        self._killed = True
         signal_all({*self._family, *family(self._process.pid)}, signal.SIGKILL)
         self._next_step = (time.monotonic() + GIVE_UP_AFTER, self._give_up)
 

@@ -92,7 +92,7 @@ def measured(lines):
             low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
             yield (what, "images/s"), Figure(
                 median(group, "images_per_s"), True, (low, high) if low and high else (),
-                doubt="" if low and high else ", too few steps for an interval")
+                doubt="" if low and high else " (too few steps for an interval)")
         else:
             yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True)
 
@@ -110,15 +110,16 @@ def remark(variant, figure, reference):
     change = figure.value / reference.value - 1
     if abs(change) <= 0.05:
         return ""
-    text = f"{100 * change:+.0f} %{figure.doubt or reference.doubt}"
+    text = f"{100 * change:+.0f} %"
     if figure.interval and reference.interval and figure.interval[0] <= reference.interval[1] and \
             reference.interval[0] <= figure.interval[1]:
         return f"not significant: {text}, but the 95 % intervals overlap"
     worse = (change < 0) == figure.more_is_better
+    doubt = figure.doubt or reference.doubt
     if variant.without:
-        return f"{variant.without} carries this: {text} without it" if worse else \
-            f"better without {variant.without}: {text}"
-    return f"{'worse' if worse else 'better'} than the default: {text}"
+        return (f"{variant.without} carries this: {text} without it" if worse else
+                f"better without {variant.without}: {text}") + doubt
+    return f"{'worse' if worse else 'better'} than the default: {text}{doubt}"
 
 
 def table(variants):
