@@ -99,6 +99,7 @@ def run(module):
     """Runs main of a module of this package and ends the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
+    sys.stdout.reconfigure(errors="replace")  # ✓ in a locale that lacks it
     try:
         RUNNING.install()
         code = importlib.import_module(f"{__package__}.{module}").main(sys.argv[1:])

@@ -22,13 +22,17 @@ import subprocess
 import sys
 import time
 
-# code: by Shakedown's rules (README); status: of the command itself; stopped: by stop() or a signal
-Result = collections.namedtuple("Result", "code status stopped killed")
+from .messages import NoMessages
+
+# code: by Shakedown's rules (README); status: of the command itself; stopped: by stop() or a signal; killed: it did
+# not end in its grace; dead: (rank, host, "signal 9 (Killed)") of each rank known to have died; lost: hosts;
+# said: what was reported of it
+Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
-KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1  # seconds: from TERM to KILL, to no end at all; of pipes held open
+KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1  # seconds: from TERM to KILL; to no end at all; of silence on pipes that others hold open
 
 
 class Stopped(BaseException):
@@ -119,14 +123,13 @@ def write_all(descriptor, data):
 
 
 class Job:
-    """`messages` (messages.Messages) reads what an mpirun says, and judges how it ended. `say` is given this
-    class's own line."""
+    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's own line."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):
         self._words = words
         self._environ = dict(os.environ if environ is None else environ)
         self._output = output or Output()
-        self._messages = messages
+        self._messages = messages or NoMessages()
         self._grace = grace
         self._say = say or self._output.line
         self._process = None
@@ -154,18 +157,16 @@ class Job:
             self.stop()
 
     def _launch(self):
-        out, error, own = os.pipe(), os.pipe(), os.pipe() if self._messages else None
-        self.pipes = {out[0]: lambda data: self._output.write(1, data), error[0]: self._on_error}
-        if own:
-            self.pipes[own[0]] = self._messages.read_own
-            self._environ["OPAL_OUTPUT_STDERR_FD"] = str(own[1])
-        writers = [pipe[1] for pipe in (out, error, own) if pipe]
+        (out, out_end), (error, error_end), (own, own_end) = os.pipe(), os.pipe(), os.pipe()
+        self.pipes = {out: lambda data: self._output.write(1, data), error: self._on_error,
+                      own: self._messages.read_own}
+        environ = {**self._environ, "OPAL_OUTPUT_STDERR_FD": str(own_end)}
         try:
             self._process = subprocess.Popen(
-                self._words, env=self._environ, stdin=subprocess.DEVNULL, stdout=out[1], stderr=error[1],
-                pass_fds=writers[2:], preexec_fn=own_group())
+                self._words, env=environ, stdin=subprocess.DEVNULL, stdout=out_end, stderr=error_end,
+                pass_fds=[own_end], preexec_fn=own_group())
         finally:
-            for descriptor in writers:
+            for descriptor in (out_end, error_end, own_end):
                 os.close(descriptor)
 
     def stop(self):
@@ -231,6 +232,7 @@ class Job:
         data = os.read(descriptor, 65536)
         if data:
             self.pipes[descriptor](data)
+            self._output_until = self._output_until and time.monotonic() + OUTPUT_AFTER
         else:
             del self.pipes[descriptor]
             os.close(descriptor)
@@ -238,7 +240,7 @@ class Job:
     def advance(self, now):
         if self._output.reader_left:
             self.stop()
-        if self._messages and self._messages.job_must_end:
+        if self._messages.job_must_end:
             self._expect_end()
         if self._next_step and now >= self._next_step[0]:
             self._next_step[1]()
@@ -250,16 +252,13 @@ class Job:
 
     def _on_error(self, data):
         self._output.write(2, data)
-        if self._messages:
-            self._messages.read_shared(data)
+        self._messages.read_shared(data)
 
     def _finish(self):
         status = self._process.returncode
         status = 3 if status is None else 128 - status if status < 0 else status
-        code, text = status, None
-        if self._messages:
-            self._messages.close()
-            code, text = self._messages.judge(status)
+        self._messages.close()
+        code, text = self._messages.judge(status)
         if self._killed or self._given_up:
             code, text = 3, (f"{os.path.basename(self._words[0])} did not end within {self._grace} s and was "
                              "killed: a host or its link is lost; ranks may be left there")
@@ -267,8 +266,10 @@ class Job:
             code, text = 5, text if self._killed else None
         if text:
             self._say(text)
+            self._messages.said.append(text)
         self._forget()
-        self.result = Result(code, status, self._asked_to_stop, self._killed)
+        self.result = Result(code, status, self._asked_to_stop, self._killed, self._messages.dead,
+                             self._messages.lost, self._messages.said)
 
     def _forget(self):
         for descriptor in self.pipes:

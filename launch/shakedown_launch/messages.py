@@ -30,6 +30,7 @@ class Messages:
         self._show = show
         self.dead = []  # (rank, host, "signal 9 (Killed)")
         self.lost = []  # hosts, as far as they are known
+        self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun hands on
 
     @property
@@ -55,7 +56,7 @@ class Messages:
         died, lost = re.search(DIED, block), re.search(LOST, block)
         if died:
             self.dead.append(died.groups())
-            self._say(f"rank {died[1]} on {died[2]} died of {died[3]}")
+            self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
         elif lost:
             self._lose(f"host {lost[1]}", "was lost: it or its network link failed")
         elif re.search(UNREACHED, block):
@@ -76,8 +77,12 @@ class Messages:
 
     def _lose(self, who, what):
         if not self.lost:
-            self._say(f"{who} {what}")
+            self._report(f"{who} {what}")
         self.lost.append(who)
+
+    def _report(self, text):
+        self.said.append(text)
+        self._say(text)
 
     def _other_hosts(self):
         if not self._hosts:
@@ -94,6 +99,27 @@ class Messages:
             return 3, f"a rank or a host was lost (mpirun ended with {status})"
         if not self.rank_ended:
             return 3, f"the job could not be started (mpirun ended with {status})"
+        return status, None
+
+
+class NoMessages:
+    """Of a command that is no mpirun."""
+
+    job_must_end = False
+
+    def __init__(self):
+        self.dead, self.lost, self.said = [], [], []
+
+    def read_own(self, data):
+        pass
+
+    def read_shared(self, data):
+        pass
+
+    def close(self):
+        pass
+
+    def judge(self, status):
         return status, None
 
 
