@@ -10,20 +10,21 @@ from .steps import Steps
 COMMAND = Command(
     "[--source DIR] [train options that override the ones below]",
     """
-    Trains ResNet-18 by DDP on Fashion-MNIST, on what the machine has, then compares every strategy of gradient
-    exchange, and reports.
+    Trains ResNet-18 by DDP on Fashion-MNIST, on what the machine has, then compares every strategy
+    of gradient exchange, and reports.
 
       GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
             per rank compared.
       else: 6,000 of them at 32x32, on two CPU ranks; ResNet-18 compared; about
             four minutes on two cores.
     """,
-    [Option(("--source",), "DIR", "the folder of the four Fashion-MNIST .gz files; default: that of Debian's package "
+    [Option(("--source",), "DIR",
+            "the folder of the four Fashion-MNIST .gz files; default: that of Debian's package "
             "dataset-fashion-mnist; where it is not, images are generated")],
     """
-    The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder of their own
-    there, whose path is printed at the end. Ends with the exit code of the first step that did not end with 0; a
-    training's 2 (usage) and a signal (5) end it at once.
+    The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder
+    of their own there, whose path is printed at the end. Ends with the exit code of the first step
+    that did not end with 0; a training's 2 (usage) and a signal (5) end it at once.
     """)
 
 
@@ -31,23 +32,28 @@ def settings(gpu_count):
     """(images of a part, or all; train's options; compare's options)"""
     if gpu_count:
         return ({"train": None, "val": None},
-                ["--image-size", "64", "--precision", "fp16", "--global-batch", str(512 // gpu_count * gpu_count),
-                 "--lr", "0.1", "--epochs", "15", "--workers", "12"],
-                ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256", "--lr", "0.01",
-                 "--iterations", "50"])
+                ["--image-size", "64", "--precision", "fp16", "--lr", "0.1", "--epochs", "15",
+                 "--global-batch", str(512 // gpu_count * gpu_count), "--workers", "12"],
+                ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256",
+                 "--lr", "0.01", "--iterations", "50"])
     return ({"train": 6000, "val": 2000},
-            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "12", "--workers", "2"],
-            ["--backend", "cpu", "--model", "resnet18", "--image-size", "32", "--classes", "10", "--batch-size", "32",
-             "--lr", "0.01", "--iterations", "5", "--warmup", "2", "--epoch-images", "60000"])
+            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "12",
+             "--workers", "2"],
+            ["--backend", "cpu", "--model", "resnet18", "--image-size", "32", "--classes", "10",
+             "--batch-size", "32", "--lr", "0.01", "--iterations", "5", "--warmup", "2",
+             "--epoch-images", "60000"])
 
 
 def make_images(source, part, environ):
-    """The image folder; where Fashion-MNIST is not, its images are generated, and its name says so."""
+    """The image folder; where Fashion-MNIST is not, its images are generated, as its name says."""
     source = source or (fashion_mnist.SOURCE if fashion_mnist.available() else None)
-    name = ("fashion-mnist" if source else "generated-images") + (f"-{part['train']}" if part["train"] else "")
+    name = "fashion-mnist" if source else "generated-images"
+    if part["train"]:
+        name += f"-{part['train']}"
     if not source:
-        say(f"generated images are used: Fashion-MNIST is not in {fashion_mnist.SOURCE} (--source DIR names another "
-            "folder). Accuracies are not those of Fashion-MNIST; times are comparable")
+        say(f"generated images are used: Fashion-MNIST is not in {fashion_mnist.SOURCE} "
+            "(--source DIR names another folder). Accuracies are not those of Fashion-MNIST; "
+            "times are comparable")
     data = Path(places.runs_folder(environ), "data", name)
     data.parent.mkdir(parents=True, exist_ok=True)
     fashion_mnist.convert(source and Path(source), data, part)
@@ -70,10 +76,12 @@ def main(arguments):
     def program(*words):
         return lambda log: mpi.job(mpi.request({}, words, environ), environ, log=log)
     steps = Steps(results)
+    saved = f"{results}/resnet18.safetensors"
     trained = steps.step("train", program(
-        "train", "--model", "resnet18", "--train-dir", f"{data}/train", "--val-dir", f"{data}/val", "--augment",
-        "shift", "--schedule", "cosine", "--lr-warmup-epochs", "1", "--strategy", "ddp", *options, "--record",
-        f"{results}/train.jsonl", "--save", f"{results}/resnet18.safetensors", *arguments))
+        "train", "--model", "resnet18", "--train-dir", f"{data}/train", "--val-dir", f"{data}/val",
+        "--augment", "shift", "--schedule", "cosine", "--lr-warmup-epochs", "1",
+        "--strategy", "ddp", *options, "--record", f"{results}/train.jsonl", "--save", saved,
+        *arguments))
     if trained == 2:
         return 2
     print(flush=True)
@@ -81,7 +89,7 @@ def main(arguments):
     print(flush=True)
     steps.report([results], environ)
 
-    weights = ", resnet18.safetensors (weights)" if os.path.exists(f"{results}/resnet18.safetensors") else ""
+    weights = ", resnet18.safetensors (weights)" if os.path.exists(saved) else ""
     print(f"results: {results}: train.jsonl, compare.jsonl (records){weights}")
     print(f"report:  {results}/report/comparison_report.html, performance_report.txt", flush=True)
     return steps.code

@@ -16,7 +16,8 @@ HELP = Option(("-h", "--help"), None, "print this text")
 
 
 def name():
-    """This command as the user calls it: launch/mpi in a source tree, shakedown-mpi where installed."""
+    """This command as the user calls it: launch/mpi in a source tree, shakedown-mpi where
+    installed."""
     folder, base = os.path.split(os.path.abspath(sys.argv[0]))
     if os.path.basename(folder) != "launch":
         return base
@@ -33,8 +34,8 @@ def say(text, write=None):
 # ---- options -------------------------------------------------------------------------------------
 
 def parse(command, arguments, keep_unknown=False):
-    """({an option's first name: value}, the other words). The options end at the first other word; with
-    `keep_unknown` options that are not known here are among the other words."""
+    """({an option's first name: value}, the other words). The options end at the first other word;
+    with `keep_unknown` options that are not known here are among the other words."""
     known = {each: option for option in (*command.options, HELP) for each in option.names}
     values, words = {}, []
     arguments = collections.deque(arguments)
@@ -90,7 +91,10 @@ def paragraphs(text):
     import textwrap
     for number, paragraph in enumerate(textwrap.dedent(text).strip().split("\n\n")):
         yield from [""] if number else []
-        yield from [paragraph] if paragraph.startswith(" ") else textwrap.wrap(" ".join(paragraph.split()), 80)
+        if paragraph.startswith(" "):
+            yield paragraph
+        else:
+            yield from textwrap.wrap(" ".join(paragraph.split()), 80)
 
 
 # ---- the program ---------------------------------------------------------------------------------

@@ -12,22 +12,25 @@ from .steps import Steps, finish
 
 COMMAND = Command(
     "--data-dir DIR [options] [other options of bin/train]",
-    """The three classic experiments on real images, and their report: DDP, all-reduce and the parameter server
-    trained one after the other from the same start, on what the machine has.""",
-    [Option(("--data-dir", "--data_dir"), "DIR", "holds train/ and val/, each with a sub-folder of images per class; or "
+    """The three classic experiments on real images, and their report: DDP, all-reduce and the
+    parameter server trained one after the other from the same start, on what the machine has.""",
+    [Option(("--data-dir", "--data_dir"), "DIR",
+            "holds train/ and val/, each with a sub-folder of images per class; or "
             "the sub-folders themselves: then nothing is validated"),
      Option(("--val-dir", "--val_dir"), "DIR", "other images to validate on than val/ of the data"),
      Option(("--epochs",), "N", "epochs of each experiment (3)"),
      Option(("--quick",), None, "one epoch"),
      Option(("--strategies",), "A,B", "others than ddp,all-reduce,parameter-server"),
      Option(("-n",), "N", "ranks; default as launch/mpi's; the parameter server is one of them"),
-     Option(("--output",), "DIR", "the results' folder (runs/experiments-DATE-TIME-PID, runs/ being that of the current "
+     Option(("--output",), "DIR",
+            "the results' folder (runs/experiments-DATE-TIME-PID, runs/ being that of the current "
             "folder, or SHAKEDOWN_RUNS)")],
     """
     An option of bin/train that a strategy has no use for is ignored there.
 
-    First a few steps of each strategy estimate the total time. Ends with 0 when all trained, else with the exit
-    code of the first that did not; what was measured is reported all the same. A signal stops it at once: 5.
+    First a few steps of each strategy estimate the total time. Ends with 0 when all trained, else
+    with the exit code of the first that did not; what was measured is reported all the same. A
+    signal stops it at once: 5.
     """)
 
 
@@ -68,8 +71,10 @@ def estimate(steps, images, epochs):
     for step in steps:
         seconds = images * epochs / step["images_per_s"]
         total += seconds
-        yield f"  {step['strategy']:<28} {step['images_per_s']:10.1f} images/s, {duration(seconds):>12}"
-    yield f"{images} images, {epochs} epoch{'s' if epochs > 1 else ''} each: about {duration(total)}, and validation"
+        yield (f"  {step['strategy']:<28} {step['images_per_s']:10.1f} images/s, "
+               f"{duration(seconds):>12}")
+    yield (f"{images} images, {epochs} epoch{'s' if epochs > 1 else ''} each: "
+           f"about {duration(total)}, and validation")
 
 
 def count_files(folder):
@@ -88,8 +93,8 @@ def measure_a_few_steps(train, names, output):
     """The `step` record of each strategy; SystemExit with the first exit code that is not 0."""
     record, log = f"{output}/estimate.jsonl", f"{output}/estimate.log"
     for name in names:
-        job = train(["--strategy", name, "--iterations", "10", "--warmup", "2", "--certificate", "off",
-                     "--record", record], log=log, shown=False)
+        job = train(["--strategy", name, "--iterations", "10", "--warmup", "2",
+                     "--certificate", "off", "--record", record], log=log, shown=False)
         code = finish(job)
         if code:
             with open(log, errors="replace") as file:
@@ -124,8 +129,8 @@ def main(arguments):
     run = Steps(output)
     for name in names:
         print(flush=True)
-        run.step(name, lambda log: train([*validation, "--strategy", name, "--epochs", str(epochs), "--record",
-                                          f"{output}/{name}.jsonl"], log=log))
+        more = [*validation, "--strategy", name, "--epochs", str(epochs)]
+        run.step(name, lambda log: train([*more, "--record", f"{output}/{name}.jsonl"], log=log))
     print(flush=True)
     run.report(sorted(glob.glob(f"{glob.escape(output)}/*.jsonl")), environ)
     print(f"results: {output}", flush=True)

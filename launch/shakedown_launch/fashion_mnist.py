@@ -1,4 +1,4 @@
-"""launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images in its place."""
+"""launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
 
 import gzip
 import hashlib
@@ -14,10 +14,13 @@ from .command import Command, Option, UsageError, name, parse, positive
 COMMAND = Command(
     "OUTPUT_DIR [options]",
     """Turns the four .gz files of Fashion-MNIST (70,000 gray images, 28x28) into an image folder:
-    OUTPUT_DIR/train/<class>/NNNNN.png and OUTPUT_DIR/val/<class>/NNNNN.png, NNNNN being the image's number in its
-    file.""",
-    [Option(("--source",), "DIR", "the folder of the four .gz files (/usr/share/datasets/fashion-mnist)"),
-     Option(("--generate",), None, "generated images of the same classes, number and size, for a machine without the files"),
+    OUTPUT_DIR/train/<class>/NNNNN.png and OUTPUT_DIR/val/<class>/NNNNN.png, NNNNN being the image's
+    number in its file.""",
+    [Option(("--source",), "DIR",
+            "the folder of the four .gz files (/usr/share/datasets/fashion-mnist)"),
+     Option(("--generate",), None,
+            "generated images of the same classes, number and size, for a machine that lacks the "
+            "files"),
      Option(("--train",), "N", "training images: of each class the first N/10 (all)"),
      Option(("--validation",), "N", "validation images, likewise (all)")],
     "Ends with 2, with the file named, when the input is not what it should be.")
@@ -48,7 +51,8 @@ def read_idx(path, dimensions, item_bytes, published_count, published_md5):
         raise UsageError(f"{path}: {len(data)} bytes are too few for an IDX header")
     magic, count, *item_shape = struct.unpack(f">{1 + dimensions}I", data[:header_bytes])
     if magic != 0x800 + dimensions:
-        raise UsageError(f"{path}: the magic number is {magic:#010x}, not {0x800 + dimensions:#010x}")
+        raise UsageError(
+            f"{path}: the magic number is {magic:#010x}, not {0x800 + dimensions:#010x}")
     if any(size != SIDE for size in item_shape):
         raise UsageError(f"{path}: images are {'x'.join(map(str, item_shape))}, not {SIDE}x{SIDE}")
     if len(data) != header_bytes + count * item_bytes:
@@ -73,7 +77,8 @@ def read_split(source, stem, published_count, images_md5, labels_md5):
     if label_count != count:
         raise UsageError(f"{labels_path}: {label_count} labels for {count} images")
     if any(label >= len(CLASSES) for label in labels):
-        raise UsageError(f"{labels_path}: label {max(labels)}, but there are {len(CLASSES)} classes")
+        raise UsageError(
+            f"{labels_path}: label {max(labels)}, but there are {len(CLASSES)} classes")
     return images, labels
 
 
@@ -89,7 +94,8 @@ def choose(labels, wanted, path):
             left[label] -= 1
             chosen.append(index)
     if any(left):
-        raise UsageError(f"{path}: has not {per_class} images of each class, as {wanted} in all need")
+        raise UsageError(
+            f"{path}: fewer than {per_class} images of a class, which {wanted} in all need")
     return chosen
 
 
@@ -116,7 +122,8 @@ def write_split(folder, images, labels, chosen):
 # ---- generated images ----------------------------------------------------------------------------
 
 def pattern(label, shift):
-    """Stripes of a direction and width that a class has of its own, as one integer of SIDE x SIDE bytes."""
+    """Stripes of a direction and width that a class has of its own, as one integer of SIDE x SIDE
+    bytes."""
     dx, dy = [(1, 0), (0, 1), (1, 1), (1, -1), (2, 1)][label % 5]
     width = 3 if label < 5 else 6
     return int.from_bytes(bytes(208 if (dx * x + dy * y + shift) // width % 2 else 32
@@ -145,8 +152,9 @@ def available(source=SOURCE):
 
 
 def convert(source, output, wanted):
-    """Writes next to the output and renames, so that a folder of this name is always complete. `source`: the
-    folder of the .gz files; None: the images are generated. `wanted`: images by SPLITS' folders, None: all."""
+    """Writes next to the output and renames, so that a folder of this name is always complete.
+    `source`: the folder of the .gz files; None: the images are generated. `wanted`: images by
+    SPLITS' folders, None: all."""
     settings = {"source": str(source.resolve()) if source else "generated", **wanted}
     marker = output / MARKER
     if marker.exists() and json.loads(marker.read_text()) == settings:
@@ -181,7 +189,8 @@ def convert(source, output, wanted):
 def image_count(values, option):
     count = positive(values, option, None, "images")
     if count and count % len(CLASSES):
-        raise UsageError(f"{option} {count} is not a multiple of {len(CLASSES)}, the number of classes")
+        raise UsageError(
+            f"{option} {count} is not a multiple of {len(CLASSES)}, the number of classes")
     return count
 
 
@@ -192,7 +201,8 @@ def main(arguments):
     source = None if "--generate" in values else Path(values.get("--source", SOURCE))
     try:
         convert(source, Path(words[0]).absolute(),
-                {"train": image_count(values, "--train"), "val": image_count(values, "--validation")})
+                {"train": image_count(values, "--train"),
+                 "val": image_count(values, "--validation")})
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from None
     return 0

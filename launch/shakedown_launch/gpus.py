@@ -20,15 +20,15 @@ def built(environ):
 
 
 def listed():
-    """The UUIDs of each GPU of this host, its own and those of its MIG instances, in the order of their
-    indices; none where the driver does not work."""
+    """The UUIDs of each GPU of this host, its own and those of its MIG instances, in the order of
+    their indices; none where the driver does not work."""
     try:  # nvidia-smi can hang for minutes on a broken driver
-        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                              stdin=subprocess.DEVNULL, timeout=20).stdout.decode(errors="replace")
+        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=20,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.TimeoutExpired):
         return []
     found = []
-    for line in text.splitlines():
+    for line in text.decode(errors="replace").splitlines():
         if line.startswith("GPU"):
             found.append([])
         if found:
@@ -49,8 +49,12 @@ def named(text):
 def missing(entries, gpus):
     """Those of the entries that are none of the GPUs listed."""
     uuids = [uuid for gpu in gpus for uuid in gpu]
-    return [entry for entry in entries if not (
-        int(entry) < len(gpus) if entry.isdigit() else any(uuid.startswith(entry) for uuid in uuids))]
+
+    def found(entry):
+        if entry.isdigit():
+            return int(entry) < len(gpus)
+        return any(uuid.startswith(entry) for uuid in uuids)
+    return [entry for entry in entries if not found(entry)]
 
 
 def visible(environ, gpus=listed):
@@ -76,7 +80,9 @@ def check(environ, allocation, gpus=listed):
     if absent:
         raise UsageError(f"requested GPUs {request}: {', '.join(absent)} not found; {here}")
     if request is None and granted and granted > len(found):
-        raise UsageError(f"Slurm granted {granted} GPUs on this node: {granted - len(found)} of them not found; {here}")
+        lost = granted - len(found)
+        raise UsageError(f"Slurm granted {granted} GPUs on this node: {lost} of them "
+                         f"not found; {here}")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@
         job.wait()
     job.result.code
 
-Its standard output and error pass through this process: to the same of this process, to a log, or to both.
-A signal to this process (INT, TERM, HUP, QUIT) is handed over to every job that runs, once: at a second one
-mpirun leaves at once, and ranks behind. A Ctrl-C reaches a job only so, because of its process group. A job
-that does not end in its grace is killed with all that it started."""
+Its standard output and error pass through this process: to the same of this process, to a log, or
+to both. A signal to this process (INT, TERM, HUP, QUIT) is handed over to every job that runs,
+once: at a second one mpirun leaves at once, and ranks behind. A Ctrl-C reaches a job only so,
+because of its process group. A job that does not end in its grace is killed with all that it
+started."""
 
 import collections
 import contextlib
@@ -24,15 +25,16 @@ import time
 
 from .messages import NoMessages
 
-# code: by Shakedown's rules (README); status: of the command itself; stopped: by stop() or a signal; killed: it did
-# not end in its grace; dead: (rank, host, "signal 9 (Killed)") of each rank known to have died; lost: hosts;
-# said: what was reported of it
+# code: by Shakedown's rules (README); status: of the command itself; stopped: by stop() or a
+# signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)") of each rank
+# known to have died; lost: hosts; said: what was reported of it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
-KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1  # seconds: from TERM to KILL; to no end at all; of silence on pipes that others hold open
+# Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
+KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
 
 
 class Stopped(BaseException):
@@ -40,7 +42,7 @@ class Stopped(BaseException):
 
 
 class Running:
-    """The jobs that run, and the signals to this process. Signals that are ignored (nohup) stay so."""
+    """The jobs that run, and the signals to this process. Those ignored (nohup) stay so."""
 
     def __init__(self):
         self.jobs = []
@@ -123,7 +125,8 @@ def write_all(descriptor, data):
 
 
 class Job:
-    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's own line."""
+    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's
+    own line."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):
         self._words = words
@@ -163,8 +166,8 @@ class Job:
         environ = {**self._environ, "OPAL_OUTPUT_STDERR_FD": str(own_end)}
         try:
             self._process = subprocess.Popen(
-                self._words, env=environ, stdin=subprocess.DEVNULL, stdout=out_end, stderr=error_end,
-                pass_fds=[own_end], preexec_fn=own_group())
+                self._words, env=environ, stdin=subprocess.DEVNULL, stdout=out_end,
+                stderr=error_end, pass_fds=[own_end], preexec_fn=own_group())
         finally:
             for descriptor in (out_end, error_end, own_end):
                 os.close(descriptor)
@@ -202,7 +205,8 @@ class Job:
     # ---- waiting for it ----
 
     def wait(self, seconds=None):
-        """Whether it has ended, within `seconds` where they are given. The other jobs are served meanwhile."""
+        """Whether it has ended, within `seconds` where they are given. The other jobs are served
+        meanwhile."""
         limit = None if seconds is None else time.monotonic() + seconds
         try:
             while self.result is None and (limit is None or time.monotonic() < limit):
@@ -260,8 +264,9 @@ class Job:
         self._messages.close()
         code, text = self._messages.judge(status)
         if self._killed or self._given_up:
-            code, text = 3, (f"{os.path.basename(self._words[0])} did not end within {self._grace} s and was "
-                             "killed: a host or its link is lost; ranks may be left there")
+            program = os.path.basename(self._words[0])
+            code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
+                             "or its link is lost; ranks may be left there")
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
         if text:
@@ -286,8 +291,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def own_group():
-    """What a child does before it becomes the command: it leaves this process's group, and is terminated
-    where this process is killed."""
+    """What a child does before it becomes the command: it leaves this process's group, and is
+    terminated where this process is killed."""
     try:
         import ctypes
         prctl = ctypes.CDLL(None).prctl

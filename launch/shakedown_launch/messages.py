@@ -1,18 +1,20 @@
-"""mpirun's messages. They are blocks between dashed lines, and a few lines outside of blocks. Those that
-repeat what the exit code says are dropped; a rank's death and a lost host are reported in one line.
+"""mpirun's messages. They are blocks between dashed lines, and a few lines outside of blocks. Those
+that repeat what the exit code says are dropped; a rank's death and a lost host are reported in one
+line.
 
-Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, a pipe of their own. Open MPI 5 (PRRTE) writes them
-to the standard error that the ranks have too, which is passed on as it is. Both are read."""
+Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, a pipe of their own. Open MPI 5 (PRRTE)
+writes them to the standard error that the ranks have too, which is passed on as it is. Both are
+read."""
 
 import re
 
 # Compiled when first used: most jobs end without a message.
 DIED = r"rank (\d+) with PID \d+ on\s+node (\S+) exited on\s+(signal \d+(?: \([^)]*\))?)"
 ENDED = (r"MPI_ABORT was invoked|exited with non-zero status|returned\s+a non-zero exit code|"
-                   r'calling "abort"')
+         r'calling "abort"')
 LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
 UNREACHED = (r"unable to reliably start one or more|route a message to the specified daemon|"
-                       r"communication connection to the\s+specified daemon")
+             r"communication connection to the\s+specified daemon")
 UNREACHED_NODE = r"target node:\s*(\S+)"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = "orte_base_help_aggregate"
@@ -20,12 +22,12 @@ LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may b
 
 
 class Messages:
-    """Reads both streams. `show` is given what the user should see, `say` this package's own lines."""
+    """Reads both streams. `show` is given what the user should see, `say` our own lines."""
 
     def __init__(self, say, show, hosts=()):
         self._say = say
         self._hosts = hosts
-        self._own = Blocks(self._judge_own, lambda line: self._judge_line(line) or show(line), paired=True)
+        self._own = Blocks(self._judge_own, self._judge_own_line, paired=True)
         self._shared = Blocks(self._judge, self._judge_line, paired=False)
         self._show = show
         self.dead = []  # (rank, host, "signal 9 (Killed)")
@@ -50,6 +52,10 @@ class Messages:
     def _judge_own(self, block):
         if not self._judge(block):
             self._show(block)
+
+    def _judge_own_line(self, line):
+        if not self._judge_line(line):
+            self._show(line)
 
     def _judge(self, block):
         """Whether the block said how the job ended."""
@@ -87,7 +93,9 @@ class Messages:
     def _other_hosts(self):
         if not self._hosts:
             return "a node of the allocation"
-        return f"host {self._hosts[0]}" if len(self._hosts) == 1 else f"one of the hosts {' '.join(self._hosts)}"
+        if len(self._hosts) == 1:
+            return f"host {self._hosts[0]}"
+        return f"one of the hosts {' '.join(self._hosts)}"
 
     def judge(self, status):
         """(exit code, what to say of it) of an mpirun that ended with `status`."""
@@ -124,8 +132,9 @@ class NoMessages:
 
 
 class Blocks:
-    """Cuts a stream into the blocks between dashed lines, and the lines outside of them. Where ranks write too
-    (not `paired`), a dashed line may open or close a block, and each line counts as outside also."""
+    """Cuts a stream into the blocks between dashed lines, and the lines outside of them. Where
+    ranks write too (not `paired`), a dashed line may open or close a block, and each line counts as
+    outside also."""
 
     def __init__(self, on_block, on_line, paired):
         self._on_block, self._on_line, self._paired = on_block, on_line, paired

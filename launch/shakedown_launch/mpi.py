@@ -3,34 +3,42 @@
 import os
 import re
 import subprocess
-import sys
 
 from . import messages, places, ranks
 from .command import Command, Option, UsageError, parse, positive, say
 from .job import Job, Output
 
 RANK_OPTIONS = [
-    Option(("-n", "-np"), "N", "ranks; default: on each host one per GPU visible here, without GPUs (or with "
-           "--backend cpu) two; Slurm's number of tasks, unless that is one per node with several GPUs"),
-    Option(("--gpus",), "LIST", "use these GPUs of each host, such as 0,1,2,3; a CUDA_VISIBLE_DEVICES of the "
+    Option(("-n", "-np"), "N",
+           "ranks; default: on each host one per GPU visible here, without GPUs (or with "
+           "--backend cpu) two; Slurm's number of tasks, unless that is one per node with several "
+           "GPUs"),
+    Option(("--gpus",), "LIST",
+           "use these GPUs of each host, such as 0,1,2,3; a CUDA_VISIBLE_DEVICES of the "
            "environment counts on this host alone"),
-    Option(("--hosts",), "LIST", "run on these hosts, such as h1,h2, with equally many ranks on each"),
-    Option(("--hostfile",), "FILE", "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
-    Option(("--bind",), "WHAT", "none (default: the programs share out the cores themselves), core or numa"),
+    Option(("--hosts",), "LIST",
+           "run on these hosts, such as h1,h2, with equally many ranks on each"),
+    Option(("--hostfile",), "FILE",
+           "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
+    Option(("--bind",), "WHAT",
+           "none (default: the programs share out the cores themselves), core or numa"),
 ]
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
     [*RANK_OPTIONS,
-     Option(("--grace",), "S", "seconds that mpirun has to end the other ranks once one has failed, or after a "
+     Option(("--grace",), "S",
+            "seconds that mpirun has to end the other ranks once one has failed, or after a "
             "signal (10); then it is killed"),
      Option(("--dry-run",), None, "print the mpirun line only")],
     """
-    Programs are looked for in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed commands, and in PATH.
+    Programs are looked for in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
+    commands, and in PATH.
 
-    Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than requested; 3: a rank
-    died of a signal, a host or a link was lost, or the job could not be started; 5: stopped by SIGINT, SIGTERM,
-    SIGHUP or SIGQUIT. SIGUSR1 and SIGUSR2 are passed on to the ranks.
+    Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
+    requested; 3: a rank died of a signal, a host or a link was lost, or the job could not be
+    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. SIGUSR1 and SIGUSR2 are passed on to
+    the ranks.
     """)
 LIST = r"[^,]+(,[^,]+)*"
 
@@ -47,15 +55,15 @@ def request(values, words, environ):
     bind = values.get("--bind", "none")
     if bind not in ("none", "core", "numa"):
         raise UsageError(f"--bind {bind}: choose from none, core, numa")
-    hosts = values["--hosts"].split(",") if "--hosts" in values else hosts_in(values.get("--hostfile"))
+    hosts = values["--hosts"].split(",") if "--hosts" in values else []
+    if "--hostfile" in values:
+        hosts = hosts_in(values["--hostfile"])
     return ranks.Request([places.find_program(words[0], environ), *words[1:]],
                          positive(values, "-n", None, "ranks"), values.get("--gpus"), hosts, bind)
 
 
 def hosts_in(path):
     """Each once; lines of # and what follows the name ("slots=8") are left out."""
-    if path is None:
-        return []
     try:
         with open(path) as file:
             words = [line.split() for line in file]
@@ -69,13 +77,15 @@ def hosts_in(path):
 
 def check_open_mpi(environ):
     try:
-        version = subprocess.run(["mpirun", "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                 stderr=subprocess.DEVNULL, env=environ, timeout=60).stdout
+        version = subprocess.run(["mpirun", "--version"], env=environ, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
         version = b""
     version = version.decode(errors="replace").partition("\n")[0]
     if "Open MPI" not in version:
-        raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); make setup, or module load openmpi")
+        raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
+                         "make setup, or module load openmpi")
 
 
 def line(what, environ, host=None):

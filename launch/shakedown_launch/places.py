@@ -1,5 +1,5 @@
-"""Where programs lie and where results go. Works from a source tree, from a read-only prefix, and through
-links."""
+"""Where programs lie and where results go. Works from a source tree, from a read-only prefix, and
+through links."""
 
 import os
 import sys
@@ -47,7 +47,8 @@ def find_program(word, environ):
         return word
     own = own_program(word[len("bin/"):] if word.startswith("bin/") else word, environ)
     if not own and not which(word, environ):
-        raise UsageError(f"{word}: not found in PATH or {program_folders(environ)[0]} (run make first)")
+        raise UsageError(
+            f"{word}: not found in PATH or {program_folders(environ)[0]} (run make first)")
     return own or word  # other hosts may have it elsewhere in their PATH
 
 

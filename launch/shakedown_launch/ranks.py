@@ -1,5 +1,5 @@
-"""How many ranks, on which hosts, bound to what: from a request, the environment and this host, the mpirun
-line. Nothing is started here."""
+"""How many ranks, on which hosts, bound to what: from a request, the environment and this host, the
+mpirun line. Nothing is started here."""
 
 import collections
 import os
@@ -9,12 +9,14 @@ from . import gpus, slurm
 from .command import UsageError, say
 
 # hosts: [] means this one, or those of Slurm's allocation
-Request = collections.namedtuple("Request", "words ranks gpus hosts bind", defaults=(None, None, (), "none"))
+Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
+                                 defaults=(None, None, (), "none"))
 # tasks: whether Slurm's own tasks are the ranks
 Placement = collections.namedtuple("Placement", "ranks host_count per_host tasks")
 
 # mpirun gives these to local ranks anyway; for those of other hosts they must be named.
-PASSED_ON = r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|DNNL|ONEDNN|UCX|FI|MALLOC|SHAKEDOWN)_|LD_LIBRARY_PATH$"
+PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|DNNL|ONEDNN|UCX|FI|MALLOC|SHAKEDOWN)_|"
+             r"LD_LIBRARY_PATH$")
 
 
 class Host:
@@ -33,14 +35,15 @@ class Host:
 
     def numa_nodes(self):
         try:
-            return sum(bool(re.match(r"node\d", name)) for name in os.listdir("/sys/devices/system/node")) or 1
+            return sum(bool(re.match(r"node\d", name))
+                       for name in os.listdir("/sys/devices/system/node")) or 1
         except OSError:
             return 1
 
     def may_read_processes(self):
-        """Large messages inside a host go by process_vm_readv. Where a container's seccomp filter forbids it,
-        Open MPI 4.1 falls back, but prints "Read -1, expected N, errno = 1" at each: so it is tried here, on
-        this process's own memory."""
+        """Large messages inside a host go by process_vm_readv. Where a container's seccomp filter
+        forbids it, Open MPI 4.1 falls back, but prints "Read -1, expected N, errno = 1" at each: so
+        it is tried here, on this process's own memory."""
         try:
             with open("/proc/self/status") as status:
                 mode = status.read().partition("Seccomp:")[2].split()[:1]
@@ -55,10 +58,12 @@ class Host:
 
 
 def place(request, environ, host):
-    """The number of ranks: as requested; else Slurm's tasks; else one per visible GPU; else two per host."""
+    """The number of ranks: as requested; else Slurm's tasks; else one per visible GPU; else two per
+    host."""
     allocation = slurm.allocation(environ)
     if allocation and request.hosts:
-        raise UsageError("in a Slurm allocation the hosts are Slurm's: leave out --hosts and --hostfile")
+        raise UsageError("in a Slurm allocation the hosts are Slurm's: leave out --hosts and "
+                         "--hostfile")
     host_count = allocation.nodes if allocation else len(request.hosts) or 1
     is_here = host_count == 1 and not request.hosts or (allocation and allocation.on_node) or \
         any(name.split(":")[0] in ("localhost", host.name) for name in request.hosts)
@@ -70,14 +75,17 @@ def place(request, environ, host):
         ranks, tasks = request.ranks, tasks == request.ranks
     else:
         per_host = 0 if on_cpu else gpus.visible(environ, host.gpus)
+        # One task per node with several GPUs (torchrun's header) stands for the node.
         if tasks == host_count and per_host >= 2:
-            tasks = None  # one task per node with several GPUs (torchrun's header) stands for the node
-        if not (tasks or per_host or on_cpu or counts_for_all_hosts(host_count, allocation, environ)):
+            tasks = None
+        if not (tasks or per_host or on_cpu
+                or counts_for_all_hosts(host_count, allocation, environ)):
             raise UsageError("no GPU visible on this host; specify the number of ranks with -n")
         ranks = tasks or (per_host or 2) * host_count
         if tasks and ranks < per_host * host_count:
-            say(f"Slurm was asked for {ranks} tasks, which use {ranks} of {per_host * host_count} GPUs; "
-                f"-n {per_host * host_count} uses all")
+            gpu_count = per_host * host_count
+            say(f"Slurm's job has {ranks} tasks, which use {ranks} of {gpu_count} GPUs; "
+                f"-n {gpu_count} uses all")
     return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks))
 
 
@@ -87,8 +95,8 @@ def requests_cpu(words):
 
 
 def counts_for_all_hosts(host_count, allocation, environ):
-    """Whether "no GPU here" means none anywhere: not where this is no node of the job, or where Slurm granted
-    GPUs that are not seen."""
+    """Whether "no GPU here" means none anywhere: not where this is no node of the job, or where
+    Slurm granted GPUs that are not seen."""
     return host_count == 1 or not gpus.built(environ) or \
         bool(allocation and allocation.on_node and not allocation.names_gpus)
 
@@ -99,7 +107,8 @@ def mpirun_line(request, placement, environ, host):
         line.append("--allow-run-as-root")
     spread = None
     if request.hosts:
-        line += ["--host", ",".join(f"{name.split(':')[0]}:{placement.per_host}" for name in request.hosts)]
+        line += ["--host",
+                 ",".join(f"{name.split(':')[0]}:{placement.per_host}" for name in request.hosts)]
     elif placement.host_count == 1:
         # Open MPI counts cores without their hardware threads, and refuses more ranks than that.
         line.append("--oversubscribe")

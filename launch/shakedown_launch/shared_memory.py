@@ -1,5 +1,5 @@
-"""Whether this host's shared memory is fit: through /dev/shm the ranks of a host reach one another. As a
-program it prints that."""
+"""Whether this host's shared memory is fit: through /dev/shm the ranks of a host reach one another.
+As a program it prints that."""
 
 import os
 import re
@@ -13,12 +13,15 @@ OURS = r"nccl-|vader_segment|sm_segment"
 
 def diagnosis():
     """Lines of ✓ and ✗. It is said, not enforced: a run shows more."""
-    yield f"shared memory of {os.uname().nodename}, {'' if in_container() else 'not '}in a container:"
+    where = "in a container" if in_container() else "not in a container"
+    yield f"shared memory of {os.uname().nodename}, {where}:"
     if os.path.isdir(WHERE):
-        for check, name in [(size, "size"), (kind, "kind"), (rights, "rights"), (left_overs, "left-overs")]:
+        for check, name in [(size, "size"), (kind, "kind"), (rights, "rights"),
+                            (left_overs, "left-overs")]:
             yield verdict(name, *check())
     else:
-        yield verdict("size", False, "there is no /dev/shm: mount a tmpfs there, or set NCCL_SHM_DISABLE=1")
+        yield verdict("size", False,
+                      "there is no /dev/shm: mount a tmpfs there, or set NCCL_SHM_DISABLE=1")
     yield verdict("memlock", *memlock())
 
 
@@ -30,7 +33,8 @@ def in_container():
     if any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv"))) or \
             any(map(os.environ.get, ("APPTAINER_NAME", "SINGULARITY_NAME"))):
         return True
-    return re.search(r"docker|kubepods|containerd|libpod|lxc", text_of("/proc/1/cgroup")) is not None
+    return re.search(r"docker|kubepods|containerd|libpod|lxc",
+                     text_of("/proc/1/cgroup")) is not None
 
 
 def text_of(path):
@@ -45,8 +49,8 @@ def size():
     blocks = os.statvfs(WHERE)
     total, free = (count * blocks.f_frsize // 2**20 for count in (blocks.f_blocks, blocks.f_bavail))
     if total < NEEDED_MIB:
-        return False, (f"only {total} MiB; in a container: --shm-size=1g; NCCL uses about 10 MB for each channel "
-                       "and peer")
+        return False, (f"only {total} MiB; in a container: --shm-size=1g; NCCL uses about 10 MB "
+                       "for each channel and peer")
     if free < FREE_MIB:
         return False, f"{total} MiB, but only {free} MiB of it free"
     return True, f"{total} MiB, {free} MiB free"
@@ -73,19 +77,21 @@ def rights():
             user = pwd.getpwuid(os.geteuid()).pw_name
         except KeyError:
             user = f"user {os.geteuid()}"
-        return False, f"{user} cannot make files in /dev/shm: it should be mounted rw with mode 1777"
+        return False, (f"{user} cannot make files in /dev/shm: it should be mounted rw with mode "
+                       "1777")
 
 
 def left_overs():
     """Files of NCCL and Open MPI, of this user, that no process seen here has mapped."""
-    found = {entry.path for entry in os.scandir(WHERE) if re.match(OURS, entry.name) and
-             entry.is_file(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()}
+    found = {entry.path for entry in os.scandir(WHERE)
+             if re.match(OURS, entry.name) and entry.is_file(follow_symlinks=False)
+             and entry.stat(follow_symlinks=False).st_uid == os.geteuid()}
     for pid in filter(str.isdigit, os.listdir("/proc")) if found else []:
         found -= set(re.findall(rf"{WHERE}/\S*", text_of(f"/proc/{pid}/maps")))
     if not found:
         return True, "none"
-    return False, (f"{len(found)} of NCCL or Open MPI that no process seen here has open: if no job runs, "
-                   "rm /dev/shm/{nccl-,vader_segment,sm_segment}*")
+    return False, (f"{len(found)} of NCCL or Open MPI that no process seen here has open: if no "
+                   "job runs, rm /dev/shm/{nccl-,vader_segment,sm_segment}*")
 
 
 def memlock():

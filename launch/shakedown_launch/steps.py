@@ -1,4 +1,5 @@
-"""What launch/bench and launch/experiments are made of: jobs one after the other, then their report."""
+"""What launch/bench and launch/experiments are made of: jobs one after the other, then their
+report."""
 
 from . import places
 from .command import say
@@ -31,5 +32,6 @@ class Steps:
         return code
 
     def report(self, what, environ):
-        code = finish(Job([places.report_program(environ), *what, "--output", f"{self._folder}/report"], environ))
+        code = finish(Job([places.report_program(environ), *what, "--output",
+                           f"{self._folder}/report"], environ))
         self.code = self.code or code

@@ -1,5 +1,5 @@
-"""launch/variants: runs a program once for each transport variant, since NCCL and Open MPI read their switches
-once per process, and prints one table."""
+"""launch/variants: runs a program once for each transport variant, since NCCL and Open MPI read
+their switches once per process, and prints one table."""
 
 import collections
 import os
@@ -14,15 +14,19 @@ from .job import RUNNING, Stopped
 Variant = collections.namedtuple("Variant", "name settings without meaning")
 VARIANTS = [
     Variant("default", "", "", "as the environment stands"),
-    Variant("no-shm", "NCCL_SHM_DISABLE=1", "shared memory", "GPUs without peer access go over the network"),
-    Variant("no-p2p", "NCCL_P2P_DISABLE=1", "GPU peer access", "no NVLink, no PCIe peer-to-peer: shared memory"),
+    Variant("no-shm", "NCCL_SHM_DISABLE=1", "shared memory",
+            "GPUs without peer access go over the network"),
+    Variant("no-p2p", "NCCL_P2P_DISABLE=1", "GPU peer access",
+            "no NVLink, no PCIe peer-to-peer: shared memory"),
     Variant("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1", "the way inside a host",
             "everything over the network, as between hosts"),
     Variant("no-ib", "NCCL_IB_DISABLE=1", "InfiniBand or RoCE", "between hosts: TCP sockets"),
-    Variant("no-nvls", "NCCL_NVLS_ENABLE=0", "NVLink multicast", "no reduction inside the NVSwitches"),
+    Variant("no-nvls", "NCCL_NVLS_ENABLE=0", "NVLink multicast",
+            "no reduction inside the NVSwitches"),
     Variant("ring", "NCCL_ALGO=Ring", "", "rings only"),
     Variant("tree", "NCCL_ALGO=Tree", "", "trees only"),
-    Variant("more-channels", "NCCL_MIN_NCHANNELS=32", "", "at least 32 channels: more of the GPU communicates"),
+    Variant("more-channels", "NCCL_MIN_NCHANNELS=32", "",
+            "at least 32 channels: more of the GPU communicates"),
     # Open MPI reads these with pml ob1 alone, and prefers UCX's where it is.
     Variant("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self", "shared memory",
             "Open MPI: ranks of a host by TCP too"),
@@ -31,22 +35,25 @@ VARIANTS = [
 ]
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
-    """Runs PROGRAM once for each transport variant, since NCCL and Open MPI read their switches once per process,
-    and prints one table: what each variant costs, and which error has which cause and remedy. First it reports
-    whether this host's shared memory is fit.""",
-    [Option(("--variants",), "a,b,c", "these, in this order; default: NCCL's where GPUs are used, else MPI's. "
+    """Runs PROGRAM once for each transport variant, since NCCL and Open MPI read their switches
+    once per process, and prints one table: what each variant costs, and which error has which cause
+    and remedy. First it reports whether this host's shared memory is fit.""",
+    [Option(("--variants",), "a,b,c",
+            "these, in this order; default: NCCL's where GPUs are used, else MPI's. "
             '"default" is what the others are compared with'),
      Option(("--list",), None, "print the variants and what they set"),
-     Option(("--timeout",), "S", "seconds for each variant (600: a program's own --timeout comes first)"),
+     Option(("--timeout",), "S",
+            "seconds for each variant (600: a program's own --timeout comes first)"),
      Option(("--table",), "FOLDER", "print the table of an earlier run again"),
      *mpi.RANK_OPTIONS],
     """
-    Each variant's record (NAME.jsonl), output (NAME.log) and NCCL's own lines (NAME.nccl.HOST.PID) are kept in a
-    folder under runs/ of the current folder (or SHAKEDOWN_RUNS), whose path is printed at the end.
+    Each variant's record (NAME.jsonl), output (NAME.log) and NCCL's own lines (NAME.nccl.HOST.PID)
+    are kept in a folder under runs/ of the current folder (or SHAKEDOWN_RUNS), whose path is
+    printed at the end.
 
-    Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a time-out is 3 and
-    an algorithm that NCCL does not have for the operation is no failure; 2: wrong usage; 5: stopped by SIGINT,
-    SIGTERM, SIGHUP or SIGQUIT.
+    Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a
+    time-out is 3 and an algorithm that NCCL does not have for the operation is no failure; 2: wrong
+    usage; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
     """)
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
@@ -74,14 +81,16 @@ def notes(variants, environ, files=CONFIGURATION_FILES):
     for variant in variants:
         for key, value in settings_of(variant).items():
             if key in environ:
-                yield f"note: your environment has {key}={environ[key]}; {variant.name} runs with {key}={value} instead"
+                yield (f"note: your environment has {key}={environ[key]}; {variant.name} runs with "
+                       f"{key}={value} instead")
             for path, text in texts:
                 if re.search(rf"(?m)^{key}=", text):
                     yield f"note: {path} sets {key}; {variant.name} runs with {key}={value} instead"
 
 
 def environment(variant, folder, environ):
-    return {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": os.path.join(folder, f"{variant.name}.nccl.%h.%p"),
+    return {"NCCL_DEBUG": "WARN",
+            "NCCL_DEBUG_FILE": os.path.join(folder, f"{variant.name}.nccl.%h.%p"),
             **environ, **settings_of(variant)}
 
 
@@ -101,7 +110,8 @@ def run(variant, what, folder, environ, timeout):
 def run_all(variants, what, folder, environ, timeout):
     """Runs them; each one's line of variants.tsv says how it ended."""
     for variant in variants:
-        print(f"{variant.name} ({variant.settings})" if variant.settings else variant.name, "... ", end="", flush=True)
+        print(f"{variant.name} ({variant.settings})" if variant.settings else variant.name, "... ",
+              end="", flush=True)
         start = time.monotonic()
         code = run(variant, what, folder, environ, timeout)
         print(f"{time.monotonic() - start:.0f} s", flush=True)
@@ -116,7 +126,8 @@ def main(arguments):
     values, words = parse(COMMAND, arguments)
     if "--list" in values:
         for variant in VARIANTS:
-            print(f"{variant.name:<14} {variant.meaning}{variant.settings and f' ({variant.settings})'}")
+            settings = f" ({variant.settings})" if variant.settings else ""
+            print(f"{variant.name:<14} {variant.meaning}{settings}")
         return 0
     if "--table" in values:
         return variants_table.show(values["--table"], print)
@@ -126,7 +137,7 @@ def main(arguments):
     environ = dict(os.environ)
     what = mpi.request(values, words, environ)
     mpi.check_open_mpi(environ)
-    mpi.line(what, mpi.environment(what, environ))  # what cannot be placed is refused before anything is run
+    mpi.line(what, mpi.environment(what, environ))  # refuses what cannot be placed
     chosen = choose(values.get("--variants"), words, mpi.environment(what, environ))
 
     print(*shared_memory.diagnosis(), *notes(chosen, environ), sep="\n")

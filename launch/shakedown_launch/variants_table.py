@@ -167,12 +167,13 @@ def explanation(variant):
 
 
 def show(folder, write):
-    """Writes the lines of the table and of what went wrong. The worst of the programs' exit codes."""
+    """Writes the lines of the table, and what went wrong. The worst of the programs' codes."""
     folder = pathlib.Path(folder)
     try:
         rows = (folder / FILE).read_text().splitlines()
     except OSError:
-        raise UsageError(f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
+        raise UsageError(
+            f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
     variants = [Variant(folder, row) for row in rows]
     run = next((variant.run() for variant in variants if variant.run()), None)
     if run:
