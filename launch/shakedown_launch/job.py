@@ -1,6 +1,6 @@
 """One job: a command in a process group of its own, its output, its end.
 
-    job = Job(words, log="train.log")
+    job = Job(words, output=Output("train.log"))
     job.start()
     if not job.wait(600):  # seconds; True once it has ended
         job.stop()

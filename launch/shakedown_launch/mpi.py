@@ -13,11 +13,10 @@ RANK_OPTIONS = [
            "ranks; default: on each host one per GPU visible here, without GPUs (or with "
            "--backend cpu) two; Slurm's number of tasks, unless that is one per node with several "
            "GPUs"),
-    Option(("--gpus",), "LIST",
-           "use these GPUs of each host, such as 0,1,2,3; a CUDA_VISIBLE_DEVICES of the "
-           "environment counts on this host alone"),
-    Option(("--hosts",), "LIST",
-           "run on these hosts, such as h1,h2, with equally many ranks on each"),
+    Option(("--gpus",), "0,1,2,3",
+           "use these GPUs of each host; a CUDA_VISIBLE_DEVICES of the environment counts on this "
+           "host alone"),
+    Option(("--hosts",), "h1,h2", "run on these hosts, with equally many ranks on each"),
     Option(("--hostfile",), "FILE",
            "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
     Option(("--bind",), "WHAT",
@@ -101,10 +100,10 @@ def environment(what, environ):
 def job(what, environ=None, log=None, shown=True, grace=10):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
-    words = line(what, environ)
-    output = Output(log, shown)
     if shown and os.isatty(2):
         environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
+    words = line(what, environ)
+    output = Output(log, shown)
     here = ("localhost", os.uname().nodename)
     hosts = [name for name in (each.split(":")[0] for each in what.hosts) if name not in here]
 

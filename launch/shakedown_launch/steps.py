@@ -7,10 +7,10 @@ from .job import RUNNING, Job, Stopped
 
 
 def finish(job):
-    """The exit code of a job that is run to its end; a signal ends the whole command."""
+    """The exit code of a job that is run to its end; one that was stopped ends the command."""
     job.start()
     job.wait()
-    if RUNNING.stopped:
+    if RUNNING.stopped or job.result.code == 5:
         raise Stopped
     return job.result.code
 
