@@ -244,6 +244,8 @@ class Places(unittest.TestCase):
         self.environ = {"PATH": f"{self.folder}/path"}
         self.addCleanup(setattr, places, "TREE", places.TREE)
         self.addCleanup(setattr, sys, "argv", sys.argv)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
         places.TREE = str(self.folder / "home")
         sys.argv = [f"{self.folder}/installed/shakedown-mpi"]
 
