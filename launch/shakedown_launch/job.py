@@ -25,9 +25,9 @@ import time
 
 from .messages import NoMessages
 
-# code: by Shakedown's rules (README); status: of the command itself; stopped: by stop() or a
-# signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)") of each rank
-# known to have died; lost: hosts; said: what was reported of it
+# code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
+# stop() or a signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)")
+# of each rank known to have died; lost: hosts; said: what was reported of it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -260,7 +260,7 @@ class Job:
 
     def _finish(self):
         status = self._process.returncode
-        status = 3 if status is None else 128 - status if status < 0 else status
+        status = 3 if status is None else status  # it cannot even be killed
         self._messages.close()
         code, text = self._messages.judge(status)
         if self._killed or self._given_up:

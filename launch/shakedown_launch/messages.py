@@ -7,6 +7,7 @@ writes them to the standard error that the ranks have too, which is passed on as
 read."""
 
 import re
+import signal
 
 # Compiled when first used: most jobs end without a message.
 DIED = r"rank (\d+) with PID \d+ on\s+node (\S+) exited on\s+(signal \d+(?: \([^)]*\))?)"
@@ -98,11 +99,17 @@ class Messages:
         return f"one of the hosts {' '.join(self._hosts)}"
 
     def judge(self, status):
-        """(exit code, what to say of it) of an mpirun that ended with `status`."""
+        """(exit code, what to say of it) of an mpirun that ended with `status`; -N: it died of
+        signal N itself."""
         if self.dead or self.lost:
             return 3, None
         if status == 0:
             return 0, None
+        if status < 0:
+            return 3, f"mpirun died of signal {-status} ({signal.strsignal(-status)})"
+        if 128 < status < 160:  # mpirun 4.1 sometimes ends before it has written its message
+            text = signal.strsignal(status - 128)
+            return 3, f"a rank died of signal {status - 128} ({text}); mpirun does not say which"
         if status >= 128:
             return 3, f"a rank or a host was lost (mpirun ended with {status})"
         if not self.rank_ended:
@@ -128,7 +135,7 @@ class NoMessages:
         pass
 
     def judge(self, status):
-        return status, None
+        return (status, None) if status >= 0 else (128 - status, None)
 
 
 class Blocks:

@@ -43,6 +43,8 @@ class Classification(unittest.TestCase):
             (5, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
             (4, "", 4, 3, "the job could not be started (mpirun ended with 4)"),
             (4, "", 205, 3, "a rank or a host was lost (mpirun ended with 205)"),
+            (4, "", 137, 3, "a rank died of signal 9 (Killed); mpirun does not say which"),
+            (4, "", -11, 3, "mpirun died of signal 11 (Segmentation fault)"),
             (4, "", 0, 0, None),
             (4, block("Primary job  terminated normally, but 1 process returned\na non-zero exit code."), 3, 3, None),
             (4, block(nonzero.format("mpirun")), 1, 1, None),
