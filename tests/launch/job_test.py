@@ -36,7 +36,8 @@ class Jobs(unittest.TestCase):
             self.addCleanup(patch.stop)
 
     def job(self, text, shown=False, log=True, **options):
-        return job.Job(["bash", "-c", text], output=job.Output(self.log if log else None, shown), **options)
+        return job.Job(["bash", "-c", text], output=job.Output(self.log if log else None, shown),
+                       **options)
 
     def wait_for_lines(self, started, count=1):
         limit = time.monotonic() + 10
@@ -51,7 +52,8 @@ class End(Jobs):
             started = self.job(text)
             started.start()
             self.assertTrue(started.wait())
-            self.assertEqual((started.result.code, started.result.stopped, started.result.killed), (code, False, False))
+            self.assertEqual((started.result.code, started.result.stopped, started.result.killed),
+                             (code, False, False))
         self.assertEqual(job.RUNNING.jobs, [])
 
     def test_time_limit_and_stop(self):
@@ -73,7 +75,8 @@ class End(Jobs):
 
     def test_one_that_does_not_end_is_killed_with_its_children(self):
         said = []
-        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; wait; sleep 60", grace=0.1, say=said.append)
+        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; wait; sleep 60", grace=0.1,
+                           say=said.append)
         started.start()
         pids = self.wait_for_lines(started)
         started.stop()
@@ -86,7 +89,8 @@ class End(Jobs):
         for descriptor in ["$OPAL_OUTPUT_STDERR_FD", "2"]:  # Open MPI 4; 5
             said = []
             say = f"printf '%s\\n' ---------- 'MPI_ABORT was invoked on rank 0' ---------- >&{descriptor}"
-            started = self.job(f"trap '' TERM; {say}; sleep 60 & wait; wait", grace=0.1, say=said.append,
+            started = self.job(f"trap '' TERM; {say}; sleep 60 & wait; wait", grace=0.1,
+                               say=said.append,
                                messages=Messages(said.append, said.append))
             started.start()
             self.assertTrue(started.wait(20))

@@ -45,12 +45,15 @@ class Ranks(unittest.TestCase):
     def test_one_per_visible_gpu_else_two(self):
         for visible, count in [("0,1,2", 3), ("", 2), ("1,-1,0", 1), ("NoDevFiles", 2),
                                ("GPU-1a,GPU-1b,GPU-1c", 3), ("MIG-1a", 1)]:
-            self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES=visible), "-n"), str(count), visible)
-        self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES="0,1,2", BACKENDS="cpu"), "-n"), "2")
+            self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES=visible), "-n"), str(count),
+                             visible)
+        self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES="0,1,2", BACKENDS="cpu"), "-n"),
+                         "2")
         host = FakeHost([["GPU-a"], ["GPU-b"], ["GPU-c"], ["GPU-d"]])
         self.assertEqual(option(line("true", host=host), "-n"), "4")
         words = line("--gpus", "4,5,6,7", "true")
-        self.assertEqual((option(words, "-n"), option(words, "-x")), ("4", "CUDA_VISIBLE_DEVICES=4,5,6,7"))
+        self.assertEqual((option(words, "-n"), option(words, "-x")),
+                         ("4", "CUDA_VISIBLE_DEVICES=4,5,6,7"))
         for more in [["--backend", "cpu"], ["--backend=cpu"], ["a", "--backend", "cpu", "b"]]:
             self.assertEqual(option(line("--gpus", "0,1,2", "true", *more), "-n"), "2")
         self.assertEqual(option(line("-n", 7, "--gpus", "0", "true"), "-n"), "7")
@@ -71,9 +74,12 @@ class Ranks(unittest.TestCase):
                 (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-x1"}, 2),
                 (["--gpus", "0,1,2,3", "--hosts", "h1,h2"], {}, 8),  # other hosts may have four
                 (["-n", "4"], {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),  # the programs report that
-                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "3"}, 3)]:
-            self.assertEqual(option(line(*words, "true", host=three, **environ), "-n"), str(count), words)
-        self.assertEqual(option(line("--gpus", "9", "true", "--backend", "cpu", host=three), "-n"), "2")
+                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "3"},
+                 3)]:
+            self.assertEqual(option(line(*words, "true", host=three, **environ), "-n"), str(count),
+                             words)
+        self.assertEqual(option(line("--gpus", "9", "true", "--backend", "cpu", host=three), "-n"),
+                         "2")
 
     def test_gpus_that_nvidia_smi_lists(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -97,7 +103,8 @@ class Ranks(unittest.TestCase):
         self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
                          ("numa:overload-allowed", "ppr:4:numa"))
         words = line("--bind", "core", "true")
-        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")), ("core:overload-allowed", "slot"))
+        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
+                         ("core:overload-allowed", "slot"))
         self.assertNotIn("mpi_yield_when_idle", line("-n", 8, "true"))
         self.assertIn("mpi_yield_when_idle", line("-n", 9, "true"))
         self.assertNotIn("mpi_yield_when_idle", line("-n", 16, "--hosts", "h1,h2", "true"))
@@ -110,7 +117,9 @@ class Ranks(unittest.TestCase):
         self.assertNotIn(name, line("true"))
         forbidden = FakeHost(may_read=False)
         self.assertEqual(option(line("true", host=forbidden), name), "none")
-        self.assertNotIn(name, line("true", host=forbidden, OMPI_MCA_btl_vader_single_copy_mechanism="cma"))
+        self.assertNotIn(name,
+                         line("true", host=forbidden,
+                              OMPI_MCA_btl_vader_single_copy_mechanism="cma"))
         self.assertIs(type(ranks.Host().may_read_processes()), bool)
 
 
@@ -120,7 +129,8 @@ class Hosts(unittest.TestCase):
         self.assertEqual((option(words, "-n"), option(words, "--host")), ("8", "h1:4,h2:4"))
         for name in ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES=0,1,2,3"]:
             self.assertIn(name, words)
-        words = line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="2,3", NVIDIA_TF32_OVERRIDE="0",
+        words = line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="2,3",
+                     NVIDIA_TF32_OVERRIDE="0",
                      NVIDIA_VISIBLE_DEVICES="all", FI_PROVIDER="cxi", UCX_TLS="rc")
         self.assertEqual(option(words, "-n"), "4")
         self.assertTrue({"NVIDIA_TF32_OVERRIDE", "FI_PROVIDER", "UCX_TLS"} <= set(words))
@@ -136,9 +146,11 @@ class Hosts(unittest.TestCase):
         self.assertEqual(option(words, "--host"), "h1:3,h2:3")
 
     def test_no_gpu_to_count_by(self):
-        with self.assertRaisesRegex(command.UsageError, "no GPU visible on this host; specify .* -n"):
+        with self.assertRaisesRegex(command.UsageError,
+                                    "no GPU visible on this host; specify .* -n"):
             line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu")
-        self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="", BACKENDS="cpu"), "-n"), "4")
+        self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="",
+                                     BACKENDS="cpu"), "-n"), "4")
 
 
 class Slurm(unittest.TestCase):
@@ -147,7 +159,8 @@ class Slurm(unittest.TestCase):
     def test_allocation(self):
         self.assertIsNone(slurm.allocation({"SLURM_NTASKS": "4"}))
         found = slurm.allocation({**self.TWO, "SLURM_NTASKS": "4", "SLURM_GPUS": "8"})
-        self.assertEqual((found.nodes, found.tasks, found.names_gpus, found.on_node, found.gpus_on_node),
+        self.assertEqual((found.nodes, found.tasks, found.names_gpus, found.on_node,
+                          found.gpus_on_node),
                          (2, 4, True, False, None))
         self.assertEqual(slurm.allocation({"SLURM_JOB_ID": "1"}).nodes, 1)
 
@@ -163,7 +176,8 @@ class Slurm(unittest.TestCase):
         two = {**self.TWO, "SLURM_NTASKS": "2"}
         for more, visible, count in [([], "0,1,2,3", 8), (["-n", 4], "0,1", 4)]:
             words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **two)
-            self.assertEqual((option(words, "-n"), option(words, "--map-by")), (str(count), f"ppr:{count // 2}:node"))
+            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
+                             (str(count), f"ppr:{count // 2}:node"))
             self.assertIn("--oversubscribe", words)
         for visible in ["0", ""]:
             words = line("true", CUDA_VISIBLE_DEVICES=visible, **two)
@@ -173,15 +187,18 @@ class Slurm(unittest.TestCase):
     def test_fewer_tasks_than_gpus_are_pointed_out(self):
         error = io.StringIO()
         with contextlib.redirect_stderr(error):
-            words = line("true", CUDA_VISIBLE_DEVICES="0,1,2,3", **{**self.TWO, "SLURM_NTASKS": "4"})
+            words = line("true", CUDA_VISIBLE_DEVICES="0,1,2,3",
+                         **{**self.TWO, "SLURM_NTASKS": "4"})
         self.assertIn("use 4 of 8 GPUs; -n 8 uses all", error.getvalue())
         self.assertEqual(option(words, "-n"), "4")
 
     def test_without_a_number_of_tasks(self):
-        for more, visible, count, per_node in [([], "0,1,2,3", "8", "4"), (["-n", 6], "0,1", "6", "3"),
+        for more, visible, count, per_node in [([], "0,1,2,3", "8", "4"),
+                                               (["-n", 6], "0,1", "6", "3"),
                                                (["--bind", "core"], "0", "2", "1")]:
             words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **self.TWO)
-            self.assertEqual((option(words, "-n"), option(words, "--map-by")), (count, f"ppr:{per_node}:node"))
+            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
+                             (count, f"ppr:{per_node}:node"))
         self.assertEqual(option(line("true", "--backend", "cpu", **self.TWO), "-n"), "4")
         # On a node of the allocation that was given no GPUs, two CPU ranks per node.
         node = {"CUDA_VISIBLE_DEVICES": "", "SLURMD_NODENAME": "n1", **self.TWO}
@@ -208,10 +225,11 @@ class Options(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             comments = pathlib.Path(folder, "comments")
             comments.write_text("# h1\n\n")
-            for words in [["-n"], ["-n", "0", "true"], ["-n", "x", "true"], ["-n", "", "true"], ["-n", "²", "true"],
-                          ["--wat", "true"], ["--bind", "x", "true"], ["--hostfile", "/nonexistent", "true"],
-                          ["--hostfile", folder, "true"], ["--hostfile", "/dev/null", "true"],
-                          ["--hostfile", comments, "true"], ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
+            for words in [["-n"], ["-n", "0", "true"], ["-n", "x", "true"], ["-n", "", "true"],
+                          ["-n", "²", "true"], ["--wat", "true"], ["--bind", "x", "true"],
+                          ["--hostfile", "/nonexistent", "true"], ["--hostfile", folder, "true"],
+                          ["--hostfile", "/dev/null", "true"], ["--hostfile", comments, "true"],
+                          ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
                           ["--gpus", "", "true"], ["--gpus=", "true"], ["--gpus", "0,,1", "true"],
                           ["no_such_program"], ["no/such_program"]]:
                 with self.assertRaises(command.UsageError, msg=words) as raised:
@@ -219,14 +237,18 @@ class Options(unittest.TestCase):
                 self.assertNotIn("\n", str(raised.exception))
                 for word in words[:2 if words[0] == "--hostfile" else 1]:
                     self.assertIn(str(word).rstrip("="), str(raised.exception))
-            for words, named in [([], "no program"), (["--hosts", "a", "--hostfile", "b", "true"], "cannot be combined")]:
+            for words, named in [([], "no program"),
+                                 (["--hosts", "a", "--hostfile", "b", "true"],
+                                  "cannot be combined")]:
                 with self.assertRaisesRegex(command.UsageError, named):
                     line(*words)
 
     def test_forms(self):
-        for words in [["--gpus=0,1", "true", "-n", "9"], ["--gpus", "0,1", "--", "true", "-n", "9"]]:
+        for words in [["--gpus=0,1", "true", "-n", "9"],
+                      ["--gpus", "0,1", "--", "true", "-n", "9"]]:
             self.assertEqual(line(*words)[-4:], ["CUDA_VISIBLE_DEVICES=0,1", "true", "-n", "9"])
-        values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"], keep_unknown=True)
+        values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"],
+                                      keep_unknown=True)
         self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
 
     def test_help_fits_a_terminal(self):
@@ -273,7 +295,8 @@ class Places(unittest.TestCase):
     def test_bin_that_was_moved(self):
         path = self.program("moved/train")
         self.program("moved/shakedown-mpi")
-        self.assertEqual(places.find_program("train", {"PATH": f"/nonexistent:{self.folder}/moved"}), path)
+        self.assertEqual(places.find_program("train",
+                                             {"PATH": f"/nonexistent:{self.folder}/moved"}), path)
 
     def test_report(self):
         entry = self.program("installed/shakedown-report")
@@ -282,7 +305,8 @@ class Places(unittest.TestCase):
         self.assertEqual(places.report_program(self.environ), own)
 
     def test_name_of_the_command(self):
-        for path, tree, name in [("/a/launch/mpi", True, "launch/mpi"), ("/a/launch/mpi", False, "shakedown-mpi"),
+        for path, tree, name in [("/a/launch/mpi", True, "launch/mpi"),
+                                 ("/a/launch/mpi", False, "shakedown-mpi"),
                                  ("/usr/bin/shakedown-mpi", False, "shakedown-mpi")]:
             sys.argv = [path]
             with unittest.mock.patch.object(command, "in_source_tree", lambda: tree):
@@ -293,7 +317,8 @@ class Places(unittest.TestCase):
         with unittest.mock.patch("time.strftime", return_value="20260101-000000"):
             with unittest.mock.patch("os.getpid", side_effect=[1, 2, 2]):  # runs of the same second
                 self.assertEqual([places.new_folder("bench", environ) for _ in range(2)],
-                                 [f"{self.folder}/runs/bench-20260101-000000-{pid}" for pid in (1, 2)])
+                                 [f"{self.folder}/runs/bench-20260101-000000-{pid}"
+                                  for pid in (1, 2)])
                 with self.assertRaisesRegex(command.UsageError, "cannot make .*: File exists"):
                     places.new_folder("bench", environ)
         with self.assertRaisesRegex(command.UsageError, "SHAKEDOWN_RUNS"):

@@ -1,5 +1,5 @@
-"""launch/mpi on ranks of a small program, or with a script in mpirun's place. What it makes of options,
-environment and messages is tested without ranks in tests/launch/. Run by tests/run."""
+"""launch/mpi on ranks of a small program, or with a script in mpirun's place. What it makes of
+options, environment and messages is tested without ranks in tests/launch/. Run by tests/run."""
 
 import os
 import shutil
@@ -46,6 +46,12 @@ def environment(**changes):
     return {**kept, **{name: str(value) for name, value in changes.items()}}
 
 
+def default_signals():
+    """After an & of a script these are ignored, and a program that starts so leaves them ignored."""
+    for number in [signal.SIGINT, signal.SIGQUIT]:
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Mpi(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -57,9 +63,8 @@ class Mpi(unittest.TestCase):
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
 
     def start(self, *words, program=MPI, **options):
-        # After an & of a script SIGINT is ignored, and a program that starts so leaves it ignored.
-        job = subprocess.Popen([str(word) for word in (program, *words)], stderr=subprocess.PIPE, env=environment(),
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options)
+        job = subprocess.Popen([str(word) for word in (program, *words)], stderr=subprocess.PIPE,
+                               env=environment(), preexec_fn=default_signals, **options)
         self.addCleanup(job.stderr.close)
         self.addCleanup(job.wait)
         self.addCleanup(job.terminate)
@@ -88,7 +93,8 @@ class Ranks(Mpi):
     def test_a_rank_dies(self):
         result = self.mpi("-n", 2, self.probe, "die", int(signal.SIGKILL))
         self.assertEqual(result.returncode, 3)
-        self.assertRegex(result.stderr, r"(?m)^launch/mpi: rank 1 on \S+ died of signal 9 \(Killed\)$")
+        self.assertRegex(result.stderr,
+                         r"(?m)^launch/mpi: rank 1 on \S+ died of signal 9 \(Killed\)$")
         self.assertNotIn("Primary job", result.stderr)
 
     def test_a_signal_stops_everything(self):
@@ -97,11 +103,12 @@ class Ranks(Mpi):
             job = self.start("-n", 2, self.probe, "sleep", 0)
             pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
             job.send_signal(stop)
-            self.assertEqual(job.wait(timeout=20), code)
+            self.assertEqual(job.wait(timeout=20), code, stop)
             self.assertTrue(gone(*pids), f"ranks are left behind after {stop}")
 
     def test_sigusr1_reaches_the_ranks(self):
-        ranks = ["-n", 2, "bash", "-c", "trap 'exit 5' USR1; echo up >&2; for i in {1..40}; do sleep 0.1; done"]
+        ranks = ["-n", 2, "bash", "-c",
+                 "trap 'exit 5' USR1; echo up >&2; for i in {1..40}; do sleep 0.1; done"]
 
         def code_after_sigusr1(job):
             for _ in range(2):
@@ -124,7 +131,8 @@ class Ranks(Mpi):
 
     def test_a_reader_that_leaves(self):
         """`launch/mpi ... | head` ends the ranks without a word of mpirun's about SIGPIPE."""
-        job = self.start("-n", 2, "bash", "-c", "while :; do echo line; done", stdout=subprocess.PIPE)
+        job = self.start("-n", 2, "bash", "-c", "while :; do echo line; done",
+                         stdout=subprocess.PIPE)
         self.assertEqual(job.stdout.readline(), b"line\n")
         job.stdout.close()
         self.assertEqual((job.wait(timeout=20), job.stderr.read()), (5, b""))
@@ -135,11 +143,13 @@ class Ranks(Mpi):
     def test_a_terminal_is_made_known_to_the_ranks(self):
         ours, theirs = os.openpty()
         self.addCleanup(os.close, ours)
-        result = subprocess.run([MPI, "-n", "1", "bash", "-c", "echo terminal=$SHAKEDOWN_TERMINAL"], stderr=theirs,
+        result = subprocess.run([MPI, "-n", "1", "bash", "-c",
+                                 "echo terminal=$SHAKEDOWN_TERMINAL"], stderr=theirs,
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
         os.close(theirs)
         self.assertEqual(result.stdout, b"terminal=1\n")
-        self.assertEqual(self.mpi("-n", 1, "bash", "-c", "echo terminal=$SHAKEDOWN_TERMINAL").stdout, "terminal=\n")
+        self.assertEqual(self.mpi("-n", 1, "bash", "-c",
+                                  "echo terminal=$SHAKEDOWN_TERMINAL").stdout, "terminal=\n")
 
 
 class Mpirun(Mpi):
@@ -167,9 +177,11 @@ class Mpirun(Mpi):
     def test_what_it_says_of_its_own_is_no_result(self):
         missing = "There are not enough slots available in the system to satisfy the 50 slots"
         for version in ["mpirun (Open MPI) 4.1.4", "mpirun (Open MPI) 5.0.11"]:
-            result = self.mpi("--hosts", "n9", "-n", 1, "true", **self.fake(version, f"say '{missing}'; exit 1"))
+            result = self.mpi("--hosts", "n9", "-n", 1, "true",
+                              **self.fake(version, f"say '{missing}'; exit 1"))
             self.assertEqual(result.returncode, 3, result.stderr)
-            self.assertIn("launch/mpi: the job could not be started (mpirun ended with 1)", result.stderr)
+            self.assertIn("launch/mpi: the job could not be started (mpirun ended with 1)",
+                          result.stderr)
             self.assertEqual(result.stderr.count(missing), 1)
 
     def test_none_or_another(self):
@@ -185,7 +197,8 @@ class Mpirun(Mpi):
 
     def test_what_this_machine_lacks_is_no_result(self):
         self.assertEqual(self.mpi("-n", 1, "true", TMPDIR="/proc").returncode, 3)
-        self.assertEqual(self.mpi("-n", 1, "true", PATH="/nonexistent").returncode, 127)  # no python3
+        self.assertEqual(self.mpi("-n", 1, "true", PATH="/nonexistent").returncode,
+                         127)  # no python3
 
 
 class Usage(Mpi):
