@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from . import fashion_mnist, gpus, mpi, places, ranks
-from .command import Command, Option, parse, say
+from .command import Command, Option, parse
 from .steps import Steps
 
 COMMAND = Command(
@@ -19,8 +19,8 @@ COMMAND = Command(
             four minutes on two cores.
     """,
     [Option(("--source",), "DIR",
-            "the folder of the four Fashion-MNIST .gz files; default: that of Debian's package "
-            "dataset-fashion-mnist; where it is not, images are generated")],
+            "the folder of the four Fashion-MNIST .gz files, where Debian's package is not "
+            "installed; without either, images are generated, in a folder of that name")],
     """
     The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder
     of their own there, whose path is printed at the end. Ends with the exit code of the first step
@@ -51,9 +51,9 @@ def make_images(source, part, environ):
     if part["train"]:
         name += f"-{part['train']}"
     if not source:
-        say(f"generated images are used: Fashion-MNIST is not in {fashion_mnist.SOURCE} "
-            "(--source DIR names another folder). Accuracies are not those of Fashion-MNIST; "
-            "times are comparable")
+        print(f"Fashion-MNIST is not in {fashion_mnist.SOURCE}: training on generated images, whose "
+              "accuracy says nothing; throughput is the same (--source DIR reads Fashion-MNIST's "
+              "files)", flush=True)
     data = Path(places.runs_folder(environ), "data", name)
     data.parent.mkdir(parents=True, exist_ok=True)
     fashion_mnist.convert(source and Path(source), data, part)

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import math
 import random
 import shutil
 import struct
@@ -121,27 +122,37 @@ def write_split(folder, images, labels, chosen):
 
 # ---- generated images ----------------------------------------------------------------------------
 
-def pattern(label, shift):
-    """Stripes of a direction and width that a class has of its own, as one integer of SIDE x SIDE
-    bytes."""
-    dx, dy = [(1, 0), (0, 1), (1, 1), (1, -1), (2, 1)][label % 5]
-    width = 3 if label < 5 else 6
-    return int.from_bytes(bytes(208 if (dx * x + dy * y + shift) // width % 2 else 32
-                                for y in range(SIDE) for x in range(SIDE)), "big")
+def generated_split(count, seed):
+    """Images and labels that a network learns to tell apart, always the same for a seed: its
+    class's blurred spots, shifted, the spots of another class more faintly, and noise."""
+    generator = random.Random(seed)
+    strong, faint = ([spots(label, brightest) for label in range(len(CLASSES))]
+                     for brightest in (100, 60))
+    noise = generator.randbytes(1 << 20).translate(bytes(value * 95 // 255 for value in range(256)))
+    size, images, labels = SIDE * SIDE, [], bytes(index % len(CLASSES) for index in range(count))
 
+    def pick(items):  # random() is the same in every Python, choice() is not
+        return items[int(generator.random() * len(items))]
 
-def generated(count, seed):
-    """(images, labels): each class's stripes, shifted, under noise. The same for each call."""
-    rng = random.Random(seed)
-    size = SIDE * SIDE
-    patterns = [[pattern(label, shift) for shift in range(12)] for label in range(len(CLASSES))]
-    mask = int.from_bytes(b"\x1f" * size, "big")
-    labels = bytes(index % len(CLASSES) for index in range(count))
-    images = bytearray()
     for label in labels:
-        noisy = rng.choice(patterns[label]) ^ (rng.getrandbits(8 * size) & mask)
-        images += noisy.to_bytes(size, "big")
-    return images, labels
+        at = int(generator.random() * (len(noise) - size))
+        # A sum of big numbers adds all pixels at once: none exceeds 100 + 60 + 95.
+        pixels = pick(strong[label]) + pick(pick(faint)) + \
+            int.from_bytes(noise[at:at + size], "big")
+        images.append(pixels.to_bytes(size, "big"))
+    return b"".join(images), labels
+
+
+def spots(label, brightest):
+    """A class's image, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
+    places = random.Random(label)  # the same in all splits
+    centers = [(5 + 18 * places.random(), 5 + 18 * places.random()) for _ in range(4)]
+
+    def image(dx, dy):
+        return bytes(int(brightest * max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8)
+                                         for u, v in centers))
+                     for y in range(SIDE) for x in range(SIDE))
+    return [int.from_bytes(image(dx, dy), "big") for dx in range(-3, 4) for dy in range(-3, 4)]
 
 
 # ---- the folder ----------------------------------------------------------------------------------
@@ -172,7 +183,7 @@ def convert(source, output, wanted):
                 images, labels = read_split(source, stem, *published)
                 chosen = choose(labels, wanted[folder], source / f"{stem}-labels-idx1-ubyte.gz")
             else:
-                images, labels = generated(wanted[folder] or published[0], seed)
+                images, labels = generated_split(wanted[folder] or published[0], seed)
                 chosen = range(len(labels))
             write_split(partial / folder, images, labels, chosen)
             counts.append(f"{len(chosen)} in {folder}/")
@@ -198,6 +209,8 @@ def main(arguments):
     values, words = parse(COMMAND, arguments, keep_unknown=True)
     if len(words) != 1 or words[0].startswith("-"):
         raise UsageError(f"one OUTPUT_DIR is required, not '{' '.join(words)}'")
+    if "--generate" in values and "--source" in values:
+        raise UsageError("--source and --generate cannot be combined")
     source = None if "--generate" in values else Path(values.get("--source", SOURCE))
     try:
         convert(source, Path(words[0]).absolute(),

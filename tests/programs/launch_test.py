@@ -362,14 +362,15 @@ class Jobs(Scratch):
         self.commands = {"bench": [], "experiments": ["--data-dir", self.tree / "data"]}
         self.make_images(self.tree / "runs")
 
-    def make_images(self, runs):
+    def make_images(self, runs, source=fashion_mnist.SOURCE):
         """What launch/bench would make on two CPU ranks."""
-        source = Path(fashion_mnist.SOURCE) if fashion_mnist.available() else None
-        for name in ["fashion-mnist-6000", "generated-images-6000"]:
-            folder = runs / "data" / name
-            folder.mkdir(parents=True)
-            settings = {"source": str(source.resolve()) if source else "generated", "train": 6000, "val": 2000}
-            (folder / fashion_mnist.MARKER).write_text(json.dumps(settings))
+        if not fashion_mnist.available():
+            source = None
+        folder = runs / "data" / ("fashion-mnist-6000" if source else "generated-images-6000")
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = {"source": str(Path(source).resolve()) if source else "generated",
+                    "train": 6000, "val": 2000}
+        (folder / fashion_mnist.MARKER).write_text(json.dumps(settings))
 
     def program(self, name, text):
         write_script(self.tree / "bin" / name, f"echo {name} >>{self.tree}/ran\n" + text)
@@ -427,6 +428,22 @@ class Jobs(Scratch):
         self.assertNotIn("resnet18.safetensors", result.stdout)
         self.assertIn("a report", result.stdout)
         self.assertIn("launch/bench: train ended with 4: ", result.stderr)
+
+    def test_bench_without_fashion_mnist(self):
+        """It generates images, and says so in the headline and by the folder that is trained on."""
+        module = self.launch / "shakedown_launch/fashion_mnist.py"
+        text = module.read_text()
+        self.assertIn('"/usr/share/datasets/fashion-mnist"', text)
+        module.write_text(text.replace('"/usr/share/datasets/fashion-mnist"', '"/nonexistent"'))
+        self.make_images(self.tree / "runs", source=None)
+        self.program("train", f"echo \"$@\" >>{self.tree}/trained\n")
+        result = self.run_script("bench")
+        self.assertIn("training on generated images", result.stdout)
+        self.assertRegex((self.tree / "trained").read_text(),
+                         "--train-dir [^ ]*/data/generated-images-6000/train")
+        result = self.run_script("bench", "--source", "own")
+        self.assertNotIn("generated", result.stdout)
+        self.assertIn("/own/train-images", result.stderr)
 
     def test_bench_refuses_at_once(self):
         self.program("train", "echo no option --wat; exit 2\n")
@@ -601,21 +618,22 @@ class FashionMnist(unittest.TestCase):
         with mock.patch.object(hashlib, "md5", refusing):
             self.assert_refused("t10k-images-idx3-ubyte.gz", "the md5 sum is not the published")
 
-    def test_generated_ones(self):
-        folders = [self.folder / "a", self.folder / "b"]
-        for folder in folders:
+    def test_generated(self):
+        """The same layout without the files; the same images each time."""
+        for name in ["a", "b"]:
             with contextlib.redirect_stdout(io.StringIO()):
-                fashion_mnist.main([str(folder), "--generate", "--train", "40", "--validation", "20"])
-        paths = sorted(path.relative_to(folders[0]) for path in folders[0].glob("*/*/*.png"))
-        self.assertEqual([str(path) for path in paths].count("val/3_dress/00003.png"), 1)
-        self.assertEqual([sum(path.parts[0] == name for path in paths) for name in ("train", "val")], [40, 20])
-        contents = {(folders[0] / path).read_bytes() for path in paths}
-        self.assertEqual(len(contents), 60)  # no two alike, not even of train and val
-        for path in paths:
-            self.assertEqual((folders[0] / path).read_bytes(), (folders[1] / path).read_bytes())
-        width, height, pixels = png_pixels(next(iter(contents)))
-        self.assertEqual((width, height), (28, 28))
-        self.assertGreater(len(set(pixels)), 32)
+                fashion_mnist.main([str(self.folder / name), "--generate", "--train", "20",
+                                    "--validation", "10"])
+        images = {path.relative_to(self.folder / "a"): path.read_bytes()
+                  for path in (self.folder / "a").rglob("*.png")}
+        self.assertEqual(len(set(images.values())), 30)
+        for path, data in images.items():
+            self.assertEqual(data, (self.folder / "b" / path).read_bytes())
+            width, height, pixels = png_pixels(data)
+            self.assertEqual((width, height), (28, 28))
+            self.assertGreater(max(pixels), 100)
+        self.assertEqual(len(list((self.folder / "a/train/0_t-shirt-top").iterdir())), 2)
+        self.assert_refused("cannot be combined", arguments=["--generate"])
 
     @unittest.skipUnless(Path("/usr/share/datasets/fashion-mnist").exists(), "no Fashion-MNIST")
     def test_the_real_one(self):
