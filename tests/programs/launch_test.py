@@ -23,15 +23,15 @@ from unittest import mock
 from support import TREE, gone, wait_until
 from shakedown_launch import bench, command, fashion_mnist  # support says where it is
 
-MAKE_NAMES = ["BACKENDS", "MISSING_BACKEND", "CUDA_HOME", "NVCC", "CUDA_CPPFLAGS", "CUDA_LDFLAGS",
-              "CUDA_ARCHS", "DNNL_CPPFLAGS", "DNNL_LDFLAGS", "CATCH_LIBS"]
+MAKE_NAMES = ["BACKENDS", "MISSING_BACKEND", "CUDA_HOME", "NVCC", "CUDA_ARCHS", "ARCHS_CHOSEN_FOR",
+              "FOUND_CPPFLAGS", "FOUND_LDFLAGS", "FOUND_LIBS", "CATCH_LIBS"]
 # What decides where things are found; each test sets its own.
 PLACES = ["BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDNN_HOME",
           "CUDNN_ROOT", "NCCL_HOME", "NCCL_ROOT", "NVHPC_ROOT", "DNNL_HOME", "DNNL_ROOT", "DNNLROOT",
           "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_GPUS",
-          "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "MODULESHOME", "LMOD_CMD",
-          "MPICXX", "MAKEFLAGS", "NCCL_DEBUG", "SHAKEDOWN_BIN", "SHAKEDOWN_RUNS",
-          "SHAKEDOWN_TERMINAL"]
+          "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "MODULEPATH", "LIBRARY_PATH",
+          "PKG_CONFIG_PATH", "MPICXX", "CXX", "NVCC", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
+          "NCCL_DEBUG", "SHAKEDOWN_BIN", "SHAKEDOWN_RUNS", "SHAKEDOWN_TERMINAL"]
 HIDDEN = {"CUDA_HOME": "/nonexistent", "DNNL_HOME": "/nonexistent"}
 
 
@@ -60,7 +60,8 @@ class Scratch(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
         self.launch = self.scratch / "tree" / "launch"
         self.launch.mkdir(parents=True)
-        for name in ["machine", "setup", "mpi", "bench", "experiments", "variants"]:
+        for name in ["machine", "requirements", "setup", "mpi", "bench", "experiments", "variants",
+                     "tested_versions"]:
             shutil.copy(TREE / "launch" / name, self.launch / name)
         self.fakes = self.scratch / "fakes"
         self.fakes.mkdir()
@@ -127,8 +128,10 @@ class MachineMake(Scratch):
         values = self.machine_make(CUDA_HOME=home, BACKENDS="gpu")
         self.assertEqual(values["MISSING_BACKEND"], "")
         self.assertEqual(values["NVCC"], f"{home}/bin/nvcc")
-        self.assertEqual(values["CUDA_CPPFLAGS"], f"-isystem {home}/include")
-        self.assertEqual(values["CUDA_LDFLAGS"], f"-L{home}/lib64 -Wl,-rpath,{home}/lib64")
+        self.assertEqual(values["FOUND_CPPFLAGS"], f"-isystem {home}/include")
+        self.assertEqual(values["FOUND_LDFLAGS"], f"-L{home}/lib64 -Wl,-rpath,{home}/lib64")
+        given = self.machine_make(NVCC=f"ccache {home}/bin/nvcc", BACKENDS="gpu")
+        self.assertEqual((given["CUDA_HOME"], given["NVCC"]), (str(home), f"ccache {home}/bin/nvcc"))
 
     def test_parts_elsewhere(self):
         home = self.fake_cuda(self.scratch / "cuda",
@@ -138,8 +141,8 @@ class MachineMake(Scratch):
         values = self.machine_make(CUDA_HOME=home, CUDNN_HOME=cudnn, NCCL_ROOT=nccl, BACKENDS="gpu")
         self.assertEqual(values["MISSING_BACKEND"], "")
         for place in [home, cudnn, nccl]:
-            self.assertIn(f"-isystem {place}/include", values["CUDA_CPPFLAGS"])
-            self.assertIn(f"-Wl,-rpath,{place}/lib64", values["CUDA_LDFLAGS"])
+            self.assertIn(f"-isystem {place}/include", values["FOUND_CPPFLAGS"])
+            self.assertIn(f"-Wl,-rpath,{place}/lib64", values["FOUND_LDFLAGS"])
 
     def test_wheels_serve_where_cuda_home_is_incomplete(self):
         deps = self.fake_cuda(self.scratch / "tree" / ".deps" / "nvidia" / "cu13")
@@ -154,14 +157,54 @@ class MachineMake(Scratch):
         self.assertIn("CUDA 12", values["MISSING_BACKEND"])
 
     def test_archs(self):
-        self.fake("nvidia-smi", "printf '9.0\\n8.0\\n9.0\\n'\n")
-        self.assertEqual(self.machine_make()["CUDA_ARCHS"], "80 90")
-        self.fake("nvidia-smi", "printf '9.0\\n'\n")
-        self.assertEqual(self.machine_make()["CUDA_ARCHS"], "90")
-        self.assertEqual(self.machine_make(CUDA_ARCHS="75 86")["CUDA_ARCHS"], "75 86")
-        self.fake("nvidia-smi", "echo NVIDIA-SMI has failed; exit 9\n")
-        self.assertEqual(self.machine_make()["CUDA_ARCHS"], "80 90")
+        home = self.fake_cuda(self.scratch / "cuda")
 
+        def archs(smi, nvcc="", **changes):
+            self.fake("nvidia-smi", smi)
+            write_script(home / "bin/nvcc", f"printf 'compute_%s\\n' {nvcc}\n")
+            values = self.machine_make(CUDA_HOME=home, **changes)
+            return values["CUDA_ARCHS"], values["ARCHS_CHOSEN_FOR"]
+        self.assertEqual(archs("printf '9.0\\n8.0\\n9.0\\n'\n"), ("80 90", ""))
+        self.assertEqual(archs("printf '9.0\\n'\n"), ("90", ""))
+        self.assertEqual(archs("printf '9.0\\n'\n", CUDA_ARCHS="75 86"), ("75 86", ""))
+        # A login node: Volta to Blackwell, as far as nvcc can.
+        none = "echo NVIDIA-SMI has failed; exit 9\n"
+        for nvcc, archs_built in [("50 60 70 72 75 80 86 87 89 90", "70 80 90"),
+                                  ("75 80 86 87 88 89 90 100 103 110 120 121", "75 80 90 100 120")]:
+            self.assertEqual(archs(none, nvcc), (archs_built, "no GPU is visible"))
+
+    def private_library(self, package="fmt"):
+        """A library outside the system's folders, with its .pc file."""
+        prefix = self.scratch / "prefix" / package
+        self.fake_parts(prefix, [f"{package}.h {package}"])
+        pc = prefix / "lib64/pkgconfig" / f"{package}.pc"
+        pc.parent.mkdir()
+        pc.write_text(f"prefix={prefix}\nName: {package}\nDescription: fake\nVersion: 99\n"
+                      f"Cflags: -I${{prefix}}/include\nLibs: -L${{prefix}}/lib64 -l{package}\n")
+        return prefix
+
+    @unittest.skipUnless(shutil.which("pkg-config"), "no pkg-config")
+    def test_pkg_config_finds_libraries(self):
+        prefix = self.private_library()
+        values = self.machine_make(PKG_CONFIG_PATH=prefix / "lib64/pkgconfig", BACKENDS="cpu")
+        self.assertIn(f"-isystem {prefix}/include", values["FOUND_CPPFLAGS"])
+        self.assertIn(f"-L{prefix}/lib64 -Wl,-rpath,{prefix}/lib64", values["FOUND_LDFLAGS"])
+        self.assertIn("-lfmt", values["FOUND_LIBS"].split())
+
+    def test_libraries_outside_the_systems_folders_get_an_rpath(self):
+        self.fake("pkg-config", "exit 1\n")
+        prefix = self.private_library()
+        values = self.machine_make(BACKENDS="cpu", LDFLAGS=f"-L{prefix}/lib64")
+        self.assertIn(f"-Wl,-rpath,{prefix}/lib64", values["FOUND_LDFLAGS"])
+        self.assertEqual(values["FOUND_LIBS"], "-lfmt -ljpeg -lpng -ldnnl")
+        nccl = self.fake_parts(self.scratch / "nccl", ["nccl.h nccl"])  # a module's CPATH, LIBRARY_PATH
+        home = self.fake_cuda(self.scratch / "cuda", ["cuda_runtime.h cudart", "cublas_v2.h cublas",
+                                                      "cudnn.h cudnn"])
+        values = self.machine_make(BACKENDS="gpu", CUDA_HOME=home, CPATH=nccl / "include",
+                                   LIBRARY_PATH=nccl / "lib64")
+        self.assertEqual(values["MISSING_BACKEND"], "")
+        self.assertIn(f"-Wl,-rpath,{nccl}/lib64", values["FOUND_LDFLAGS"])
+        self.assertNotIn("rpath", self.machine_make(BACKENDS="cpu", **HIDDEN)["FOUND_LDFLAGS"])
 
     def test_the_compiler_asked_for_is_the_one_that_is_probed(self):
         self.fake("ccache", f"echo \"$@\" >>{self.scratch}/compiled\nexec \"$@\"\n")
@@ -203,11 +246,39 @@ class MakeVariables(Scratch):
             self.assertIn("-O3", line)
             self.assertNotIn("-O2", line)
 
+    def test_cxx_is_what_mpicxx_calls(self):
+        (self.scratch / "show.mk").write_text("include Makefile\nshow:\n\t@echo \"$$OMPI_CXX $(ccbin)\"\n")
+        shown = ["make", "-s", "-C", TREE, "-f", self.scratch / "show.mk", "show", "NEEDS_NOTHING=show"]
+        self.assertEqual(run(*shown).stdout.strip(), "")
+        self.assertEqual(run(*shown, CXX="ccache g++").stdout.strip(), "ccache g++ -ccbin=g++")
+        self.assertEqual(run(*shown, CXX="g++", OMPI_CXX="clang++", NVCC_CCBIN="g++-12").stdout.strip(),
+                         "clang++ -ccbin=g++-12")
+
+    def test_goals_that_build_nothing_look_at_nothing(self):
+        build = self.scratch / "build"
+        for name in ["mpicxx", "nvcc", "nvidia-smi", "g++"]:
+            self.fake(name, f"touch {self.scratch}/probed\n")
+        for goal in ["help", "clean", "uninstall"]:
+            result = run("make", "-C", TREE, f"BUILD={build}", f"BIN={self.scratch}/bin",
+                         f"PREFIX={self.scratch}/none", goal, PATH=self.path)
+            self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertFalse(build.exists() or (self.scratch / "probed").exists())
+
+    def test_compile_commands(self):
+        run("make", "-C", TREE, f"BUILD={self.scratch}/build", "BACKENDS=cpu", "compile_commands.json",
+            "CPPFLAGS=-DTEXT='\"a\\b\"'")
+        path = TREE / "compile_commands.json"
+        self.addCleanup(path.unlink)
+        commands = {entry["file"]: entry["command"] for entry in json.loads(path.read_text())}
+        self.assertIn("-DTEXT='\"a\\b\"'", commands["training/programs/train.cpp"])
+        self.assertTrue(all((TREE / name).exists() for name in commands))
+
     def test_check_needs_no_git_and_no_backend(self):
         tree = self.scratch / "archive"
         shutil.copytree(TREE, tree, ignore=lambda folder, names: {
             name for name in names if name in {"build", "bin", ".git", ".deps", "runs", "0.1", "shared"}})
         self.fake("clang-format", f"echo \"$@\" >{self.scratch}/formatted\n")
+        self.fake("shellcheck", "")  # which takes seconds, and checks these files elsewhere
         result = run("make", "-C", tree, "check", PATH=self.path, **HIDDEN)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         self.assertNotIn("fatal", result.stderr)
@@ -234,6 +305,7 @@ class Doctor(Scratch):
         self.assertRegex(result.stdout, "✗ oneDNN .*")
         self.assertRegex(result.stdout, "✗ the cpu backend cannot be built: missing oneDNN")
         self.assertRegex(result.stdout, "✗ the gpu backend cannot be built: missing CUDA")
+        self.assertNotIn("module load", result.stdout)
 
     def test_asked_for_only_one(self):
         self.assertEqual(self.doctor(BACKENDS="gpu", **HIDDEN).returncode, 2)
@@ -244,17 +316,25 @@ class Doctor(Scratch):
         self.assertEqual(result.returncode, 2)
         self.assertRegex(result.stdout, "✗ Open MPI +the mpirun found is not Open MPI's: \"HYDRA")
 
-    def test_which_open_mpi_is_known_to_work(self):
-        self.fake("mpicxx", "echo 'mpicxx: Open MPI 6.0.0'\n")
-        for version, said in [("4.1.4", False), ("5.0.11", False), ("6.0.0", True), ("3.1.3", True)]:
-            self.fake("mpirun", f"echo 'mpirun (Open MPI) {version}'\n")
-            line = next(line for line in self.doctor().stdout.splitlines() if "✓ Open MPI" in line)
-            self.assertIn(version, line)
-            self.assertEqual("tested with 4.1 and 5.0" in line, said, line)
+    def test_versions_that_are_not_tested_are_named(self):
+        self.fake("mpirun", "echo 'mpirun (Open MPI) 5.0.11'\n")
+        remark = "not tested with this version (tested: 4.1.4, 4.1.6)"
+        line = next(line for line in self.doctor().stdout.splitlines() if "✓ Open MPI" in line)
+        self.assertRegex(line, rf"5\.0\.11 .*; {re.escape(remark)}")
+        for version, untested in [("4.1.4", False), ("4.1.9", False), ("4.10.1", True), ("", False)]:
+            said = self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested 'Open MPI' '{version}'").stdout
+            self.assertEqual(said, f"; {remark}\n" if untested else "", version)
+        self.assertEqual(self.shell(f"source {self.launch}/machine; source {self.launch}/requirements; if_untested fmt 1.0").stdout, "")
 
-    def test_modules_are_named(self):
-        result = self.doctor(MODULESHOME="/opt/modules", **HIDDEN)
-        self.assertIn("module load onednn", result.stdout)
+    def test_modules_that_exist_are_named(self):
+        modules = self.scratch / "modules"
+        for name in ["oneDNN/2.9.lua", "oneDNN/2.10.lua", "cuDNN/9.1-CUDA-12.4", ".hidden/onednn"]:
+            (modules / name).parent.mkdir(parents=True, exist_ok=True)
+            (modules / name).touch()
+        said = self.doctor(MODULEPATH=f"/nonexistent:{modules}", **HIDDEN).stdout
+        self.assertRegex(said, "✗ oneDNN .*; module load oneDNN/2.10\\b")
+        self.assertRegex(said, "✗ cuDNN .*; module load cuDNN/9.1-CUDA-12.4, or set CUDNN_HOME")
+        self.assertRegex(said, "✗ CUDA .*; set CUDA_HOME, or")  # cuDNN's module is no module of CUDA
 
     def test_reports_need_one_python_with_both(self):
         self.fake("python3", "[[ $* != *matplotlib* ]] || exit 1\nexec true\n")
@@ -290,13 +370,30 @@ class Setup(Scratch):
         places = {"BACKENDS": "gpu", "CUDA_HOME": home}
         result = self.setup(**places)
         self.assertEqual(result.returncode, 0, result.stdout)
-        self.assertIn("going on without", result.stdout)
+        self.assertIn("continuing without", result.stdout)
         self.assertIn("jsonschema", result.stdout)
         (self.scratch / "apt").unlink()
         result = self.setup(**places)
         self.assertEqual(result.returncode, 0)
         self.assertEqual(len(result.stdout.splitlines()), 1, result.stdout)
         self.assertFalse((self.scratch / "apt").exists())
+
+    def test_without_apt_real_modules_are_named(self):
+        (self.fakes / "apt-get").unlink()
+        # A PATH without the system's apt-get: links to what is needed.
+        tools = self.scratch / "tools"
+        tools.mkdir()
+        for folder in ["/usr/bin", "/bin"]:
+            for tool in Path(folder).iterdir():
+                if not tool.name.startswith("apt") and not (tools / tool.name).exists():
+                    (tools / tool.name).symlink_to(tool)
+        module = self.scratch / "modules/onednn/3.1"
+        module.parent.mkdir(parents=True)
+        module.touch()
+        places = {"PATH": f"{self.fakes}:{tools}", "BACKENDS": "cpu", **HIDDEN}
+        said = run(self.launch / "setup", MODULEPATH=self.scratch / "modules", **places)
+        self.assertEqual(said.returncode, 2)
+        self.assertIn("missing: oneDNN; module load onednn/3.1; Debian's packages: libdnnl-dev", said.stdout)
 
     def test_a_login_node_with_cuda_needs_no_onednn(self):
         home = self.fake_cuda(self.scratch / "cuda")

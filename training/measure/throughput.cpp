@@ -46,12 +46,12 @@ bool on_one_host(const MpiSession& session) {
 /// operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
 void add_exchange(Json& record, const Engine& engine, double counted, double over_nvlink,
                   const MpiSession& session) {
-  const Network& network = engine.network();
+  const Network& network = engine.model.network();
   const DataType type = network.weights().type();
   const StepVolume step =
-      volume_of(network.table(), engine.exchanged_type(), type, engine.settings().accumulate);
-  record["bytes_per_step_predicted"] = session.all_gather(
-      bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
+      volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
+  record["bytes_per_step_predicted"] = session.all_gather(engine.step.strategy_entry().bytes_sent(
+      step, engine.settings().strategy, session.world_size(), session.rank()));
   const auto by_communicator = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
@@ -62,7 +62,7 @@ void add_exchange(Json& record, const Engine& engine, double counted, double ove
 }
 
 void add_staleness(Json& record, const Engine& engine) {
-  if (const std::vector<long> staleness = engine.strategy().staleness(); !staleness.empty())
+  if (const std::vector<long> staleness = engine.step.strategy().staleness(); !staleness.empty())
     record["staleness_updates"] = staleness;  // known on the server, rank 0, which records it
 }
 
@@ -130,8 +130,8 @@ class Steps {
     session_.barrier();  // so that all begin together
     for (int i = 0; i < lead(); ++i) step();
     const double stall_before_s = batches_.stall_seconds();
-    const long graphs_before = engine_.graph_steps();
-    engine_.copy_scalars(scalars_);
+    const long graphs_before = engine_.step.graph_steps();
+    engine_.model.copy_scalars(scalars_);
     marks_[0]->record(engine_.stream());
     for (std::size_t i = 1; i < marks_.size(); ++i) {
       step();
@@ -144,7 +144,7 @@ class Steps {
     for (std::size_t i = 1; i < marks_.size(); ++i)
       timed.step_ms.push_back(marks_[i]->milliseconds_since(*marks_[i - 1]));
     timed.stall_s = batches_.stall_seconds() - stall_before_s;
-    timed.graph_steps = engine_.graph_steps() - graphs_before;
+    timed.graph_steps = engine_.step.graph_steps() - graphs_before;
     timed.before =
         download<StepScalars>(engine_.device(), engine_.stream(), scalars_.data(), 1).front();
     timed.sent_bytes = engine_.world().traffic().sent_bytes - sent_before;
@@ -155,7 +155,8 @@ class Steps {
 
  private:
   void step() {
-    engine_.step([&](int) { batches_.load_next(engine_.network()); }, settings_.learning_rate);
+    engine_.step.run([&](int) { batches_.load_next(engine_.model.network()); },
+                     settings_.learning_rate);
     ++done_;
   }
 
@@ -173,11 +174,11 @@ class Steps {
 void add_rate(Json& record, Engine& engine, const std::vector<double>& step_ms,
               double images_a_rank, const MpiSession& session) {
   const auto rate_by = [&](double mean_ms) {
-    return engine.computes() ? images_a_rank / mean_ms * 1e3 : 0;
+    return engine.step.computes() ? images_a_rank / mean_ms * 1e3 : 0;
   };
   const double rate = sum(session.all_gather(rate_by(summarize(step_ms).mean)));
   record["images_per_s"] = rate;
-  record["images_per_s_per_rank"] = rate / engine.ranks_computing();
+  record["images_per_s_per_rank"] = rate / engine.step.ranks_computing();
   record["images_per_s_interval"] = "block_bootstrap_mean";
   record["images_per_s_low"] = record["images_per_s_high"] = nullptr;
   std::vector<double> resampled = block_bootstrap_means(step_ms);
@@ -221,7 +222,7 @@ Json fields_of(const Identity& identity) {
                  {"strategy", identity.strategy.strategy},
                  {"optimizer", identity.optimizer},
                  {"data", identity.data}});
-  if (find_volume(identity.strategy.strategy).buckets)
+  if (find_strategy(identity.strategy.strategy).bucketed)
     fields["bucket_cap_mb"] = identity.strategy.bucket_cap_mb;
   if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
   return fields;
@@ -259,12 +260,12 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const EngineSettings& s = engine.settings();
   const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
   const Summary spread = summarize(timed.step_ms);
-  const auto teller = static_cast<std::size_t>(engine.first_computing());
+  const auto teller = static_cast<std::size_t>(engine.step.first_computing());
   const FlopCount flop =
-      flop_per_image(engine.network().layers(), s.network.image_size, s.network.classes);
+      flop_per_image(engine.model.network().layers(), s.network.image_size, s.network.classes);
 
   Json record;
-  record["ranks_computing"] = engine.ranks_computing();
+  record["ranks_computing"] = engine.step.ranks_computing();
   add_rate(record, engine, timed.step_ms, images_a_rank, session);
   record["iterations"] = settings.iterations;
   record["warmup_steps"] = warm_up.steps;
@@ -275,29 +276,31 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   record["tflops_per_rank"] = record["images_per_s_per_rank"].get<double>() * flop.training / 1e12;
   record["input_stall_ms"] = highest(session.all_gather(timed.stall_s * 1e3));
   add_memory(record, engine, nvml.get(), uuid, session);
-  if (const Fused fused = engine.network().fused(); fused.norms > 0) {
+  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
     record["fused_norms"] = session.all_gather(fused.statistics)[teller];
     record["fused_gradients"] = session.all_gather(fused.gradients)[teller];
   }
   record["graph"] = timed.graph_steps == settings.iterations;
-  record["grad_dtype"] = name_of(engine.exchanged_type());
+  record["grad_dtype"] = name_of(engine.step.exchanged_type());
   record["loss_first"] = warm_up.loss_first;
   record["loss_last"] = mean_loss(engine, session);
-  add_skipped(record, timed.before, engine.read_scalars(), session);
+  add_skipped(record, timed.before, engine.model.read_scalars(), session);
   const double sampled = settings.iterations + steps.lead();
   add_exchange(record, engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled,
                session);
   add_staleness(record, engine);
   if (gpu)
-    add_health(record, timed.window, sampled * images_a_rank * engine.ranks_computing(), session);
+    add_health(record, timed.window, sampled * images_a_rank * engine.step.ranks_computing(),
+               session);
   return record;
 }
 
 double mean_loss(Engine& engine, const MpiSession& session) {
   engine.finish();
-  const Metrics step = engine.network().read_metrics().step;
-  const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
-  return sum(session.all_gather(mine)) / engine.ranks_computing();
+  const Metrics step = engine.model.network().read_metrics().step;
+  const double mine =
+      engine.step.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
+  return sum(session.all_gather(mine)) / engine.step.ranks_computing();
 }
 
 }  // namespace shakedown::training

@@ -14,6 +14,7 @@
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/training_data.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -85,7 +86,7 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   try {
     check_trained(step);
     check_weights(engine, ranks, "after the timed steps");
-    if (engine.strategy_entry().ranks_agree)
+    if (engine.step.strategy_entry().ranks_agree)
       check_ranks_agree(engine, ranks, "after the timed steps");
   } catch (const FailError& error) {  // the same on all ranks
     result.failure = error.what();
@@ -102,8 +103,8 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
     job.record.write("certificate", merged(result.identity, result.certificate));
   }
   engine.finish();
-  const DataType type = engine.network().weights().type();
-  const std::size_t bytes = engine.network().table().stored_count() * size_of(type);
+  const DataType type = engine.model.network().weights().type();
+  const std::size_t bytes = engine.model.network().table().stored_count() * size_of(type);
   trial.reset();  // the links want memory of their own
   if (result.inputs && result.inputs->links.ring.empty())
     result.inputs->links = measure_links(backend, type, bytes, ranks);

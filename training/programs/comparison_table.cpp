@@ -7,7 +7,7 @@
 
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
-#include "training/exchange/volumes.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/measure/certificate.hpp"
 #include "training/measure/text_table.hpp"
 #include "training/programs/describe.hpp"
@@ -280,7 +280,7 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
         "the cpu backend overlaps no exchange with computing: ddp is an all-reduce in buckets\n";
   for (const Result& r : results)
     if (r.measured() && r.configuration.ranks > 1 &&
-        find_volume(r.configuration.strategy()).buckets)
+        find_strategy(r.configuration.strategy()).bucketed)
       text += fmt::format("{}, ms since the step began:\n{}", label_of(r.configuration),
                           table_of_buckets(bucket_fields(r.profiles.back().steps)));
   return text;
@@ -303,7 +303,7 @@ std::string headline(const Job& job) {
 std::string strategy_label(const Configuration& c) {
   const std::string& strategy = c.strategy();
   if (strategy == "none" && c.ranks == 1) return "none (single)";
-  if (!find_volume(strategy).buckets) return strategy;
+  if (!find_strategy(strategy).bucketed) return strategy;
   return fmt::format("{}, {:g} MiB{}{}", strategy, c.options.strategy.bucket_cap_mb,
                      c.setting.empty() ? "" : ", ", c.setting);
 }

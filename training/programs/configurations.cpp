@@ -6,7 +6,7 @@
 
 #include "common/error.hpp"
 #include "resnet/precision.hpp"
-#include "training/exchange/volumes.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/programs/settings.hpp"
 
 namespace shakedown::training {
@@ -75,7 +75,7 @@ Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendK
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
-        add(bench, base, strategy, find_volume(strategy).buckets ? cap : caps.front(), ranks);
+        add(bench, base, strategy, find_strategy(strategy).bucketed ? cap : caps.front(), ranks);
   }
   add_settings(bench, options, base, most_ranks(ranks_asked, world_size), backend);
   return bench;

@@ -42,7 +42,7 @@ class LayerTable {
 }  // namespace
 
 std::string describe(const Engine& engine) {
-  const Network& network = engine.network();
+  const Network& network = engine.model.network();
   const NetworkSettings& s = network.settings();
   const ParameterTable& table = network.table();
   const Layers& layers = network.layers();
@@ -78,7 +78,8 @@ std::string describe(const Engine& engine) {
       "its\n"
       "                                  own, {} at least)\n",
       s.batch_size, name_of(s.precision), bytes(network.weights().bytes()),
-      engine.settings().accumulate > 1 ? ", sums    " : "            ", bytes(engine.state_bytes()),
+      engine.settings().accumulate > 1 ? ", sums    " : "            ",
+      bytes(engine.model.optimizer_bytes() + engine.step.sum_bytes()),
       bytes(network.plan().bytes()), bytes([&] {
         std::size_t sum = 0;
         for (const Slot& slot : network.plan().slots()) sum += slot.bytes();
@@ -86,7 +87,7 @@ std::string describe(const Engine& engine) {
       }()),
       bytes(network.plan().lower_bound()));
 
-  const std::vector<Range> buckets = engine.strategy().buckets();
+  const std::vector<Range> buckets = engine.step.strategy().buckets();
   if (buckets.empty()) return text;
   text += "\nbuckets, in the order of exchange (bytes of the payload in float32):\n";
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -122,20 +123,21 @@ std::string headline(const Engine& engine, const Backend& backend,
       "train: {}, {}, {}, {} a rank, {} globally, {}x{} pixels, {}\n"
       "on {}, {} ({}), {}",
       s.architecture.name, name_of(s.precision), engine.settings().strategy.strategy, batch,
-      update * engine.ranks_computing(), s.image_size, s.image_size, data, text_of_ranks(hosts),
-      backend.remark, backend.world->transport(), backend.device->identity().model);
-  const std::string why = engine.why_no_graph();
+      update * engine.step.ranks_computing(), s.image_size, s.image_size, data,
+      text_of_ranks(hosts), backend.remark, backend.world->transport(),
+      backend.device->identity().model);
+  const std::string why = engine.step.why_no_graph();
   if (backend.kind == BackendKind::gpu && !why.empty())
     text += "\nsteps are not CUDA graphs: " + why;
   return text;
 }
 
 std::string text_of_start(const Engine& engine) {
-  const Fused fused = engine.network().fused();
-  const LoadRemarks& remarks = engine.load_remarks();
+  const Fused fused = engine.model.network().fused();
+  const LoadRemarks& remarks = engine.model.load_remarks();
   std::string text = remarks.seeded;
   if (!remarks.ignored.empty()) text += (text.empty() ? "" : "\n") + remarks.ignored;
-  if (fused.norms == 0 || !engine.computes()) return text;  // no such choice
+  if (fused.norms == 0 || !engine.step.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
   text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
                       fused.norms);

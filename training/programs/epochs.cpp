@@ -37,43 +37,24 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
   return all;
 }
 
-/// Ranks normalise with running statistics of their own, and some strategies give them weights of
-/// their own: all that compute validate rank 0's weights with the statistics of the first that
-/// computes, each on a part of the images, and then have theirs back.
+/// All ranks that compute validate the same weights, each on a part of the images.
 Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  const Weights& weights = engine.network().weights();
-  std::vector<View> shared{weights.statistics()};
-  if (!engine.strategy_entry().ranks_agree) {
-    shared.push_back(weights.compute());
-    if (weights.vectors().count > 0)
-      shared.push_back(weights.vectors());
-    else if (weights.has_copy())
-      shared.push_back(weights.master());  // for the vectors
-  }
-  std::vector<Buffer> own;
-  for (const View& view : shared) {
-    own.emplace_back(engine.device(), view.bytes(), Place::host);  // no memory of the batch's
-    engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
-    const bool statistics = view.data == weights.statistics().data;
-    engine.world().broadcast(view, view, statistics ? engine.first_computing() : 0,
-                             engine.stream());
-  }
-  engine.finish();
-
-  engine.network().zero_total_metrics();
-  batches.start_epoch(0);
-  // A server waits as long as the others work.
-  const bool server_waits = engine.first_computing() > 0;
-  const auto part = server_waits ? session.split(engine.computes() ? 0 : -1) : nullptr;
-  while (engine.computes() && batches.load_next(engine.network())) {
-    engine.evaluate();
-    if (part) part->progress();
-  }
-  engine.finish();
-  if (server_waits) part ? session.barrier() : session.wait_idle();
-  for (std::size_t i = 0; i < shared.size(); ++i)
-    engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
-  return add_up(engine.network().read_metrics().total, session);
+  engine.model.with_common_weights([&] {
+    Network& network = engine.model.network();
+    network.zero_total_metrics();
+    batches.start_epoch(0);
+    // A server waits as long as the others work.
+    const bool computes = engine.step.computes();
+    const bool server_waits = engine.step.first_computing() > 0;
+    const auto part = server_waits ? session.split(computes ? 0 : -1) : nullptr;
+    while (computes && batches.load_next(network)) {
+      engine.model.evaluate();
+      if (part) part->progress();
+    }
+    engine.finish();
+    if (server_waits) part ? session.barrier() : session.wait_idle();
+  });
+  return add_up(engine.model.network().read_metrics().total, session);
 }
 
 /// In a column of ten characters.
@@ -111,8 +92,8 @@ int check_skipped(const Json& line, int before, long steps) {
 void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
                   BatchSource* validation, const EpochSettings& settings, const Json& identity,
                   const MpiSession& session, Record& record) {
-  if (settings.epochs == 0 && !engine.load_remarks().seeded.empty())
-    throw UsageError("--epochs 0 evaluates: " + engine.load_remarks().seeded);
+  if (settings.epochs == 0 && !engine.model.load_remarks().seeded.empty())
+    throw UsageError("--epochs 0 evaluates: " + engine.model.load_remarks().seeded);
   const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
   const long updates = batches_per_epoch / engine.settings().accumulate;
   if (settings.epochs > 0 && updates == 0)
@@ -133,17 +114,18 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
     if (epoch > 0) {
       Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
                         session.is_root());
-      engine.network().zero_total_metrics();
+      engine.model.network().zero_total_metrics();
       training.start_epoch(epoch);
       for (long i = 0; i < updates; ++i) {
         rate = schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
-        engine.step(
-            [&](int) { ENSURE(training.load_next(engine.network()), "a batch is missing"); }, rate);
+        engine.step.run(
+            [&](int) { ENSURE(training.load_next(engine.model.network()), "a batch is missing"); },
+            rate);
         progress.update(i + 1);
       }
       engine.finish();
       const double elapsed = seconds_since(start);
-      const Metrics total = add_up(engine.network().read_metrics().total, session);
+      const Metrics total = add_up(engine.model.network().read_metrics().total, session);
       const auto samples = static_cast<double>(total.samples);
       line["train_loss"] = total.loss_sum / samples;
       line["train_top1"] = static_cast<double>(total.top1) / samples;
@@ -152,7 +134,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["epoch_s"] = elapsed;
       line["input_stall_ms"] = highest(session.all_gather(training.stall_seconds() * 1e3));
       line["skipped_steps"] =
-          static_cast<int>(highest(session.all_gather(engine.read_scalars().skipped)));
+          static_cast<int>(highest(session.all_gather(engine.model.read_scalars().skipped)));
       shown += fmt::format(" {} {:>9.2f}%", text_of_loss(total.loss_sum / samples),
                            100.0 * static_cast<double>(total.top1) / samples);
     } else {
@@ -165,7 +147,7 @@ void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
       line["val_top1"] = static_cast<double>(total.top1) / samples;
       line["val_top5"] = static_cast<double>(total.top5) / samples;
       line["validated_images"] = total.samples;
-      line["validating_rank"] = engine.first_computing();
+      line["validating_rank"] = engine.step.first_computing();
       shown += fmt::format(" {} {:>9.2f}% {:>8.2f}%", text_of_loss(total.loss_sum / samples),
                            100.0 * static_cast<double>(total.top1) / samples,
                            100.0 * static_cast<double>(total.top5) / samples);

@@ -39,7 +39,8 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   Progress progress("layers", all, "steps", session.is_root());
   long done = 0;
   const auto step = [&] {
-    engine.step([&](int) { endless.load_next(engine.network()); }, options.optimizer.learning_rate);
+    engine.step.run([&](int) { endless.load_next(engine.model.network()); },
+                    options.optimizer.learning_rate);
     progress.update(++done);
   };
   step();
@@ -49,12 +50,12 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   session.barrier();
 
   StepCalls measured;
-  measured.roofs = engine.network().measure_roofs();
+  measured.roofs = engine.model.network().measure_roofs();
   session.barrier();
   measured.logged_steps = logged;
   measured.step_ms = median_step_ms(engine, options.iterations, step);
   session.barrier();
-  WorkLog& log = engine.network().work_log();
+  WorkLog& log = engine.model.network().work_log();
   log.start();
   step();
   engine.finish();  // as it watches the other ranks
@@ -62,7 +63,7 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   log.start(logged + 1);
   measured.logged_step_ms = median_step_ms(engine, logged, step);
   std::vector<TimedWork> works = log.stop();
-  if (engine.computes()) {
+  if (engine.step.computes()) {
     works.erase(works.begin(), works.begin() + static_cast<std::ptrdiff_t>(calls));
     measured.calls = median_step(works, logged);
     measured.calls_ms = median_sum_ms(works, logged);
@@ -86,13 +87,13 @@ std::string rest_of(const Engine& engine) {
 
 ExitCode run_layers(Engine& engine, BatchSource& batches, const TrainOptions& options,
                     const Json& identity, const MpiSession& session, Record& record) {
-  if (engine.first_computing() != 0)
+  if (engine.step.first_computing() != 0)
     throw UsageError(fmt::format(
         "--layers, --kernels: rank 0 tells, but computes nothing with --strategy {}: take "
         "another, or none",
         engine.settings().strategy.strategy));
   const StepCalls step = measure(engine, batches, options, session);
-  const ParameterTable& table = engine.network().table();
+  const ParameterTable& table = engine.model.network().table();
   std::string text = text_of_roofs(step, name_of(engine.settings().network.precision));
   if (options.layers) {
     for (const Json& layer : layer_fields(step, table))

@@ -7,6 +7,7 @@
 
 #include "common/program.hpp"
 #include "training/step/engine.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -24,9 +25,9 @@ int find_largest(const TrainOptions& options, int classes, Backend& backend,
                                                 : kMostOnHost;
   TrainOptions small = options;
   small.batch_size = std::min(8, bound);
-  const Engine engine(engine_settings(small, backend, classes), backend);
+  Engine engine(engine_settings(small, backend, classes), backend);
   const int sharing = ranks_on_device(backend, session);
-  const int largest = engine.largest_batch(sharing, bound, gpu ? 1 : kShareOfHost);
+  const int largest = largest_batch(engine, sharing, bound, gpu ? 1 : kShareOfHost);
   if (largest == 0)
     throw UsageError(
         fmt::format("--max-batch: not even one image fits into {} of free memory",

@@ -55,7 +55,7 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
   const Json breakdown = breakdown_fields(trace, nullptr);
   record.write("breakdown", merged(identity, breakdown));
   std::vector<Json> buckets;
-  if (engine.strategy_entry().ranks_agree) buckets = bucket_fields(trace);
+  if (engine.step.strategy_entry().ranks_agree) buckets = bucket_fields(trace);
   for (const Json& bucket : buckets) record.write("bucket", merged(identity, bucket));
   std::string summary = summary_of_step(step);
   if (options.max_batch) summary += summary_of_largest_batch(step, options.batch_size);
@@ -67,7 +67,7 @@ ExitCode run_throughput(Engine& engine, BatchSource& batches, const TrainOptions
 }
 
 std::vector<Tensor> state_to_save(const TrainOptions& options, Engine& engine) {
-  return options.save.empty() ? std::vector<Tensor>() : engine.state();
+  return options.save.empty() ? std::vector<Tensor>() : engine.model.state();
 }
 
 void save_if_asked(const TrainOptions& options, const std::vector<Tensor>& state,
@@ -80,7 +80,7 @@ void trace_beginning(Engine& engine, BatchSource& batches, const TrainOptions& o
   const Trace trace =
       trace_steps(engine, batches, kStepsOfTraining, options.optimizer.learning_rate, session);
   write_if_asked(options, trace, session);
-  engine.restart();
+  engine.model.restart();
 }
 
 }  // namespace shakedown::training

@@ -12,6 +12,7 @@
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
 #include "training/programs/training_data.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -49,7 +50,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
     result = run_throughput(engine, data.training(), options, identity, metadata, session, record);
   }
   check_weights(engine, session, "at the end");
-  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
+  if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   return result;
 }
 

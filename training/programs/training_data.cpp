@@ -53,7 +53,7 @@ void TrainingData::open(const NetworkSettings& shape, const Backend& backend, St
   const StrategyEntry& strategy = find_strategy(options_.strategy.strategy);
   const int ranks = strategy.computing(world.size());
   const bool computes = strategy.computes(world.rank());
-  const int rank = computes ? world.rank() - (strategy.ranks.first_serves ? 1 : 0) : 0;
+  const int rank = strategy.computing_rank(world.rank());
   const bool validates = options_.epochs >= 0 && !options_.data.val_dir.empty();
 
   if (!dataset_.synthetic())
