@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 from support import TREE, make_image_folder, read_record, run_bare
+from shakedown_launch import command, experiments  # support says where it is
 
 EXPERIMENTS = TREE / "launch/experiments"
 SMALL = ["--model", "tiny", "--image-size", 32, "--batch-size", 4, "--workers", 1, "--lr", 0.01,
@@ -61,17 +62,32 @@ class Experiments(unittest.TestCase):
         self.assertIn("--strategy parameter-server: at least 2 ranks", out)
 
     def test_usage(self):
-        self.assertIn("--data-dir is needed", self.experiments(2))
-        self.assertIn("/nowhere is not a folder", self.experiments(2, "--data-dir", "/nowhere"))
-        self.assertIn("--epochs 0", self.experiments(2, "--data-dir", self.folder, "--epochs", 0))
-        self.assertIn("--epochs wants a value", run_bare(EXPERIMENTS, "--epochs").stderr)
+        def refused(text, *words):
+            with self.assertRaisesRegex(command.UsageError, text):
+                experiments.main([*map(str, words), "--output", str(self.output)])
+        data = ["--data-dir", self.folder]
+        refused("--data-dir is required")
+        refused("/nowhere is not a folder", "--data-dir", "/nowhere")
+        refused("--epochs 0", *data, "--epochs", 0)
+        refused("--epochs requires an argument", "--epochs", "")
         for words in [["--strategies", ""], ["--strategies="]]:
-            self.assertIn("--strategies wants a value",
-                          self.experiments(2, "--data-dir", self.folder, *words))
+            refused("--strategies requires an argument", *data, *words)
         self.assertFalse(self.output.exists())
         self.output.mkdir()
-        self.assertIn("is there already", self.experiments(2, "--data-dir", self.folder))
+        refused("exists already", *data)
+        self.assertIn("--data-dir is required", self.experiments(2))
         self.assertIn("--quick", run_bare(EXPERIMENTS, "--help").stdout)
+
+    def test_estimate(self):
+        steps = [{"strategy": "ddp", "images_per_s": 10.0}, {"strategy": "all-reduce", "images_per_s": 0.5}]
+        self.assertEqual(list(experiments.estimate(steps, 60, 1)), [
+            f"  {'ddp':<28}       10.0 images/s,        6.0 s", f"  {'all-reduce':<28}        0.5 images/s,      2.0 min",
+            "60 images, 1 epoch each: about 2.1 min, and validation"])
+        (self.folder / "a/b").mkdir(parents=True)
+        (self.folder / "a/loop").symlink_to(self.folder / "a")
+        (self.folder / "a/b/image").touch()
+        (self.folder / "a/link").symlink_to(self.folder / "a/b/image")
+        self.assertEqual(experiments.count_files(self.folder), 2)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Install(unittest.TestCase):
     def test_front_end(self):
         moved = self.scratch / "moved"
         shutil.copytree(self.prefix / "bin", moved, symlinks=True)
-        self.assertIn("usage: launch/mpi", self.use("shakedown-mpi", "--help", bindir=moved))
+        self.assertIn("usage: shakedown-mpi", self.use("shakedown-mpi", "--help", bindir=moved))
         version = (TREE / "VERSION").read_text()
         self.assertEqual(self.use("shakedown", "--version", bindir=moved), f"shakedown {version}")
         self.assertIn("--operation", self.use("shakedown", "collective-perf", "--help"))

@@ -8,6 +8,7 @@ import os
 import pathlib
 import struct
 import subprocess
+import sys
 import time
 import unittest
 import zlib
@@ -22,8 +23,12 @@ except ImportError:  # then records are only parsed; make test installs it where
     jsonschema = None
 
 
-GPUS = int(subprocess.run(["bash", "-c", "source launch/machine && visible_gpus"], cwd=TREE,
-                          capture_output=True, text=True, check=True).stdout)
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch import gpus  # noqa: E402
+
+GPUS = gpus.visible(os.environ)
+# For launch/mpi and the like: this Python, not a shim of pyenv, which takes longer than the start of a job.
+os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
 
 
 # tests/run runs two files at a time, and names a file to lock.
@@ -74,6 +79,14 @@ def run_bare(*arguments, env=None, timeout=300):
                               timeout=timeout, env={**os.environ, **(env or {})})
 
 
+def wait_until(done, seconds=20):
+    """What `done` returns, once that is not empty; the last when it takes longer."""
+    limit = time.monotonic() + seconds
+    while not (found := done()) and time.monotonic() < limit:
+        time.sleep(0.02)
+    return found
+
+
 def gone(*pids):
     """Whether the processes have ended, within five seconds; one that nobody reaps has."""
     def runs(pid):
@@ -81,10 +94,7 @@ def gone(*pids):
             return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "XZ"
         except OSError:
             return False
-    limit = time.monotonic() + 5
-    while any(map(runs, pids)) and time.monotonic() < limit:
-        time.sleep(0.02)
-    return not any(map(runs, pids))
+    return wait_until(lambda: not any(map(runs, pids)), 5)
 
 
 def let_work(pid, seconds):

@@ -1,23 +1,26 @@
 """launch/variants: what it runs, what it says of shared memory, of figures and of errors. NCCL is
 played by a script: its switches and error texts need no GPU. Run by tests/run."""
 
+import contextlib
+import io
 import json
 import os
 import pathlib
-import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
-import time
+import types
 import unittest
 
 import support
 from support import BIN, GPUS, TREE, read_record
+from shakedown_launch import command, variants, variants_table  # support says where it is
 
 # What the user's environment could change; each test sets its own.
 PLACES = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES",
-          "SHAKEDOWN_RUNS"]
+          "SHAKEDOWN_RUNS", "SHAKEDOWN_BIN"]
 RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "backend": "gpu"}
 
 
@@ -28,22 +31,18 @@ def collective(size, busbw, time_us, **changes):
 
 
 class Folder(unittest.TestCase):
-    """A scratch tree with the scripts, so that no folder is left in the runs/ of this one."""
+    """A folder of its own, so that none is left in the runs/ of this tree."""
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
         self.addCleanup(shutil.rmtree, self.folder)
-        (self.folder / "launch").mkdir()
-        for name in ["machine", "mpi", "variants", "variants_table"]:
-            shutil.copy(TREE / "launch" / name, self.folder / "launch")
-        (self.folder / "bin").symlink_to(BIN)
         self.environment = {name: value for name, value in os.environ.items()
                             if name not in PLACES and not name.startswith("NCCL_")}
 
-    def variants(self, *arguments, before=(), **changes):
-        line = [*before, self.folder / "launch/variants", *arguments]
-        return subprocess.run(list(map(str, line)), cwd=self.folder, text=True, timeout=120,
-                              env={**self.environment, **changes}, capture_output=True)
+    def variants(self, *arguments, **changes):
+        line = [TREE / "launch/variants", *arguments]
+        return subprocess.run(list(map(str, line)), cwd=self.folder, text=True, timeout=120, capture_output=True,
+                              env={**self.environment, "SHAKEDOWN_BIN": BIN, **changes})
 
     def program(self, text):
         """A program that --record FILE is given to, as $record."""
@@ -99,57 +98,22 @@ class Runs(Folder):
         self.assertIn(f"{rates['mpi-tcp'] / rates['default']:.2f}", rows["mpi-tcp"][0])
         self.assertIn((self.results() / "table.txt").read_text(), result.stdout)
 
-    def test_each_variant_has_its_environment(self):
+    def test_a_program_has_the_variants_environment(self):
         program = self.program('env | grep -E "^(NCCL|OMPI_MCA_btl)" >"${record%.jsonl}.env"')
-        result = self.variants("-n", 1, "--gpus", "0,1", program, BACKENDS="cpu gpu",
+        result = self.variants("-n", 1, "--gpus", "0,1", "--variants", "default,ring", program, BACKENDS="cpu gpu",
                                NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION")
         self.expect(result, 0, "your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ri")
-        listed = dict(line.split(maxsplit=1)
-                      for line in self.variants("--list").stdout.splitlines())
-        ran = {path.stem: path.read_text().splitlines() for path in self.results().glob("*.env")}
-        self.assertEqual(sorted(ran), sorted(name for name in listed if "mpi" not in name))
-        machines = {f"{name}={value}" for name, value in os.environ.items()}
-        for name, words in [("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"),
-                            ("no-ib", "NCCL_IB_DISABLE=1"), ("ring", "NCCL_ALGO=Ring"),
-                            ("tree", "NCCL_ALGO=Tree"), ("default", "NCCL_ALGO=CollNet"),
-                            ("more-channels", "NCCL_MIN_NCHANNELS=32")]:
-            lines = [line for line in ran[name] if not line.startswith("NCCL_DEBUG")
-                     and line not in machines]
-            kept = set() if "NCCL_ALGO" in words else {"NCCL_ALGO=CollNet"}
-            self.assertEqual(set(lines), kept | set(words.split()), name)
-            self.assertIn("NCCL_DEBUG=VERSION", ran[name])
-            self.assertIn(f"NCCL_DEBUG_FILE={self.results()}/{name}.nccl.%h.%p", ran[name])
+        for name, algorithm in [("default", "CollNet"), ("ring", "Ring")]:
+            lines = (self.results() / f"{name}.env").read_text().splitlines()
+            for line in [f"NCCL_ALGO={algorithm}", "NCCL_DEBUG=VERSION",
+                         f"NCCL_DEBUG_FILE={self.results()}/{name}.nccl.%h.%p"]:
+                self.assertIn(line, lines)
 
-    def test_without_gpus_the_variants_are_open_mpis(self):
-        program = self.program('echo "$NCCL_DEBUG $OMPI_MCA_pml $OMPI_MCA_btl" >"${record%.jsonl}.env"')
-        fake = self.folder / "fakes/timeout"
-        fake.parent.mkdir()
-        fake.write_text(f'#!/bin/bash\necho "$@" >>{self.folder}/limits\nexec {shutil.which("timeout")} "$@"\n')
-        fake.chmod(0o755)
-        result = self.variants("-n", 1, program, CUDA_VISIBLE_DEVICES="",
-                               PATH=f"{fake.parent}:{os.environ['PATH']}")
-        self.expect(result, 0)
-        # Ranks that hang in a driver do not end at a SIGTERM.
-        for limit in (self.folder / "limits").read_text().splitlines():
-            self.assertRegex(limit, "^-k 30 600 ")
-        ran = {path.stem: path.read_text() for path in self.results().glob("*.env")}
-        self.assertEqual(ran, {"default": "WARN  \n", "mpi-tcp": "WARN ob1 tcp,self\n",
-                               "mpi-no-cma": "WARN ob1 \n"})
-
-    def test_usage_errors(self):
-        for words, named in [([], "no program"), (["--wat", "true"], "--wat"),
-                             (["--variants"], "--variants"), (["--variants", "x", "true"], "'x'"),
-                             (["--variants", "ring,,tree", "true"], "''"),
-                             (["--timeout", "x", "true"], "--timeout x"),
-                             (["--timeout", "0", "true"], "--timeout 0"),
-                             (["-n", "0", "true"], "-n 0"), (["--gpus", "", "true"], "--gpus"),
-                             (["--bind", "x", "true"], "--bind x"),
-                             (["no_such_program"], "no_such_program"),
-                             (["true", "--record", "x"], "--record")]:
+    def test_wrong_usage_is_one_line(self):
+        for words, named in [(["--wat", "true"], "--wat"), (["-n", "0", "true"], "-n 0")]:
             result = self.variants(*words)
-            self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())),
-                             (2, "", 1), words)
-            self.assertIn(named, result.stderr)
+            self.assertEqual((result.returncode, result.stdout, len(result.stderr.splitlines())), (2, "", 1), words)
+            self.assertIn(f"launch/variants: {'unknown option ' * (words[0] == '--wat')}{named}", result.stderr)
         self.assertFalse((self.folder / "runs").exists())
         self.expect(self.variants("--help"), 0, "--variants a,b,c")
 
@@ -177,13 +141,12 @@ class Runs(Folder):
         for stop in [signal.SIGTERM, signal.SIGINT]:
             # Behind an & of a script SIGINT is ignored, and a bash that starts so cannot trap it.
             job = subprocess.Popen(
-                [self.folder / "launch/variants", "-n", "2", "--variants", "default,ring", program],
+                [TREE / "launch/variants", "-n", "2", "--variants", "default,ring", program],
                 cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
             self.addCleanup(job.kill)
-            path, limit = self.folder / "pids", time.monotonic() + 20
-            while not (path.exists() and path.read_text().count("\n") == 2) and time.monotonic() < limit:
-                time.sleep(0.02)
+            path = self.folder / "pids"
+            support.wait_until(lambda: path.exists() and path.read_text().count("\n") == 2)
             pids = path.read_text().split()
             job.send_signal(stop)
             output = job.communicate(timeout=20)[0]
@@ -196,8 +159,59 @@ class Runs(Folder):
             (self.folder / "pids").unlink()
 
 
+class Choice(unittest.TestCase):
+    """Which variants, and what each sets."""
+
+    def choose(self, text=None, words=("true",), gpus=2):
+        return [variant.name for variant in variants.choose(text, list(words), {}, lambda _: gpus)]
+
+    def test_those_that_the_transport_reads(self):
+        nccls = [variant.name for variant in variants.VARIANTS if "mpi" not in variant.name]
+        self.assertEqual(self.choose(), nccls)
+        for on_cpu in [self.choose(gpus=0), self.choose(words=["true", "--backend", "cpu"])]:
+            self.assertEqual(on_cpu, ["default", "mpi-tcp", "mpi-no-cma"])
+        self.assertEqual(self.choose("ring,default,ring"), ["ring", "default"])
+        for text, named in [("x", "'x'"), ("ring,,tree", "''")]:
+            with self.assertRaisesRegex(command.UsageError, f"--variants {text}: {named} is none of default"):
+                self.choose(text)
+
+    def test_settings(self):
+        users = {"NCCL_ALGO": "CollNet", "NCCL_DEBUG": "VERSION", "HOME": "/h"}
+        set_by = {variant.name: variants.environment(variant, "/f", users) for variant in variants.VARIANTS}
+        for name, words in [("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1"), ("no-ib", "NCCL_IB_DISABLE=1"),
+                            ("ring", "NCCL_ALGO=Ring"), ("tree", "NCCL_ALGO=Tree"), ("default", ""),
+                            ("more-channels", "NCCL_MIN_NCHANNELS=32"),
+                            ("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self"),
+                            ("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none")]:
+            self.assertEqual(set_by[name], {**users, "NCCL_DEBUG_FILE": f"/f/{name}.nccl.%h.%p",
+                                            **dict(word.split("=", 1) for word in words.split())})
+        self.assertEqual(variants.environment(variants.VARIANTS[0], "/f", {})["NCCL_DEBUG"], "WARN")
+
+    def test_what_is_set_already_is_pointed_out(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("NCCL_IB_DISABLE=0\n")
+            file.flush()
+            notes = list(variants.notes(variants.VARIANTS, {"NCCL_ALGO": "CollNet"}, [file.name, "/nonexistent"]))
+            self.assertEqual(notes, [
+                f"note: {file.name} sets NCCL_IB_DISABLE; no-ib runs with NCCL_IB_DISABLE=1 instead",
+                "note: your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ring instead",
+                "note: your environment has NCCL_ALGO=CollNet; tree runs with NCCL_ALGO=Tree instead"])
+
+    def test_refused(self):
+        out = io.StringIO()
+        for words, named in [([], "no program"), (["--wat", "true"], "--wat"), (["--variants"], "--variants"),
+                             (["--timeout", "x", "true"], "--timeout x"), (["--timeout", "0", "true"], "--timeout 0"),
+                             (["-n", "0", "true"], "-n 0"), (["--gpus", "", "true"], "--gpus"),
+                             (["--bind", "x", "true"], "--bind x"), (["no_such_program"], "no_such_program"),
+                             (["--variants", "x", "true"], "'x'"), (["true", "--record", "x"], "--record"),
+                             (["true", "--record=x"], "--record"), (["--table", "/nonexistent"], "/nonexistent")]:
+            with contextlib.redirect_stdout(out), self.assertRaisesRegex(command.UsageError, named, msg=words):
+                variants.main(words)
+        self.assertEqual(out.getvalue(), "")
+
+
 class Table(Folder):
-    """launch/variants_table on folders written here."""
+    """The table on folders written here."""
 
     def table(self, **variants):
         """A variant: its exit code, what it said, the lines of its record, or several of these."""
@@ -215,8 +229,9 @@ class Table(Folder):
         return self.show()
 
     def show(self):
-        return subprocess.run([self.folder / "launch/variants_table",
-                               self.folder / "runs/variants-1"], text=True, capture_output=True)
+        lines = []
+        code = variants_table.show(self.folder / "runs/variants-1", lines.append)
+        return types.SimpleNamespace(returncode=code, stdout="".join(f"{line}\n" for line in lines), stderr="")
 
     def test_collectives(self):
         result = self.table(
@@ -258,6 +273,14 @@ class Table(Folder):
         rows = self.rows(result.stdout)
         self.assertIn("0.80 not significant: -20 %, but the 95 % intervals overlap", rows["no-shm"][0])
         self.assertIn("0.50 worse than the default: -50 %", rows["ring"][0])
+        self.assertNotIn("interval", rows["ring"][0])
+        # Below 25 steps the ends are null: a difference is shown, with that doubt.
+        for ends in [(None, None), (70, None)]:
+            rows = self.rows(self.table(default=(0, "", RUN, step(100, 85, 115)), no_shm=(0, "", RUN, step(80, *ends)),
+                                        ring=(0, "", RUN, step(None, *ends))).stdout)
+            self.assertIn("0.80 shared memory carries this: -20 % without it (too few steps for an interval)",
+                          rows["no-shm"][0])
+            self.assertTrue(rows["ring"][0].endswith("batch 4 -"), rows["ring"])
 
     def test_switches_that_the_transport_does_not_read(self):
         mpi = {**RUN, "transport": "mpi"}
@@ -352,23 +375,24 @@ class Table(Folder):
         self.assertNotIn("unhandled", result.stdout)
 
 
-class SharedMemory(Folder):
+class SharedMemory(unittest.TestCase):
     """In a /dev/shm of its own, where that is allowed."""
 
     def diagnosis(self, mount, then=":"):
-        def own(commands):
-            return ["unshare", "--mount", "--map-root-user", "bash", "-c",
-                    f'mount -t tmpfs -o {mount} tmpfs /dev/shm && {commands} && exec "$@"', "bash"]
-        probe = subprocess.run([*own(":"), "true"], capture_output=True, text=True)
+        own = ["unshare", "--mount", "--map-root-user", "bash", "-c", f'mount -t tmpfs -o {mount} tmpfs /dev/shm && "$@"',
+               "bash"]
+        probe = subprocess.run([*own, "true"], capture_output=True, text=True)
         if probe.returncode != 0:
             self.skipTest(f"no mount of its own: {probe.stderr.strip()}")
-        result = self.variants("-n", 1, "--variants", "default", "true", before=own(then))
-        self.expect(result, 0)
+        show = f"{then}; {sys.executable} -m shakedown_launch.shared_memory; exit"
+        result = subprocess.run([*own, "bash", "-c", show], capture_output=True, text=True,
+                                env={**os.environ, "PYTHONPATH": str(TREE / "launch")})
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
         return result.stdout
 
     def test_good(self):
         text = self.diagnosis("size=2g")
-        for line in ["✓ size       2048 MiB, 2048 MiB free", "✓ kind       tmpfs",
+        for line in ["shared memory of ", "✓ size       2048 MiB, 2048 MiB free", "✓ kind       tmpfs",
                      "✓ rights     this user", "✓ left-overs none"]:
             self.assertIn(line, text)
 
@@ -383,9 +407,9 @@ class SharedMemory(Folder):
                       "runs, rm /dev/shm/{nccl-,vader_segment,sm_segment}*\n", text)
 
     def test_a_file_in_use_is_not_left_over(self):
-        holder = ("import mmap, time; f = open('/dev/shm/nccl-a', 'wb+'); f.truncate(4096);"
-                  "m = mmap.mmap(f.fileno(), 4096); print(flush=True); time.sleep(5)")
-        hold = f'read < <(exec python3 -c "{holder}" 2>/dev/null)'
+        holder = ("import mmap, sys; f = open('/dev/shm/nccl-a', 'wb+'); f.truncate(4096);"
+                  "m = mmap.mmap(f.fileno(), 4096); print(flush=True); sys.stdin.read()")
+        hold = f'coproc exec {sys.executable} -c "{holder}"; read -ru "${{COPROC[0]}}"'
         self.assertIn("✓ left-overs none", self.diagnosis("size=2g", hold))
 
     def test_not_writable(self):

@@ -1,0 +1,95 @@
+"""launch/bench: the standard benchmark on what this machine has."""
+
+import os
+from pathlib import Path
+
+from . import fashion_mnist, gpus, mpi, places, ranks
+from .command import Command, Option, parse
+from .steps import Steps
+
+COMMAND = Command(
+    "[--source DIR] [train options that override the ones below]",
+    """
+    Trains ResNet-18 by DDP on Fashion-MNIST, on what the machine has, then compares every strategy
+    of gradient exchange, and reports.
+
+      GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
+            per rank compared.
+      else: 6,000 of them at 32x32, on two CPU ranks; ResNet-18 compared; about
+            four minutes on two cores.
+    """,
+    [Option(("--source",), "DIR",
+            "the folder of the four Fashion-MNIST .gz files, where Debian's package is not "
+            "installed; without either, images are generated, in a folder of that name")],
+    """
+    The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder
+    of their own there, whose path is printed at the end. Ends with the exit code of the first step
+    that did not end with 0; a training's 2 (usage) and a signal (5) end it at once.
+    """)
+
+
+def settings(gpu_count):
+    """(images of a part, or all; train's options; compare's options)"""
+    if gpu_count:
+        return ({"train": None, "val": None},
+                ["--image-size", "64", "--precision", "fp16", "--lr", "0.1", "--epochs", "15",
+                 "--global-batch", str(512 // gpu_count * gpu_count), "--workers", "12"],
+                ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256",
+                 "--lr", "0.01", "--iterations", "50"])
+    return ({"train": 6000, "val": 2000},
+            ["--image-size", "32", "--batch-size", "32", "--lr", "0.025", "--epochs", "12",
+             "--workers", "2"],
+            ["--backend", "cpu", "--model", "resnet18", "--image-size", "32", "--classes", "10",
+             "--batch-size", "32", "--lr", "0.01", "--iterations", "5", "--warmup", "2",
+             "--epoch-images", "60000"])
+
+
+def make_images(source, part, environ):
+    """The image folder; where Fashion-MNIST is not, its images are generated, as its name says."""
+    source = source or (fashion_mnist.SOURCE if fashion_mnist.available() else None)
+    name = "fashion-mnist" if source else "generated-images"
+    if part["train"]:
+        name += f"-{part['train']}"
+    if not source:
+        print(f"Fashion-MNIST is not in {fashion_mnist.SOURCE}: training on generated images, whose "
+              "accuracy says nothing; throughput is the same (--source DIR reads Fashion-MNIST's "
+              "files)", flush=True)
+    data = Path(places.runs_folder(environ), "data", name)
+    data.parent.mkdir(parents=True, exist_ok=True)
+    fashion_mnist.convert(source and Path(source), data, part)
+    return data
+
+
+def main(arguments):
+    values, arguments = parse(COMMAND, arguments, keep_unknown=True)
+    environ = dict(os.environ)
+    gpu_count = 0 if ranks.requests_cpu(arguments) else gpus.visible(environ)
+    part, options, compared = settings(gpu_count)
+    results = places.new_folder("bench", environ)
+    try:
+        mpi.check_open_mpi(environ)
+        data = make_images(values.get("--source"), part, environ)
+    except BaseException:
+        os.rmdir(results)
+        raise
+
+    def program(*words):
+        return lambda log: mpi.job(mpi.request({}, words, environ), environ, log=log)
+    steps = Steps(results)
+    saved = f"{results}/resnet18.safetensors"
+    trained = steps.step("train", program(
+        "train", "--model", "resnet18", "--train-dir", f"{data}/train", "--val-dir", f"{data}/val",
+        "--augment", "shift", "--schedule", "cosine", "--lr-warmup-epochs", "1",
+        "--strategy", "ddp", *options, "--record", f"{results}/train.jsonl", "--save", saved,
+        *arguments))
+    if trained == 2:
+        return 2
+    print(flush=True)
+    steps.step("compare", program("compare", *compared, "--record", f"{results}/compare.jsonl"))
+    print(flush=True)
+    steps.report([results], environ)
+
+    weights = ", resnet18.safetensors (weights)" if os.path.exists(saved) else ""
+    print(f"results: {results}: train.jsonl, compare.jsonl (records){weights}")
+    print(f"report:  {results}/report/comparison_report.html, performance_report.txt", flush=True)
+    return steps.code

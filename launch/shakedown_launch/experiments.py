@@ -1,0 +1,137 @@
+"""launch/experiments: the three classic experiments on real images, and their report."""
+
+import glob
+import json
+import os
+import shutil
+import sys
+
+from . import mpi, places
+from .command import Command, Option, UsageError, parse, positive
+from .steps import Steps, finish
+
+COMMAND = Command(
+    "--data-dir DIR [options] [other options of bin/train]",
+    """The three classic experiments on real images, and their report: DDP, all-reduce and the
+    parameter server trained one after the other from the same start, on what the machine has.""",
+    [Option(("--data-dir", "--data_dir"), "DIR",
+            "holds train/ and val/, each with a sub-folder of images per class; or "
+            "the sub-folders themselves: then nothing is validated"),
+     Option(("--val-dir", "--val_dir"), "DIR", "other images to validate on than val/ of the data"),
+     Option(("--epochs",), "N", "epochs of each experiment (3)"),
+     Option(("--quick",), None, "one epoch"),
+     Option(("--strategies",), "A,B", "others than ddp,all-reduce,parameter-server"),
+     Option(("-n",), "N", "ranks; default as launch/mpi's; the parameter server is one of them"),
+     Option(("--output",), "DIR",
+            "the results' folder (runs/experiments-DATE-TIME-PID, runs/ being that of the current "
+            "folder, or SHAKEDOWN_RUNS)")],
+    """
+    An option of bin/train that a strategy has no use for is ignored there.
+
+    First a few steps of each strategy estimate the total time. Ends with 0 when all trained, else
+    with the exit code of the first that did not; what was measured is reported all the same. A
+    signal stops it at once: 5.
+    """)
+
+
+def folders(values):
+    """(training images, options for the validation)"""
+    data, validation = values.get("--data-dir"), values.get("--val-dir")
+    if data is None:
+        raise UsageError("--data-dir is required")
+    if not os.path.isdir(data):
+        raise UsageError(f"--data-dir {data} is not a folder")
+    images = data
+    if os.path.isdir(f"{data}/train"):
+        images = f"{data}/train"
+        if validation is None and os.path.isdir(f"{data}/val"):
+            validation = f"{data}/val"
+    return images, ["--val-dir", validation] if validation else []
+
+
+def output_folder(path, environ):
+    if path is None:
+        return places.new_folder("experiments", environ)
+    if os.path.lexists(path):
+        raise UsageError(f"--output {path} exists already: every run has a folder of its own")
+    try:
+        os.makedirs(path)
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be made: {error.strerror}") from None
+    return path
+
+
+def duration(seconds):
+    return f"{seconds / 60:.1f} min" if seconds >= 60 else f"{seconds:.1f} s"
+
+
+def estimate(steps, images, epochs):
+    """Lines on how long `epochs` of `images` images take, by a `step` line of each strategy."""
+    total = 0
+    for step in steps:
+        seconds = images * epochs / step["images_per_s"]
+        total += seconds
+        yield (f"  {step['strategy']:<28} {step['images_per_s']:10.1f} images/s, "
+               f"{duration(seconds):>12}")
+    yield (f"{images} images, {epochs} epoch{'s' if epochs > 1 else ''} each: "
+           f"about {duration(total)}, and validation")
+
+
+def count_files(folder):
+    count, seen = 0, set()
+    for path, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        count += len(files)
+    return count
+
+
+def measure_a_few_steps(train, names, output):
+    """The `step` record of each strategy; SystemExit with the first exit code that is not 0."""
+    record, log = f"{output}/estimate.jsonl", f"{output}/estimate.log"
+    for name in names:
+        job = train(["--strategy", name, "--iterations", "10", "--warmup", "2",
+                     "--certificate", "off", "--record", record], log=log, shown=False)
+        code = finish(job)
+        if code:
+            with open(log, errors="replace") as file:
+                sys.stderr.write(file.read())
+            shutil.rmtree(output)
+            raise SystemExit(code)
+    with open(record) as file:
+        steps = [line for line in map(json.loads, file) if line["kind"] == "step"]
+    for path in glob.glob(f"{glob.escape(output)}/estimate.*"):
+        os.unlink(path)
+    return steps
+
+
+def main(arguments):
+    values, options = parse(COMMAND, arguments, keep_unknown=True)
+    environ = dict(os.environ)
+    images, validation = folders(values)
+    epochs = 1 if "--quick" in values else positive(values, "--epochs", 3, "epochs")
+    names = values.get("--strategies", "ddp,all-reduce,parameter-server").split(",")
+    ranks = {"-n": values["-n"]} if "-n" in values else {}
+    command = ["train", "--train-dir", images, "--ignore-idle", *options]
+    mpi.request(ranks, command, environ)
+    mpi.check_open_mpi(environ)
+    output = output_folder(values.get("--output"), environ)
+
+    def train(more, **where):
+        return mpi.job(mpi.request(ranks, [*command, *more], environ), environ, **where)
+
+    print("a few steps of each strategy, to estimate the total time:", flush=True)
+    steps = measure_a_few_steps(train, names, output)
+    print(*estimate(steps, count_files(images), epochs), sep="\n", flush=True)
+    run = Steps(output)
+    for name in names:
+        print(flush=True)
+        more = [*validation, "--strategy", name, "--epochs", str(epochs)]
+        run.step(name, lambda log: train([*more, "--record", f"{output}/{name}.jsonl"], log=log))
+    print(flush=True)
+    run.report(sorted(glob.glob(f"{glob.escape(output)}/*.jsonl")), environ)
+    print(f"results: {output}", flush=True)
+    return run.code

@@ -1,0 +1,221 @@
+"""launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
+
+import gzip
+import hashlib
+import json
+import math
+import random
+import shutil
+import struct
+import zlib
+from pathlib import Path
+
+from .command import Command, Option, UsageError, name, parse, positive
+
+COMMAND = Command(
+    "OUTPUT_DIR [options]",
+    """Turns the four .gz files of Fashion-MNIST (70,000 gray images, 28x28) into an image folder:
+    OUTPUT_DIR/train/<class>/NNNNN.png and OUTPUT_DIR/val/<class>/NNNNN.png, NNNNN being the image's
+    number in its file.""",
+    [Option(("--source",), "DIR",
+            "the folder of the four .gz files (/usr/share/datasets/fashion-mnist)"),
+     Option(("--generate",), None,
+            "generated images of the same classes, number and size, for a machine that lacks the "
+            "files"),
+     Option(("--train",), "N", "training images: of each class the first N/10 (all)"),
+     Option(("--validation",), "N", "validation images, likewise (all)")],
+    "Ends with 2, with the file named, when the input is not what it should be.")
+SOURCE = "/usr/share/datasets/fashion-mnist"  # Debian's package dataset-fashion-mnist
+CLASSES = ["0_t-shirt-top", "1_trouser", "2_pullover", "3_dress", "4_coat",
+           "5_sandal", "6_shirt", "7_sneaker", "8_bag", "9_ankle-boot"]
+SIDE = 28
+MARKER = ".fashion_mnist.json"
+
+# folder, file's stem, images in the published file, md5 of its images and labels (.gz)
+SPLITS = [
+    ("train", "train", 60000,
+     "cf8536b0aa1a6ac5fa3f23001093305c", "10bea18fdb374794d4bb42e356e600c9"),
+    ("val", "t10k", 10000,
+     "f78720b4224f21cce2f2ccf2d7a94c9a", "0d30e22e447f3c33dab9ed536400ac01"),
+]
+
+
+def read_idx(path, dimensions, item_bytes, published_count, published_md5):
+    """The count and the bytes after the header of an IDX file of unsigned bytes."""
+    try:
+        packed = path.read_bytes()
+        data = gzip.decompress(packed)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read: {error}") from None
+    header_bytes = 4 + 4 * dimensions
+    if len(data) < header_bytes:
+        raise UsageError(f"{path}: {len(data)} bytes are too few for an IDX header")
+    magic, count, *item_shape = struct.unpack(f">{1 + dimensions}I", data[:header_bytes])
+    if magic != 0x800 + dimensions:
+        raise UsageError(
+            f"{path}: the magic number is {magic:#010x}, not {0x800 + dimensions:#010x}")
+    if any(size != SIDE for size in item_shape):
+        raise UsageError(f"{path}: images are {'x'.join(map(str, item_shape))}, not {SIDE}x{SIDE}")
+    if len(data) != header_bytes + count * item_bytes:
+        raise UsageError(f"{path}: {len(data)} bytes, but its header announces {count} items"
+                       f" ({header_bytes + count * item_bytes} bytes)")
+    # A smaller set of one's own has no published sum.
+    if count == published_count and md5(packed) != published_md5:
+        raise UsageError(f"{path}: the md5 sum is not the published {published_md5}")
+    return count, data[header_bytes:]
+
+
+def md5(data):
+    # A FIPS machine refuses the sum for security, which this is not.
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def read_split(source, stem, published_count, images_md5, labels_md5):
+    images_path = source / f"{stem}-images-idx3-ubyte.gz"
+    labels_path = source / f"{stem}-labels-idx1-ubyte.gz"
+    count, images = read_idx(images_path, 3, SIDE * SIDE, published_count, images_md5)
+    label_count, labels = read_idx(labels_path, 1, 1, published_count, labels_md5)
+    if label_count != count:
+        raise UsageError(f"{labels_path}: {label_count} labels for {count} images")
+    if any(label >= len(CLASSES) for label in labels):
+        raise UsageError(
+            f"{labels_path}: label {max(labels)}, but there are {len(CLASSES)} classes")
+    return images, labels
+
+
+def choose(labels, wanted, path):
+    """The first images of each class, as many of each; all of them where no number is wanted."""
+    if wanted is None:
+        return range(len(labels))
+    per_class = wanted // len(CLASSES)
+    left = [per_class] * len(CLASSES)
+    chosen = []
+    for index, label in enumerate(labels):
+        if left[label] > 0:
+            left[label] -= 1
+            chosen.append(index)
+    if any(left):
+        raise UsageError(
+            f"{path}: fewer than {per_class} images of a class, which {wanted} in all need")
+    return chosen
+
+
+def png(pixels):
+    """An 8-bit gray PNG of SIDE x SIDE bytes."""
+    def chunk(kind, body):
+        checksum = zlib.crc32(kind + body)
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", checksum)
+
+    rows = b"".join(b"\0" + pixels[y * SIDE:(y + 1) * SIDE] for y in range(SIDE))  # 0: no filter
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">2I5B", SIDE, SIDE, 8, 0, 0, 0, 0))
+            + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def write_split(folder, images, labels, chosen):
+    for directory in CLASSES:
+        (folder / directory).mkdir(parents=True)
+    size = SIDE * SIDE
+    for index in chosen:
+        path = folder / CLASSES[labels[index]] / f"{index:05}.png"
+        path.write_bytes(png(images[index * size:(index + 1) * size]))
+
+
+# ---- generated images ----------------------------------------------------------------------------
+
+def generated_split(count, seed):
+    """Images and labels that a network learns to tell apart, always the same for a seed: its
+    class's blurred spots, shifted, the spots of another class more faintly, and noise."""
+    generator = random.Random(seed)
+    strong, faint = ([spots(label, brightest) for label in range(len(CLASSES))]
+                     for brightest in (100, 60))
+    noise = generator.randbytes(1 << 20).translate(bytes(value * 95 // 255 for value in range(256)))
+    size, images, labels = SIDE * SIDE, [], bytes(index % len(CLASSES) for index in range(count))
+
+    def pick(items):  # random() is the same in every Python, choice() is not
+        return items[int(generator.random() * len(items))]
+
+    for label in labels:
+        at = int(generator.random() * (len(noise) - size))
+        # A sum of big numbers adds all pixels at once: none exceeds 100 + 60 + 95.
+        pixels = pick(strong[label]) + pick(pick(faint)) + \
+            int.from_bytes(noise[at:at + size], "big")
+        images.append(pixels.to_bytes(size, "big"))
+    return b"".join(images), labels
+
+
+def spots(label, brightest):
+    """A class's image, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
+    places = random.Random(label)  # the same in all splits
+    centers = [(5 + 18 * places.random(), 5 + 18 * places.random()) for _ in range(4)]
+
+    def image(dx, dy):
+        return bytes(int(brightest * max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8)
+                                         for u, v in centers))
+                     for y in range(SIDE) for x in range(SIDE))
+    return [int.from_bytes(image(dx, dy), "big") for dx in range(-3, 4) for dy in range(-3, 4)]
+
+
+# ---- the folder ----------------------------------------------------------------------------------
+
+def available(source=SOURCE):
+    return all((Path(source) / f"{stem}-{what}.gz").exists() for _, stem, *_ in SPLITS
+               for what in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+
+
+def convert(source, output, wanted):
+    """Writes next to the output and renames, so that a folder of this name is always complete.
+    `source`: the folder of the .gz files; None: the images are generated. `wanted`: images by
+    SPLITS' folders, None: all."""
+    settings = {"source": str(source.resolve()) if source else "generated", **wanted}
+    marker = output / MARKER
+    if marker.exists() and json.loads(marker.read_text()) == settings:
+        print(f"{name()}: {output} holds these images already", flush=True)
+        return
+    if output.exists() and not marker.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise UsageError(f"{output}: exists, and is not from launch/fashion_mnist")
+
+    partial = output.with_name(output.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    counts = []
+    try:
+        for seed, (folder, stem, *published) in enumerate(SPLITS):
+            if source:
+                images, labels = read_split(source, stem, *published)
+                chosen = choose(labels, wanted[folder], source / f"{stem}-labels-idx1-ubyte.gz")
+            else:
+                images, labels = generated_split(wanted[folder] or published[0], seed)
+                chosen = range(len(labels))
+            write_split(partial / folder, images, labels, chosen)
+            counts.append(f"{len(chosen)} in {folder}/")
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    (partial / MARKER).write_text(json.dumps(settings) + "\n")
+    if output.exists():
+        shutil.rmtree(output)
+    partial.rename(output)
+    print(f"{name()}: {output}: {', '.join(counts)}", flush=True)
+
+
+def image_count(values, option):
+    count = positive(values, option, None, "images")
+    if count and count % len(CLASSES):
+        raise UsageError(
+            f"{option} {count} is not a multiple of {len(CLASSES)}, the number of classes")
+    return count
+
+
+def main(arguments):
+    values, words = parse(COMMAND, arguments, keep_unknown=True)
+    if len(words) != 1 or words[0].startswith("-"):
+        raise UsageError(f"one OUTPUT_DIR is required, not '{' '.join(words)}'")
+    if "--generate" in values and "--source" in values:
+        raise UsageError("--source and --generate cannot be combined")
+    source = None if "--generate" in values else Path(values.get("--source", SOURCE))
+    try:
+        convert(source, Path(words[0]).absolute(),
+                {"train": image_count(values, "--train"),
+                 "val": image_count(values, "--validation")})
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from None
+    return 0

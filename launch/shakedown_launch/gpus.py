@@ -1,0 +1,89 @@
+"""The GPUs that programs started here would use. As a program it prints their number."""
+
+import os
+import re
+import subprocess
+
+from .places import TREE, UsageError
+
+
+def built(environ):
+    """Whether the programs have the gpu backend (not built yet: perhaps)."""
+    backends = environ.get("BACKENDS") or ""
+    if not backends:
+        try:
+            with open(os.path.join(TREE, "build", "machine.mk")) as file:
+                backends = file.read().partition("BACKENDS := ")[2].partition("\n")[0]
+        except OSError:
+            pass
+    return not backends or "gpu" in backends.split()
+
+
+def listed():
+    """The UUIDs of each GPU of this host, its own and those of its MIG instances, in the order of
+    their indices; none where the driver does not work."""
+    try:  # nvidia-smi can hang for minutes on a broken driver
+        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=20,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    found = []
+    for line in text.decode(errors="replace").splitlines():
+        if line.startswith("GPU"):
+            found.append([])
+        if found:
+            found[-1] += re.findall(r"UUID: ([^)\s]+)", line)
+    return found
+
+
+def named(text):
+    """The entries of CUDA_VISIBLE_DEVICES, which ends at its first invalid one."""
+    entries = []
+    for entry in text.split(","):
+        if not re.fullmatch(r"\d+|(GPU|MIG)-.+", entry):
+            break
+        entries.append(entry)
+    return entries
+
+
+def missing(entries, gpus):
+    """Those of the entries that are none of the GPUs listed."""
+    uuids = [uuid for gpu in gpus for uuid in gpu]
+
+    def found(entry):
+        if entry.isdigit():
+            return int(entry) < len(gpus)
+        return any(uuid.startswith(entry) for uuid in uuids)
+    return [entry for entry in entries if not found(entry)]
+
+
+def visible(environ, gpus=listed):
+    """How many GPUs a program started here would use."""
+    if not built(environ):
+        return 0
+    if "CUDA_VISIBLE_DEVICES" in environ:
+        return len(named(environ["CUDA_VISIBLE_DEVICES"]))
+    return len(gpus())
+
+
+def check(environ, allocation, gpus=listed):
+    """Fewer GPUs than requested would be a smaller job than was meant, or one that fails later."""
+    request = environ.get("CUDA_VISIBLE_DEVICES")
+    granted = allocation.gpus_on_node if allocation and allocation.on_node else None
+    if not built(environ) or not (request or granted):
+        return
+    found = gpus()
+    if not found:  # a login node, or a driver that does not work: the programs report that
+        return
+    here = f"this host has {len(found)} (nvidia-smi -L)"
+    absent = missing(named(request or ""), found)
+    if absent:
+        raise UsageError(f"requested GPUs {request}: {', '.join(absent)} not found; {here}")
+    if request is None and granted and granted > len(found):
+        lost = granted - len(found)
+        raise UsageError(f"Slurm granted {granted} GPUs on this node: {lost} of them "
+                         f"not found; {here}")
+
+
+if __name__ == "__main__":
+    print(visible(os.environ))

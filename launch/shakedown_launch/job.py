@@ -1,0 +1,322 @@
+"""One job: a command in a process group of its own, its output, its end.
+
+    job = Job(words, output=Output("train.log"))
+    job.start()
+    if not job.wait(600):  # seconds; True once it has ended
+        job.stop()
+        job.wait()
+    job.result.code
+
+Its standard output and error pass through this process: to the same of this process, to a log, or
+to both. A signal to this process (INT, TERM, HUP, QUIT) is handed over to every job that runs,
+once: at a second one mpirun leaves at once, and ranks behind. A Ctrl-C reaches a job only so,
+because of its process group. A job that does not end in its grace is killed with all that it
+started."""
+
+import collections
+import contextlib
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from .messages import NoMessages
+
+# code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
+# stop() or a signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)")
+# of each rank known to have died; lost: hosts; said: what was reported of it
+Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
+# Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
+KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
+
+
+class Stopped(BaseException):
+    """A signal came while no job was running."""
+
+
+class Running:
+    """The jobs that run, and the signals to this process. Those ignored (nohup) stay so."""
+
+    def __init__(self):
+        self.jobs = []
+        self.stopped = False  # by a signal
+        self._woken = None  # readable after a signal, a child's end among them
+
+    def install(self):
+        if self._woken is not None:
+            return
+        self._woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for numbers, handler in [(STOP_SIGNALS, self._stop), (PASSED_ON_SIGNALS, self._pass_on)]:
+            for number in numbers:
+                if signal.getsignal(number) != signal.SIG_IGN:
+                    signal.signal(number, handler)
+
+    def _stop(self, *_):
+        self.stopped = True
+        if not self.jobs:
+            raise Stopped
+        for job in self.jobs:
+            job.stop()
+
+    def _pass_on(self, number, _):
+        for job in self.jobs:
+            job.send(number)
+
+    def serve(self, limit):
+        """Waits, until `limit` at most, for what happens next to any job, and sees to it."""
+        times = [when for job in self.jobs for when in job.times()]
+        times += [limit] if limit is not None else []
+        timeout = max(0, min(times) - time.monotonic()) if times else None
+        pipes = {descriptor: job for job in self.jobs for descriptor in job.pipes}
+        for descriptor in select.select([self._woken, *pipes], [], [], timeout)[0]:
+            if descriptor == self._woken:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(descriptor, 4096)
+            else:
+                pipes[descriptor].read(descriptor)
+        for job in list(self.jobs):
+            job.advance(time.monotonic())
+
+
+RUNNING = Running()
+
+
+class Output:
+    """Where a job's output goes: to this process's own unless `shown` is false, and to the log."""
+
+    def __init__(self, log=None, shown=True):
+        self._log = open(log, "wb", buffering=0) if log else None
+        self._shown = {1, 2} if shown else set()
+        self.reader_left = False  # of this process's standard output, such as a `head`
+
+    def write(self, descriptor, data):
+        if descriptor in self._shown:
+            try:
+                write_all(descriptor, data)
+            except BrokenPipeError:
+                self._shown.discard(descriptor)
+                self.reader_left |= descriptor == 1
+        if self._log:
+            write_all(self._log.fileno(), re.sub(PROGRESS, b"", data))
+
+    def line(self, text):
+        self.write(2, f"{text}\n".encode())
+
+    def close(self):
+        if self._log:
+            self._log.close()
+
+
+def write_all(descriptor, data):
+    while data:
+        try:
+            data = data[os.write(descriptor, data):]
+        except BlockingIOError:  # a terminal or pipe that another program has made so
+            select.select([], [descriptor], [])
+
+
+class Job:
+    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's
+    own line."""
+
+    def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):
+        self._words = words
+        self._environ = dict(os.environ if environ is None else environ)
+        self._output = output or Output()
+        self._messages = messages or NoMessages()
+        self._grace = grace
+        self._say = say or self._output.line
+        self._process = None
+        self.pipes = {}  # descriptor: what is given its bytes
+        self._family = []
+        self._next_step = None  # (when, what) of ending a job that does not end
+        self._output_until = None
+        self._asked_to_stop = self._stop_sent = self._killed = self._given_up = False
+        self.result = None
+
+    # ---- its start and end ----
+
+    def start(self):
+        RUNNING.install()
+        sys.stdout.flush()  # what was printed before comes first
+        try:
+            if RUNNING.stopped:
+                raise Stopped
+            RUNNING.jobs.append(self)
+            self._launch()
+        except BaseException:
+            self._forget()
+            raise
+        if self._asked_to_stop:  # a signal came meanwhile
+            self.stop()
+
+    def _launch(self):
+        (out, out_end), (error, error_end), (own, own_end) = os.pipe(), os.pipe(), os.pipe()
+        self.pipes = {out: lambda data: self._output.write(1, data), error: self._on_error,
+                      own: self._messages.read_own}
+        environ = {**self._environ, "OPAL_OUTPUT_STDERR_FD": str(own_end)}
+        try:
+            self._process = subprocess.Popen(
+                self._words, env=environ, stdin=subprocess.DEVNULL, stdout=out_end,
+                stderr=error_end, pass_fds=[own_end], preexec_fn=own_group())
+        finally:
+            for descriptor in (out_end, error_end, own_end):
+                os.close(descriptor)
+
+    def stop(self):
+        """Asks it to end, once; past its grace it is killed."""
+        self._asked_to_stop = True
+        if self._process and not self._stop_sent:
+            self._stop_sent = True
+            self.send(signal.SIGTERM)
+            self._expect_end()
+
+    def send(self, number):
+        if self._process and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    def _expect_end(self):
+        if self._next_step is None:
+            self._next_step = (time.monotonic() + self._grace, self._terminate)
+
+    def _terminate(self):
+        self._killed = True
+        # Slurm's srun cancels its step at a SIGTERM; mpirun 4.1 would crash at one.
+        self._family = family(self._process.pid)
+        signal_all(self._family[:-1], signal.SIGTERM)
+        self._next_step = (time.monotonic() + KILL_AFTER, self._kill)
+
+    def _kill(self):
+        signal_all({*self._family, *family(self._process.pid)}, signal.SIGKILL)
+        self._next_step = (time.monotonic() + GIVE_UP_AFTER, self._give_up)
+
+    def _give_up(self):
+        self._given_up = True
+
+    # ---- waiting for it ----
+
+    def wait(self, seconds=None):
+        """Whether it has ended, within `seconds` where they are given. The other jobs are served
+        meanwhile."""
+        limit = None if seconds is None else time.monotonic() + seconds
+        try:
+            while self.result is None and (limit is None or time.monotonic() < limit):
+                RUNNING.serve(limit)
+        except BaseException:  # this process's own trouble, such as a full disk
+            for job in list(RUNNING.jobs):
+                job.kill()
+            raise
+        return self.result is not None
+
+    def kill(self):
+        """At once, with all that it started."""
+        if self._process and self._process.poll() is None:
+            signal_all(family(self._process.pid), signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GIVE_UP_AFTER)
+        self._forget()
+
+    def times(self):
+        """When `advance` has something to do at the latest."""
+        if self._next_step:
+            yield self._next_step[0]
+        if self._output_until:
+            yield self._output_until
+
+    def read(self, descriptor):
+        data = os.read(descriptor, 65536)
+        if data:
+            self.pipes[descriptor](data)
+            self._output_until = self._output_until and time.monotonic() + OUTPUT_AFTER
+        else:
+            del self.pipes[descriptor]
+            os.close(descriptor)
+
+    def advance(self, now):
+        if self._output.reader_left:
+            self.stop()
+        if self._messages.job_must_end:
+            self._expect_end()
+        if self._next_step and now >= self._next_step[0]:
+            self._next_step[1]()
+        if self._process.poll() is not None:
+            self._next_step = None
+            self._output_until = self._output_until or now + OUTPUT_AFTER
+        if self._given_up or self._output_until and (not self.pipes or now >= self._output_until):
+            self._finish()
+
+    def _on_error(self, data):
+        self._output.write(2, data)
+        self._messages.read_shared(data)
+
+    def _finish(self):
+        status = self._process.returncode
+        status = 3 if status is None else status  # it cannot even be killed
+        self._messages.close()
+        code, text = self._messages.judge(status)
+        if self._killed or self._given_up:
+            program = os.path.basename(self._words[0])
+            code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
+                             "or its link is lost; ranks may be left there")
+        if self._asked_to_stop and status:
+            code, text = 5, text if self._killed else None
+        if text:
+            self._say(text)
+            self._messages.said.append(text)
+        self._forget()
+        self.result = Result(code, status, self._asked_to_stop, self._killed, self._messages.dead,
+                             self._messages.lost, self._messages.said)
+
+    def _forget(self):
+        for descriptor in self.pipes:
+            os.close(descriptor)
+        self.pipes = {}
+        self._output.close()
+        if self in RUNNING.jobs:
+            RUNNING.jobs.remove(self)
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+PR_SET_PDEATHSIG = 1
+
+
+def own_group():
+    """What a child does before it becomes the command: it leaves this process's group, and is
+    terminated where this process is killed."""
+    try:
+        import ctypes
+        prctl = ctypes.CDLL(None).prctl
+    except (ImportError, OSError, AttributeError):
+        return lambda: os.setpgid(0, 0)
+
+    def prepare():
+        os.setpgid(0, 0)
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    return prepare
+
+
+def family(pid):
+    """All that a process has started on this host, and then itself."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as children:
+                for child in children.read().split():
+                    found += family(int(child))
+    return [*found, pid]
+
+
+def signal_all(pids, number):
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)

@@ -1,0 +1,178 @@
+"""mpirun's messages. They are blocks between dashed lines, and a few lines outside of blocks. Those
+that repeat what the exit code says are dropped; a rank's death and a lost host are reported in one
+line.
+
+Open MPI 4 writes them where OPAL_OUTPUT_STDERR_FD says, a pipe of their own. Open MPI 5 (PRRTE)
+writes them to the standard error that the ranks have too, which is passed on as it is. Both are
+read."""
+
+import re
+import signal
+
+# Compiled when first used: most jobs end without a message.
+DIED = r"rank (\d+) with PID \d+ on\s+node (\S+) exited on\s+(signal \d+(?: \([^)]*\))?)"
+ENDED = (r"MPI_ABORT was invoked|exited with non-zero status|returned\s+a non-zero exit code|"
+         r'calling "abort"')
+LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
+UNREACHED = (r"unable to reliably start one or more|route a message to the specified daemon|"
+             r"communication connection to the\s+specified daemon")
+UNREACHED_NODE = r"target node:\s*(\S+)"
+ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
+IDLE = "orte_base_help_aggregate"
+LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
+
+
+class Messages:
+    """Reads both streams. `show` is given what the user should see, `say` our own lines."""
+
+    def __init__(self, say, show, hosts=()):
+        self._say = say
+        self._hosts = hosts
+        self._own = Blocks(self._judge_own, self._judge_own_line, paired=True)
+        self._shared = Blocks(self._judge, self._judge_line, paired=False)
+        self._show = show
+        self.dead = []  # (rank, host, "signal 9 (Killed)")
+        self.lost = []  # hosts, as far as they are known
+        self.said = []
+        self.rank_ended = False  # with an exit code of its own, which mpirun hands on
+
+    @property
+    def job_must_end(self):
+        return bool(self.rank_ended or self.dead or self.lost)
+
+    def read_own(self, data):
+        self._own.read(data)
+
+    def read_shared(self, data):
+        self._shared.read(data)
+
+    def close(self):
+        self._own.close()
+        self._shared.close()
+
+    def _judge_own(self, block):
+        if not self._judge(block):
+            self._show(block)
+
+    def _judge_own_line(self, line):
+        if not self._judge_line(line):
+            self._show(line)
+
+    def _judge(self, block):
+        """Whether the block said how the job ended."""
+        died, lost = re.search(DIED, block), re.search(LOST, block)
+        if died:
+            self.dead.append(died.groups())
+            self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
+        elif lost:
+            self._lose(f"host {lost[1]}", "was lost: it or its network link failed")
+        elif re.search(UNREACHED, block):
+            node = re.search(UNREACHED_NODE, block)
+            self._lose(f"host {node[1]}" if node else self._other_hosts(), "could not be reached")
+        elif re.search(ENDED, block):
+            self.rank_ended = True
+        else:
+            return False
+        return True
+
+    def _judge_line(self, line):
+        """Whether a line outside of blocks says nothing new."""
+        if re.search(ABORT, line):
+            self.rank_ended = True
+            return True
+        return bool(re.search(IDLE, line))
+
+    def _lose(self, who, what):
+        if not self.lost:
+            self._report(f"{who} {what}")
+        self.lost.append(who)
+
+    def _report(self, text):
+        self.said.append(text)
+        self._say(text)
+
+    def _other_hosts(self):
+        if not self._hosts:
+            return "a node of the allocation"
+        if len(self._hosts) == 1:
+            return f"host {self._hosts[0]}"
+        return f"one of the hosts {' '.join(self._hosts)}"
+
+    def judge(self, status):
+        """(exit code, what to say of it) of an mpirun that ended with `status`; -N: it died of
+        signal N itself."""
+        if self.dead or self.lost:
+            return 3, None
+        if status == 0:
+            return 0, None
+        if status < 0:
+            return 3, f"mpirun died of signal {-status} ({signal.strsignal(-status)})"
+        if 128 < status < 160:  # mpirun 4.1 sometimes ends before it has written its message
+            text = signal.strsignal(status - 128)
+            return 3, f"a rank died of signal {status - 128} ({text}); mpirun does not say which"
+        if status >= 128:
+            return 3, f"a rank or a host was lost (mpirun ended with {status})"
+        if not self.rank_ended:
+            return 3, f"the job could not be started (mpirun ended with {status})"
+        return status, None
+
+
+class NoMessages:
+    """Of a command that is no mpirun."""
+
+    job_must_end = False
+
+    def __init__(self):
+        self.dead, self.lost, self.said = [], [], []
+
+    def read_own(self, data):
+        pass
+
+    def read_shared(self, data):
+        pass
+
+    def close(self):
+        pass
+
+    def judge(self, status):
+        return (status, None) if status >= 0 else (128 - status, None)
+
+
+class Blocks:
+    """Cuts a stream into the blocks between dashed lines, and the lines outside of them. Where
+    ranks write too (not `paired`), a dashed line may open or close a block, and each line counts as
+    outside also."""
+
+    def __init__(self, on_block, on_line, paired):
+        self._on_block, self._on_line, self._paired = on_block, on_line, paired
+        self._rest = b""
+        self._block = None  # lines; None outside of a block
+
+    def read(self, data):
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-LONGEST_LINE:]
+        for line in lines:
+            self._line(line.decode(errors="replace").rstrip("\r"))
+
+    def _line(self, line):
+        if line.startswith("----------"):
+            self._end_block()
+            self._block = [] if self._block is None or not self._paired else None
+            return
+        if self._block is None or not self._paired:
+            self._on_line(line)
+        if self._block is not None:
+            self._block.append(line)
+            if len(self._block) > LONGEST_BLOCK:
+                self._end_block()
+                self._block = None
+
+    def _end_block(self):
+        if self._block:
+            self._on_block("\n".join(self._block))
+
+    def close(self):
+        if self._rest:
+            self._line(self._rest.decode(errors="replace"))
+        self._end_block()
+        self._rest, self._block = b"", None

@@ -1,0 +1,128 @@
+"""launch/mpi: runs a program on several ranks with Open MPI's mpirun."""
+
+import os
+import re
+import subprocess
+
+from . import messages, places, ranks
+from .command import Command, Option, UsageError, parse, positive, say
+from .job import Job, Output
+
+RANK_OPTIONS = [
+    Option(("-n", "-np"), "N",
+           "ranks; default: on each host one per GPU visible here, without GPUs (or with "
+           "--backend cpu) two; Slurm's number of tasks, unless that is one per node with several "
+           "GPUs"),
+    Option(("--gpus",), "0,1,2,3",
+           "use these GPUs of each host; a CUDA_VISIBLE_DEVICES of the environment counts on this "
+           "host alone"),
+    Option(("--hosts",), "h1,h2", "run on these hosts, with equally many ranks on each"),
+    Option(("--hostfile",), "FILE",
+           "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
+    Option(("--bind",), "WHAT",
+           "none (default: the programs share out the cores themselves), core or numa"),
+]
+COMMAND = Command(
+    "[options] PROGRAM [ARGS...]",
+    "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
+    [*RANK_OPTIONS,
+     Option(("--grace",), "S",
+            "seconds that mpirun has to end the other ranks once one has failed, or after a "
+            "signal (10); then it is killed"),
+     Option(("--dry-run",), None, "print the mpirun line only")],
+    """
+    Programs are looked for in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
+    commands, and in PATH.
+
+    Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
+    requested; 3: a rank died of a signal, a host or a link was lost, or the job could not be
+    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. SIGUSR1 and SIGUSR2 are passed on to
+    the ranks.
+    """)
+LIST = r"[^,]+(,[^,]+)*"
+
+
+def request(values, words, environ):
+    """The ranks.Request of options and program."""
+    if not words:
+        raise UsageError("no program named")
+    for option, example in [("--gpus", "0,1,2,3"), ("--hosts", "h1,h2")]:
+        if option in values and not re.fullmatch(LIST, values[option]):
+            raise UsageError(f"{option} {values[option]} is not a list such as {example}")
+    if "--hosts" in values and "--hostfile" in values:
+        raise UsageError("--hosts and --hostfile cannot be combined")
+    bind = values.get("--bind", "none")
+    if bind not in ("none", "core", "numa"):
+        raise UsageError(f"--bind {bind}: choose from none, core, numa")
+    hosts = values["--hosts"].split(",") if "--hosts" in values else []
+    if "--hostfile" in values:
+        hosts = hosts_in(values["--hostfile"])
+    return ranks.Request([places.find_program(words[0], environ), *words[1:]],
+                         positive(values, "-n", None, "ranks"), values.get("--gpus"), hosts, bind)
+
+
+def hosts_in(path):
+    """Each once; lines of # and what follows the name ("slots=8") are left out."""
+    try:
+        with open(path) as file:
+            words = [line.split() for line in file]
+    except (OSError, UnicodeDecodeError):
+        raise UsageError(f"--hostfile {path} is not a file that can be read") from None
+    hosts = list(dict.fromkeys(line[0] for line in words if line and not line[0].startswith("#")))
+    if not hosts:
+        raise UsageError(f"--hostfile {path} names no host")
+    return hosts
+
+
+def check_open_mpi(environ):
+    try:
+        version = subprocess.run(["mpirun", "--version"], env=environ, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                 timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        version = b""
+    version = version.decode(errors="replace").partition("\n")[0]
+    if "Open MPI" not in version:
+        raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
+                         "make setup, or module load openmpi")
+
+
+def line(what, environ, host=None):
+    """The mpirun line of a ranks.Request."""
+    host = host or ranks.Host()
+    return ranks.mpirun_line(what, ranks.place(what, environ, host), environ, host)
+
+
+def environment(what, environ):
+    return {**environ, "CUDA_VISIBLE_DEVICES": what.gpus} if what.gpus else dict(environ)
+
+
+def job(what, environ=None, log=None, shown=True, grace=10):
+    """A Job, not yet started, of a ranks.Request."""
+    environ = environment(what, os.environ if environ is None else environ)
+    if shown and os.isatty(2):
+        environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
+    words = line(what, environ)
+    output = Output(log, shown)
+    here = ("localhost", os.uname().nodename)
+    hosts = [name for name in (each.split(":")[0] for each in what.hosts) if name not in here]
+
+    def report(text):
+        say(text, output.line)
+    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], environ, output,
+               messages.Messages(report, output.line, hosts), grace, report)
+
+
+def main(arguments):
+    values, words = parse(COMMAND, arguments)
+    grace = positive(values, "--grace", 10, "seconds")
+    what = request(values, words, os.environ)
+    check_open_mpi(os.environ)
+    if "--dry-run" in values:
+        import shlex
+        print(shlex.join(line(what, environment(what, os.environ))))
+        return 0
+    started = job(what, grace=grace)
+    started.start()
+    started.wait()
+    return started.result.code

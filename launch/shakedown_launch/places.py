@@ -1,0 +1,81 @@
+"""Where programs lie and where results go. Works from a source tree, from a read-only prefix, and
+through links."""
+
+import os
+import sys
+import time
+
+# The folder that holds launch/: a source tree, or PREFIX/libexec/shakedown
+TREE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+
+class UsageError(Exception):
+    """What the user must change: exit code 2."""
+
+
+def program_folders(environ):
+    """In order: SHAKEDOWN_BIN; bin/ next to launch/; the folder of the installed commands."""
+    folders = [environ.get("SHAKEDOWN_BIN"), os.path.join(TREE, "bin")]
+    if not in_source_tree():
+        folders.append(os.path.dirname(os.path.abspath(sys.argv[0])))
+        entry = which("shakedown-mpi", environ)
+        folders.append(entry and os.path.dirname(os.path.abspath(entry)))
+    return [folder for folder in folders if folder]
+
+
+def in_source_tree():
+    return os.path.exists(os.path.join(TREE, "Makefile"))
+
+
+def is_executable(path):
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def own_program(name, environ):
+    """Shakedown's program of this name, or None. Installed ones may be called shakedown-NAME."""
+    for folder in program_folders(environ):
+        for file in (f"shakedown-{name}", name):
+            path = os.path.join(folder, file)
+            if is_executable(path):
+                return path
+    return None
+
+
+def find_program(word, environ):
+    """What the user means by `word`: a path, else one of Shakedown's programs, else one in PATH."""
+    if "/" in word and is_executable(word):
+        return word
+    own = own_program(word[len("bin/"):] if word.startswith("bin/") else word, environ)
+    if not own and not which(word, environ):
+        raise UsageError(
+            f"{word}: not found in PATH or {program_folders(environ)[0]} (run make first)")
+    return own or word  # other hosts may have it elsewhere in their PATH
+
+
+def which(word, environ):
+    folders = [""] if "/" in word else environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.join(folder, word) for folder in folders)
+    return next((path for path in paths if is_executable(path)), None)
+
+
+def report_program(environ):
+    path = os.path.join(TREE, "results", "report")
+    return path if is_executable(path) else own_program("report", environ) or path
+
+
+def runs_folder(environ):
+    """Results go here, never into the tree, which may be read-only."""
+    return environ.get("SHAKEDOWN_RUNS") or os.path.join(os.getcwd(), "runs")
+
+
+def new_folder(kind, environ):
+    """A results folder that no other run has."""
+    runs = runs_folder(environ)
+    folder = os.path.join(runs, f"{kind}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}")
+    try:
+        os.makedirs(runs, exist_ok=True)
+        os.mkdir(folder)
+    except OSError as error:
+        raise UsageError(f"cannot make {folder}: {error.strerror}; start in another folder, or set "
+                         "SHAKEDOWN_RUNS") from None
+    return folder

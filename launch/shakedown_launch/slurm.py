@@ -1,0 +1,20 @@
+"""What Slurm says of the job's allocation, in the environment of its batch script or step."""
+
+import collections
+
+Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_node gpus_on_node")
+
+
+def allocation(environ):
+    """None outside of a job. tasks: None where the job was not asked for a number of tasks;
+    on_node: this is one of the job's nodes, not a login node; gpus_on_node: GPUs granted here, None
+    where Slurm does not say."""
+    if not environ.get("SLURM_JOB_ID"):
+        return None
+    gpus = environ.get("SLURM_GPUS_ON_NODE", "")
+    return Allocation(
+        nodes=int(environ.get("SLURM_JOB_NUM_NODES") or 1),
+        tasks=int(environ["SLURM_NTASKS"]) if environ.get("SLURM_NTASKS") else None,
+        names_gpus=any(map(environ.get, ("SLURM_JOB_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"))),
+        on_node=bool(environ.get("SLURMD_NODENAME")),
+        gpus_on_node=int(gpus) if gpus.isdigit() else None)

@@ -1,0 +1,155 @@
+"""launch/variants: runs a program once for each transport variant, since NCCL and Open MPI read
+their switches once per process, and prints one table."""
+
+import collections
+import os
+import re
+import time
+
+from . import gpus, mpi, places, ranks, shared_memory, variants_table
+from .command import Command, Option, UsageError, parse, positive
+from .job import RUNNING, Stopped
+
+# settings: variables; without: what they take away, if they do
+Variant = collections.namedtuple("Variant", "name settings without meaning")
+VARIANTS = [
+    Variant("default", "", "", "as the environment stands"),
+    Variant("no-shm", "NCCL_SHM_DISABLE=1", "shared memory",
+            "GPUs without peer access go over the network"),
+    Variant("no-p2p", "NCCL_P2P_DISABLE=1", "GPU peer access",
+            "no NVLink, no PCIe peer-to-peer: shared memory"),
+    Variant("no-p2p-no-shm", "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1", "the way inside a host",
+            "everything over the network, as between hosts"),
+    Variant("no-ib", "NCCL_IB_DISABLE=1", "InfiniBand or RoCE", "between hosts: TCP sockets"),
+    Variant("no-nvls", "NCCL_NVLS_ENABLE=0", "NVLink multicast",
+            "no reduction inside the NVSwitches"),
+    Variant("ring", "NCCL_ALGO=Ring", "", "rings only"),
+    Variant("tree", "NCCL_ALGO=Tree", "", "trees only"),
+    Variant("more-channels", "NCCL_MIN_NCHANNELS=32", "",
+            "at least 32 channels: more of the GPU communicates"),
+    # Open MPI reads these with pml ob1 alone, and prefers UCX's where it is.
+    Variant("mpi-tcp", "OMPI_MCA_pml=ob1 OMPI_MCA_btl=tcp,self", "shared memory",
+            "Open MPI: ranks of a host by TCP too"),
+    Variant("mpi-no-cma", "OMPI_MCA_pml=ob1 OMPI_MCA_btl_vader_single_copy_mechanism=none",
+            "copying between processes", "Open MPI: large messages are copied twice"),
+]
+COMMAND = Command(
+    "[options] PROGRAM [ARGS...]",
+    """Runs PROGRAM once for each transport variant, since NCCL and Open MPI read their switches
+    once per process, and prints one table: what each variant costs, and which error has which cause
+    and remedy. First it reports whether this host's shared memory is fit.""",
+    [Option(("--variants",), "a,b,c",
+            "these, in this order; default: NCCL's where GPUs are used, else MPI's. "
+            '"default" is what the others are compared with'),
+     Option(("--list",), None, "print the variants and what they set"),
+     Option(("--timeout",), "S",
+            "seconds for each variant (600: a program's own --timeout comes first)"),
+     Option(("--table",), "FOLDER", "print the table of an earlier run again"),
+     *mpi.RANK_OPTIONS],
+    """
+    Each variant's record (NAME.jsonl), output (NAME.log) and NCCL's own lines (NAME.nccl.HOST.PID)
+    are kept in a folder under runs/ of the current folder (or SHAKEDOWN_RUNS), whose path is
+    printed at the end.
+
+    Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a
+    time-out is 3 and an algorithm that NCCL does not have for the operation is no failure; 2: wrong
+    usage; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+    """)
+CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
+
+
+def choose(text, words, environ, visible=gpus.visible):
+    known = {variant.name: variant for variant in VARIANTS}
+    if text is None:
+        on_cpu = ranks.requests_cpu(words) or visible(environ) == 0
+        family = "OMPI_" if on_cpu else "NCCL_"
+        return [variant for variant in VARIANTS
+                if not variant.settings or variant.settings.startswith(family)]
+    for name in text.split(","):
+        if name not in known:
+            raise UsageError(f"--variants {text}: '{name}' is none of {' '.join(known)}")
+    return [known[name] for name in dict.fromkeys(text.split(","))]
+
+
+def settings_of(variant):
+    return dict(word.split("=", 1) for word in variant.settings.split())
+
+
+def notes(variants, environ, files=CONFIGURATION_FILES):
+    """What is set already, and is not in effect in a variant; the default variant runs with it."""
+    texts = [(path, shared_memory.text_of(os.path.expanduser(path))) for path in files]
+    for variant in variants:
+        for key, value in settings_of(variant).items():
+            if key in environ:
+                yield (f"note: your environment has {key}={environ[key]}; {variant.name} runs with "
+                       f"{key}={value} instead")
+            for path, text in texts:
+                if re.search(rf"(?m)^{key}=", text):
+                    yield f"note: {path} sets {key}; {variant.name} runs with {key}={value} instead"
+
+
+def environment(variant, folder, environ):
+    return {"NCCL_DEBUG": "WARN",
+            "NCCL_DEBUG_FILE": os.path.join(folder, f"{variant.name}.nccl.%h.%p"),
+            **environ, **settings_of(variant)}
+
+
+def run(variant, what, folder, environ, timeout):
+    """The exit code of a variant."""
+    path = os.path.join(folder, variant.name)
+    what = what._replace(words=[*what.words, "--record", f"{path}.jsonl"])
+    job = mpi.job(what, environment(variant, folder, environ), log=f"{path}.log", shown=False)
+    job.start()
+    if job.wait(timeout):
+        return 5 if RUNNING.stopped else job.result.code
+    job.stop()
+    job.wait()
+    return 5 if RUNNING.stopped else variants_table.TIMEOUT
+
+
+def run_all(variants, what, folder, environ, timeout):
+    """Runs them; each one's line of variants.tsv says how it ended."""
+    for variant in variants:
+        print(f"{variant.name} ({variant.settings})" if variant.settings else variant.name, "... ",
+              end="", flush=True)
+        start = time.monotonic()
+        code = run(variant, what, folder, environ, timeout)
+        print(f"{time.monotonic() - start:.0f} s", flush=True)
+        with open(os.path.join(folder, variants_table.FILE), "a") as file:
+            print(variant.name, variant.settings, variant.without, code, sep="\t", file=file)
+        # What the program refuses once, it refuses in every variant.
+        if RUNNING.stopped or code == 2 and variant is variants[0]:
+            return
+
+
+def main(arguments):
+    values, words = parse(COMMAND, arguments)
+    if "--list" in values:
+        for variant in VARIANTS:
+            settings = f" ({variant.settings})" if variant.settings else ""
+            print(f"{variant.name:<14} {variant.meaning}{settings}")
+        return 0
+    if "--table" in values:
+        return variants_table.show(values["--table"], print)
+    timeout = positive(values, "--timeout", 600, "seconds")
+    if any(word.partition("=")[0] == "--record" for word in words):
+        raise UsageError("--record cannot be used: each variant writes its own record")
+    environ = dict(os.environ)
+    what = mpi.request(values, words, environ)
+    mpi.check_open_mpi(environ)
+    mpi.line(what, mpi.environment(what, environ))  # refuses what cannot be placed
+    chosen = choose(values.get("--variants"), words, mpi.environment(what, environ))
+
+    print(*shared_memory.diagnosis(), *notes(chosen, environ), sep="\n")
+    folder = places.new_folder("variants", environ)
+    print(flush=True)
+    run_all(chosen, what, folder, environ, timeout)
+    with open(os.path.join(folder, "table.txt"), "w") as file:
+        def write(line):
+            print(line)
+            print(line, file=file)
+        code = variants_table.show(folder, write)
+    print(f"results: {folder}", flush=True)
+    if RUNNING.stopped:
+        raise Stopped
+    return code

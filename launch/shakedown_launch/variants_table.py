@@ -1,0 +1,192 @@
+"""The table of a launch/variants run, from the records in its folder; after it, what went wrong."""
+
+import json
+import pathlib
+import re
+import statistics
+from typing import NamedTuple
+
+from . import causes
+from .command import UsageError
+
+RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal error",
+           5: "stopped"}
+FILE = "variants.tsv"  # a variant per line: name, settings, what they take away, exit code
+TIMEOUT = 124  # in place of the exit code
+WORST_FIRST = [5, 1, 4, 3, 2, 0]
+SWITCHES = {"nccl": "NCCL_", "mpi": "OMPI_"}  # whose variables a transport reads
+
+
+class Figure(NamedTuple):
+    value: float
+    more_is_better: bool
+    interval: tuple = ()  # 95 %, where the record has one
+    doubt: str = ""  # about a difference
+    wrong_elements: int = 0
+
+
+class Variant:
+    def __init__(self, folder, row):
+        self.name, self.settings, self.without, code = row.split("\t")
+        self.lines = list(read_lines(folder / f"{self.name}.jsonl"))
+        self.figures = dict(measured(self.lines))
+        logs = [folder / f"{self.name}.log", *sorted(folder.glob(f"{self.name}.nccl.*"))]
+        self.said = [line for log in logs for line in log.read_text(errors="replace").splitlines()]
+        self.code = int(code)
+        self.result = RESULTS.get(self.code, f"exit code {self.code}")
+        if self.code == TIMEOUT:
+            self.code, self.result = 3, "timeout"
+        elif self.code and "NCCL_ALGO" in self.settings and \
+                causes.first(causes.NO_ALGORITHM, self.said):
+            self.code, self.result = 0, "not available"
+
+    def run(self):
+        return next((line for line in self.lines if line.get("kind") == "run"), {})
+
+    def applies(self):
+        """Whether the transport reads this variant's variables."""
+        prefix = SWITCHES.get(self.run().get("transport"), "")
+        return not self.settings or self.settings.startswith(prefix)
+
+
+def read_lines(path):
+    for text in path.read_text().splitlines() if path.exists() else []:
+        try:
+            yield json.loads(text)
+        except ValueError:  # the line at which a run was killed
+            return
+
+
+def size(count):
+    for unit in ["B", "KiB", "MiB"]:
+        if count < 1024:
+            return f"{count:g} {unit}"
+        count /= 1024
+    return f"{count:g} GiB"
+
+
+def measured(lines):
+    """((what, unit), Figure) of a record; the median of what was measured repeatedly."""
+    groups = {}
+    for line in lines:
+        if line.get("kind") == "collective":
+            groups.setdefault(f"{line['operation']} {line['dtype']}", []).append(line)
+        elif line.get("kind") == "step":
+            what = f"{line['model']} {line['strategy']}, batch {line['batch_size']}"
+            groups.setdefault(what, []).append(line)
+        elif line.get("kind") == "link" and not line["direction"].startswith("bi"):
+            groups.setdefault("links, one direction", []).append(line)
+    for what, group in groups.items():
+        kind = group[0]["kind"]
+        if kind == "collective":
+            group = [line for line in group if not line["in_place"]] or group
+            group = [line for line in group if line["bytes"] > 0] or group  # else nothing moved
+            wrong = sum(line.get("wrong_elements") or 0 for line in group)
+            for key, unit, more_is_better, pick in [("busbw_gbs", "GB/s", True, max),
+                                                    ("time_us_p50", "us", False, min)]:
+                count = pick(line["bytes"] for line in group)
+                value = median([line for line in group if line["bytes"] == count], key)
+                yield (f"{what}, {size(count)}", unit), Figure(value, more_is_better,
+                                                         wrong_elements=wrong)
+        elif kind == "step":
+            low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
+            yield (what, "images/s"), Figure(
+                median(group, "images_per_s"), True, (low, high) if low and high else (),
+                doubt="" if low and high else " (too few steps for an interval)")
+        else:
+            yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True)
+
+
+def median(lines, key):
+    values = [line[key] for line in lines if line.get(key) is not None]
+    return statistics.median(values) if values else None
+
+
+def remark(variant, figure, reference):
+    if figure.wrong_elements:
+        return f"wrong data: {figure.wrong_elements:.0f} elements"
+    if not figure.value or not reference or not reference.value or not variant.applies():
+        return ""
+    change = figure.value / reference.value - 1
+    if abs(change) <= 0.05:
+        return ""
+    text = f"{100 * change:+.0f} %"
+    if figure.interval and reference.interval and figure.interval[0] <= reference.interval[1] and \
+            reference.interval[0] <= figure.interval[1]:
+        return f"not significant: {text}, but the 95 % intervals overlap"
+    worse = (change < 0) == figure.more_is_better
+    doubt = figure.doubt or reference.doubt
+    if variant.without:
+        return (f"{variant.without} carries this: {text} without it" if worse else
+                f"better without {variant.without}: {text}") + doubt
+    return f"{'worse' if worse else 'better'} than the default: {text}{doubt}"
+
+
+def table(variants):
+    default = next((variant for variant in variants if variant.name == "default"), None)
+    yield "variant", "result", "measured", "figure", "to default", "remark"
+    for variant in variants:
+        names = [variant.name, variant.result]
+        for key, figure in variant.figures.items():
+            what, unit = key
+            reference = default.figures.get(key) if default and default is not variant else None
+            value = "-"
+            if figure.value is not None:
+                value = f"{figure.value:{',.0f' if figure.value >= 1000 else '.4g'}} {unit}"
+            ratio = f"{figure.value / reference.value:.2f}" \
+                if reference and reference.value and figure.value is not None else ""
+            yield (*names, what, value, ratio, remark(variant, figure, reference))
+            names = ["", ""]
+        if not variant.figures:
+            yield (*names, "nothing", "", "", "")
+
+
+def aligned(rows):
+    rows = list(rows)
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
+
+
+def last_words(said):
+    """The last lines that report a failure; where none does, the last that say anything."""
+    lines = [line.strip() for line in said
+             if re.search(r"\w", line) and "Collective test concluded" not in line]
+    failures = [line for line in lines if re.search(r"\bFAIL|\berror:", line)]
+    return (failures or lines or ["nothing"])[-3:]
+
+
+def explanation(variant):
+    """Cause and remedy of a run that did not end well, with the line that shows it."""
+    yield f"\n{variant.name}: {variant.result}"
+    found = causes.explain(variant.said)
+    for line, cause, remedy in found:
+        yield f"  said:  {line[:300]}\n  cause: {cause}\n  cure:  {remedy}"
+    if not found:
+        yield from (f"  said last: {line[:300]}" for line in last_words(variant.said))
+
+
+def show(folder, write):
+    """Writes the lines of the table, and what went wrong. The worst of the programs' codes."""
+    folder = pathlib.Path(folder)
+    try:
+        rows = (folder / FILE).read_text().splitlines()
+    except OSError:
+        raise UsageError(
+            f"{folder} is not the folder of a launch/variants run: it has no {FILE}") from None
+    variants = [Variant(folder, row) for row in rows]
+    run = next((variant.run() for variant in variants if variant.run()), None)
+    if run:
+        write("\n{program}: {world_size} ranks, {backend}, transport {transport}".format_map(run))
+    for line in ("", *aligned(table(variants))):
+        write(line)
+    idle = [variant.name for variant in variants if not variant.applies()]
+    if idle:
+        write(f"{', '.join(idle)}: the transport is {run['transport']}, which does not read these "
+              "switches: what differs is noise")
+    for variant in variants:
+        for line in explanation(variant) if variant.result != "ok" else ():
+            write(line)
+    write("")
+    codes = [variant.code if variant.code in RESULTS else 4 for variant in variants]
+    return min(codes, key=WORST_FIRST.index)

@@ -1,0 +1,205 @@
+"""job.Job: start, waiting, stop, kill, output, signals; with commands of a shell."""
+
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+from unittest import mock
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
+from shakedown_launch import job  # noqa: E402
+from shakedown_launch.messages import Messages  # noqa: E402
+from support import gone  # noqa: E402
+
+
+def setUpModule():
+    for number in [*job.STOP_SIGNALS, *job.PASSED_ON_SIGNALS, signal.SIGCHLD]:
+        unittest.addModuleCleanup(signal.signal, number, signal.getsignal(number))
+    job.RUNNING.install()
+
+
+class Jobs(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.addCleanup(setattr, job.RUNNING, "stopped", False)
+        self.log = self.folder / "log"
+        for name in ["KILL_AFTER", "GIVE_UP_AFTER"]:
+            patch = mock.patch.object(job, name, 0.3)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def job(self, text, shown=False, log=True, **options):
+        return job.Job(["bash", "-c", text], output=job.Output(self.log if log else None, shown),
+                       **options)
+
+    def wait_for_lines(self, started, count=1):
+        limit = time.monotonic() + 10
+        while self.log.read_text().count("\n") < count and time.monotonic() < limit:
+            started.wait(0.01)
+        return self.log.read_text().split()
+
+
+class End(Jobs):
+    def test_code(self):
+        for text, code in [("exit 0", 0), ("exit 3", 3), ("kill -9 $$", 137)]:
+            started = self.job(text)
+            started.start()
+            self.assertTrue(started.wait())
+            self.assertEqual((started.result.code, started.result.stopped, started.result.killed),
+                             (code, False, False))
+        self.assertEqual(job.RUNNING.jobs, [])
+
+    def test_time_limit_and_stop(self):
+        started = self.job("trap 'echo once >&2; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+        started.start()
+        self.wait_for_lines(started)
+        self.assertFalse(started.wait(0.01))
+        self.assertIsNone(started.result)
+        started.stop()
+        started.stop()
+        self.assertTrue(started.wait())
+        self.assertEqual((started.result.code, started.result.stopped), (0, True))
+        self.assertEqual(self.log.read_text(), "up\nonce\n")
+        ended = self.job("sleep 60")
+        ended.start()
+        ended.stop()
+        ended.wait()
+        self.assertEqual(ended.result.code, 5)
+
+    def test_one_that_does_not_end_is_killed_with_its_children(self):
+        said = []
+        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; wait; sleep 60", grace=0.1,
+                           say=said.append)
+        started.start()
+        pids = self.wait_for_lines(started)
+        started.stop()
+        self.assertTrue(started.wait(20))
+        self.assertTrue(started.result.killed)
+        self.assertRegex(said[0], "bash did not end within 0.1 s and was killed")
+        self.assertTrue(gone(*pids))
+
+    def test_once_a_rank_has_failed_it_must_end(self):
+        for descriptor in ["$OPAL_OUTPUT_STDERR_FD", "2"]:  # Open MPI 4; 5
+            said = []
+            say = f"printf '%s\\n' ---------- 'MPI_ABORT was invoked on rank 0' ---------- >&{descriptor}"
+            started = self.job(f"trap '' TERM; {say}; sleep 60 & wait; wait", grace=0.1,
+                               say=said.append,
+                               messages=Messages(said.append, said.append))
+            started.start()
+            self.assertTrue(started.wait(20))
+            self.assertEqual(started.result.code, 3)
+            self.assertIn("was killed: a host or its link is lost", said[0])
+
+    def test_a_command_that_is_not_there(self):
+        with self.assertRaises(FileNotFoundError):
+            job.Job(["/nonexistent/mpirun"]).start()
+        self.assertEqual(job.RUNNING.jobs, [])
+
+    def test_jobs_next_to_each_other(self):
+        one, other = self.job("read < <(:); echo one; sleep 60"), job.Job(["bash", "-c", "exit 3"])
+        one.start()
+        other.start()
+        self.wait_for_lines(one)
+        self.assertTrue(other.wait())  # served while the first was waited for, or now
+        self.assertEqual(other.result.code, 3)
+        self.assertFalse(one.wait(0))
+        one.kill()
+        self.assertEqual(job.RUNNING.jobs, [])
+
+
+class Output(Jobs):
+    def own(self, text, read):
+        """A job whose output is this process's; `read` gets the other end of its standard output."""
+        ours, theirs = os.pipe()
+        kept = os.dup(1)
+        sys.stdout.flush()
+        os.dup2(theirs, 1)
+        os.close(theirs)
+        try:
+            reader = threading.Thread(target=read, args=(ours,))
+            reader.start()
+            started = self.job(text, shown=True, log=False)
+            started.start()
+            started.wait(20)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        reader.join()
+        return started
+
+    def test_log_has_both_streams_without_progress(self):
+        started = self.job(r"echo out; printf '\r1/9\033[K' >&2; printf '\r2/9\033[K' >&2; printf '\r\033[K' >&2; echo err >&2")
+        started.start()
+        started.wait()
+        self.assertEqual(sorted(self.log.read_text().split()), ["err", "out"])
+
+    def test_half_a_line_arrives_at_once(self):
+        got = []
+
+        def read(descriptor):
+            got.append(os.read(descriptor, 100))
+            os.kill(int(got[0].split()[0]), signal.SIGTERM)
+            got.append(os.read(descriptor, 100))
+            os.close(descriptor)
+        self.own("printf '%d half' $$; exec sleep 60", read)
+        self.assertRegex(got[0], rb"^\d+ half$")
+
+    def test_a_reader_that_leaves_ends_the_job(self):
+        def read(descriptor):
+            os.read(descriptor, 10)
+            os.close(descriptor)
+        started = self.own("while echo line; do :; done", read)
+        self.assertEqual(started.result.code, 5)
+
+    def test_a_log_on_a_full_disk_is_this_process_s_trouble(self):
+        self.log = pathlib.Path("/dev/full")
+        started = self.job("echo $$; sleep 60")
+        started.start()
+        with self.assertRaises(OSError):
+            started.wait()
+        self.assertEqual(job.RUNNING.jobs, [])
+
+
+class Signals(Jobs):
+    def test_one_is_handed_over_once(self):
+        started = self.job("trap 'echo once; sleep 0.2; exit 7' TERM; echo up; while :; do sleep 0.01; done")
+        started.start()
+        self.wait_for_lines(started)
+        for number in [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]:
+            os.kill(os.getpid(), number)
+        started.wait()
+        self.assertEqual((started.result.code, self.log.read_text()), (5, "up\nonce\n"))
+        self.assertTrue(job.RUNNING.stopped)
+        with self.assertRaises(job.Stopped):  # no further job is started
+            self.job("true").start()
+
+    def test_without_a_job_it_ends_this_process(self):
+        with self.assertRaises(job.Stopped):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    def test_usr1_is_passed_on(self):
+        started = self.job("trap 'exit 9' USR1; echo up; while :; do sleep 0.01; done")
+        started.start()
+        self.wait_for_lines(started)
+        os.kill(os.getpid(), signal.SIGUSR1)
+        started.wait()
+        self.assertEqual(started.result.code, 9)
+
+    def test_the_job_has_a_group_of_its_own(self):
+        started = self.job("cut -d' ' -f5 /proc/$$/stat; echo $$")
+        started.start()
+        started.wait()
+        group, pid = self.log.read_text().split()
+        self.assertEqual(group, pid)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,124 @@
+"""What is made of mpirun's messages and exit code, by text as Open MPI 4 and 5 write it."""
+
+import pathlib
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch.messages import LONGEST_BLOCK, Messages  # noqa: E402
+
+DASHES = "-" * 74
+MISSING = "There are not enough slots available in the system to satisfy the 50 slots"
+
+
+def block(text):
+    return f"{DASHES}\n{text}\n{DASHES}\n"
+
+
+class Judged:
+    """What `text` on mpirun's own stream (Open MPI 4), or on the ranks' (5), and its exit code lead
+    to."""
+
+    def __init__(self, version, text, status, hosts=("n9",)):
+        self.shown, self.said = [], []
+        messages = Messages(self.said.append, self.shown.append, hosts)
+        read = messages.read_own if version == 4 else messages.read_shared
+        for byte in text.encode():  # however it is cut
+            read(bytes([byte]))
+        self.job_must_end = messages.job_must_end
+        messages.close()
+        self.messages = messages
+        self.code, text = messages.judge(status)
+        self.said += [text] if text else []
+
+
+class Classification(unittest.TestCase):
+    def test_exit_codes(self):
+        died = "{} noticed that process rank 1 with PID 7 on node n2 exited on signal 9 (Killed)."
+        nonzero = ("{} detected that one or more processes exited with non-zero status, thus "
+                   "causing\nthe job to be terminated.")
+        primary = "Primary job  terminated normally, but 1 process returned\na non-zero exit code."
+        aborted = 'prterun has exited due to process rank 0 with PID 0 on\nnode vm calling "abort".'
+        no_route = ("ORTE does not know how to route a message to the specified daemon\nlocated on "
+                    "the indicated node:\n\n  my node:   n1\n  target node:  n2")
+        abort = "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 4."
+        lost = ("{} has lost communication with a remote daemon.\n\n"
+                "  HNP daemon   : [[1,0],0] on node n1\n  Remote daemon: [[1,0],1] on node n2\n\n"
+                "This is usually due to")
+        cases = [  # version, text, mpirun's exit code, the job's exit code, what is said
+            (4, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
+            (5, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
+            (4, "", 4, 3, "the job could not be started (mpirun ended with 4)"),
+            (4, "", 205, 3, "a rank or a host was lost (mpirun ended with 205)"),
+            (4, "", 137, 3, "a rank died of signal 9 (Killed); mpirun does not say which"),
+            (4, "", -11, 3, "mpirun died of signal 11 (Segmentation fault)"),
+            (4, "", 0, 0, None),
+            (4, block(primary), 3, 3, None),
+            (4, block(nonzero.format("mpirun")), 1, 1, None),
+            (5, block(nonzero.format("prterun")), 1, 1, None),
+            (5, block(aborted), 4, 4, None),
+            (4, block(abort), 4, 4, None), (5, block(abort), 4, 4, None),
+            (4, "[vm:1] ORTE_ERROR_LOG: Out of resource in file orte/util/show_help.c\n", 2, 2,
+             None),
+            (5, "[vm:1] 1 more process has sent help message help-mpi-api.txt / mpi-abort\n", 2, 2,
+             None),
+            (4, block(died.format("mpirun")), 137, 3, "rank 1 on n2 died of signal 9 (Killed)"),
+            (5, block(died.format("prterun").replace("on node", "on\nnode")), 137, 3,
+             "rank 1 on n2 died of signal 9 (Killed)"),
+            (5, block(died.format("prterun").replace("on signal", "on\nsignal")), 137, 3,
+             "rank 1 on n2 died of signal 9 (Killed)"),
+            (5, block(died.format("prterun").replace(" (Killed)", "")), 1, 3,
+             "rank 1 on n2 died of signal 9"),
+            (4, block("ORTE was unable to reliably start one or more daemons."), 255, 3,
+             "host n9 could not be reached"),
+            (5, block("PRTE was unable to reliably start one or more daemons."), 1, 3,
+             "host n9 could not be reached"),
+            (4, block(no_route), 1, 3, "host n2 could not be reached"),
+            (4, block(lost.format("ORTE")), 1, 3,
+             "host n2 was lost: it or its network link failed"),
+            (5, block(lost.format("PRTE")), 1, 3,
+             "host n2 was lost: it or its network link failed")]
+        for version, text, status, code, said in cases:
+            judged = Judged(version, text, status)
+            self.assertEqual((judged.code, judged.said), (code, [said] if said else []),
+                             (version, text))
+            # Only what the line above does not say is shown; of Open MPI 5 all was shown already.
+            self.assertEqual(judged.shown, [MISSING] if version == 4 and MISSING in text else [])
+            self.assertEqual(judged.job_must_end, bool(text) and MISSING not in text, text)
+
+    def test_who_died(self):
+        text = "".join(block(f"mpirun noticed that process rank {n} with PID 7 on node n{n} exited on signal 11 (Segmentation fault).")
+                       for n in (1, 2))
+        judged = Judged(4, text, 139)
+        self.assertEqual(judged.messages.dead, [("1", "n1", "signal 11 (Segmentation fault)"),
+                                                ("2", "n2", "signal 11 (Segmentation fault)")])
+
+    def test_hosts_that_may_be_meant(self):
+        text = block("ORTE was unable to reliably start one or more daemons.")
+        for hosts, said in [((), "a node of the allocation could not be reached"),
+                            (("h1", "h2"), "one of the hosts h1 h2 could not be reached")]:
+            self.assertEqual(Judged(4, 2 * text, 255, hosts).said, [said])  # once
+
+
+class Streams(unittest.TestCase):
+    def test_what_is_not_known_is_shown(self):
+        text = f"a line\n{block('two lines')}orte_base_help_aggregate to 0\n{DASHES}\ncut off"
+        judged = Judged(4, text, 0)
+        self.assertEqual(judged.shown, ["a line", "two lines", "cut off"])
+
+    def test_ranks_that_write_dashed_lines_too(self):
+        table = f"{DASHES}\n" + "a row\n" * 3 * LONGEST_BLOCK
+        judged = Judged(5,
+                        f"{DASHES}\n{table}{block('prterun detected that one or more processes exited with non-zero status')}", 1)
+        self.assertEqual(judged.code, 1)
+        self.assertEqual(Judged(5, table, 1).code, 3)
+
+    def test_a_line_without_end_is_not_kept(self):
+        messages = Messages(None, None)
+        for _ in range(100):
+            messages.read_shared(b"x" * 65536)
+        self.assertLess(len(messages._shared._rest), 100_000)
+
+
+if __name__ == "__main__":
+    unittest.main()

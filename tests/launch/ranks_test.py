@@ -1,0 +1,330 @@
+"""launch/mpi without ranks: options, how many ranks on which hosts, binding, GPUs, Slurm."""
+
+import contextlib
+import io
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch import command, gpus, mpi, places, ranks, slurm  # noqa: E402
+
+
+class FakeHost(ranks.Host):
+    def __init__(self, listed=(), numa_nodes=2, may_read=True, is_root=False):
+        self.name, self.is_root, self.cores = "here", is_root, 8
+        self._listed, self._numa_nodes, self._may_read = list(listed), numa_nodes, may_read
+
+    def gpus(self):
+        return self._listed
+
+    def numa_nodes(self):
+        return self._numa_nodes
+
+    def may_read_processes(self):
+        return self._may_read
+
+
+def line(*words, host=None, **environ):
+    """The mpirun line, as words."""
+    environ = {"PATH": os.environ["PATH"], "BACKENDS": "cpu gpu", **environ}
+    values, rest = command.parse(mpi.COMMAND, list(map(str, words)))
+    what = mpi.request(values, rest, environ)
+    return mpi.line(what, mpi.environment(what, environ), host or FakeHost())
+
+
+def option(words, name):
+    return words[words.index(name) + 1]
+
+
+class Ranks(unittest.TestCase):
+    def test_one_per_visible_gpu_else_two(self):
+        for visible, count in [("0,1,2", 3), ("", 2), ("1,-1,0", 1), ("NoDevFiles", 2),
+                               ("GPU-1a,GPU-1b,GPU-1c", 3), ("MIG-1a", 1)]:
+            self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES=visible), "-n"), str(count),
+                             visible)
+        self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES="0,1,2", BACKENDS="cpu"), "-n"),
+                         "2")
+        host = FakeHost([["GPU-a"], ["GPU-b"], ["GPU-c"], ["GPU-d"]])
+        self.assertEqual(option(line("true", host=host), "-n"), "4")
+        words = line("--gpus", "4,5,6,7", "true")
+        self.assertEqual((option(words, "-n"), option(words, "-x")),
+                         ("4", "CUDA_VISIBLE_DEVICES=4,5,6,7"))
+        for more in [["--backend", "cpu"], ["--backend=cpu"], ["a", "--backend", "cpu", "b"]]:
+            self.assertEqual(option(line("--gpus", "0,1,2", "true", *more), "-n"), "2")
+        self.assertEqual(option(line("-n", 7, "--gpus", "0", "true"), "-n"), "7")
+
+    def test_fewer_gpus_than_requested(self):
+        three = FakeHost([["GPU-aa", "MIG-x1"], ["GPU-bb"], ["GPU-cc"]])
+        for words, environ, named in [
+                (["--gpus", "0,1,2,3"], {}, "requested GPUs 0,1,2,3: 3 not found; this host has 3"),
+                (["-n", "2", "--gpus", "5,1,7"], {}, "5, 7 not found"),
+                ([], {"CUDA_VISIBLE_DEVICES": "0,GPU-b,GPU-d"}, "GPU-d not found"),
+                (["--gpus", "MIG-x2"], {}, "MIG-x2 not found"),
+                (["--hosts", "h1,here", "--gpus", "3"], {}, "3 not found"),
+                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "4"},
+                 "Slurm granted 4 GPUs on this node: 1 of them not found; this host has 3")]:
+            with self.assertRaisesRegex(command.UsageError, named):
+                line(*words, "true", host=three, **environ)
+        for words, environ, count in [
+                (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-x1"}, 2),
+                (["--gpus", "0,1,2,3", "--hosts", "h1,h2"], {}, 8),  # other hosts may have four
+                (["-n", "4"], {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),  # the programs report that
+                ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "3"},
+                 3)]:
+            self.assertEqual(option(line(*words, "true", host=three, **environ), "-n"), str(count),
+                             words)
+        self.assertEqual(option(line("--gpus", "9", "true", "--backend", "cpu", host=three), "-n"),
+                         "2")
+
+    def test_gpus_that_nvidia_smi_lists(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fake = pathlib.Path(folder, "nvidia-smi")
+            fake.write_text("#!/bin/sh\ncat <<'END'\nGPU 0: NVIDIA H200 (UUID: GPU-5a)\n"
+                            "  MIG 1g.18gb Device  0: (UUID: MIG-6b)\nGPU 1: NVIDIA H200 (UUID: GPU-7c)\nEND\n")
+            fake.chmod(0o755)
+            before = os.environ["PATH"]
+            self.addCleanup(os.environ.__setitem__, "PATH", before)
+            os.environ["PATH"] = f"{folder}:{before}"
+            self.assertEqual(gpus.listed(), [["GPU-5a", "MIG-6b"], ["GPU-7c"]])
+            self.assertEqual(gpus.visible({"BACKENDS": "gpu"}), 2)
+            os.environ["PATH"] = "/nonexistent"
+            self.assertEqual(gpus.listed(), [])
+
+    def test_binding_and_sharing(self):
+        words = line("true")
+        self.assertEqual(option(words, "--bind-to"), "none")
+        self.assertNotIn("--map-by", words)
+        words = line("--bind", "numa", "-n", 7, "true")
+        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
+                         ("numa:overload-allowed", "ppr:4:numa"))
+        words = line("--bind", "core", "true")
+        self.assertEqual((option(words, "--bind-to"), option(words, "--map-by")),
+                         ("core:overload-allowed", "slot"))
+        self.assertNotIn("mpi_yield_when_idle", line("-n", 8, "true"))
+        self.assertIn("mpi_yield_when_idle", line("-n", 9, "true"))
+        self.assertNotIn("mpi_yield_when_idle", line("-n", 16, "--hosts", "h1,h2", "true"))
+        self.assertGreaterEqual(ranks.Host().numa_nodes(), 1)
+
+    def test_what_depends_on_this_host(self):
+        self.assertNotIn("--allow-run-as-root", line("true"))
+        self.assertIn("--allow-run-as-root", line("true", host=FakeHost(is_root=True)))
+        name = "btl_vader_single_copy_mechanism"
+        self.assertNotIn(name, line("true"))
+        forbidden = FakeHost(may_read=False)
+        self.assertEqual(option(line("true", host=forbidden), name), "none")
+        self.assertNotIn(name,
+                         line("true", host=forbidden,
+                              OMPI_MCA_btl_vader_single_copy_mechanism="cma"))
+        self.assertIs(type(ranks.Host().may_read_processes()), bool)
+
+
+class Hosts(unittest.TestCase):
+    def test_hosts(self):
+        words = line("--hosts", "h1,h2", "--gpus", "0,1,2,3", "true", NCCL_DEBUG="INFO")
+        self.assertEqual((option(words, "-n"), option(words, "--host")), ("8", "h1:4,h2:4"))
+        for name in ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES=0,1,2,3"]:
+            self.assertIn(name, words)
+        words = line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="2,3",
+                     NVIDIA_TF32_OVERRIDE="0",
+                     NVIDIA_VISIBLE_DEVICES="all", FI_PROVIDER="cxi", UCX_TLS="rc")
+        self.assertEqual(option(words, "-n"), "4")
+        self.assertTrue({"NVIDIA_TF32_OVERRIDE", "FI_PROVIDER", "UCX_TLS"} <= set(words))
+        self.assertNotIn("VISIBLE_DEVICES", " ".join(words))  # each host's own
+        self.assertFalse({"PATH", "BACKENDS"} & set(words))
+        self.assertNotIn("-x", line("true", NCCL_DEBUG="INFO"))
+
+    def test_hostfile(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("# two\nh1 slots=8\n\nh2\nh1\n")
+            file.flush()
+            words = line("--hostfile", file.name, "-n", 5, "true")
+        self.assertEqual(option(words, "--host"), "h1:3,h2:3")
+
+    def test_no_gpu_to_count_by(self):
+        with self.assertRaisesRegex(command.UsageError,
+                                    "no GPU visible on this host; specify .* -n"):
+            line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu")
+        self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="",
+                                     BACKENDS="cpu"), "-n"), "4")
+
+
+class Slurm(unittest.TestCase):
+    TWO = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2"}
+
+    def test_allocation(self):
+        self.assertIsNone(slurm.allocation({"SLURM_NTASKS": "4"}))
+        found = slurm.allocation({**self.TWO, "SLURM_NTASKS": "4", "SLURM_GPUS": "8"})
+        self.assertEqual((found.nodes, found.tasks, found.names_gpus, found.on_node,
+                          found.gpus_on_node),
+                         (2, 4, True, False, None))
+        self.assertEqual(slurm.allocation({"SLURM_JOB_ID": "1"}).nodes, 1)
+
+    def test_tasks(self):
+        words = line("true", SLURM_NTASKS="16", **self.TWO)
+        self.assertEqual(option(words, "-n"), "16")
+        self.assertFalse({"--host", "--oversubscribe"} & set(words))
+        words = line("true", SLURM_JOB_ID="1", SLURM_NTASKS="1", CUDA_VISIBLE_DEVICES="0,1,2")
+        self.assertEqual(option(words, "-n"), "3")
+        self.assertIn("--oversubscribe", words)
+
+    def test_one_task_per_node_is_all_of_its_gpus(self):  # torchrun's header
+        two = {**self.TWO, "SLURM_NTASKS": "2"}
+        for more, visible, count in [([], "0,1,2,3", 8), (["-n", 4], "0,1", 4)]:
+            words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **two)
+            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
+                             (str(count), f"ppr:{count // 2}:node"))
+            self.assertIn("--oversubscribe", words)
+        for visible in ["0", ""]:
+            words = line("true", CUDA_VISIBLE_DEVICES=visible, **two)
+            self.assertEqual(option(words, "-n"), "2")
+            self.assertNotIn("--map-by", words)
+
+    def test_fewer_tasks_than_gpus_are_pointed_out(self):
+        error = io.StringIO()
+        with contextlib.redirect_stderr(error):
+            words = line("true", CUDA_VISIBLE_DEVICES="0,1,2,3",
+                         **{**self.TWO, "SLURM_NTASKS": "4"})
+        self.assertIn("use 4 of 8 GPUs; -n 8 uses all", error.getvalue())
+        self.assertEqual(option(words, "-n"), "4")
+
+    def test_without_a_number_of_tasks(self):
+        for more, visible, count, per_node in [([], "0,1,2,3", "8", "4"),
+                                               (["-n", 6], "0,1", "6", "3"),
+                                               (["--bind", "core"], "0", "2", "1")]:
+            words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **self.TWO)
+            self.assertEqual((option(words, "-n"), option(words, "--map-by")),
+                             (count, f"ppr:{per_node}:node"))
+        self.assertEqual(option(line("true", "--backend", "cpu", **self.TWO), "-n"), "4")
+        # On a node of the allocation that was given no GPUs, two CPU ranks per node.
+        node = {"CUDA_VISIBLE_DEVICES": "", "SLURMD_NODENAME": "n1", **self.TWO}
+        self.assertEqual(option(line("true", **node), "-n"), "4")
+        self.assertEqual(option(line("true", **self.TWO, BACKENDS="cpu"), "-n"), "4")
+        for changes in [{"SLURMD_NODENAME": ""}, {"SLURM_JOB_GPUS": "0,1"}]:
+            with self.assertRaisesRegex(command.UsageError, "specify the number of ranks with -n"):
+                line("true", BACKENDS="gpu", **{**node, **changes})
+        words = line("true", CUDA_VISIBLE_DEVICES="0,1,2", SLURM_JOB_ID="1")
+        self.assertEqual(option(words, "-n"), "3")
+        self.assertNotIn("--map-by", words)
+
+    def test_hosts_of_ones_own(self):
+        with tempfile.NamedTemporaryFile("w") as file:
+            file.write("h1\n")
+            file.flush()
+            for words in [["--hosts", "h1"], ["--hostfile", file.name]]:
+                with self.assertRaisesRegex(command.UsageError, "the hosts are Slurm's"):
+                    line(*words, "true", SLURM_JOB_ID="1", SLURM_NTASKS="2")
+
+
+class Options(unittest.TestCase):
+    def test_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            comments = pathlib.Path(folder, "comments")
+            comments.write_text("# h1\n\n")
+            for words in [["-n"], ["-n", "0", "true"], ["-n", "x", "true"], ["-n", "", "true"],
+                          ["-n", "²", "true"], ["--wat", "true"], ["--bind", "x", "true"],
+                          ["--hostfile", "/nonexistent", "true"], ["--hostfile", folder, "true"],
+                          ["--hostfile", "/dev/null", "true"], ["--hostfile", comments, "true"],
+                          ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
+                          ["--gpus", "", "true"], ["--gpus=", "true"], ["--gpus", "0,,1", "true"],
+                          ["no_such_program"], ["no/such_program"]]:
+                with self.assertRaises(command.UsageError, msg=words) as raised:
+                    line(*words)
+                self.assertNotIn("\n", str(raised.exception))
+                for word in words[:2 if words[0] == "--hostfile" else 1]:
+                    self.assertIn(str(word).rstrip("="), str(raised.exception))
+            for words, named in [([], "no program"),
+                                 (["--hosts", "a", "--hostfile", "b", "true"],
+                                  "cannot be combined")]:
+                with self.assertRaisesRegex(command.UsageError, named):
+                    line(*words)
+
+    def test_forms(self):
+        for words in [["--gpus=0,1", "true", "-n", "9"],
+                      ["--gpus", "0,1", "--", "true", "-n", "9"]]:
+            self.assertEqual(line(*words)[-4:], ["CUDA_VISIBLE_DEVICES=0,1", "true", "-n", "9"])
+        values, words = command.parse(mpi.COMMAND, ["--wat=1", "-n", "3", "word", "--", "x"],
+                                      keep_unknown=True)
+        self.assertEqual((values, words), ({"-n": "3"}, ["--wat=1", "word", "--", "x"]))
+
+    def test_help_fits_a_terminal(self):
+        text = command.help_text(mpi.COMMAND)
+        self.assertLessEqual(max(map(len, text.splitlines())), 80)
+        for each in (*mpi.COMMAND.options, command.HELP):
+            for name in each.names:
+                self.assertIn(name, text)
+
+
+class Places(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.environ = {"PATH": f"{self.folder}/path"}
+        self.addCleanup(setattr, places, "TREE", places.TREE)
+        self.addCleanup(setattr, sys, "argv", sys.argv)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        places.TREE = str(self.folder / "home")
+        sys.argv = [f"{self.folder}/installed/shakedown-mpi"]
+
+    def program(self, path):
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o755)
+        return str(path)
+
+    def test_programs_are_found_in_this_order(self):
+        with self.assertRaisesRegex(command.UsageError, "train: not found in PATH or .*/home/bin"):
+            places.find_program("train", self.environ)
+        self.program("path/train")
+        self.assertEqual(places.find_program("train", self.environ), "train")
+        for place in ["installed/train", "installed/shakedown-train", "home/bin/train"]:
+            path = self.program(place)
+            self.assertEqual(places.find_program("train", self.environ), path)
+            self.assertEqual(places.find_program("bin/train", self.environ), path)
+        path = self.program("own/train")
+        environ = {**self.environ, "SHAKEDOWN_BIN": f"{self.folder}/own"}
+        self.assertEqual(places.find_program("train", environ), path)
+        path = self.program("home/bin/other")
+        self.assertEqual(places.find_program(path, environ), path)
+
+    def test_bin_that_was_moved(self):
+        path = self.program("moved/train")
+        self.program("moved/shakedown-mpi")
+        self.assertEqual(places.find_program("train",
+                                             {"PATH": f"/nonexistent:{self.folder}/moved"}), path)
+
+    def test_report(self):
+        entry = self.program("installed/shakedown-report")
+        self.assertEqual(places.report_program(self.environ), entry)
+        own = self.program("home/results/report")
+        self.assertEqual(places.report_program(self.environ), own)
+
+    def test_name_of_the_command(self):
+        for path, tree, name in [("/a/launch/mpi", True, "launch/mpi"),
+                                 ("/a/launch/mpi", False, "shakedown-mpi"),
+                                 ("/usr/bin/shakedown-mpi", False, "shakedown-mpi")]:
+            sys.argv = [path]
+            with unittest.mock.patch.object(command, "in_source_tree", lambda: tree):
+                self.assertEqual(command.name(), name)
+
+    def test_new_folder(self):
+        environ = {"SHAKEDOWN_RUNS": f"{self.folder}/runs"}
+        with unittest.mock.patch("time.strftime", return_value="20260101-000000"):
+            with unittest.mock.patch("os.getpid", side_effect=[1, 2, 2]):  # runs of the same second
+                self.assertEqual([places.new_folder("bench", environ) for _ in range(2)],
+                                 [f"{self.folder}/runs/bench-20260101-000000-{pid}"
+                                  for pid in (1, 2)])
+                with self.assertRaisesRegex(command.UsageError, "cannot make .*: File exists"):
+                    places.new_folder("bench", environ)
+        with self.assertRaisesRegex(command.UsageError, "SHAKEDOWN_RUNS"):
+            places.new_folder("bench", {"SHAKEDOWN_RUNS": "/proc/runs"})
+        self.assertEqual(places.runs_folder({}), f"{os.getcwd()}/runs")
+
+
+if __name__ == "__main__":
+    unittest.main()

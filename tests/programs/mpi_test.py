@@ -1,0 +1,218 @@
+"""launch/mpi on ranks of a small program, or with a script in mpirun's place. What it makes of
+options, environment and messages is tested without ranks in tests/launch/. Run by tests/run."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import TREE, gone
+
+MPI = TREE / "launch/mpi"
+CHOSEN = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SHAKEDOWN_TERMINAL"]
+PROBE = r"""
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+static char out[1 << 20], in[1 << 20];
+int main(int argc, char** argv) {
+  const char* what = argv[1];
+  const int number = atoi(argv[2]);
+  int rank, size;
+  MPI_Init(&argc, &argv);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  MPI_Sendrecv(out, sizeof out, MPI_CHAR, (rank + 1) % size, 0, in, sizeof in, MPI_CHAR,
+               (rank + size - 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+  fprintf(stderr, "rank %d of %d, pid %d\n", rank, size, (int)getpid());
+  if (!strcmp(what, "abort") && rank == size - 1) MPI_Abort(MPI_COMM_WORLD, number);
+  if (!strcmp(what, "die") && rank == size - 1) raise(number);
+  if (strcmp(what, "return")) sleep(60);
+  MPI_Finalize();
+  return number;
+}
+"""
+
+
+def environment(**changes):
+    kept = {name: value for name, value in os.environ.items() if name not in CHOSEN}
+    return {**kept, **{name: str(value) for name, value in changes.items()}}
+
+
+def default_signals():
+    """After an & of a script these are ignored, and a program that starts so leaves them ignored."""
+    for number in [signal.SIGINT, signal.SIGQUIT]:
+        signal.signal(number, signal.SIG_DFL)
+
+
+class Mpi(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = Path(tempfile.mkdtemp(prefix="mpi_test."))
+        cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+
+    def mpi(self, *words, **changes):
+        return subprocess.run([MPI, *map(str, words)], env=environment(**changes), text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+
+    def start(self, *words, program=MPI, **options):
+        job = subprocess.Popen([str(word) for word in (program, *words)], stderr=subprocess.PIPE,
+                               env=environment(), preexec_fn=default_signals, **options)
+        self.addCleanup(job.stderr.close)
+        self.addCleanup(job.wait)
+        self.addCleanup(job.terminate)
+        return job
+
+
+class Ranks(Mpi):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.probe = cls.folder / "probe"
+        (cls.folder / "probe.c").write_text(PROBE)
+        subprocess.run(["mpicc", cls.folder / "probe.c", "-o", cls.probe], check=True)
+
+    def test_exit_codes(self):
+        for code in range(6):
+            result = self.mpi("-n", 2, self.probe, "return", code)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertRegex(result.stderr, r"\A(rank [01] of 2, pid \d+\n){2}\Z")
+
+    def test_abort(self):
+        result = self.mpi("-n", 3, self.probe, "abort", 4)
+        self.assertEqual(result.returncode, 4)
+        self.assertRegex(result.stderr, r"\A(rank [012] of 3, pid \d+\n)+\Z")
+
+    def test_a_rank_dies(self):
+        result = self.mpi("-n", 2, self.probe, "die", int(signal.SIGKILL))
+        self.assertEqual(result.returncode, 3)
+        self.assertRegex(result.stderr,
+                         r"(?m)^launch/mpi: rank 1 on \S+ died of signal 9 \(Killed\)$")
+        self.assertNotIn("Primary job", result.stderr)
+
+    def test_a_signal_stops_everything(self):
+        for stop, code in [(signal.SIGTERM, 5), (signal.SIGINT, 5), (signal.SIGQUIT, 5),
+                           (signal.SIGKILL, -signal.SIGKILL)]:  # the last cannot be caught
+            job = self.start("-n", 2, self.probe, "sleep", 0)
+            pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
+            job.send_signal(stop)
+            self.assertEqual(job.wait(timeout=20), code, stop)
+            self.assertTrue(gone(*pids), f"ranks are left behind after {stop}")
+
+    def test_sigusr1_reaches_the_ranks(self):
+        ranks = ["-n", 2, "bash", "-c",
+                 "trap 'exit 5' USR1; echo up >&2; for i in {1..40}; do sleep 0.1; done"]
+
+        def code_after_sigusr1(job):
+            for _ in range(2):
+                self.assertEqual(job.stderr.readline(), b"up\n")
+            job.send_signal(signal.SIGUSR1)
+            return job.wait(timeout=20)
+
+        if code_after_sigusr1(self.start(*ranks)) != 5:
+            # Seen on one machine with Open MPI 4.1.6.
+            plain = self.start("--oversubscribe", "--allow-run-as-root", *ranks, program="mpirun")
+            self.assertNotEqual(code_after_sigusr1(plain), 5)
+            self.skipTest("mpirun does not pass SIGUSR1 on here")
+
+    def test_partial_lines_arrive_at_once(self):
+        job = self.start("-n", 1, "bash", "-c", "printf 'half a line' >&2; sleep 30")
+        self.assertEqual(job.stderr.read(11), b"half a line")
+        self.assertIsNone(job.poll())
+        job.terminate()
+        job.wait(timeout=20)
+
+    def test_a_reader_that_leaves(self):
+        """`launch/mpi ... | head` ends the ranks without a word of mpirun's about SIGPIPE."""
+        job = self.start("-n", 2, "bash", "-c", "while :; do echo line; done",
+                         stdout=subprocess.PIPE)
+        self.assertEqual(job.stdout.readline(), b"line\n")
+        job.stdout.close()
+        self.assertEqual((job.wait(timeout=20), job.stderr.read()), (5, b""))
+
+    def test_more_ranks_than_cores(self):
+        self.assertEqual(self.mpi("-n", 2 * os.cpu_count(), "--bind", "core", "true").returncode, 0)
+
+    def test_a_terminal_is_made_known_to_the_ranks(self):
+        ours, theirs = os.openpty()
+        self.addCleanup(os.close, ours)
+        result = subprocess.run([MPI, "-n", "1", "bash", "-c",
+                                 "echo terminal=$SHAKEDOWN_TERMINAL"], stderr=theirs,
+                                stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
+        os.close(theirs)
+        self.assertEqual(result.stdout, b"terminal=1\n")
+        self.assertEqual(self.mpi("-n", 1, "bash", "-c",
+                                  "echo terminal=$SHAKEDOWN_TERMINAL").stdout, "terminal=\n")
+
+
+class Mpirun(Mpi):
+    """A script in the place of mpirun."""
+
+    def fake(self, version, text):
+        """Does `text`; as Open MPI 4 it writes its messages where OPAL_OUTPUT_STDERR_FD says."""
+        path = self.folder / "fakes/mpirun"
+        path.parent.mkdir(exist_ok=True)
+        descriptor = "$OPAL_OUTPUT_STDERR_FD" if ") 4" in version else "2"
+        path.write_text(f"#!/bin/bash\n[[ $1 != --version ]] || {{ echo '{version}'; exit; }}\n"
+                        f"say() {{ printf '%s\\n' ---------- \"$@\" ---------- >&{descriptor}; }}\n{text}\n")
+        path.chmod(0o755)
+        return {"PATH": f"{path.parent}:{os.environ['PATH']}"}
+
+    def test_one_that_does_not_end_after_a_failure(self):
+        pids = self.folder / "pids"
+        result = self.mpi("--grace", 1, "true", **self.fake(
+            "mpirun (Open MPI) 5.0.11", "say 'MPI_ABORT was invoked on rank 0'\n"
+            f"sleep 60 & echo $$ $! >{pids}; wait; wait"))
+        self.assertEqual(result.returncode, 3, result.stderr)
+        self.assertIn("launch/mpi: mpirun did not end within 1 s and was killed", result.stderr)
+        self.assertTrue(gone(*pids.read_text().split()), "left behind")
+
+    def test_what_it_says_of_its_own_is_no_result(self):
+        missing = "There are not enough slots available in the system to satisfy the 50 slots"
+        for version in ["mpirun (Open MPI) 4.1.4", "mpirun (Open MPI) 5.0.11"]:
+            result = self.mpi("--hosts", "n9", "-n", 1, "true",
+                              **self.fake(version, f"say '{missing}'; exit 1"))
+            self.assertEqual(result.returncode, 3, result.stderr)
+            self.assertIn("launch/mpi: the job could not be started (mpirun ended with 1)",
+                          result.stderr)
+            self.assertEqual(result.stderr.count(missing), 1)
+
+    def test_none_or_another(self):
+        result = self.mpi("true", **self.fake("HYDRA build details:", ""))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("Open MPI's mpirun is required (found: HYDRA build details:)", result.stderr)
+        alone = self.folder / "python"
+        alone.mkdir()
+        (alone / "python3").symlink_to(sys.executable)
+        result = self.mpi("-n", 1, MPI, PATH=alone)
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("(found: none)", result.stderr)
+
+    def test_what_this_machine_lacks_is_no_result(self):
+        self.assertEqual(self.mpi("-n", 1, "true", TMPDIR="/proc").returncode, 3)
+        self.assertEqual(self.mpi("-n", 1, "true", PATH="/nonexistent").returncode,
+                         127)  # no python3
+
+
+class Usage(Mpi):
+    def test_refused_in_one_line(self):
+        for words in [["--grace", "0", "true"], ["no_such_program"], ["--wat", "true"]]:
+            result = self.mpi(*words)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (2, 1), words)
+            self.assertIn(words[0], result.stderr)
+        self.assertEqual(self.mpi("--help").returncode, 0)
+
+    def test_dry_run(self):
+        result = self.mpi("--dry-run", "-n", 2, "true", "a b")
+        self.assertRegex(result.stdout, r"\Ampirun -n 2 .*--bind-to none true 'a b'\n\Z")
+
+
+if __name__ == "__main__":
+    unittest.main()
