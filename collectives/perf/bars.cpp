@@ -12,19 +12,25 @@ namespace shakedown::collectives {
 void declare_options(OptionSet& options, BarOptions& values) {
   options
       .add("--min-busbw", values.min_busbw_gbs,
-           "lowest busbw in GB/s that each operation's largest size may have; 0: no bar")
-      .at_least(0);
+           "lowest busbw allowed for each operation's largest size; 0: no bar")
+      .at_least(0)
+      .metavar("GB/S");
   options
       .add("--max-latency", values.max_latency_us,
-           "longest time in us that each operation's smallest size may take; 0: no bar")
-      .at_least(0);
-  options.add("--reference", values.reference,
-              "record of an earlier run with the same settings on the same kind of machine; rows "
-              "slower than there fail");
+           "longest time allowed for each operation's smallest size; 0: no bar")
+      .at_least(0)
+      .metavar("US");
+  options
+      .add("--reference", values.reference,
+           "record of an earlier run with the same settings on the same kind of machine; rows that "
+           "are slower than in it fail")
+      .metavar("FILE");
   options
       .add("--tolerance", values.tolerance_percent,
-           "percent by which a row's median time may exceed that of --reference")
-      .at_least(0);
+           "percentage by which a row's median time may exceed that of the reference")
+      .at_least(0)
+      .only_with({"--reference"})
+      .metavar("PERCENT");
 }
 
 std::string name_of_row(const Json& c) {

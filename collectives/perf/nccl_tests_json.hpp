@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "collectives/perf/perf_options.hpp"
 #include "collectives/perf/perf_table.hpp"
+#include "collectives/perf/plan.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 

@@ -1,11 +1,10 @@
-// What bin/collective_perf is told: its own options and defaults, or nccl-tests' under its names.
+// The options of bin/collective_perf: its own and their defaults, or nccl-tests' under its names.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "collectives/perf/bars.hpp"
-#include "collectives/perf/bench.hpp"
 #include "common/backend.hpp"
 
 namespace shakedown {
@@ -57,21 +56,5 @@ struct PerfOptions {
 /// The defaults under the name that the program was started by.
 PerfOptions default_options(const std::string& program);
 void declare_options(OptionSet& options, PerfOptions& values);
-
-/// What the options say, checked. Throws UsageError naming the option.
-struct Plan {
-  std::vector<const Operation*> operations;
-  std::vector<DataType> types;
-  std::vector<Reduction> reductions;
-  std::vector<std::size_t> sizes;  // bytes
-  std::size_t max_bytes = 0;       // as asked for, or what memory allows
-  std::size_t step = 0;            // a factor, or bytes
-  bool by_factor = true;
-  BenchSettings bench;
-};
-Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size);
-
-std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const PerfOptions& options,
-                           int ranks);
 
 }  // namespace shakedown::collectives

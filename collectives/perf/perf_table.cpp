@@ -6,8 +6,8 @@
 #include <array>
 #include <ctime>
 
-#include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/version.hpp"
 
 namespace shakedown::collectives {
 namespace {

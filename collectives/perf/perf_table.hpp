@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "collectives/perf/bench.hpp"
-#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/plan.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::collectives {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/plan.hpp"
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"
 

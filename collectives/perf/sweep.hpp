@@ -2,7 +2,7 @@
 #pragma once
 
 #include "collectives/perf/nccl_path.hpp"
-#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/plan.hpp"
 #include "common/backend.hpp"
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"

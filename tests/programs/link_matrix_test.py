@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import unittest
 
-from support import BIN, alone, read_record, run, run_bare
+from support import BIN, alone, read_record, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -130,7 +130,6 @@ class LinkMatrix(unittest.TestCase):
         self.assertIn("not judged (--fail-on-outlier)", out)
 
     def test_usage(self):
-        self.refused(run_bare(LINK_MATRIX), "at least 2 ranks")
         self.refused(run(LINK_MATRIX, "--pretend-nodes", 3, ranks=2), "--pretend-nodes 3")
 
     def refused(self, result, words):
