@@ -130,9 +130,6 @@ OptionSet::OptionSet(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {
   add_text("--help,-h", "print this text and exit", [this] { return help(); });
   add_text("--help-json", "", [this] { return json(); });
-  heading("");
-  add("--ignore-idle", ignore_idle_, "accept options that others make idle");
-  heading("Options");
 }
 
 Option& OptionSet::add(const std::string& own_names, OptionTarget target, const std::string& help) {
@@ -215,13 +212,13 @@ std::vector<std::string> OptionSet::conditions(const Option& option, bool only_b
   return texts;
 }
 
-void OptionSet::check_conditions() const {
+void OptionSet::check_conditions(bool ignore_idle) const {
   for (const Option& option : options_) {
     if (!option.is_on()) continue;
     for (const std::string& other : known(option.not_with_))
       if (is_on(other))
         throw UsageError(fmt::format("{} cannot be combined with {}", option.as_given(), other));
-    if (ignore_idle_) continue;
+    if (ignore_idle) continue;
     for (const std::string& broken : conditions(option, true))
       throw UsageError(fmt::format("{}: {}", option.as_given(), broken));
   }

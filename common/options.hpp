@@ -192,7 +192,7 @@ class OptionSet {
   std::vector<std::string> known(const std::vector<std::string>& names) const;
   /// "only with --optimizer sgd": the conditions of an option, or those that do not hold.
   std::vector<std::string> conditions(const Option& option, bool only_broken) const;
-  void check_conditions() const;
+  void check_conditions(bool ignore_idle) const;
 
   const Text* find_text(const std::string& argument) const;
   void read(const std::vector<std::string>& arguments);
@@ -203,7 +203,6 @@ class OptionSet {
   std::string program_;
   std::string summary_;
   std::string group_ = "Options";
-  bool ignore_idle_ = false;
   std::deque<Option> options_;  // declarations keep their place
   std::vector<Alias> aliases_;
   std::vector<Text> texts_;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kWidth = 80;
 constexpr std::size_t kIndent = 2;      // of an option's names
 constexpr std::size_t kColumn = 27;     // of its help
-constexpr std::size_t kMostShown = 24;  // characters of choices in the place of a metavar
+constexpr std::size_t kMostShown = 30;  // characters of choices in the place of a metavar
 constexpr char kNoBreak = '\x1f';       // a space at which no line ends
 
 /// Appends `text`, whose first line continues a line of `at` columns, wrapped, with `indent` spaces

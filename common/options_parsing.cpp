@@ -139,13 +139,14 @@ std::size_t parse_bytes(const std::string& option, const std::string& text) {
 }
 
 std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  std::vector<std::string> arguments(argv + 1, argv + argc);
   for (const std::string& argument : arguments)
     if (const Text* text = find_text(argument)) return Ending{ExitCode::pass, text->print()};
+  const bool ignore_idle = std::erase(arguments, "--ignore-idle") > 0;
   try {
     read(arguments);
     for (Option& option : options_) option.expand_all();
-    check_conditions();
+    check_conditions(ignore_idle);
   } catch (const UsageError& error) {
     return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
   }
@@ -164,6 +165,8 @@ void OptionSet::read(const std::vector<std::string>& arguments) {
     const auto next_is_value = [&] {
       return i + 1 < arguments.size() && !is_option(arguments[i + 1]);
     };
+    if (!is_option(arguments[i]))
+      throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
     Argument argument(arguments[i]);
     for (const Alias& alias : aliases_)
       if (std::find(alias.names.begin(), alias.names.end(), argument.name) != alias.names.end())
@@ -171,8 +174,6 @@ void OptionSet::read(const std::vector<std::string>& arguments) {
     const auto option = std::find_if(options_.begin(), options_.end(), [&](const Option& known) {
       return known.has_name(argument.name);
     });
-    if (!is_option(arguments[i]))
-      throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
     if (option == options_.end())
       throw UsageError(
           fmt::format("unknown option {}{}; see --help", arguments[i], suggestion(argument.name)));

@@ -63,7 +63,7 @@ DataType parse_data_type(const std::string& option, const std::string& name) {
     if (name == e.name || name == e.nccl_tests_name) return e.type;
     known += std::string(known.empty() ? "" : ", ") + e.name;
   }
-  throw UsageError(fmt::format("{} {}: known are {}", option, name, known));
+  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, known));
 }
 
 Reduction parse_reduction(const std::string& option, const std::string& name) {
@@ -72,7 +72,7 @@ Reduction parse_reduction(const std::string& option, const std::string& name) {
     if (name == e.name) return e.reduction;
     known += std::string(known.empty() ? "" : ", ") + e.name;
   }
-  throw UsageError(fmt::format("{} {}: known are {}", option, name, known));
+  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, known));
 }
 
 const char* name_of(Reduction reduction) {

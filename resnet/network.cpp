@@ -121,7 +121,8 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
                             plan_,   log_,    settings_.tuning};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
   if (settings.recompute && !units_->rebuilds())
-    throw UsageError(fmt::format("--recompute: not on the {} backend", name_of(device.kind())));
+    throw UsageError(
+        fmt::format("--recompute is not supported by the {} backend", name_of(device.kind())));
   device_.zero(metrics_.data(), metrics_.bytes(), stream_);
   build_units();
   plan_.place();

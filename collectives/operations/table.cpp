@@ -21,7 +21,7 @@ const Operation& find_operation(std::string_view name) {
     if (name == operation.name) return operation;
     known += std::string(operation.name) + ", ";
   }
-  throw UsageError(fmt::format("--operation {}: known are {}all", name, known));
+  throw UsageError(fmt::format("--operation {}: must be one of {}all", name, known));
 }
 
 }  // namespace shakedown::collectives

@@ -234,7 +234,7 @@ TEST_CASE("JSON lists every option for the tools that make texts of it", "[optio
                                              {"group", "Flight"}});
   CHECK(by_name["--flight-mode"]["choices"] == nlohmann::json{"glide", "flap", "soar"});
   CHECK(by_name["--engine-power"]["default"] == "by wind");
-  for (const char* hidden : {"--inject-fault", "--ignore-idle", "--help-json"})
+  for (const char* hidden : {"--inject-fault", "--help-json"})
     CHECK(by_name[hidden]["hidden"] == true);
   CHECK(by_name["--help"]["hidden"] == false);
 }
@@ -246,7 +246,7 @@ TEST_CASE("the record has every option and its value", "[options]") {
     kinds[value.name] = value.value.index();
     if (value.name == "wings") CHECK(std::get<int>(value.value) == 7);
   }
-  CHECK(kinds.size() == 12);
+  CHECK(kinds.size() == 11);
   CHECK(kinds.contains("flight_mode"));
   CHECK(kinds.contains("inject_fault"));
 }

@@ -100,7 +100,7 @@ TEST_CASE("numbers out of range are refused", "[options]") {
         "--prefetch 1025: must be at most 1024");
 }
 
-TEST_CASE("an option that another makes idle is refused, with what it belongs to", "[options]") {
+TEST_CASE("train: an option that another makes idle is refused", "[options]") {
   const std::vector<std::pair<Arguments, const char*>> cases{
       {{"--staleness", "2"}, "--staleness 2: only with --strategy parameter-server-async"},
       {{"--staleness", "2", "--strategy", "parameter-server-async"}, ""},
@@ -231,7 +231,7 @@ TEST_CASE("a model for tests is taken and listed nowhere", "[options]") {
 TEST_CASE("help lists every option that is not hidden, within 80 columns", "[options]") {
   const auto check = [](const auto& help, const OptionSet& set) {
     for (const OptionValue& option : set.values()) {
-      if (option.name.starts_with("inject_") || option.name == "ignore_idle") continue;
+      if (option.name.starts_with("inject_")) continue;
       std::string name = "--" + option.name;
       std::replace(name.begin(), name.end(), '_', '-');
       CHECK_THAT(help, ContainsSubstring(name));
@@ -245,7 +245,7 @@ TEST_CASE("help lists every option that is not hidden, within 80 columns", "[opt
   };
   const Parsed train({"--help"});
   check(train.ending->text, train.set);
-  CHECK_THAT(train.ending->text, ContainsSubstring("--iterations N         timed steps of the "
+  CHECK_THAT(train.ending->text, ContainsSubstring("--iterations N           timed steps of the "
                                                    "throughput run; not with --epochs"));
   CHECK(train.set.values().size() > 30);
   const ParsedAs<CompareOptions> compare({"--help"});
