@@ -205,8 +205,8 @@ Flight:
 Parts:
   --map-file FILE          read this map
   --engine-power X         power of the engine; only with --flight-mode flap,
-                           soar; has no effect with --feathers (default: by
-                           wind)
+                           soar; has no effect with --feathers
+                           (default: by wind)
   --soaring X              height to soar at; only with --feathers; not with
                            --wings (default: 0)
 

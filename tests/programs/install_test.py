@@ -2,10 +2,9 @@
 """make install, uninstall and dist, of what is built: installed by way of DESTDIR, read-only, and
 used by another user."""
 
-import json
 import ast
+import json
 import os
-import re
 import shutil
 import subprocess
 import tarfile
