@@ -59,7 +59,7 @@ room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
 PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp
 LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
            $(filter-out $(PROGRAM_SOURCES),$(wildcard training/*/*.cpp)) \
-           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,operations perf links,$(wildcard collectives/$(part)/*.cpp))
+           $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp)
@@ -93,10 +93,14 @@ $(NCCL_TESTS): $(BIN)/collective_perf
 # Every element of every message passes through these loops.
 $(BUILD)/collectives/cpu/%.o: cxxflags += -O3
 $(TEST_OBJECTS) $(MPI_TEST_OBJECTS): cxxflags = $(test_cxxflags) -fopenmp
-$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS)
+$(BUILD)/unit_tests: $(LIBRARY_OBJECTS) $(TEST_OBJECTS) $(BUILD)/fake_nvml.so
 $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
 $(TESTS): $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
+
+# In NVML's place, for the test of what loads it.
+$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp $(BUILD)/flags
+	$(call quiet,link) $(MPICXX) -shared -fPIC $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags

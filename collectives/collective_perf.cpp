@@ -1,8 +1,7 @@
-// bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: how fast the
-// collectives are, and whether they are right.
+// bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: speed and
+// correctness of the collectives.
 #include <filesystem>
 
-#include "collectives/perf/perf_options.hpp"
 #include "collectives/perf/plan.hpp"
 #include "collectives/perf/relaunch.hpp"
 #include "collectives/perf/sweep.hpp"
@@ -15,7 +14,8 @@ namespace shakedown::collectives {
 namespace {
 
 ExitCode collective_perf(const PerfOptions& options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.record}, {"--output-file,-J", options.json}});
+  check_distinct(
+      {{"--record", options.record}, {"--csv", options.csv}, {"--output-file,-J", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
   NcclPath path(options.path);

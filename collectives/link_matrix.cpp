@@ -1,45 +1,43 @@
 // bin/link_matrix: bandwidth and latency between every pair of ranks, and which of them are slow.
-#include "collectives/links/link_report.hpp"
+#include "collectives/injection.hpp"
+#include "collectives/links/link_records.hpp"
+#include "collectives/links/link_tables.hpp"
+#include "collectives/links/link_verdicts.hpp"
+#include "collectives/links/measurement.hpp"
 #include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/output_file.hpp"
 #include "common/program.hpp"
-#include "common/progress.hpp"
 
 namespace shakedown::collectives {
 namespace {
 
-void measure_links(LinkMeter& meter, bool alone, MpiSession& session, LinkReport& report) {
-  const auto rounds = round_robin(session.world_size());
-  Progress progress(alone ? "pairs alone" : "pairs at once", static_cast<long>(rounds.size()),
-                    "rounds", session.is_root());
-  for (std::size_t round = 0; round < rounds.size(); ++round) {
-    report.add(meter.measure(rounds[round], alone));
-    progress.update(static_cast<long>(round) + 1);
-  }
-}
-
 ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  LinkMessages messages(
-      backend, message_settings(options, backend.kind, session.rank(), session.world_size()));
-  const NodeMap nodes = find_nodes(session.hosts(), options.pretend_nodes);
-  LinkReport report(options, nodes, backend, messages.settings(), record);
-  say(session, report.headline());
+  const int ranks = session.world_size();
+  const MessageSettings settings = message_settings(options, backend.kind, ranks);
+  const Injection injection = parse_injection(options.injection, ranks);
+  const NodeMap nodes = find_nodes(options, session.hosts());
+  LinkRecords records(record, session.is_root() ? options.csv : "", settings, nodes, backend);
+  say(session, headline(settings, backend, nodes));
 
-  LinkMeter meter(backend, session, messages);
-  measure_links(meter, false, session, report);
-  if (options.alone) measure_links(meter, true, session, report);
-  report.add(meter.corruptions());
-  if (nodes.names.size() > 1) {
-    const Splits splits = measure_splits(nodes, backend, session, messages);
-    report.add(splits.measured);
-    report.add(splits.corruptions);
+  const auto messages = make_messages(injection, backend, session, settings);
+  const LinkResults results =
+      measure_all(options.alone, nodes, backend, session, *messages, records);
+  say(session, link_tables(options, results.links, ranks) + split_table(results.splits));
+
+  const double bytes = 8.0 * static_cast<double>(settings.words);
+  LinkVerdicts verdicts = judge_links(options, nodes, bytes, results);
+  say(session, verdicts.comparisons);
+  verdicts.findings.push_back(verdicts.job);
+  for (const Verdict& verdict : verdicts.findings) {
+    records.write(verdict);
+    say(session, line_of(verdict));
   }
-  say(session, report.tables());
-  say(session, report.judge());
-  return report.code();
+  return exit_code_of(verdicts.job.outcome);
 }
 
 ExitCode link_matrix(const LinkOptions& options, const OptionSet& set, MpiSession& session) {
+  check_distinct({{"--record", options.record}, {"--csv", options.csv}});
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));

@@ -1,6 +1,6 @@
-// Data whose every result is known beforehand to the bit, whatever order a transport combines the
-// ranks in: a function of rank, position and seed (which differs by iteration), shared by both
-// backends' kernels and by the report of what was wrong.
+// Data whose results are known to the bit, in whatever order a transport combines the ranks: a
+// function of rank, position and seed (which differs by operation), shared by both backends'
+// kernels and by the report of wrong elements.
 #pragma once
 
 #include <cstdint>
@@ -218,13 +218,13 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t combined_bits(const Pattern& p, std::
   return encode(format, p.reduction == Reduction::avg ? all / p.ranks : all);
 }
 
-/// What an operation should have left: `source` is a rank, or kAllRanks.
+/// The expected result of an operation: `source` is a rank, or kAllRanks.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t expected_bits(const Pattern& p, int source,
                                                          std::uint64_t position) {
   return source == kAllRanks ? combined_bits(p, position) : input_bits(p, source, position);
 }
 
-/// Bitwise, but for averages of floating types: those may be 2 units in the last place apart.
+/// Bitwise; averages of floating-point types may differ by 2 units in the last place.
 SHAKEDOWN_HOST_DEVICE inline bool fits(const Pattern& p, std::uint64_t expected,
                                        std::uint64_t found) {
   if (expected == found) return true;

@@ -1,4 +1,4 @@
-// Fills buffers with a pattern and checks what an operation made of it, where the memory lies.
+// Fills buffers with a pattern and checks what an operation made of it, where the memory is.
 #pragma once
 
 #include <cstddef>
@@ -15,6 +15,10 @@ struct Mismatches {
   unsigned long long wrong = 0;      // elements
   unsigned long long first = ~0ULL;  // the lowest index among them
 };
+
+/// What a verdict on wrong data advises.
+inline constexpr const char* kWrongDataAction =
+    "launch/variants shows with which transports they occur";
 
 /// Calls body with an unsigned integer of the type's width.
 template <class Body>
@@ -41,8 +45,6 @@ class Verifier {
   /// index + i.
   virtual void check(ConstView found, const Pattern& pattern, int source, std::uint64_t first,
                      std::uint64_t index, Mismatches* result, Stream& stream) const = 0;
-  /// Turns one bit round: a fault, to see it found.
-  virtual void flip_bit(View in, std::size_t index, int bit, Stream& stream) const = 0;
 };
 
 namespace cpu {

@@ -58,28 +58,16 @@ std::vector<int> allowed_cores() {
 }
 
 /// OpenMP's threads of this rank. Collective.
-int choose_threads(const MpiSession& session, std::string& remark) {
-  const std::vector<int> mine = allowed_cores();
-  const auto& hosts = session.hosts();
-  const auto cores = session.all_gather(join(mine));
-  std::vector<std::vector<int>> local;
-  std::size_t my_place = 0;
-  for (std::size_t r = 0; r < hosts.size(); ++r) {
-    if (hosts[r] != session.host()) continue;
-    if (static_cast<int>(r) == session.rank()) my_place = local.size();
-    local.push_back(split<int>(cores[r]));
-  }
-  int threads = fair_threads(local, my_place);
-  if (const char* asked = std::getenv("OMP_NUM_THREADS"); asked && std::atoi(asked) > 0)
-    threads = std::atoi(asked);
-  remark += fmt::format(", {} thread{} per rank", threads, threads == 1 ? "" : "s");
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  if (mine.size() == 1 && online > static_cast<long>(local.size()))
-    remark += fmt::format(
-        " (binding left this rank 1 of {} cores: mpirun --bind-to none, or "
-        "launch/mpi, gives it its share)",
-        online);
-  return threads;
+int threads_of_rank(const MpiSession& session, std::string& remark) {
+  std::vector<std::vector<int>> cores;
+  for (const std::string& text : session.all_gather(join(allowed_cores())))
+    cores.push_back(split<int>(text));
+  const char* requested = std::getenv("OMP_NUM_THREADS");
+  const ThreadChoice choice =
+      choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()),
+                     requested ? std::atoi(requested) : 0, sysconf(_SC_NPROCESSORS_ONLN));
+  remark += choice.remark;
+  return choice.threads;
 }
 
 void connect(Backend& backend, const MpiSession& session) {
@@ -133,7 +121,7 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     if (options.backend == "auto" && gpu::built()) backend.remark += ", as " + no_gpu;
   }
   std::string about_threads;
-  const int threads = choose_threads(session, about_threads);
+  const int threads = threads_of_rank(session, about_threads);
   if (backend.kind == BackendKind::gpu) {
     omp_set_num_threads(threads);  // else each rank of a host draws weights on all its cores
     const std::vector<int> devices = place_on_gpus(views);

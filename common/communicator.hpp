@@ -1,5 +1,5 @@
-// Collective and point-to-point operations between the ranks of a group. MPI (in every build, host
-// memory; device memory staged through the host) and NCCL (gpu) stand behind it.
+// Collective and point-to-point operations between the ranks of a group, by MPI (in every build, on
+// host memory; device memory is staged through the host) or NCCL (gpu).
 #pragma once
 
 #include <cstdint>
@@ -98,7 +98,7 @@ class Communicator {
   /// Blocks the host until every rank has entered.
   virtual void barrier() = 0;
 
-  /// Between hosts, beside the stream's order: where a rank does not know which peer comes next.
+  /// Between hosts, outside the stream's order: where a rank does not know which peer comes next.
   struct Notice {
     int from = 0;
     int value = 0;
@@ -160,14 +160,14 @@ class Communicator {
     count(bytes, rank() == root ? size() - 1 : 0, all_but(root));
   }
 
-  Traffic traffic_;  // as operations are asked for
+  Traffic traffic_;  // of the operations requested
 
  private:
   class Captured;
 
   double all_but(int one) const { return rank() == one ? 0 : 1; }
 
-  Traffic launched_;  // more than was asked for: launches of graphs, less what was only captured
+  Traffic launched_;  // in addition: launches of graphs, less what was only captured
   std::vector<Captured*> graphs_;
 };
 

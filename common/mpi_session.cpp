@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <numeric>
 #include <thread>
@@ -139,14 +140,21 @@ void MpiSession::set_timeout(double seconds) { handle_->timeout_s = seconds; }
 double MpiSession::timeout_s() const { return handle_->timeout_s; }
 
 std::vector<double> MpiSession::all_gather(double value) const {
+  std::vector<double> values(static_cast<std::size_t>(world_size_));
+  gather_bytes(&value, values.data(), sizeof(double));
+  return values;
+}
+
+void MpiSession::gather_bytes(const void* mine, void* all, std::size_t bytes) const {
   progress();
   MpiOperation operation;
-  const double& mine = operation.keep(value);
-  auto& values = operation.keep(std::vector<double>(static_cast<std::size_t>(world_size_)));
-  CHECK_MPI(MPI_Iallgather(&mine, 1, MPI_DOUBLE, values.data(), 1, MPI_DOUBLE, handle_->comm,
-                           operation.request()));
+  const auto count = static_cast<int>(bytes);
+  const auto& value = operation.keep(std::string(static_cast<const char*>(mine), bytes));
+  auto& values = operation.keep(std::string(bytes * static_cast<std::size_t>(world_size_), '\0'));
+  CHECK_MPI(MPI_Iallgather(value.data(), count, MPI_CHAR, values.data(), count, MPI_CHAR,
+                           handle_->comm, operation.request()));
   operation.wait(handle_->timeout_s, "exchanging a value between all ranks");
-  return values;
+  std::memcpy(all, values.data(), values.size());
 }
 
 std::vector<std::string> MpiSession::all_gather(const std::string& value) const {

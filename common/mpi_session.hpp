@@ -1,10 +1,11 @@
-// Initialises MPI and knows where this rank stands among the others.
+// Initialises MPI; this rank's place among the others, and small exchanges between hosts.
 #pragma once
 
 #include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "common/error.hpp"
@@ -37,6 +38,14 @@ class MpiSession {
   /// One value from every rank, in rank order, on every rank.
   std::vector<double> all_gather(double value) const;
   std::vector<std::string> all_gather(const std::string& value) const;
+  template <class Struct>
+  requires(std::is_class_v<Struct>&& std::is_trivially_copyable_v<Struct>)
+      std::vector<Struct> all_gather(const Struct& value)
+  const {
+    std::vector<Struct> values(static_cast<std::size_t>(world_size_));
+    gather_bytes(&value, values.data(), sizeof(Struct));
+    return values;
+  }
   void barrier() const;
   /// The barrier of a rank that has nothing to do: waits for as long as the others work, and leaves
   /// its core to them. Throws TimeoutError when one of them has given up, or when none has shown
@@ -69,6 +78,7 @@ class MpiSession {
  private:
   explicit MpiSession(std::unique_ptr<MpiHandle> handle);
   bool progress_is_due() const;
+  void gather_bytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<MpiHandle> handle_;
   int rank_ = 0;

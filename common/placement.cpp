@@ -137,4 +137,25 @@ int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t lo
   return std::max(1, static_cast<int>(share + 1e-9));
 }
 
+ThreadChoice choose_threads(const std::vector<std::string>& hosts,
+                            const std::vector<std::vector<int>>& cores, std::size_t rank,
+                            int requested, long online) {
+  std::vector<std::vector<int>> local;
+  std::size_t local_rank = 0;
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] != hosts[rank]) continue;
+    if (r == rank) local_rank = local.size();
+    local.push_back(cores[r]);
+  }
+  const int threads = requested > 0 ? requested : fair_threads(local, local_rank);
+  std::string remark = fmt::format(", {} thread{} per rank", threads, threads == 1 ? "" : "s");
+  if (cores[rank].size() == 1 && online > static_cast<long>(local.size()))
+    remark += fmt::format(
+        " (binding left this rank 1 of {} cores: mpirun --bind-to none, or launch/mpi, gives it "
+        "its "
+        "share)",
+        online);
+  return {threads, remark};
+}
+
 }  // namespace shakedown

@@ -1,5 +1,5 @@
-// Which device each rank takes: pure decisions over what every rank reports, so that all ranks
-// decide alike and tests need no GPU.
+// Which device and how many threads each rank uses: pure decisions over what every rank reports, so
+// that all ranks decide alike and tests need no GPU.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,7 @@ std::string gpu_request(const std::function<const char*(const char*)>& variable)
 BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks,
                            bool gpu_built);
 
-/// The device index that every rank takes: the first GPU it sees that no earlier rank of its host
+/// The device index of every rank: the first GPU it sees that no earlier rank of its host
 /// has. Serves both ways of exposing GPUs (all visible to each rank, or one each). Throws
 /// UsageError when a rank is left without, naming host, ranks and GPUs.
 std::vector<int> place_on_gpus(const std::vector<RankView>& ranks);
@@ -41,5 +41,16 @@ std::vector<int> place_on_gpus(const std::vector<RankView>& ranks);
 /// Threads for one rank: the cores it may run on, each divided by the number of ranks of this host
 /// that may run on it too; at least 1. `affinities` holds the core numbers of each local rank.
 int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t local_rank);
+
+/// How many threads a rank computes with, and a remark on that for people.
+struct ThreadChoice {
+  int threads = 1;
+  std::string remark;
+};
+/// `requested` (OMP_NUM_THREADS) where that is above 0, else the rank's fair share of the cores of
+/// its host, which has `online` of them. `cores` are those that each rank may run on.
+ThreadChoice choose_threads(const std::vector<std::string>& hosts,
+                            const std::vector<std::vector<int>>& cores, std::size_t rank,
+                            int requested, long online);
 
 }  // namespace shakedown

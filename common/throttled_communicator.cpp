@@ -110,15 +110,15 @@ class ThrottledCommunicator final : public Communicator {
   }
   void begin_group() override { ++groups_; }
   void end_group() override {
-    if (--groups_ == 0 && !asked_for_.empty()) start();
+    if (--groups_ == 0 && !requested_.empty()) start();
   }
 
  private:
-  /// Asked for, and already counted.
+  /// Requested, and already counted.
   void slowed(Stream& stream, std::function<void()> operation) {
-    ENSURE(asked_for_.empty() || stream_ == &stream, "a throttled group is on one stream");
+    ENSURE(requested_.empty() || stream_ == &stream, "a throttled group is on one stream");
     stream_ = &stream;
-    asked_for_.push_back(std::move(operation));
+    requested_.push_back(std::move(operation));
     if (groups_ == 0) start();
   }
 
@@ -126,9 +126,9 @@ class ThrottledCommunicator final : public Communicator {
     link_->occupy(traffic_.sent_bytes - started_.sent_bytes,
                   traffic_.received_bytes - started_.received_bytes, *stream_);
     fast_->group([&] {
-      for (const auto& operation : asked_for_) operation();
+      for (const auto& operation : requested_) operation();
     });
-    asked_for_.clear();
+    requested_.clear();
     traffic_.staged_bytes = fast_->traffic().staged_bytes;
     started_ = traffic_;
   }
@@ -136,8 +136,8 @@ class ThrottledCommunicator final : public Communicator {
   std::unique_ptr<Communicator> fast_;
   std::shared_ptr<Link> link_;
   int groups_ = 0;  // one within another
-  // What has been asked for and waits for the end of its group; all on one stream.
-  std::vector<std::function<void()>> asked_for_;
+  // What has been requested and waits for the end of its group; all on one stream.
+  std::vector<std::function<void()>> requested_;
   Stream* stream_ = nullptr;
   Traffic started_;  // of what has started
 };

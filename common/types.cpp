@@ -13,22 +13,21 @@ namespace {
 struct TypeEntry {
   DataType type;
   const char* name;
-  const char* nccl_tests_name;
   std::size_t size;
 };
 constexpr std::array<TypeEntry, 12> kTypes{{
-    {DataType::float64, "float64", "double", 8},
-    {DataType::float32, "float32", "float", 4},
-    {DataType::float16, "float16", "half", 2},
-    {DataType::bfloat16, "bfloat16", "bfloat16", 2},
-    {DataType::float8_e4m3, "float8_e4m3", "f8e4m3", 1},
-    {DataType::float8_e5m2, "float8_e5m2", "f8e5m2", 1},
-    {DataType::int64, "int64", "int64", 8},
-    {DataType::int32, "int32", "int32", 4},
-    {DataType::int8, "int8", "int8", 1},
-    {DataType::uint64, "uint64", "uint64", 8},
-    {DataType::uint32, "uint32", "uint32", 4},
-    {DataType::uint8, "uint8", "uint8", 1},
+    {DataType::float64, "float64", 8},
+    {DataType::float32, "float32", 4},
+    {DataType::float16, "float16", 2},
+    {DataType::bfloat16, "bfloat16", 2},
+    {DataType::float8_e4m3, "float8_e4m3", 1},
+    {DataType::float8_e5m2, "float8_e5m2", 1},
+    {DataType::int64, "int64", 8},
+    {DataType::int32, "int32", 4},
+    {DataType::int8, "int8", 1},
+    {DataType::uint64, "uint64", 8},
+    {DataType::uint32, "uint32", 4},
+    {DataType::uint8, "uint8", 1},
 }};
 
 struct ReductionEntry {
@@ -51,28 +50,9 @@ const TypeEntry& entry(DataType type) {
 
 std::size_t size_of(DataType type) { return entry(type).size; }
 const char* name_of(DataType type) { return entry(type).name; }
-const char* nccl_tests_name_of(DataType type) { return entry(type).nccl_tests_name; }
 
 bool is_float8(DataType type) {
   return type == DataType::float8_e4m3 || type == DataType::float8_e5m2;
-}
-
-DataType parse_data_type(const std::string& option, const std::string& name) {
-  std::string known;
-  for (const TypeEntry& e : kTypes) {
-    if (name == e.name || name == e.nccl_tests_name) return e.type;
-    known += std::string(known.empty() ? "" : ", ") + e.name;
-  }
-  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, known));
-}
-
-Reduction parse_reduction(const std::string& option, const std::string& name) {
-  std::string known;
-  for (const ReductionEntry& e : kReductions) {
-    if (name == e.name) return e.reduction;
-    known += std::string(known.empty() ? "" : ", ") + e.name;
-  }
-  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, known));
 }
 
 const char* name_of(Reduction reduction) {

@@ -28,14 +28,7 @@ enum class Reduction { sum, prod, min, max, avg };
 
 std::size_t size_of(DataType type);
 const char* name_of(DataType type);
-/// As nccl-tests prints it: "float" for float32.
-const char* nccl_tests_name_of(DataType type);
 const char* name_of(Reduction reduction);
-
-/// Of a name, or of the one that nccl-tests has for it ("float", "f8e4m3"); throws UsageError
-/// naming the option and the known names.
-DataType parse_data_type(const std::string& option, const std::string& name);
-Reduction parse_reduction(const std::string& option, const std::string& name);
 
 std::vector<DataType> all_data_types();
 std::vector<Reduction> all_reductions();

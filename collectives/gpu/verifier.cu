@@ -38,10 +38,6 @@ __global__ void check_kernel(const Bits* found, std::size_t count, Pattern patte
   }
 }
 
-__global__ void flip_kernel(unsigned char* byte, unsigned mask) {
-  *byte = static_cast<unsigned char>(*byte ^ mask);
-}
-
 /// Host memory from Communicator::allocate is pinned, which kernels reach by the same address.
 class CudaVerifier final : public Verifier {
  public:
@@ -67,12 +63,6 @@ class CudaVerifier final : public Verifier {
       check_kernel<<<blocks_for(found.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
           static_cast<const Bits*>(found.data), found.count, pattern, source, first, index, result);
     });
-    CHECK_LAUNCH();
-  }
-
-  void flip_bit(View in, std::size_t index, int bit, Stream& stream) const override {
-    auto* byte = static_cast<unsigned char*>(in.slice(index, 1).data) + bit / 8;
-    flip_kernel<<<1, 1, 0, shakedown::gpu::native(stream)>>>(byte, 1U << (bit % 8));
     CHECK_LAUNCH();
   }
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 namespace shakedown::collectives {
 namespace {
@@ -42,6 +43,16 @@ View LinkMessages::incoming(std::size_t words) const {
   return {incoming_->data(), words, DataType::uint64, incoming_->place()};
 }
 
+double LinkMessages::time_us(Communicator& communicator,
+                             const std::function<void(Stream&)>& enqueue) {
+  const auto start = std::chrono::steady_clock::now();
+  enqueue(*stream_);
+  event_->record(*stream_);
+  communicator.wait(*event_, HostWait::timed);
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
 void LinkMessages::meet(Communicator& communicator, int peer, int message) {
   communicator.group([&] {
     communicator.send(outgoing(1, message + 1), peer, *stream_);
@@ -54,7 +65,6 @@ void LinkMessages::meet(Communicator& communicator, int peer, int message) {
 unsigned long long LinkMessages::check(const Pattern& pattern, int source, std::size_t words,
                                        int message, std::string& complaint) {
   const View found = incoming(words);
-  if (settings_.inject_fault) verifier_->flip_bit(found, words / 2, 20, *stream_);
   const std::uint64_t start = kStep * static_cast<std::uint64_t>(message);
   const Mismatches none;
   upload<Mismatches>(device_, *stream_, mismatches_.data(), {&none, 1});

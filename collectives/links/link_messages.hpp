@@ -1,12 +1,9 @@
-// What travels over the links: memory, the pattern in it, the clock and the check.
+// The messages of bin/link_matrix: their memory, pattern, clock and check.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "collectives/links/link_options.hpp"
 #include "collectives/verifier.hpp"
@@ -15,41 +12,33 @@
 namespace shakedown::collectives {
 
 /// One outgoing and one incoming message in the transport's own memory. Message i is the pattern
-/// from place 2 i on, so that no word is what it was in the message before: one that was lost, or
-/// came late, is seen as well as one that was damaged.
+/// from position 2 i on, so that no word equals that of the message before: a message that is lost
+/// or late is found as well as one that is damaged.
 class LinkMessages {
  public:
   LinkMessages(Backend& backend, const MessageSettings& settings);
+  LinkMessages(const LinkMessages&) = delete;
+  LinkMessages& operator=(const LinkMessages&) = delete;
+  virtual ~LinkMessages() = default;
 
   const MessageSettings& settings() const { return settings_; }
 
-  /// What is sent from here on: what `rank` holds of the pattern.
+  /// From here on, what `rank` holds of the pattern is sent.
   void fill(const Pattern& pattern, int rank);
   ConstView outgoing(std::size_t words, int message) const;
   View incoming(std::size_t words) const;
 
-  /// Microseconds on the host's clock until what `enqueue(stream)` enqueues on `communicator` is
-  /// done.
-  template <class Enqueue>
-  double time_us(Communicator& communicator, Enqueue&& enqueue) {
-    const auto start = std::chrono::steady_clock::now();
-    if (settings_.inject_delay_us > 0)
-      std::this_thread::sleep_for(std::chrono::microseconds(settings_.inject_delay_us));
-    enqueue(*stream_);
-    event_->record(*stream_);
-    communicator.wait(*event_, HostWait::timed);
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
-        .count();
-  }
+  /// Microseconds on the host's clock until what `enqueue` enqueues on `communicator` is done.
+  virtual double time_us(Communicator& communicator, const std::function<void(Stream&)>& enqueue);
 
-  /// Blocks until `peer` has come here too, as a clock that is about to start wants. It carries the
-  /// word of another message, which cannot stand in for the one that follows.
+  /// Blocks until `peer` has come here too, before a clock is started. It carries the word of
+  /// another message, which cannot be mistaken for the one that follows.
   void meet(Communicator& communicator, int peer, int message);
 
-  /// The number of words that came in and are not message `message` of what `source` (a rank, or
+  /// The number of incoming words that differ from message `message` of what `source` (a rank, or
   /// kAllRanks) holds; the first of them is described in `complaint` where that is empty.
-  unsigned long long check(const Pattern& pattern, int source, std::size_t words, int message,
-                           std::string& complaint);
+  virtual unsigned long long check(const Pattern& pattern, int source, std::size_t words,
+                                   int message, std::string& complaint);
 
  private:
   MessageSettings settings_;

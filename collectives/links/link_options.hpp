@@ -3,8 +3,10 @@
 
 #include <string>
 
+#include "collectives/injection.hpp"
 #include "collectives/links/outliers.hpp"
 #include "common/backend.hpp"
+#include "common/nodes.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -23,27 +25,29 @@ struct LinkOptions {
   bool fail_on_outlier = false;
   double min_bandwidth_gbs = 0;
   double max_latency_us = 0;
+  std::string csv;
   std::string record;
   BackendOptions backend;
   // for tests
-  int inject_fault = -1;
-  std::string inject_delay;
+  InjectionOptions injection;
   int pretend_nodes = 0;
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);
 
-/// What is sent, and what is done to it on purpose.
+/// Of the ranks' hosts; with --pretend-nodes, of that many blocks of ranks. Throws UsageError where
+/// there are fewer ranks than that.
+NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts);
+
+/// What is sent.
 struct MessageSettings {
   std::size_t words = 0;  // of 8 bytes, in a message whose bandwidth is measured
   int iterations = 0;
   int warmup = 0;
   int latency_iterations = 0;
-  bool inject_fault = false;  // on this rank
-  int inject_delay_us = 0;    // on this rank
 };
 
-/// Of one rank. Throws UsageError naming the option.
-MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int rank, int ranks);
+/// Throws UsageError naming the option.
+MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks);
 
 }  // namespace shakedown::collectives

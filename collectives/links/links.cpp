@@ -12,7 +12,7 @@
 namespace shakedown::collectives {
 namespace {
 
-/// Of what travels from one rank to another; both know it as rank 0's.
+/// Of the messages from one rank to another; both generate it as rank 0's.
 Pattern pattern_of(int from, int to) {
   Pattern pattern;
   pattern.type = DataType::uint64;
@@ -73,25 +73,13 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
   return times;
 }
 
-std::vector<LinkMeter::Times> LinkMeter::gather(const Times& mine) {
-  std::vector<Times> all(static_cast<std::size_t>(session_.world_size()));
-  for (std::size_t exchange = 0; exchange < exchanges; ++exchange)
-    for (double MessageTimes::*figure :
-         {&MessageTimes::time_us_p50, &MessageTimes::time_us_cv, &MessageTimes::wrong_words}) {
-      const std::vector<double> values = session_.all_gather(mine[exchange].*figure);
-      for (std::size_t rank = 0; rank < all.size(); ++rank)
-        all[rank][exchange].*figure = values[rank];
-    }
-  return all;
-}
-
 std::vector<Link> LinkMeter::links_of(const RankPair& pair, const std::vector<Times>& times,
                                       bool alone) const {
   const double bytes = 8.0 * static_cast<double>(messages_.settings().words);
   const Times& first = times[static_cast<std::size_t>(pair.first)];
   const Times& second = times[static_cast<std::size_t>(pair.second)];
-  // The receiver has the message last; but where it came to its clock after the sender, whose clock
-  // then ran longer, its own would flatter the link.
+  // The receiver is the last to have the message. But where it started its clock after the sender,
+  // whose clock then ran longer, its own would flatter the link.
   const auto link = [&](int from, int to, Exchange exchange, double wrong) {
     const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
                                      ? first[exchange]
@@ -127,8 +115,8 @@ std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool al
   const auto time = [&](Exchange exchange) {
     times[exchange] = time_exchange(exchange, first, peer);
   };
-  // Ranks whose turn has not come, or is over, wait as long as it takes: only those that exchange
-  // are under the timeout.
+  // Ranks whose turn has not come, or is over, wait without a timeout; it applies only to those
+  // that exchange.
   constexpr Exchange kAll[] = {ping_pong, forward, backward, both};
   if (alone) {
     for (std::size_t t = 0; t < round.size(); ++t) {
@@ -137,19 +125,20 @@ std::vector<Link> LinkMeter::measure(const std::vector<RankPair>& round, bool al
     }
   } else {
     for (Exchange exchange : kAll) {
-      session_.barrier();  // wait_idle's ranks go on up to milliseconds apart
+      session_.barrier();  // after wait_idle, ranks continue up to milliseconds apart
       if (plays) time(exchange);
       session_.wait_idle();
     }
   }
 
-  const std::vector<Times> all = gather(times);
+  const std::vector<Times> all = session_.all_gather(times);
   const std::vector<std::string> complaints = session_.all_gather(complaint_);
   const auto accuse = [&](int from, int to) {
     const std::string& complaint = complaints[static_cast<std::size_t>(to)];
     if (!complaint.empty())
-      corruptions_.push_back({"link", fmt::format("{}->{}", from, to), ExitCode::fail,
-                              fmt::format("{}: {}", alone ? "alone" : "concurrent", complaint)});
+      corruptions_.push_back({Scope::link, fmt::format("{}->{}", from, to), Outcome::fail,
+                              fmt::format("{}: {}", concurrency_of(alone), complaint), std::nullopt,
+                              kWrongDataAction});
   };
   std::vector<Link> links;
   for (const RankPair& pair : round) {

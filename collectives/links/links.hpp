@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "collectives/finding.hpp"
 #include "collectives/links/link_messages.hpp"
-#include "collectives/round_robin.hpp"
+#include "collectives/links/round_robin.hpp"
+#include "common/nodes.hpp"
+#include "common/verdict.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -28,6 +29,8 @@ struct Link {
   double wrong_elements = 0;  // words of 8 bytes, of all messages
 };
 
+inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }
+
 class LinkMeter {
  public:
   LinkMeter(Backend& backend, MpiSession& session, LinkMessages& messages);
@@ -36,8 +39,8 @@ class LinkMeter {
   /// every rank. Every message is checked.
   std::vector<Link> measure(const std::vector<RankPair>& round, bool alone);
 
-  /// Where data came in wrong: the first of a rank and round.
-  const std::vector<Finding>& corruptions() const { return corruptions_; }
+  /// Where data arrived wrong: the first word of each rank and round.
+  const std::vector<Verdict>& corruptions() const { return corruptions_; }
 
  private:
   enum Exchange { ping_pong, forward, backward, both, exchanges };
@@ -46,7 +49,6 @@ class LinkMeter {
   void enqueue(Exchange exchange, bool first, int peer, std::size_t words, int message,
                Stream& stream);
   MessageTimes time_exchange(Exchange exchange, bool first, int peer);
-  std::vector<Times> gather(const Times& mine);
   std::vector<Link> links_of(const RankPair& pair, const std::vector<Times>& times,
                              bool alone) const;
 
@@ -54,7 +56,7 @@ class LinkMeter {
   MpiSession& session_;
   LinkMessages& messages_;
   std::string complaint_;  // of this rank in this round
-  std::vector<Finding> corruptions_;
+  std::vector<Verdict> corruptions_;
 };
 
 }  // namespace shakedown::collectives

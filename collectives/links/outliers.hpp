@@ -1,4 +1,4 @@
-// Which links are slower than their like: median and MAD, pure functions of what was measured.
+// Which links are slower than others of their kind, by median and MAD: pure functions of the times.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 namespace shakedown::collectives {
 
 /// A time longer than the median by more than max(mad * 1.4826 * MAD, percent of the median) is an
-/// outlier: 1.4826 MAD is a normal sample's standard deviation, and the percentage keeps a sample
-/// that hardly spreads from naming what nobody would mind. Times are compared, not bandwidths:
-/// those cannot fall below zero, so where links vary none would be slow enough.
+/// outlier. 1.4826 MAD is a normal sample's standard deviation; the percentage keeps a sample of
+/// little spread from naming irrelevant differences. Times are compared rather than bandwidths:
+/// bandwidths cannot fall below zero, so where links vary none would be slow enough.
 struct OutlierRule {
   double mad = 5;
   double percent = 10;
@@ -46,9 +46,9 @@ struct LinkOutliers {
   std::vector<LinkTime> links;  // the other outliers
 };
 
-/// Of links that should be alike. One slow rank of four slows half of all links, so that their
-/// median is no guide: where four ranks or more have links, ranks are compared first, and the bar
-/// is of the links between those that are not slow as such.
+/// Of links that should be alike. One slow rank of four slows half of all links, which spoils their
+/// median. So where four ranks or more have links, ranks are compared first, and the bar is
+/// computed from the links between ranks that are not slow themselves.
 LinkOutliers find_outliers(std::span<const LinkTime> links, const OutlierRule& rule);
 
 }  // namespace shakedown::collectives

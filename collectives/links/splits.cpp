@@ -82,22 +82,22 @@ void measure(const Grouping& grouping, Backend& backend, MpiSession& session,
         *communicator, messages, [&] { session.progress(others); }, complaint);
 
   session.wait_idle();  // groups differ in size, and ranks that are left out have nothing to do
-  const std::vector<double> time_us = session.all_gather(times.time_us_p50);
-  const std::vector<double> wrong = session.all_gather(times.wrong_words);
+  const std::vector<MessageTimes> all = session.all_gather(times);
   const std::vector<std::string> complaints = session.all_gather(complaint);
   for (std::size_t r = 0; r < complaints.size(); ++r)
     if (!complaints[r].empty())
       splits.corruptions.push_back(
-          {"rank", std::to_string(r), ExitCode::fail,
-           fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r])});
+          {Scope::rank, std::to_string(r), Outcome::fail,
+           fmt::format("all_reduce, {}: {}", grouping.scope, complaints[r]), std::nullopt,
+           kWrongDataAction});
   for (int group = 0; group < groups; ++group) {
     const auto g = static_cast<std::size_t>(group);
     if (sizes[g] < 2) continue;
     Split split{grouping.scope, grouping.names[g], sizes[g]};
-    for (std::size_t r = 0; r < time_us.size(); ++r) {
+    for (std::size_t r = 0; r < all.size(); ++r) {
       if (grouping.group_of[r] != group) continue;
-      split.time_us_p50 = std::max(split.time_us_p50, time_us[r]);
-      split.wrong_elements += wrong[r];
+      split.time_us_p50 = std::max(split.time_us_p50, all[r].time_us_p50);
+      split.wrong_elements += all[r].wrong_words;
     }
     const double n = split.world_size;
     const double bytes = 8.0 * static_cast<double>(messages.settings().words);
@@ -123,11 +123,11 @@ Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& sessio
   return splits;
 }
 
-std::vector<Finding> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
-                                 ExitCode code) {
-  std::vector<Finding> findings;
-  for (const char* scope : {"rail", "node"}) {
-    const std::vector<Split> alike = of_scope(splits, scope);
+std::vector<Verdict> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
+                                 Outcome outcome) {
+  std::vector<Verdict> verdicts;
+  for (Scope scope : {Scope::rail, Scope::node}) {
+    const std::vector<Split> alike = of_scope(splits, name_of(scope));
     if (alike.size() < 3) continue;
     std::vector<double> s_per_gb;  // not the time: groups may differ in size
     s_per_gb.reserve(alike.size());
@@ -135,26 +135,26 @@ std::vector<Finding> slow_splits(const std::vector<Split>& splits, const Outlier
     const OutlierBar bar = outlier_bar(s_per_gb, rule);
     for (const Split& split : alike)
       if (1 / split.busbw_gbs > bar.limit())
-        findings.push_back(
-            {scope, split.name, code,
+        verdicts.push_back(
+            {scope, split.name, outcome,
              fmt::format(
                  "all_reduce busbw {:.4g} GB/s; of {} {}s the median is {:.4g}, slow below {:.4g}",
-                 split.busbw_gbs, alike.size(), scope, 1 / bar.median, 1 / bar.limit())});
+                 split.busbw_gbs, alike.size(), name_of(scope), 1 / bar.median, 1 / bar.limit())});
   }
   const std::vector<Split> all = of_scope(splits, "all");
   const std::vector<Split> without = of_scope(splits, "without_node");
-  if (all.empty() || without.empty()) return findings;
+  if (all.empty() || without.empty()) return verdicts;
   std::vector<double> busbw;  // not times: the one that is sought is the fast one
   busbw.reserve(without.size());
   for (const Split& split : without) busbw.push_back(split.busbw_gbs);
   const OutlierBar bar = outlier_bar(busbw, rule);
   for (const Split& split : without)
     if (split.busbw_gbs - std::max(all.front().busbw_gbs, bar.median) > bar.width)
-      findings.push_back(
-          {"node", split.name, code,
+      verdicts.push_back(
+          {Scope::node, split.name, outcome,
            fmt::format("all_reduce busbw {:.4g} GB/s without this node, {:.4g} with it",
                        split.busbw_gbs, all.front().busbw_gbs)});
-  return findings;
+  return verdicts;
 }
 
 }  // namespace shakedown::collectives

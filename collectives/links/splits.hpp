@@ -1,5 +1,5 @@
-// On several nodes: an all-reduce by rail, by node and without each node in turn, in communicators
-// split from the one of the whole job.
+// On several nodes: an all-reduce per rail, per node and without each node in turn, in
+// communicators split from the whole job's.
 #pragma once
 
 #include <string>
@@ -20,17 +20,17 @@ struct Split {
 
 struct Splits {
   std::vector<Split> measured;
-  std::vector<Finding> corruptions;
+  std::vector<Verdict> corruptions;
 };
 
-/// Rails all at once, nodes all at once. Groups of one rank have nothing to exchange and are left
-/// out, as are leave-one-outs of fewer than 3 nodes. Collective, the same on every rank.
+/// All rails at once, then all nodes at once, then without each node. Groups of one rank are left
+/// out, as is leaving one out of fewer than 3 nodes. Collective, the same on every rank.
 Splits measure_splits(const NodeMap& nodes, Backend& backend, MpiSession& session,
                       LinkMessages& messages);
 
-/// Rails and nodes that are slower than their like, and nodes without which the others are faster
-/// than all together and than without another.
-std::vector<Finding> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
-                                 ExitCode code);
+/// Rails and nodes that are slower than the other rails or nodes, and nodes without which the
+/// others are faster than all together and than without another node.
+std::vector<Verdict> slow_splits(const std::vector<Split>& splits, const OutlierRule& rule,
+                                 Outcome outcome);
 
 }  // namespace shakedown::collectives

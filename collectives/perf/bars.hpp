@@ -1,42 +1,61 @@
-// Judges each row by itself, against the bars that the user set.
+// What a sweep is judged by: bars on its rows, an earlier run, and nccl-tests' bar on the mean.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "collectives/finding.hpp"
-#include "common/record.hpp"
-
-namespace shakedown {
-class OptionSet;
-}  // namespace shakedown
+#include "collectives/perf/perf_table.hpp"
+#include "collectives/perf/reference.hpp"
+#include "common/verdict.hpp"
 
 namespace shakedown::collectives {
 
-struct BarOptions {
-  double min_busbw_gbs = 0;       // of each operation's largest size; 0: none
-  double max_latency_us = 0;      // of each operation's smallest size; 0: none
-  std::string reference;          // see reference.hpp
-  double tolerance_percent = 10;  // processes on one machine differ by up to 7 % at a few us
-};
-void declare_options(OptionSet& options, BarOptions& values);
+/// Of one "collective" record and the time that the table shows for it. `smallest` and `largest`:
+/// whether the row has the smallest size of its operation that moves data, and the largest size.
+/// Nothing where no bar applies and all elements are right.
+std::optional<Verdict> judge_row(const BarOptions& options, const Json& collective,
+                                 double shown_time_us, bool smallest, bool largest);
 
-/// "all_reduce float32 sum 8 MiB in place", of a "collective" record.
-std::string name_of_row(const Json& collective);
-
+/// Keeps what the sweep's verdicts add up to.
 class Bars {
  public:
-  explicit Bars(const BarOptions& options) : options_(options) {}
+  Bars(const BarOptions& options, std::optional<Reference> reference)
+      : options_(options), reference_(std::move(reference)) {}
 
-  /// Of one "collective" record, and the time that the table shows of it. `smallest` and `largest`:
-  /// whether the row is so of its sweep. Nothing where no bar applies and all elements are right.
-  std::optional<Finding> judge(const Json& collective, double shown_time_us, bool smallest,
-                               bool largest) const;
-  /// "--min-busbw 300, --max-latency 5": those given of the bars on an operation's sizes.
-  std::string bars_on_sizes() const;
+  /// `rows` of one operation are judged from here on.
+  void start(const std::vector<Trial>& rows);
+  // To the totals.
+  void count_wrong(const Measurement& measured) { wrong_rows_ += measured.wrong > 0 ? 1 : 0; }
+  void count_busbw(double gbs);
+  /// Judges a row; `collective` is its record.
+  void judge(const Json& collective, const Trial& trial, double shown_time_us);
+  /// Bars on sizes are inconclusive where none of the operation's rows moved data.
+  void finish_operation(const Operation& operation);
+
+  /// Rows that are slower than the reference in every measurement so far; what is measured again is
+  /// added to them.
+  std::vector<ComparedRow*> slower_rows();
+  void judge_by_reference(const std::string& program);
+
+  /// The verdicts since the last call.
+  std::vector<Verdict> take_verdicts();
+  Totals totals() const;
+  /// Fail where an element was wrong or a bar was missed; inconclusive where one could not judge.
+  ExitCode result() const;
 
  private:
+  void conclude(Verdict verdict);
+
   BarOptions options_;
+  std::optional<Reference> reference_;
+  std::optional<std::size_t> smallest_;  // requested bytes of the operation's rows that move data
+  std::size_t largest_ = 0;
+  std::vector<Verdict> verdicts_;
+  Outcome worst_ = Outcome::pass;
+  long wrong_rows_ = 0;
+  long measured_ = 0;
+  double busbw_sum_gbs_ = 0;
 };
 
 }  // namespace shakedown::collectives

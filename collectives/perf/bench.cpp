@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
-#include <thread>
+#include <string_view>
 
 #include "common/host_memory.hpp"
 #include "common/progress.hpp"
@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kAlignment = 4096;
-constexpr std::size_t kMostHost = std::size_t{1} << 30;  // of host memory: it is slow to pin
+constexpr std::size_t kMostHost = std::size_t{1} << 30;  // bytes of host memory, slow to pin
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -42,15 +42,20 @@ std::string describe(const Trial& trial) {
                      trial.in_place ? "in place" : "out of place");
 }
 
-/// Runs body; what could not be measured is told with what it was.
+/// Runs body; an error of what could not be measured names the operation, if the transport has not.
 template <class Body>
 void naming(const Trial& trial, Body&& body) {
+  const auto named = [&](const Error& error) {
+    const std::string_view text = error.what();
+    if (text.starts_with(trial.operation->name)) return std::string(text);
+    return fmt::format("{}: {}", describe(trial), text);
+  };
   try {
     body();
   } catch (const TimeoutError& error) {
-    throw TimeoutError(fmt::format("{}: {}", describe(trial), error.what()));
+    throw TimeoutError(named(error));
   } catch (const InconclusiveError& error) {
-    throw InconclusiveError(fmt::format("{}: {}", describe(trial), error.what()));
+    throw InconclusiveError(named(error));
   }
 }
 
@@ -131,7 +136,7 @@ CollectiveBench::Slot CollectiveBench::make_slot(const Trial& trial, std::size_t
   return slot;
 }
 
-// As nccl-tests: over all sizes first.
+// As in nccl-tests: over all sizes first.
 void CollectiveBench::warm_up(const std::vector<Trial>& trials) {
   const Trial* last = nullptr;
   for (const Trial& trial : trials) {
@@ -144,14 +149,14 @@ void CollectiveBench::warm_up(const std::vector<Trial>& trials) {
   }
 }
 
-/// Where memory suffices in a slot of its own; else before that slot is filled, so that no result
+/// In a slot of its own where memory suffices; else before that slot is filled, so that no result
 /// that is checked was there before the clock started.
 void CollectiveBench::run_untimed(const Trial& trial, int times) {
   for (int i = 0; i < times; ++i) trial.operation->run(communicator_, spare_.call, *stream_);
   complete();
 }
 
-/// Inputs differ by iteration; what will be received holds none of an earlier one's results.
+/// Inputs differ by operation, and receive buffers hold none of an earlier operation's results.
 void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
   const int rank = communicator_.rank();
   for (std::size_t i = 0; i < slots; ++i) {
@@ -165,21 +170,22 @@ void CollectiveBench::prepare(const Trial& trial, std::size_t slots) {
   complete();
 }
 
-void CollectiveBench::enqueue(const Trial& trial, std::size_t slots, long first_iteration) {
+void CollectiveBench::enqueue_iteration(const Trial& trial, std::size_t begin, std::size_t end) {
+  if (settings_.one_by_one) marks_[2 * begin]->record(*stream_);
+  if (end - begin == 1)
+    trial.operation->run(communicator_, ring_[begin].call, *stream_);
+  else
+    communicator_.group([&] {
+      for (std::size_t i = begin; i < end; ++i)
+        trial.operation->run(communicator_, ring_[i].call, *stream_);
+    });
+  if (settings_.one_by_one) marks_[2 * begin + 1]->record(*stream_);
+}
+
+void CollectiveBench::enqueue(const Trial& trial, std::size_t slots) {
   const auto group = static_cast<std::size_t>(settings_.aggregate);
   for (std::size_t i = 0; i < slots; i += group) {
-    if (settings_.delay.rank == session_.rank())
-      std::this_thread::sleep_for(std::chrono::microseconds(settings_.delay.microseconds));
-    if (settings_.one_by_one) marks_[2 * i]->record(*stream_);
-    if (group == 1)
-      trial.operation->run(communicator_, ring_[i].call, *stream_);
-    else
-      communicator_.group([&] {
-        for (std::size_t j = i; j < std::min(i + group, slots); ++j)
-          trial.operation->run(communicator_, ring_[j].call, *stream_);
-      });
-    if (settings_.one_by_one) marks_[2 * i + 1]->record(*stream_);
-    inject(trial, i, std::min(i + group, slots), first_iteration);
+    enqueue_iteration(trial, i, std::min(i + group, slots));
     if (settings_.blocking == Blocking::no) continue;
     complete();
     const auto waiting = Clock::now();
@@ -188,24 +194,10 @@ void CollectiveBench::enqueue(const Trial& trial, std::size_t slots, long first_
   }
 }
 
-void CollectiveBench::inject(const Trial& trial, std::size_t begin, std::size_t end,
-                             long first_iteration) {
-  const InjectedFault& fault = settings_.fault;
-  if (fault.rank != session_.rank()) return;
-  for (std::size_t i = begin; i < end; ++i) {
-    const View recv = ring_[i].call.recv;
-    if (first_iteration + static_cast<long>(i) != fault.iteration || recv.count == 0) continue;
-    const int bits = static_cast<int>(8 * size_of(trial.type));
-    verifier_->flip_bit(recv, std::min(fault.index, recv.count - 1), fault.bit % bits, *stream_);
-  }
-}
-
-CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slots,
-                                            long first_iteration) {
+CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slots) {
   std::unique_ptr<Graph> graph;
   if (settings_.graph)
-    graph = communicator_.capture(*backend_.device, *stream_,
-                                  [&] { enqueue(trial, slots, first_iteration); });
+    graph = communicator_.capture(*backend_.device, *stream_, [&] { enqueue(trial, slots); });
   waited_us_ = 0;
   Times times;
   if (spare_is_own_)
@@ -216,7 +208,7 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   if (graph)
     graph->launch(*stream_);
   else
-    enqueue(trial, slots, first_iteration);
+    enqueue(trial, slots);
   times.enqueue_us = microseconds_since(start) - waited_us_;
   complete();
   times.total_us = microseconds_since(start) - waited_us_;
@@ -228,47 +220,46 @@ CollectiveBench::Times CollectiveBench::run(const Trial& trial, std::size_t slot
   return times;
 }
 
-void CollectiveBench::check(const Trial& trial, std::size_t slots, long first_iteration,
-                            Measurement& result) {
+void CollectiveBench::check(const Trial& trial, std::size_t slots, Measurement& result) {
   const std::vector<Mismatches> fresh(slots);
   upload<Mismatches>(*backend_.device, *stream_, mismatches_.data(), fresh);
   const Seat seat{communicator_.rank(), communicator_.size(), trial.root};
-  const auto segments = trial.operation->expected(trial.counts, seat);
+  const auto ranges = trial.operation->expected(trial.counts, seat);
   auto* found = static_cast<Mismatches*>(mismatches_.data());
   for (std::size_t i = 0; i < slots; ++i)
-    for (const SourceRange& s : segments)
+    for (const SourceRange& s : ranges)
       verifier_->check(ring_[i].call.recv.slice(s.begin, s.count), ring_[i].pattern, s.source,
                        s.position, s.begin, found + i, *stream_);
   const auto mismatches =
       download<Mismatches>(*backend_.device, *stream_, mismatches_.data(), slots);
 
-  double wrong = 0;
-  std::string first;  // of this rank
+  struct Wrong {
+    double elements = 0;
+    WrongElement first;
+  } mine;
   for (std::size_t i = 0; i < slots; ++i) {
-    wrong += static_cast<double>(mismatches[i].wrong);
-    if (mismatches[i].wrong == 0 || !first.empty()) continue;
-    const std::uint64_t index = mismatches[i].first;
-    const View element = ring_[i].call.recv.slice(index, 1);
-    std::uint64_t bits = 0;
-    backend_.device->copy(&bits, element.data, element.bytes(), *stream_);
-    stream_->synchronize();
-    for (const SourceRange& s : segments)
-      if (index >= s.begin && index < s.begin + s.count)
-        first = fmt::format(
-            "{} {} {} {} {}", communicator_.rank(), first_iteration + static_cast<long>(i), index,
-            expected_bits(ring_[i].pattern, s.source, s.position + index - s.begin), bits);
+    if (mismatches[i].wrong > 0 && mine.elements == 0)
+      mine.first = describe_wrong(trial, ring_[i], mismatches[i].first);
+    mine.elements += static_cast<double>(mismatches[i].wrong);
   }
-  const auto all = session_.all_gather(wrong);
-  const double total = std::accumulate(all.begin(), all.end(), 0.0);
   result.iterations_checked += static_cast<long>(slots) / settings_.aggregate;
-  if (total == 0) return;
-  result.wrong += total;
-  for (const std::string& text : session_.all_gather(first)) {
-    if (text.empty() || result.first_wrong) continue;
-    WrongElement& w = result.first_wrong.emplace();
-    std::sscanf(text.c_str(), "%d %ld %lu %lu %lu", &w.rank, &w.iteration, &w.index, &w.expected,
-                &w.found);
+  for (const Wrong& rank : session_.all_gather(mine)) {
+    result.wrong += rank.elements;
+    if (rank.elements > 0 && !result.first_wrong) result.first_wrong = rank.first;
   }
+}
+
+WrongElement CollectiveBench::describe_wrong(const Trial& trial, const Slot& slot,
+                                             std::uint64_t index) {
+  WrongElement wrong{communicator_.rank(), slot.operation, index, 0, 0};
+  const View element = slot.call.recv.slice(index, 1);
+  backend_.device->copy(&wrong.found, element.data, element.bytes(), *stream_);
+  stream_->synchronize();
+  const Seat seat{communicator_.rank(), communicator_.size(), trial.root};
+  for (const SourceRange& s : trial.operation->expected(trial.counts, seat))
+    if (index >= s.begin && index < s.begin + s.count)
+      wrong.expected = expected_bits(slot.pattern, s.source, s.position + index - s.begin);
+  return wrong;
 }
 
 void CollectiveBench::add_sample(Measurement& result, const Times& mine, int operations) const {
@@ -313,16 +304,16 @@ Measurement CollectiveBench::measure(const Trial& trial) {
       Times sample;
       for (std::size_t done = 0; done < operations; done += slots) {
         const std::size_t batch = std::min(slots, operations - done);
-        const long first =
-            static_cast<long>(repeat) * static_cast<long>(operations) + static_cast<long>(done);
+        const std::size_t first = static_cast<std::size_t>(repeat) * operations + done;
+        for (std::size_t i = 0; i < batch; ++i) ring_[i].operation = static_cast<long>(first + i);
         if (!spare_is_own_) run_untimed(trial, 1);
         if (settings_.check) prepare(trial, batch);
-        const Times times = run(trial, batch, first);
-        if (settings_.check) check(trial, batch, first, result);
+        const Times times = run(trial, batch);
+        if (settings_.check) check(trial, batch, result);
         sample.total_us += times.total_us;
         sample.enqueue_us += times.enqueue_us;
         sample.event_us += times.event_us;
-        progress.update(first + static_cast<long>(batch));
+        progress.update(static_cast<long>(first + batch));
       }
       result.iterations += settings_.iterations;
       add_sample(result, sample, static_cast<int>(operations));

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "collectives/injected_delay.hpp"
 #include "collectives/operation.hpp"
 #include "collectives/verifier.hpp"
 #include "common/backend.hpp"
@@ -15,20 +15,12 @@
 
 namespace shakedown::collectives {
 
-/// Over ranks, as nccl-tests' -a says it.
+/// Over ranks, as nccl-tests' -a.
 enum class Average { rank0, mean, min, max };
 
-/// What happens after each iteration, as nccl-tests' -z says it: nothing; wait, then a barrier;
-/// wait; wait, then a barrier that is not timed.
+/// After each iteration, as nccl-tests' -z: nothing; wait, then a barrier; wait; wait, then a
+/// barrier that is not timed.
 enum class Blocking { no, barrier, wait, untimed_barrier };
-
-/// Faults that tests inject.
-struct InjectedFault {
-  int rank = -1;  // -1: none
-  long iteration = 0;
-  std::size_t index = 0;
-  int bit = 4;
-};
 
 struct BenchSettings {
   int iterations = 20;      // a sample's
@@ -42,8 +34,6 @@ struct BenchSettings {
   Blocking blocking = Blocking::no;
   Registration registration = Registration::none;
   std::size_t ring_bytes = std::size_t{16} << 30;  // of device memory, at most
-  InjectedFault fault;
-  InjectedDelay delay;
 };
 
 struct Trial {
@@ -53,9 +43,9 @@ struct Trial {
   int root = 0;
   Counts counts;
   bool in_place = false;
-  std::size_t asked_bytes = 0;  // what the size was before it was divided
+  std::size_t requested_bytes = 0;  // the size before it was divided between ranks
 
-  /// nccl-tests' size: of the larger buffer.
+  /// nccl-tests' size: that of the larger buffer.
   std::size_t bytes() const { return counts.larger() * size_of(type); }
 };
 
@@ -80,31 +70,35 @@ struct Measurement {
   std::optional<WrongElement> first_wrong;
 };
 
-/// Iterations write to a ring of slots, so that all can be checked after a batch as long as the
-/// ring; nothing of it stands in the timed region.
+/// Iterations write to a ring of slots, so that all results can be checked after a batch as long as
+/// the ring, outside of the timed region.
 class CollectiveBench {
  public:
   /// Collective. Slots for buffers of up to `largest_bytes`, at most largest_possible(), are
   /// allocated.
   CollectiveBench(Communicator& communicator, Backend& backend, const MpiSession& session,
                   const BenchSettings& settings, std::size_t largest_bytes);
+  CollectiveBench(const CollectiveBench&) = delete;
+  CollectiveBench& operator=(const CollectiveBench&) = delete;
+  virtual ~CollectiveBench() = default;
 
-  /// The largest buffer of which every rank has room for the two of each slot of a group.
-  /// Collective.
+  /// The largest buffer for which every rank has room for two in each slot of a group. Collective.
   static std::size_t largest_possible(const Communicator& communicator, const Backend& backend,
                                       const MpiSession& session, int aggregate);
 
-  /// Runs what is about to be measured, in steps of at least twice the size: connections are made,
-  /// kernels loaded, clocks up, before the smallest is timed. Collective; throws as `measure`.
+  /// Runs what is about to be measured, in steps of at least twice the size, so that connections
+  /// are made, kernels loaded and clocks up before the smallest is timed. Collective; throws as
+  /// `measure`.
   void warm_up(const std::vector<Trial>& trials);
 
   /// Collective. Throws InconclusiveError naming operation and size past the timeout.
   Measurement measure(const Trial& trial);
 
- private:
+ protected:
   struct Slot {
     Call call;
     Pattern pattern;
+    long operation = 0;  // the number of the one that uses it, counted from the trial's first
   };
   struct Times {
     double total_us = 0;
@@ -112,14 +106,22 @@ class CollectiveBench {
     double event_us = 0;
   };
 
+  // Tests override these two, to be late or wrong on purpose (collectives/injection).
+  /// Times one operation for each of the first `slots` slots of the ring.
+  virtual Times run(const Trial& trial, std::size_t slots);
+  /// Enqueues the operations of ring slots [begin, end): one iteration.
+  virtual void enqueue_iteration(const Trial& trial, std::size_t begin, std::size_t end);
+
+  std::span<const Slot> ring() const { return ring_; }
+
+ private:
   Slot make_slot(const Trial& trial, std::size_t index) const;
   void run_untimed(const Trial& trial, int times);
   void prepare(const Trial& trial, std::size_t slots);
-  Times run(const Trial& trial, std::size_t slots, long first_iteration);
-  void enqueue(const Trial& trial, std::size_t slots, long first_iteration);
-  void inject(const Trial& trial, std::size_t begin, std::size_t end, long first_iteration);
-  void check(const Trial& trial, std::size_t slots, long first_iteration, Measurement& result);
-  void add_sample(Measurement& result, const Times& mine, int iterations) const;
+  void enqueue(const Trial& trial, std::size_t slots);
+  void check(const Trial& trial, std::size_t slots, Measurement& result);
+  WrongElement describe_wrong(const Trial& trial, const Slot& slot, std::uint64_t index);
+  void add_sample(Measurement& result, const Times& mine, int operations) const;
   void gather_iterations(Measurement& result);
   double over_ranks(double mine) const;
   void complete();

@@ -1,4 +1,4 @@
-// The path that NCCL took: algorithm, protocol, channels and transports, from its own log.
+// The path that NCCL used: algorithm, protocol, channels and transports, from its own log.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace shakedown::collectives {
 
-/// Of one operation. NCCL says it on rank 0 alone, and not of send and recv or symmetric kernels.
+/// Of one operation. NCCL logs it on rank 0 only, and not for send, recv or symmetric kernels.
 struct PathChoice {
   std::string algorithm;  // "RING"
   std::string protocol;   // "SIMPLE"
@@ -16,23 +16,23 @@ struct PathChoice {
   bool operator==(const PathChoice&) const = default;
 };
 
-/// What lines of NCCL's log say.
+/// From lines of NCCL's log.
 struct PathLines {
   std::optional<PathChoice> last;    // of the last operation in them
   std::set<std::string> transports;  // "P2P/CUMEM", "SHM/direct/direct", "NET/IB"
 };
 PathLines parse_path(const std::string& log);
 
-/// Writing a line for each operation takes NCCL some time: not for figures that are to be compared.
+/// NCCL writes a line per operation, which adds to its latency: not for figures to be compared.
 class NcclPath {
  public:
-  /// Where `on`, has NCCL write its log to a file: before NCCL is first called in this process.
+  /// Where `on`, makes NCCL write its log to a file. To be called before NCCL is first used.
   explicit NcclPath(bool on);
   ~NcclPath();
   NcclPath(const NcclPath&) = delete;
   NcclPath& operator=(const NcclPath&) = delete;
 
-  /// Of what was done since the last call; the transports are all that were ever told.
+  /// Of the operations since the last call; the transports are all that were ever logged.
   PathLines read();
 
  private:

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "collectives/perf/type_names.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "common/output_file.hpp"
@@ -140,12 +141,13 @@ void NcclTestsJson::write() const {
   write_file({kOption, path_}, [&](std::ostream& out) { out << file_.dump() << "\n"; });
 }
 
-void NcclTestsJson::finish(long wrong_rows, double mean_busbw_gbs, const std::string& judgement) {
+void NcclTestsJson::finish(const Totals& totals) {
   if (path_.empty()) return;
-  file_["out_of_bounds"] = {{"count", wrong_rows}, {"okay", text_of(wrong_rows == 0)}};
+  file_["out_of_bounds"] = {{"count", totals.wrong_rows},
+                            {"okay", text_of(totals.wrong_rows == 0)}};
   file_["average_bus_bandwidth"] = {
-      {"bandwidth", mean_busbw_gbs},
-      {"okay", judgement.empty() ? "unchecked" : text_of(judgement == "OK")}};
+      {"bandwidth", totals.mean_busbw_gbs},
+      {"okay", totals.judgement.empty() ? "unchecked" : text_of(totals.judgement == "OK")}};
   file_["errors"] = Json::array();
   file_["end_time"] = local_now();
   write();

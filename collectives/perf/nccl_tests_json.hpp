@@ -12,16 +12,16 @@ namespace shakedown::collectives {
 
 class NcclTestsJson {
  public:
-  /// Nothing is written where the path is empty. As nccl-tests, takes PATH.0, PATH.1 where PATH is
-  /// a file already. Collective. Throws UsageError where it cannot be written, and the functions
-  /// below InconclusiveError (disk full).
+  /// Nothing is written where the path is empty. As nccl-tests, uses PATH.0, PATH.1 where PATH
+  /// exists. Collective. Throws UsageError where the file cannot be written; the functions below
+  /// throw InconclusiveError (disk full).
   NcclTestsJson(const std::string& path, const PerfOptions& options, const Plan& plan,
                 const Backend& backend, const MpiSession& session);
 
   void start_row(const Trial& trial);
   void add_half(bool in_place, const Figures& figures, const Measurement& measured);
   void end_row(int iterations);
-  void finish(long wrong_rows, double mean_busbw_gbs, const std::string& judgement);
+  void finish(const Totals& totals);
 
  private:
   void write() const;

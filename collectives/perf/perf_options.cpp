@@ -1,7 +1,5 @@
 #include "collectives/perf/perf_options.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 
 #include "collectives/operation.hpp"
@@ -9,38 +7,19 @@
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
-namespace {
 
-/// nccl-tests' options that mean nothing here: understood as long as they ask for nothing.
-struct Refused {
-  const char* names;
-  const char* reason;
-};
-constexpr Refused kRefused[] = {
-    {"--parallel-init,-p", "a rank is a process here, so all start in parallel"},
-    {"--stream-null,-y", "the null stream is not used"},
-    {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
-    {"--device-implementation,-D", "kernels of nccl-tests' own are not measured"},
-    {"--device-cta-count,-V", "kernels of nccl-tests' own are not measured; --ctas sets NCCL's"},
-    {"--memory,-M", "memory is not reported"},
-    {"--unalign,-u", "--align 1 divides buffers at odd places"},
-    {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
-};
-
-void refuse_what_means_nothing(const PerfOptions& options) {
-  for (std::size_t i = 0; i < std::size(kRefused); ++i)
-    if (!options.refused[i].empty() && options.refused[i] != "0")
-      throw UsageError(fmt::format("{} {}: not supported: {}", kRefused[i].names,
-                                   options.refused[i], kRefused[i].reason));
-  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
-    if (options.as_nccl_tests() && std::getenv(name) != nullptr)
-      throw UsageError(fmt::format(
-          "{} is set: not supported: all ranks are one group, and CUDA_VISIBLE_DEVICES chooses the "
-          "GPUs",
-          name));
+std::vector<IgnoredOption> ignored_options() {
+  return {
+      {"--parallel-init,-p", "each rank is a process, so all start in parallel"},
+      {"--stream-null,-y", "the null stream is not used"},
+      {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
+      {"--device-implementation,-D", "nccl-tests' own kernels are not measured"},
+      {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's"},
+      {"--memory,-M", "memory is not reported"},
+      {"--unalign,-u", "--align 1 divides buffers at odd addresses"},
+      {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
+  };
 }
-
-}  // namespace
 
 PerfOptions default_options(const std::string& program) {
   PerfOptions options;
@@ -52,11 +31,37 @@ PerfOptions default_options(const std::string& program) {
     options.step_factor = 1;
     options.warmup = 1;
     options.repeats = 1;
+    if (const char* least = std::getenv("NCCL_TESTS_MIN_BW"))
+      options.bars.min_mean_busbw_gbs = std::atof(least);
   }
   return options;
 }
 
 namespace {
+
+void declare_options(OptionSet& options, BarOptions& values) {
+  options
+      .add("--min-busbw", values.min_busbw_gbs,
+           "lowest busbw of each operation's largest size; 0: no bar")
+      .at_least(0)
+      .metavar("GB/S");
+  options
+      .add("--max-latency", values.max_latency_us,
+           "longest time of each operation's smallest size; 0: no bar")
+      .at_least(0)
+      .metavar("US");
+  options
+      .add("--reference", values.reference,
+           "record of an earlier run with the same settings on the same kind of machine; rows "
+           "slower than in it fail")
+      .metavar("FILE");
+  options
+      .add("--tolerance", values.tolerance_percent,
+           "percentage by which a row's median time may exceed that of --reference")
+      .at_least(0)
+      .only_with({"--reference"})
+      .metavar("PERCENT");
+}
 
 void declare_what(OptionSet& options, PerfOptions& values) {
   options.heading("What is measured");
@@ -161,20 +166,18 @@ void declare_results(OptionSet& options, PerfOptions& values) {
       .at_least(0);
   options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
       .at_least(0);
-  options.add("--output-file,-J", values.json, "write a .json file as nccl-tests does")
-      .metavar("FILE");
-  options.add("--record", values.record, "append the measurements to this .jsonl file")
+  options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format").metavar("FILE");
+  options.add("--csv", values.csv, "CSV file, one line per row and placement").metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the results are appended")
       .metavar("FILE");
   declare_options(options, values.bars);
 }
 
 void declare_hidden(OptionSet& options, PerfOptions& values) {
   options.heading("");
-  values.refused.resize(std::size(kRefused));
-  for (std::size_t i = 0; i < std::size(kRefused); ++i)
-    options.add(kRefused[i].names, values.refused[i], kRefused[i].reason);
-  options.add("--inject-fault", values.inject_fault, "RANK:ITERATION[:INDEX[:BIT]]");
-  options.add("--inject-delay", values.inject_delay, "RANK:MICROSECONDS");
+  for (IgnoredOption& ignored : values.ignored)
+    options.add(ignored.names, ignored.value, ignored.reason);
+  declare_options(options, values.injection);
 }
 
 }  // namespace
@@ -184,7 +187,6 @@ void declare_options(OptionSet& options, PerfOptions& values) {
   declare_how(options, values);
   declare_results(options, values);
   declare_hidden(options, values);
-  options.check([&] { refuse_what_means_nothing(values); });
 }
 
 }  // namespace shakedown::collectives

@@ -1,10 +1,12 @@
-// The options of bin/collective_perf: its own and their defaults, or nccl-tests' under its names.
+// The options of bin/collective_perf: its own with its own defaults, or nccl-tests' under the names
+// of nccl-tests' programs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "collectives/perf/bars.hpp"
+#include "collectives/injection.hpp"
 #include "common/backend.hpp"
 
 namespace shakedown {
@@ -12,6 +14,22 @@ class OptionSet;
 }  // namespace shakedown
 
 namespace shakedown::collectives {
+
+/// An option of nccl-tests that has no effect here: accepted as long as its value requests none.
+struct IgnoredOption {
+  const char* names;
+  const char* reason;
+  std::string value = "";
+};
+std::vector<IgnoredOption> ignored_options();
+
+struct BarOptions {
+  double min_busbw_gbs = 0;       // of each operation's largest size; 0: none
+  double max_latency_us = 0;      // of each operation's smallest size; 0: none
+  std::string reference;          // see reference.hpp
+  double tolerance_percent = 10;  // processes on one machine differ by up to 7 % at a few us
+  std::optional<double> min_mean_busbw_gbs = std::nullopt;  // nccl-tests' NCCL_TESTS_MIN_BW
+};
 
 struct PerfOptions {
   std::string program = "collective_perf";  // or one of nccl-tests' names
@@ -42,18 +60,18 @@ struct PerfOptions {
   int gpus = 1;
   int threads = 1;
   std::string json;
+  std::string csv;
   std::string transport = "auto";
   std::string record;
   BarOptions bars;
   BackendOptions backend{.mpi_algorithm = "library"};
-  std::string inject_fault;
-  std::string inject_delay;
-  std::vector<std::string> refused;  // values of options that mean nothing here
+  InjectionOptions injection;
+  std::vector<IgnoredOption> ignored = ignored_options();
 
   bool as_nccl_tests() const { return program != "collective_perf"; }
 };
 
-/// The defaults under the name that the program was started by.
+/// The defaults under the name by which the program was started.
 PerfOptions default_options(const std::string& program);
 void declare_options(OptionSet& options, PerfOptions& values);
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <ctime>
 
+#include "collectives/perf/type_names.hpp"
 #include "common/options.hpp"
 #include "common/version.hpp"
 
@@ -131,12 +132,12 @@ std::string row_half(const Figures& f, const PerfOptions& options) {
   return text;
 }
 
-std::string footer(const PerfOptions& options, long wrong_rows, double mean_busbw_gbs,
-                   const std::string& judgement) {
+std::string footer(const PerfOptions& options, const Totals& totals) {
   return fmt::format(
       "# Out of bounds values : {} {}\n# Avg bus bandwidth    : {:g} {}\n#\n"
       "# Collective test concluded: {}\n#",
-      wrong_rows, wrong_rows > 0 ? "FAILED" : "OK", mean_busbw_gbs, judgement, options.program);
+      totals.wrong_rows, totals.wrong_rows > 0 ? "FAILED" : "OK", totals.mean_busbw_gbs,
+      totals.judgement, options.program);
 }
 
 }  // namespace shakedown::collectives

@@ -1,4 +1,4 @@
-// What people and their parsers read: nccl-tests' lines, to the column.
+// The printed table: nccl-tests' lines, to the column, for its users and their parsers.
 #pragma once
 
 #include <optional>
@@ -15,7 +15,7 @@ namespace shakedown::collectives {
 struct Figures {
   double time_us = 0;
   double cputime_us = 0;
-  double algbw_gbs = 0;  // 1e9 bytes a second
+  double algbw_gbs = 0;  // 1e9 bytes/s
   double busbw_gbs = 0;
   std::optional<double> wrong;  // elements; nothing where they were not checked
   Summary spread;               // of the samples, us
@@ -24,15 +24,20 @@ struct Figures {
 /// Of a measurement: nccl-tests' formulas, with the median sample as the time.
 Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);
 
-/// The lines that precede the rows: what runs, with what, on which devices. Collective.
+/// Of all measurements.
+struct Totals {
+  long wrong_rows = 0;  // measurements in which an element was wrong
+  double mean_busbw_gbs = 0;
+  std::string judgement;  // of the mean: OK, FAILED, or empty where it is not judged
+};
+
+/// The lines before the rows: what runs, with which libraries, on which devices. Collective.
 std::string preamble(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
                      const Backend& backend, const MpiSession& session);
 std::string table_header(const PerfOptions& options);
 std::string row_start(const Trial& trial);
 std::string row_half(const Figures& figures, const PerfOptions& options);
-/// `judgement` of the mean: OK, FAILED, or empty where it is not judged.
-std::string footer(const PerfOptions& options, long wrong_rows, double mean_busbw_gbs,
-                   const std::string& judgement);
+std::string footer(const PerfOptions& options, const Totals& totals);
 /// "2026-11-21 16:40:00", as nccl-tests has it.
 std::string local_now();
 

@@ -3,15 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdlib>
+#include <numeric>
 
+#include "collectives/perf/type_names.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
 namespace {
 
-/// nccl-tests goes by the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.
+/// As nccl-tests, uses the factor where it is above 1. Sets sizes, max_bytes, step and by_factor.
 void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
   const std::size_t least = parse_bytes("--min-bytes", options.min_bytes);
   plan.max_bytes = parse_bytes("--max-bytes", options.max_bytes);
@@ -32,25 +34,16 @@ void plan_sizes(const PerfOptions& options, bool prefer_step, Plan& plan) {
   }
 }
 
-InjectedFault parse_fault(const std::string& text, int ranks) {
-  InjectedFault fault;
-  if (text.empty()) return fault;
-  char rest = 0;
-  const int read = std::sscanf(text.c_str(), "%d:%ld:%zu:%d%c", &fault.rank, &fault.iteration,
-                               &fault.index, &fault.bit, &rest);
-  if (read < 2 || read > 4 || fault.rank < 0 || fault.rank >= ranks)
-    throw UsageError(fmt::format("--inject-fault {}: must be RANK:ITERATION[:INDEX[:BIT]]", text));
-  return fault;
-}
-
-/// Every type, or all of them where one is "all".
-std::vector<DataType> parse_types(const std::vector<std::string>& names) {
-  std::vector<DataType> types;
+/// Every name, or all of them where one is "all".
+template <class Value, class Parse>
+std::vector<Value> parse_list(const std::vector<std::string>& names, std::vector<Value> all,
+                              Parse&& parse) {
+  std::vector<Value> values;
   for (const std::string& name : names) {
-    if (name == "all") return all_data_types();
-    types.push_back(parse_data_type("--dtype", name));
+    if (name == "all") return all;
+    values.push_back(parse(name));
   }
-  return types;
+  return values;
 }
 
 /// Throws UsageError naming the choices, which are numbered from 0.
@@ -61,81 +54,105 @@ void check_choice(const char* option, int value, const std::vector<const char*>&
   throw UsageError(fmt::format("{} {}: must be one of {}", option, value, fmt::join(known, ", ")));
 }
 
+void refuse_unsupported(const PerfOptions& options) {
+  for (const IgnoredOption& ignored : options.ignored)
+    if (!ignored.value.empty() && ignored.value != "0")
+      throw UsageError(
+          fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
+  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
+    if (options.as_nccl_tests() && std::getenv(name) != nullptr)
+      throw UsageError(
+          fmt::format("{} is set: not supported, all ranks are one group; choose GPUs by "
+                      "CUDA_VISIBLE_DEVICES",
+                      name));
+}
+
 /// A rank is one process with one GPU.
 void check_ranks(const PerfOptions& options, int world_size) {
   if (options.threads > 1)
-    throw UsageError(fmt::format("--nthreads {}: must be 1; start more ranks: launch/mpi -n {} {}",
+    throw UsageError(fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n {} {}",
                                  options.threads, options.threads * options.gpus * world_size,
                                  options.program));
   if (options.gpus > 1)
     throw UsageError(fmt::format(
-        "--ngpus {}: a rank has one GPU: launch/mpi -n {} {} (or, without MPI, {} -g {})",
+        "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
         options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
   if (options.root >= world_size)
     throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})",
                                  options.root, world_size - 1));
 }
 
-}  // namespace
+/// What --quick sets, except for options that are given next to it.
+PerfOptions quick(PerfOptions o, const OptionSet& given) {
+  if (!given.given("--operation"))
+    o.operations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
+  if (!given.given("--min-bytes")) o.min_bytes = "1M";
+  if (!given.given("--max-bytes")) o.max_bytes = "64M";
+  if (!given.given("--step-factor")) o.step_factor = 4;
+  return o;
+}
 
-Plan plan_of(const PerfOptions& options, const OptionSet& given) {
-  PerfOptions o = options;
-  if (o.quick) {
-    if (!given.given("--operation"))
-      o.operations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};
-    if (!given.given("--min-bytes")) o.min_bytes = "1M";
-    if (!given.given("--max-bytes")) o.max_bytes = "64M";
-    if (!given.given("--step-factor")) o.step_factor = 4;
-  }
-  Plan plan;
-  for (const std::string& name : o.operations) plan.operations.push_back(&find_operation(name));
-  for (const std::string& name : o.reductions)
-    plan.reductions.push_back(parse_reduction("--reduction", name));
-  plan.types = parse_types(o.types);
-  plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
+BenchSettings bench_settings(const PerfOptions& o) {
   check_choice("--blocking", o.blocking, {"none", "wait, barrier", "wait", "untimed barrier"});
   check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
   check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
   if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
     throw UsageError(fmt::format("--cuda-graph {} cannot be combined with {}", o.graph,
                                  o.blocking != 0 ? "--blocking" : "--one-by-one"));
+  BenchSettings settings;
+  settings.iterations = o.iterations;
+  settings.warmup = o.warmup;
+  settings.repeats = o.graph > 0 ? o.graph : o.repeats;
+  settings.aggregate = o.aggregate;
+  settings.one_by_one = o.one_by_one != 0;
+  settings.graph = o.graph > 0;
+  settings.check = o.check > 0;
+  settings.average = static_cast<Average>(o.average);
+  settings.blocking = static_cast<Blocking>(o.blocking);
+  settings.registration = static_cast<Registration>(o.registration);
+  return settings;
+}
 
-  plan.bench.iterations = o.iterations;
-  plan.bench.warmup = o.warmup;
-  plan.bench.repeats = o.graph > 0 ? o.graph : o.repeats;
-  plan.bench.aggregate = o.aggregate;
-  plan.bench.one_by_one = o.one_by_one != 0;
-  plan.bench.graph = o.graph > 0;
-  plan.bench.check = o.check > 0;
-  plan.bench.average = static_cast<Average>(o.average);
-  plan.bench.blocking = static_cast<Blocking>(o.blocking);
-  plan.bench.registration = static_cast<Registration>(o.registration);
+}  // namespace
+
+Plan plan_of(const PerfOptions& options, const OptionSet& given) {
+  refuse_unsupported(options);
+  const PerfOptions o = options.quick ? quick(options, given) : options;
+  Plan plan;
+  std::vector<const Operation*> all;
+  for (const Operation& operation : operations()) all.push_back(&operation);
+  plan.operations =
+      parse_list(o.operations, all, [](const std::string& n) { return &find_operation(n); });
+  plan.types = parse_list(o.types, all_data_types(),
+                          [](const std::string& n) { return parse_data_type("--dtype", n); });
+  plan.reductions = parse_list(o.reductions, all_reductions(), [](const std::string& n) {
+    return parse_reduction("--reduction", n);
+  });
+  plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
+  plan.align_bytes = static_cast<std::size_t>(o.align);
+  plan.bench = bench_settings(o);
   return plan;
 }
 
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
   check_ranks(options, world_size);
-  plan.bench.fault = parse_fault(options.inject_fault, world_size);
-  plan.bench.delay = parse_delay(options.inject_delay, world_size);
+  plan.roots = {options.root};
+  if (options.root < 0) {
+    plan.roots.resize(static_cast<std::size_t>(world_size));
+    std::iota(plan.roots.begin(), plan.roots.end(), 0);
+  }
+  plan.injection = parse_injection(options.injection, world_size);
   return plan;
 }
 
-std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, const PerfOptions& options,
-                           int ranks) {
-  std::vector<int> roots{options.root};
-  if (options.root < 0) {
-    roots.clear();
-    for (int r = 0; r < ranks; ++r) roots.push_back(r);
-  }
-  if (!operation.rooted) roots = {-1};
-  std::vector<Reduction> reductions{Reduction::sum};
-  if (operation.reduces) reductions = plan.reductions;
-
+std::vector<Trial> rows_of(const Operation& operation, const Plan& plan, int ranks) {
+  const std::vector<int> roots = operation.rooted ? plan.roots : std::vector<int>{-1};
+  const std::vector<Reduction> reductions =
+      operation.reduces ? plan.reductions : std::vector<Reduction>{Reduction::sum};
   std::vector<Trial> rows;
   for (DataType type : plan.types) {
-    const std::size_t align =
-        std::max<std::size_t>(1, static_cast<std::size_t>(options.align) / size_of(type));
+    const std::size_t align = std::max<std::size_t>(1, plan.align_bytes / size_of(type));
     for (Reduction reduction : reductions)
       for (int root : roots)
         for (std::size_t size : plan.sizes)

@@ -12,11 +12,12 @@ namespace shakedown::collectives {
 /// The communicator that --transport names. Throws UsageError where there is none.
 Communicator& choose_transport(const std::string& transport, Backend& backend);
 
-/// Throws UsageError where the transport is MPI and cannot do what is planned.
+/// Throws UsageError where the transport is MPI and does not support what is planned.
 void check_transport(const PerfOptions& options, const Plan& plan,
                      const Communicator& communicator);
 
-/// Leaves out types that a rank lacks where all were requested, else throws UsageError. Collective.
+/// Leaves out types that a rank does not support where all were requested, else throws UsageError.
+/// Collective.
 void limit_types(Plan& plan, const PerfOptions& options, const Communicator& communicator,
                  const Backend& backend, const MpiSession& session);
 

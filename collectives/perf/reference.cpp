@@ -6,14 +6,14 @@
 #include <cmath>
 #include <sstream>
 
-#include "collectives/perf/bars.hpp"
+#include "collectives/perf/collective_record.hpp"
 #include "common/error.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::collectives {
 namespace {
 
-/// What must be equal, besides what a row is, for its times to be comparable.
+/// Conditions that must be equal for a row's times to be comparable.
 constexpr const char* kConditions[] = {"backend",
                                        "device",
                                        "transport",
@@ -35,7 +35,7 @@ bool same(const Json& a, const Json& b, const char* key) {
   return a.contains(key) && b.contains(key) && a.at(key) == b.at(key);
 }
 
-/// What a row is.
+/// What identifies a row.
 std::string key_of(const Json& collective) {
   std::string key;
   for (const char* part : {"operation", "dtype", "reduction", "root", "bytes", "in_place"})
@@ -55,7 +55,7 @@ std::string differences(const Json& reference, const Json& here) {
     else if (!same(reference, here, key))
       found.push_back(fmt::format("{} is {} there, {} here", key, text_of(reference.at(key)),
                                   text_of(here.at(key))));
-  // Recorded over MPI alone.
+  // Recorded only over MPI.
   const Json there = reference.value("mpi_algorithm", Json("none"));
   const Json mine = here.value("mpi_algorithm", Json("none"));
   if (there != mine)
@@ -98,8 +98,8 @@ double chance_of(const ComparedRow& row) {
   return std::exp(std::lgamma(n + 1) + std::lgamma(all - n + 1) - std::lgamma(all + 1));
 }
 
-/// The "collective" records that were checked. A line that a crash cut, where another run follows,
-/// is passed over.
+/// The "collective" records that were checked. A line that a crash cut is skipped where another run
+/// follows.
 std::map<std::string, std::vector<Json>> read_rows(const std::string& path,
                                                    const std::string& text) {
   const auto refuse = [&](int number, const char* what) {
@@ -144,27 +144,28 @@ bool is_slower(const ComparedRow& row, double tolerance_percent) {
   });
 }
 
-Finding judge(const ComparedRow& row, std::size_t rows, double tolerance_percent) {
+Verdict judge(const ComparedRow& row, std::size_t rows, double tolerance_percent) {
   std::vector<std::string> medians;
   for (const auto& samples_us : row.measured_us)
     medians.push_back(fmt::format("{:.4g}", median_of(samples_us)));
   const double reference = median_of(row.reference_us);
-  Finding finding{"operation", row.name, ExitCode::pass,
+  Verdict verdict{Scope::operation, row.name, Outcome::pass,
                   fmt::format("{} us, the reference {:.4g} us, tolerance {:g} %",
                               fmt::join(medians, ", then "), reference, tolerance_percent)};
   if (!is_slower(row, tolerance_percent)) {
     if (median_of(row.measured_us.back()) > reference * (1 + tolerance_percent / 100))
-      finding.cause += "; slower, but the samples overlap";
+      verdict.cause += "; slower, but the samples overlap";
   } else if (static_cast<double>(rows) * chance_of(row) > kMostChance) {
-    finding.code = ExitCode::inconclusive;
-    finding.cause += fmt::format(
-        "; slower, but {} samples of the reference are too few to tell "
-        "that from chance (--repeats)",
-        row.reference_us.size());
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause +=
+        fmt::format("; slower, but {} samples of the reference are too few to rule out chance",
+                    row.reference_us.size());
+    verdict.class_ = Class::config;
+    verdict.action = "record the reference with a higher --repeats";
   } else {
-    finding.code = ExitCode::fail;
+    verdict.outcome = Outcome::fail;
   }
-  return finding;
+  return verdict;
 }
 
 Reference::Reference(const std::string& path, const std::string& text, double tolerance_percent)
@@ -174,7 +175,7 @@ Reference::Reference(const std::string& path, const std::string& text, double to
         fmt::format("--reference {}: holds no collective records that were checked", path));
 }
 
-// Of a file that was appended to, the last run.
+// Of a file with several runs, the last one.
 const Json* Reference::find(const Json& collective, std::string& difference) const {
   const auto rows = rows_.find(key_of(collective));
   if (rows == rows_.end()) {
@@ -211,19 +212,21 @@ std::vector<ComparedRow*> Reference::slower_rows() {
   return slower;
 }
 
-std::vector<Finding> Reference::judge_rows(const std::string& program) {
+std::vector<Verdict> Reference::judge_rows(const std::string& program) {
   std::size_t rows = compared_.size();
   for (const auto& [why, names] : not_compared_) rows += names.size();
-  std::vector<Finding> findings;
+  std::vector<Verdict> verdicts;
   for (const ComparedRow& row : compared_)
-    findings.push_back(judge(row, compared_.size(), tolerance_percent_));
+    verdicts.push_back(judge(row, compared_.size(), tolerance_percent_));
   for (const auto& [why, names] : not_compared_)
-    findings.push_back({"job", program, ExitCode::inconclusive,
+    verdicts.push_back({Scope::job, program, Outcome::inconclusive,
                         fmt::format("--reference {}: {} of {} rows not comparable: {} (first: {})",
-                                    path_, names.size(), rows, why, names.front())});
+                                    path_, names.size(), rows, why, names.front()),
+                        Class::config,
+                        "record a reference with these settings on this kind of machine"});
   compared_.clear();
   not_compared_.clear();
-  return findings;
+  return verdicts;
 }
 
 }  // namespace shakedown::collectives

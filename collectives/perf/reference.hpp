@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "collectives/finding.hpp"
 #include "collectives/perf/bench.hpp"
-#include "common/record.hpp"
+#include "common/verdict.hpp"
 
 namespace shakedown::collectives {
 
@@ -26,30 +25,30 @@ struct ComparedRow {
 /// that all lie above the reference's five, by chance in one of 53,130 rows.
 inline constexpr int kMeasuredAgain = 3;
 
-/// Whether the median of one measurement is above the reference's by more than the tolerance, and
+/// Whether the median of one measurement exceeds the reference's by more than the tolerance, and
 /// their intervals do not overlap: distribution-free 95 % intervals of the median where both have
-/// six samples or more, else ranges. As results/report --against judges.
+/// six samples or more, else ranges. results/report --against judges the same way.
 bool is_slower(std::span<const double> samples_us, std::span<const double> reference_us,
                double tolerance_percent);
 /// In every measurement so far.
 bool is_slower(const ComparedRow& row, double tolerance_percent);
 
-/// Inconclusive where of `rows` rows more than one in twenty sweeps would have one as slow by
-/// chance: the reference has too few samples.
-Finding judge(const ComparedRow& row, std::size_t rows, double tolerance_percent);
+/// Inconclusive where more than one in twenty sweeps of `rows` rows would have a row as slow by
+/// chance, because the reference has too few samples.
+Verdict judge(const ComparedRow& row, std::size_t rows, double tolerance_percent);
 
 class Reference {
  public:
   /// From the text of the record `path`. Throws UsageError naming file and line.
   Reference(const std::string& path, const std::string& text, double tolerance_percent);
 
-  /// Takes a row that was just measured: a "collective" record.
+  /// Adds a row that was just measured: a "collective" record.
   void add(const Json& collective, const Trial& trial);
   /// The rows that are slower in every measurement so far; what is measured again is added to them.
   std::vector<ComparedRow*> slower_rows();
-  /// The rows added since the last call, judged; what could not be compared is inconclusive, and
-  /// says why.
-  std::vector<Finding> judge_rows(const std::string& program);
+  /// The verdicts on the rows added since the last call; rows that could not be compared are
+  /// inconclusive, with the reason.
+  std::vector<Verdict> judge_rows(const std::string& program);
 
  private:
   /// The last such row of the file; null, and why, where there is none.

@@ -2,6 +2,7 @@
 // where a fault is injected.
 #include "collectives/perf/bench.hpp"
 
+#include "collectives/injection.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -24,6 +25,16 @@ struct Rig {
 
   Backend backend;
 };
+
+/// One bit flipped on this rank in one operation; none where `operation` is negative.
+Injection fault(int rank, long operation, std::size_t index) {
+  Injection injection;
+  if (operation < 0) return injection;
+  injection.wrong_rank = rank;
+  injection.operation = operation;
+  injection.index = index;
+  return injection;
+}
 
 BenchSettings short_run() {
   BenchSettings settings;
@@ -79,18 +90,18 @@ TEST_CASE("one turned bit on one rank in one iteration is always found", "[bench
   const int last = rig.backend.world->size() - 1;
   for (const Operation& operation : operations()) {
     if (rig.backend.world->size() == 1 && operation.rooted) continue;
-    BenchSettings settings = short_run();
     // at the root of rooted operations, which all have results there
-    settings.fault = {operation.rooted ? 0 : last, 4, 5, 4};
-    CollectiveBench bench(*rig.backend.world, rig.backend, test::session(), settings, 1 << 16);
+    const Injection injection = fault(operation.rooted ? 0 : last, 4, 5);
+    const auto bench = make_bench(injection, *rig.backend.world, rig.backend, test::session(),
+                                  short_run(), 1 << 16);
     for (bool in_place : {false, true}) {
       if (in_place && !operation.in_place) continue;
       const Trial trial = rig.trial(operation, DataType::bfloat16, Reduction::sum, in_place, 1003);
-      const Measurement measured = bench.measure(trial);
+      const Measurement measured = bench->measure(trial);
       CAPTURE(operation.name, in_place);
       CHECK(measured.wrong == 1);
       REQUIRE(measured.first_wrong);
-      CHECK(measured.first_wrong->rank == settings.fault.rank);
+      CHECK(measured.first_wrong->rank == injection.wrong_rank);
       CHECK(measured.first_wrong->iteration == 4);
       CHECK(measured.first_wrong->index == 5);
       CHECK((measured.first_wrong->expected ^ measured.first_wrong->found) == 16);
@@ -113,16 +124,15 @@ TEST_CASE("a ring shorter than a sample, groups, waiting after each, and one by 
   SECTION("barriers") { settings.blocking = Blocking::untimed_barrier; }
   SECTION("one by one") { settings.one_by_one = true; }
   for (bool in_place : {false, true}) {
-    for (long fault : {-1, 10}) {
-      settings.fault = {fault < 0 ? -1 : 0, fault, 3, 4};
-      CollectiveBench bench(*rig.backend.world, rig.backend, test::session(), settings,
-                            elements * 4);
-      const Measurement measured = bench.measure(rig.trial(
+    for (long wrong : {-1, 10}) {
+      const auto bench = make_bench(fault(0, wrong, 3), *rig.backend.world, rig.backend,
+                                    test::session(), settings, elements * 4);
+      const Measurement measured = bench->measure(rig.trial(
           find_operation("all_reduce"), DataType::float32, Reduction::sum, in_place, elements));
-      CAPTURE(in_place, fault);
-      CHECK(measured.wrong == (fault < 0 ? 0 : 1));
+      CAPTURE(in_place, wrong);
+      CHECK(measured.wrong == (wrong < 0 ? 0 : 1));
       CHECK(measured.iterations_checked == 14);
-      if (fault >= 0) CHECK(measured.first_wrong->iteration == fault);
+      if (wrong >= 0) CHECK(measured.first_wrong->iteration == wrong);
       if (!settings.one_by_one) continue;
       REQUIRE(measured.iteration_us.size() == static_cast<std::size_t>(rig.backend.world->size()));
       for (const auto& rank : measured.iteration_us) CHECK(rank.size() == 14);
@@ -140,12 +150,12 @@ TEST_CASE("graphs and registered buffers give the same, and faults are seen ther
     if (rig.backend.world->size() == 1) return;
     settings.registration = Registration::symmetric;
   }
-  for (bool fault : {false, true}) {
-    settings.fault = {fault ? 0 : -1, 4, 3, 4};
-    CollectiveBench bench(*rig.backend.world, rig.backend, test::session(), settings, 1 << 16);
-    const Measurement measured = bench.measure(
+  for (bool wrong : {false, true}) {
+    const auto bench = make_bench(fault(0, wrong ? 4 : -1, 3), *rig.backend.world, rig.backend,
+                                  test::session(), settings, 1 << 16);
+    const Measurement measured = bench->measure(
         rig.trial(find_operation("all_reduce"), DataType::float32, Reduction::sum, false, 1003));
-    CHECK(measured.wrong == (fault ? 1 : 0));
+    CHECK(measured.wrong == (wrong ? 1 : 0));
     CHECK(measured.iterations_checked == 6);
   }
 }

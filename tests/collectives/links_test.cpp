@@ -1,8 +1,11 @@
 // The pure parts of the link matrix: who meets whom, who is slow, what a message carries.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
 #include "collectives/links/link_messages.hpp"
+#include "collectives/links/link_verdicts.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/outliers.hpp"
 #include "collectives/links/splits.hpp"
@@ -52,15 +55,6 @@ TEST_CASE("in a tournament every pair meets once, and each rank once a round", "
     }
     CHECK(static_cast<int>(met.size()) == ranks * (ranks - 1) / 2);
   }
-}
-
-TEST_CASE("ranks of a node are numbered in order, wherever its ranks stand", "[links]") {
-  const NodeMap map = map_nodes({"b", "a", "b", "a", "c"});
-  CHECK(map.names == std::vector<std::string>{"b", "a", "c"});
-  CHECK(map.node_of == std::vector<int>{0, 1, 0, 1, 2});
-  CHECK(map.local_rank == std::vector<int>{0, 0, 1, 1, 0});
-  CHECK(find_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
-  CHECK_THROWS_WITH(find_nodes({"a", "a"}, 3), ContainsSubstring("--pretend-nodes 3"));
 }
 
 TEST_CASE("noise names nobody", "[links]") {
@@ -144,8 +138,8 @@ TEST_CASE("a slow rail and a slow node are named, and a node without which the o
     std::vector<Split> splits = healthy;
     splits[changed].busbw_gbs = busbw_gbs;
     std::string names;
-    for (const Finding& f : slow_splits(splits, OutlierRule(), ExitCode::fail))
-      names += f.scope + " " + f.name + ";";
+    for (const Verdict& v : slow_splits(splits, OutlierRule(), Outcome::fail))
+      names += fmt::format("{} {};", name_of(v.scope), v.name);
     return names;
   };
   CHECK(named(0, 100).empty());
@@ -184,6 +178,35 @@ TEST_CASE("a word that is wrong, or of the message before, is found", "[links]")
     CHECK_THAT(complaint, ContainsSubstring("word 17 of 64 of message 2"));
     CHECK_THAT(complaint, ContainsSubstring("found 0000000000000000"));
   }
+}
+
+TEST_CASE("outliers fail a job where that is requested, limits and corruption always", "[links]") {
+  const NodeMap nodes = map_nodes({"a", "a", "a", "a"});
+  LinkOptions options;
+  options.alone = false;
+  LinkResults results;
+  for (int from = 0; from < 4; ++from)
+    for (int to = 0; to < 4; ++to) {
+      if (from == to) continue;
+      const double time_us = from == 1 && to == 3 ? 200 : 100;
+      results.links.push_back({from, to, false, false, 1e5 / time_us, 10, time_us, 0, 0});
+    }
+  const auto judged = [&] { return judge_links(options, nodes, 1e8, results); };
+  CHECK(judged().job.outcome == Outcome::pass);
+  REQUIRE(judged().findings.size() == 1);
+  CHECK(judged().findings[0].name == "1->3");
+  CHECK(judged().findings[0].outcome == Outcome::inconclusive);
+  CHECK_THAT(judged().comparisons, ContainsSubstring("12 links, median 1000"));
+  options.fail_on_outlier = true;
+  CHECK(judged().job.outcome == Outcome::fail);
+  options.fail_on_outlier = false;
+  options.min_bandwidth_gbs = 600;
+  CHECK(judged().job.cause == "failed: 1; outliers, not judged (--fail-on-outlier): 1");
+  options.min_bandwidth_gbs = 0;
+  results.corruptions.push_back({Scope::link, "0->1", Outcome::fail, "word 3"});
+  CHECK(judged().job.outcome == Outcome::fail);
+  results = {};
+  CHECK_THAT(judged().job.cause, ContainsSubstring("nothing to compare"));
 }
 
 }  // namespace shakedown::collectives

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <functional>
 
-#include "collectives/perf/bars.hpp"
+#include "collectives/perf/perf_options.hpp"
 #include "common/random.hpp"
 #include "tests/catch.hpp"
 
@@ -37,15 +37,15 @@ Json row(std::vector<double> samples_us, int bytes = 1024) {
           {"samples_us", samples_us}};
 }
 
-Finding judged(const Json& reference, const Json& here) {
+Verdict judged(const Json& reference, const Json& here) {
   Reference r("ref.jsonl", reference.dump() + "\n", 5);
   r.add(here, Trial());
   for (int again = 0; again < kMeasuredAgain; ++again)
     for (ComparedRow* slower : r.slower_rows())
       slower->measured_us.push_back(here.at("samples_us").get<std::vector<double>>());
-  const auto findings = r.judge_rows("collective_perf");
-  REQUIRE(findings.size() == 1);
-  return findings.front();
+  const auto verdicts = r.judge_rows("collective_perf");
+  REQUIRE(verdicts.size() == 1);
+  return verdicts.front();
 }
 
 /// Times of one row as machines give them: a normal part, now and then a much longer sample.
@@ -88,15 +88,15 @@ long failures(Machine& machine, const std::string& text) {
   Reference reference("ref.jsonl", text, BarOptions().tolerance_percent);
   for (std::size_t i = 0; i < kRows; ++i) {
     Trial trial;
-    trial.asked_bytes = i;
+    trial.requested_bytes = i;
     reference.add(row(machine.sample(i), static_cast<int>(i)), trial);
   }
   for (int again = 0; again < kMeasuredAgain; ++again)
     for (ComparedRow* slower : reference.slower_rows())
-      slower->measured_us.push_back(machine.sample(slower->trial.asked_bytes));
+      slower->measured_us.push_back(machine.sample(slower->trial.requested_bytes));
   long failed = 0;
-  for (const Finding& finding : reference.judge_rows("collective_perf"))
-    failed += finding.code != ExitCode::pass ? 1 : 0;
+  for (const Verdict& verdict : reference.judge_rows("collective_perf"))
+    failed += verdict.outcome != Outcome::pass ? 1 : 0;
   return failed;
 }
 
@@ -124,25 +124,25 @@ TEST_CASE("an operation that has become 15 % slower is found every time", "[refe
 
 TEST_CASE("a row fails beyond the tolerance and outside the reference's samples", "[reference]") {
   const Json reference = row({98, 99, 100, 101, 102});
-  CHECK(judged(reference, row({101, 103, 104, 104.5, 104.9})).code == ExitCode::pass);
-  CHECK(judged(reference, row({106, 107, 108, 109, 110})).code == ExitCode::fail);
-  const Finding overlapping = judged(reference, row({101, 107, 108, 109, 110}));
-  CHECK(overlapping.code == ExitCode::pass);
+  CHECK(judged(reference, row({101, 103, 104, 104.5, 104.9})).outcome == Outcome::pass);
+  CHECK(judged(reference, row({106, 107, 108, 109, 110})).outcome == Outcome::fail);
+  const Verdict overlapping = judged(reference, row({101, 107, 108, 109, 110}));
+  CHECK(overlapping.outcome == Outcome::pass);
   CHECK_THAT(overlapping.cause, ContainsSubstring("slower, but the samples overlap"));
-  CHECK(judged(reference, row({1, 1, 1, 1, 1})).code == ExitCode::pass);
+  CHECK(judged(reference, row({1, 1, 1, 1, 1})).outcome == Outcome::pass);
 }
 
 TEST_CASE("from six samples on one odd sample does not hide a slowdown", "[reference]") {
   std::vector<double> before(9, 100);
   before[4] = 500;
-  CHECK(judged(row(before), row(std::vector<double>(9, 110))).code == ExitCode::fail);
+  CHECK(judged(row(before), row(std::vector<double>(9, 110))).outcome == Outcome::fail);
 }
 
 TEST_CASE("a reference of one sample cannot tell a slower row from chance", "[reference]") {
-  const Finding finding = judged(row({100}), row({150}));
-  CHECK(finding.code == ExitCode::inconclusive);
-  CHECK_THAT(finding.cause, ContainsSubstring("1 samples of the reference are too few"));
-  CHECK(judged(row({100}), row({104})).code == ExitCode::pass);
+  const Verdict verdict = judged(row({100}), row({150}));
+  CHECK(verdict.outcome == Outcome::inconclusive);
+  CHECK_THAT(verdict.cause, ContainsSubstring("1 samples of the reference are too few"));
+  CHECK(judged(row({100}), row({104})).outcome == Outcome::pass);
 }
 
 TEST_CASE("what differs from the reference is inconclusive and named", "[reference]") {
@@ -153,21 +153,21 @@ TEST_CASE("what differs from the reference is inconclusive and named", "[referen
     CAPTURE(key);
     Json other = here;
     other[key] = 77;
-    Finding finding = judged(other, here);
-    CHECK(finding.code == ExitCode::inconclusive);
-    CHECK_THAT(finding.cause, ContainsSubstring(std::string(key) + " is 77 there"));
+    Verdict verdict = judged(other, here);
+    CHECK(verdict.outcome == Outcome::inconclusive);
+    CHECK_THAT(verdict.cause, ContainsSubstring(std::string(key) + " is 77 there"));
     other.erase(key);
-    finding = judged(other, here);
-    CHECK(finding.code == ExitCode::inconclusive);
-    CHECK_THAT(finding.cause, ContainsSubstring(std::string("its ") + key + " is not recorded"));
+    verdict = judged(other, here);
+    CHECK(verdict.outcome == Outcome::inconclusive);
+    CHECK_THAT(verdict.cause, ContainsSubstring(std::string("its ") + key + " is not recorded"));
   }
   for (const char* key : {"bytes", "root", "in_place", "operation", "dtype", "reduction"}) {
     CAPTURE(key);
     Json other = here;
     other[key] = 77;
-    const Finding finding = judged(other, here);
-    CHECK(finding.code == ExitCode::inconclusive);
-    CHECK_THAT(finding.cause,
+    const Verdict verdict = judged(other, here);
+    CHECK(verdict.outcome == Outcome::inconclusive);
+    CHECK_THAT(verdict.cause,
                ContainsSubstring("1 of 1 rows not comparable: no such row (first: all_reduce"));
   }
 }

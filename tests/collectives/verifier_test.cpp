@@ -1,6 +1,7 @@
 // The verifier of every backend: what it fills it finds right, and one turned bit it finds wrong.
 #include "collectives/verifier.hpp"
 
+#include "collectives/injection.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -25,7 +26,7 @@ TEST_CASE("a verifier finds its own pattern, and one turned bit in it", "[verifi
   };
   verifier->fill(memory.view(type), pattern, 2, 7, *stream);
   CHECK(mismatches().wrong == 0);
-  verifier->flip_bit(memory.view(type), 123, 3, *stream);
+  flip_bit(*device, memory.view(type), 123, 3);
   CHECK(mismatches().wrong == 1);
   CHECK(mismatches().first == 30 + 123);
 }

@@ -1,9 +1,10 @@
 // What is read of a GPU: by a library made for the test, which may lack a function or refuse a
 // call, and by the machine's own.
-#include "common/nvml.hpp"
+#include "common/gpu_sampler.hpp"
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <thread>
 
@@ -87,6 +88,18 @@ TEST_CASE("a function that NVML lacks leaves its reading unknown, and no other",
   CHECK(std::isnan(nvml->process_memory_bytes("GPU-1")));
   CHECK(nvml->driver_version().empty());
   CHECK_FALSE(Nvml::open([](const char*) -> void* { return nullptr; }));
+}
+
+TEST_CASE("NVML is loaded from a shared library, and there is none without it", "[nvml]") {
+  const auto folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto nvml = Nvml::open((folder / "fake_nvml.so").string());
+  REQUIRE(nvml);
+  CHECK(nvml->driver_version() == "999.1");
+  CHECK(nvml->sample("GPU-1").power_w == 250);
+  CHECK(std::isnan(nvml->sample("GPU-1").sm_clock_mhz));
+  CHECK(std::isnan(nvml->sample("GPU-2").power_w));  // an unknown GPU
+  CHECK_FALSE(Nvml::open("libnothing-of-this-name.so"));
+  CHECK_FALSE(Nvml::open("libm.so.6"));  // a library, but not NVML
 }
 
 TEST_CASE("what NVML deprecates is called where its replacement does not answer", "[nvml]") {

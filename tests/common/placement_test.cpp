@@ -127,4 +127,16 @@ TEST_CASE("cores are shared fairly between the ranks that may use them", "[place
   CHECK(fair_threads(Cores{{0, 1, 2, 3}, {0}}, 0) == 3);
 }
 
+TEST_CASE("threads are a fair share of the host's cores, or as requested", "[placement]") {
+  const std::vector<std::string> hosts{"a", "b", "b"};
+  const std::vector<std::vector<int>> cores{{0, 1, 2, 3}, {0, 1, 2, 3}, {0, 1, 2, 3}};
+  CHECK(choose_threads(hosts, cores, 0, 0, 4).threads == 4);
+  CHECK(choose_threads(hosts, cores, 2, 0, 4).threads == 2);
+  CHECK(choose_threads(hosts, cores, 2, 0, 4).remark == ", 2 threads per rank");
+  CHECK(choose_threads(hosts, cores, 2, 7, 4).threads == 7);
+  const ThreadChoice bound = choose_threads({"a"}, {{3}}, 0, 0, 4);
+  CHECK(bound.threads == 1);
+  CHECK_THAT(bound.remark, ContainsSubstring("binding left this rank 1 of 4 cores"));
+}
+
 }  // namespace shakedown

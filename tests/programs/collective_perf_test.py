@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """bin/collective_perf, and nccl-tests' names for it, as their users meet them. Run by tests/run."""
 
+import csv
 import json
 import os
 import pathlib
@@ -47,7 +48,7 @@ class Folder(unittest.TestCase):
 class OwnName(Folder):
     def test_every_operation_is_measured_checked_and_recorded(self):
         result = run("collective_perf", "--operation", "all", *SIZES, "-n", 4, "--repeats", 3,
-                     "--record", self.record, ranks=2)
+                     "--record", self.record, "--csv", self.folder / "r.csv", ranks=2)
         self.expect(result, 0, "Out of bounds values : 0 OK")
         lines = read_record(self.record)
         self.assertEqual(lines[0]["program"], "collective_perf")
@@ -62,6 +63,12 @@ class OwnName(Folder):
             self.assertEqual(line.get("mpi_algorithm"), None if support.GPUS else "library")
             self.assertAlmostEqual(line["algbw_gbs"] * line["time_us_p50"] * 1e3, line["bytes"],
                                    delta=line["bytes"] * 1e-6)
+        with open(self.folder / "r.csv", newline="") as file:
+            table = list(csv.DictReader(file))
+        self.assertEqual([(row["operation"], int(row["bytes"]), row["in_place"] == "true",
+                           float(row["busbw_gbs"]), row["wrong_elements"]) for row in table],
+                         [(line["operation"], line["bytes"], line["in_place"], line["busbw_gbs"],
+                           json.dumps(line["wrong_elements"])) for line in measured])
         in_place = {line["operation"] for line in measured if line["in_place"]}
         self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv"})
 
@@ -116,9 +123,9 @@ class Bars(Folder):
     def test_bars_that_cannot_be_reached_fail(self):
         result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-b", 8, "-e", 64,
                      "--min-busbw", 1e6, "--max-latency", 0.001, "--record", self.record, ranks=2)
-        self.expect(result, 1, "FAIL all_reduce float32 sum 64 B", "--min-busbw 1e+06",
-                    "FAIL all_reduce float32 sum 8 B", "--max-latency 0.001",
-                    "FAIL reduce_scatter float32 sum 32 B")  # 8 and 16 B move nothing
+        self.expect(result, 1, "FAIL operation all_reduce float32 sum 64 B", "--min-busbw 1e+06",
+                    "FAIL operation all_reduce float32 sum 8 B", "--max-latency 0.001",
+                    "FAIL operation reduce_scatter float32 sum 32 B")  # 8 and 16 B move nothing
         self.assertEqual([verdict for _, _, verdict in self.verdicts()], 8 * ["FAIL"])
 
     def test_an_earlier_run_is_the_bar(self):
@@ -132,12 +139,14 @@ class Bars(Folder):
             for line in self.collectives()))
         self.record.unlink()
         self.expect(run("collective_perf", *SIZES, "--reference", other, "--record", self.record,
-                        ranks=2), 1, "measuring again", "FAIL all_reduce float32 sum 1 KiB",
+                        ranks=2), 1, "measuring again", "FAIL operation all_reduce float32 sum 1 KiB",
                     "4 of 6 rows not comparable: device is H100 there, ")
         self.assertEqual(self.verdicts(), [
             ("operation", "all_reduce float32 sum 1 KiB out of place", "FAIL"),
             ("operation", "all_reduce float32 sum 1 KiB in place", "FAIL"),
             ("job", "collective_perf", "INCONCLUSIVE")])
+        self.assertEqual([line.get("class") for line in read_record(self.record)
+                          if line["kind"] == "verdict"], [None, None, "CONFIG"])
         # ... even where another bar judged
         self.expect(run("collective_perf", "-b", "2K", "-e", "2K", "--reference", other,
                         "--min-busbw", 1e-6, ranks=2), 3, "2 of 2 rows not comparable: no such row")
@@ -149,7 +158,8 @@ class Bars(Folder):
     def test_a_bar_that_judged_nothing_is_inconclusive(self):
         result = run("collective_perf", "--operation", "all_reduce,all_gather", "-b", 8, "-e", 8,
                      "--min-busbw", 1e-9, "--max-latency", 1e7, "--record", self.record, ranks=2)
-        self.expect(result, 3, "# INCONCLUSIVE all_gather: --min-busbw 1e-09, --max-latency 1e+07: ")
+        self.expect(result, 3, "# INCONCLUSIVE operation all_gather: --min-busbw 1e-09, "
+                    "--max-latency 1e+07: ")
         self.assertEqual(self.verdicts()[-1], ("operation", "all_gather", "INCONCLUSIVE"))
         self.assertEqual({verdict for _, _, verdict in self.verdicts()[:-1]}, {"PASS"})
         self.assertEqual(read_record(self.record)[-1]["exit_code"], 3)
@@ -260,6 +270,7 @@ class Usage(Folder):
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
                 (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),
                 (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
+                (["--csv", "/proc/no/o.csv", "-b", 64, "-e", 64], "--csv /proc/no/o.csv"),
                 (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
                 (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl")]:
             with self.subTest(arguments=arguments):
@@ -321,8 +332,9 @@ class Hangs(Folder):
     def test_a_stopped_rank_is_named(self):
         job = self.start("--timeout", "2")
         output = self.end(job, signal.SIGSTOP, 2 + 5)
-        self.assertRegex(output, r"rank 0 on \S+: all_reduce of 64 KiB float32, .*no answer from "
+        self.assertRegex(output, r"rank 0 on \S+: .*all_reduce of 64 KiB float32.*no answer from "
                                  r"rank 1 on ")
+        self.assertEqual(output.count("all_reduce of 64 KiB"), 1, output)
 
     def test_a_killed_rank_is_named(self):
         output = self.end(self.start(), signal.SIGKILL, 10)

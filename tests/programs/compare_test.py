@@ -292,7 +292,7 @@ class Configurations(Folder):
 
     def test_a_loss_that_is_not_finite_fails_after_everything(self):
         result = self.compare("--strategies", "none,ddp", "--lr", "1e30", "--iterations", 4)
-        self.expect(result, 1, "FAIL ddp, 25 MiB on 2 ranks", "loss is not finite")
+        self.expect(result, 1, "FAIL strategy ddp, 25 MiB on 2 ranks", "loss is not finite")
         self.assertEqual({key(s) for s in self.lines("step")},
                          {("none", 1), ("none", 2), ("ddp", 2)})
         self.assertIn("FAIL", {v["verdict"] for v in self.lines("verdict")})

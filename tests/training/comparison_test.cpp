@@ -29,28 +29,28 @@ Result skipped() {
 }  // namespace
 
 TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
-  CHECK(verdict_of(certified(true)).verdict == "PASS");
-  CHECK(verdict_of(certified(false)).verdict == "FAIL");
+  CHECK(verdict_of(certified(true)).outcome == Outcome::pass);
+  CHECK(verdict_of(certified(false)).outcome == Outcome::fail);
   CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
   // its reference did not train: that is no proof, while one rank or no exchange needs none
-  CHECK(verdict_of(certified(nullptr)).verdict == "INCONCLUSIVE");
+  CHECK(verdict_of(certified(nullptr)).outcome == Outcome::inconclusive);
   Result alone = certified(nullptr);
   alone.configuration.ranks = 1;
-  CHECK(verdict_of(alone).verdict == "PASS");
+  CHECK(verdict_of(alone).outcome == Outcome::pass);
   Result none = certified(nullptr);
   none.certificate["reference"] = "";
-  CHECK(verdict_of(none).verdict == "PASS");
-  CHECK(verdict_of(measured("ddp", 2)).verdict == "INCONCLUSIVE");  // --certificate off
+  CHECK(verdict_of(none).outcome == Outcome::pass);
+  CHECK(verdict_of(measured("ddp", 2)).outcome == Outcome::inconclusive);  // --certificate off
   Result diverged = certified(false);
   diverged.certificate["cause"] = "all-reduce, the reference, diverged";
-  CHECK(verdict_of(diverged).verdict == "FAIL");
+  CHECK(verdict_of(diverged).outcome == Outcome::fail);
   CHECK_THAT(verdict_of(diverged).cause, ContainsSubstring("diverged"));
 }
 
 TEST_CASE("what went wrong otherwise fails a certified configuration too", "[compare]") {
   Result result = certified(true);
   result.failure = "the loss is not finite";
-  CHECK(verdict_of(result).verdict == "FAIL");
+  CHECK(verdict_of(result).outcome == Outcome::fail);
   CHECK(verdict_of(result).cause == result.failure);
 }
 
@@ -63,7 +63,7 @@ TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
   const Result none = measured("none", 1);  // is there, asked for or not
   CHECK(exit_code_of({none, skipped()}, ddp) == ExitCode::usage);
   CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::pass);
-  CHECK(verdict_of(skipped()).verdict == "INCONCLUSIVE");
+  CHECK(verdict_of(skipped()).outcome == Outcome::inconclusive);
 }
 
 }  // namespace shakedown::training

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 
+#include "common/verdict.hpp"
 #include "training/step/soundness.hpp"
 
 namespace shakedown::training {
@@ -252,7 +253,8 @@ std::string summary_of_certificate(const Json& certificate) {
   if (certificate.at("pass").is_null())
     return fmt::format("certificate  waived: {}\n", certificate.at("waived").get<std::string>());
   if (certificate.contains("cause"))
-    return fmt::format("certificate  FAIL: {}\n", certificate["cause"].get<std::string>());
+    return fmt::format("certificate  {}: {}\n", name_of(Outcome::fail),
+                       certificate["cause"].get<std::string>());
   const auto number = [&](const char* key) { return certificate.at(key).get<double>(); };
   const std::string single = std::isfinite(number("tolerance"))
                                  ? fmt::format(" (tolerance {:.2g})", number("tolerance"))
@@ -260,7 +262,7 @@ std::string summary_of_certificate(const Json& certificate) {
   return fmt::format(
       "certificate  {}: weights after each of 3 steps as by {}; {} differs most, by {:.2g} of what "
       "it moved (tolerance {:.2g}), a weight by {:.2g}{}\n",
-      certificate.at("pass").get<bool>() ? "PASS" : "FAIL",
+      name_of(certificate.at("pass").get<bool>() ? Outcome::pass : Outcome::fail),
       certificate.at("reference").get<std::string>(), certificate.at("tensor").get<std::string>(),
       number("relative_diff"), number("relative_tolerance"), number("max_abs_diff"), single);
 }

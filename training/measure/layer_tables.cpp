@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "common/text_table.hpp"
 #include "common/types.hpp"
-#include "training/measure/text_table.hpp"
 
 namespace shakedown::training {
 namespace {

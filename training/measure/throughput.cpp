@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "common/gpu_sampler.hpp"
 #include "common/identity.hpp"
-#include "common/nvml.hpp"
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/exchange/volumes.hpp"

@@ -223,31 +223,35 @@ std::vector<Result> compare(const Bench& bench, const Job& job) {
     }
     finish_round(results, static_cast<std::size_t>(round), job);
   }
-  for (const Result& result : results) {
-    const StrategyVerdict verdict = verdict_of(result);
-    job.record.write("verdict", merged(result.identity, {{"scope", "strategy"},
-                                                         {"name", result.configuration.strategy()},
-                                                         {"verdict", verdict.verdict},
-                                                         {"cause", verdict.cause}}));
-  }
+  for (const Result& result : results)
+    job.record.write("verdict", merged(result.identity, record_of(verdict_of(result))));
   return results;
 }
 
-StrategyVerdict verdict_of(const Result& result) {
-  if (!result.skipped.empty()) return {"INCONCLUSIVE", result.skipped};
-  if (!result.failure.empty()) return {"FAIL", result.failure};
-  if (result.certificate.is_null()) return {"INCONCLUSIVE", "no certificate was asked for"};
+Verdict verdict_of(const Result& result) {
+  const auto verdict = [&](Outcome outcome, const std::string& cause) {
+    return Verdict{Scope::strategy, result.configuration.strategy(), outcome, cause};
+  };
+  if (!result.skipped.empty()) return verdict(Outcome::inconclusive, result.skipped);
+  if (!result.failure.empty()) return verdict(Outcome::fail, result.failure);
+  if (result.certificate.is_null()) {
+    Verdict unproved = verdict(Outcome::inconclusive, "no certificate was requested");
+    unproved.class_ = Class::config;
+    unproved.action = "leave out --certificate off";
+    return unproved;
+  }
   const std::string reference = result.certificate.at("reference");
   const Json& pass = result.certificate.at("pass");
   if (pass.is_null()) {
     const bool expected = reference.empty() || result.configuration.ranks == 1;
-    return {expected ? "PASS" : "INCONCLUSIVE",
-            "certificate waived: " + result.certificate.at("waived").get<std::string>()};
+    return verdict(expected ? Outcome::pass : Outcome::inconclusive,
+                   "certificate waived: " + result.certificate.at("waived").get<std::string>());
   }
-  if (pass == true) return {"PASS", "the same weights as by " + reference};
-  if (result.certificate.contains("cause")) return {"FAIL", result.certificate["cause"]};
-  return {"FAIL", fmt::format("other weights than by {}: {}", reference,
-                              result.certificate.at("tensor").get<std::string>())};
+  if (pass == true) return verdict(Outcome::pass, "the same weights as by " + reference);
+  if (result.certificate.contains("cause"))
+    return verdict(Outcome::fail, result.certificate["cause"]);
+  return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", reference,
+                                            result.certificate.at("tensor").get<std::string>()));
 }
 
 void write_traces(const std::string& path, const std::vector<Result>& results,
@@ -266,8 +270,9 @@ void write_traces(const std::string& path, const std::vector<Result>& results,
 }
 
 ExitCode exit_code_of(const std::vector<Result>& results, const std::vector<std::string>& asked) {
-  const auto failed = [](const Result& r) { return verdict_of(r).verdict == "FAIL"; };
-  if (std::any_of(results.begin(), results.end(), failed)) return ExitCode::fail;
+  std::vector<Verdict> verdicts;
+  for (const Result& result : results) verdicts.push_back(verdict_of(result));
+  if (worst(verdicts) == ExitCode::fail) return ExitCode::fail;
   const auto measured = [&](const Result& r) {  // `none` is always there
     return r.measured() && (r.configuration.strategy() != "none" ||
                             std::find(asked.begin(), asked.end(), "none") != asked.end());

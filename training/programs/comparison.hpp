@@ -9,6 +9,7 @@
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
+#include "common/verdict.hpp"
 #include "training/measure/profile.hpp"
 #include "training/predict/model_inputs.hpp"
 #include "training/programs/configurations.hpp"
@@ -50,11 +51,7 @@ void build_discarded_network(const Bench& bench, const Job& job);
 /// reason; ranks that a configuration does not have wait. Writes the records. Every rank calls it.
 std::vector<Result> compare(const Bench& bench, const Job& job);
 
-struct StrategyVerdict {
-  std::string verdict;  // PASS, FAIL, INCONCLUSIVE
-  std::string cause;
-};
-StrategyVerdict verdict_of(const Result& result);
+Verdict verdict_of(const Result& result);
 
 /// The last round's traces into one file, if there is to be one.
 void write_traces(const std::string& path, const std::vector<Result>& results,

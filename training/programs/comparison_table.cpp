@@ -7,9 +7,9 @@
 
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
+#include "common/text_table.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/measure/certificate.hpp"
-#include "training/measure/text_table.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/fitted_model.hpp"
 
@@ -69,7 +69,7 @@ std::string ideal_of(const Result& result, const Result& single) {
 std::string certificate_of(const Result& result) {
   if (result.certificate.is_null()) return kNone;
   const Json& pass = result.certificate.at("pass");
-  return pass.is_null() ? "waived" : pass == true ? "PASS" : "FAIL";
+  return pass.is_null() ? "waived" : name_of(pass == true ? Outcome::pass : Outcome::fail);
 }
 
 std::string title_of(const TrainOptions& o, const Job& job) {
@@ -146,7 +146,7 @@ std::string fastest_of(const std::vector<Result>& results) {
   std::vector<const Result*> candidates;
   for (const Result* r : by_rate(results))
     if (r->measured() && r->configuration.ranks == ranks && r->configuration.strategy() != "none" &&
-        verdict_of(*r).verdict != "FAIL")
+        verdict_of(*r).outcome != Outcome::fail)
       candidates.push_back(r);
   if (candidates.size() < 2) return "";
   const double slowest_round = summarize(values_of(*candidates.front(), "images_per_s")).min;
@@ -322,15 +322,15 @@ std::string table_of(const std::vector<Result>& results, const Job& job) {
     return r.measured() && r.failure.empty() && r.certificate.is_null();
   });
   if (unproved > 0)
-    text += fmt::format("INCONCLUSIVE: {} configuration{} without a certificate\n", unproved,
-                        unproved == 1 ? "" : "s");
+    text += fmt::format("{}: {} configuration{} without a certificate\n",
+                        name_of(Outcome::inconclusive), unproved, unproved == 1 ? "" : "s");
   for (const Result& result : results) {
-    const StrategyVerdict verdict = verdict_of(result);
+    Verdict verdict = verdict_of(result);
     const bool told =
         !result.skipped.empty() || (result.failure.empty() && result.certificate.is_null());
-    if (verdict.verdict == "PASS" || told) continue;
-    text +=
-        fmt::format("{} {}: {}\n", verdict.verdict, label_of(result.configuration), verdict.cause);
+    if (verdict.outcome == Outcome::pass || told) continue;
+    verdict.name = label_of(result.configuration);
+    text += line_of(verdict) + "\n";
     if (!result.certificate.is_null()) text += summary_of_certificate(result.certificate);
   }
   return text;

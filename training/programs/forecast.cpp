@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "common/progress.hpp"
-#include "training/measure/text_table.hpp"
+#include "common/text_table.hpp"
 #include "training/predict/advice.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/fitted_model.hpp"

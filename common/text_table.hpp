@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace shakedown::training {
+namespace shakedown {
 
 /// A column's heading on two lines, and its width without the blank before it.
 struct Column {
@@ -32,4 +32,4 @@ inline std::string heading(const std::vector<Column>& columns) {
   return row(columns, over) + row(columns, head);
 }
 
-}  // namespace shakedown::training
+}  // namespace shakedown

@@ -1,12 +1,11 @@
 // What the options of collective_perf, of nccl-tests' names and of link_matrix plan, or refuse.
-#include "collectives/perf/perf_options.hpp"
+#include "collectives/perf/plan.hpp"
 
 #include <cmath>
 #include <cstdlib>
 #include <set>
 
 #include "collectives/links/link_options.hpp"
-#include "collectives/perf/plan.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
@@ -70,7 +69,7 @@ TEST_CASE("types, reductions and roots are all listed", "[perf_options]") {
   const Planned p =
       planned({"-b", "96", "-e", "96", "-d", "half,int8,uint64", "-o", "all", "-r", "-1"});
   std::set<std::string> seen;
-  for (const Trial& row : rows_of(find_operation("reduce"), p.plan, p.options, 2))
+  for (const Trial& row : rows_of(find_operation("reduce"), p.plan, 2))
     seen.insert(std::string(name_of(row.type)) + name_of(row.reduction) + std::to_string(row.root));
   CHECK(seen.size() == 3 * 5 * 2);
 }
@@ -107,9 +106,9 @@ TEST_CASE("errors name the option, its value and what is allowed", "[perf_option
       {{"-b", "2K", "-e", "1K"}, "--min-bytes 2K: must not exceed --max-bytes 1K"},
       {{"-b", "0", "-f", "2"}, "--min-bytes 0 cannot be used with --step-factor"},
       {{"-i", "0", "-f", "1"}, "--step-bytes 0: must be at least 1"},
-      {{"-d", "float128"}, "--dtype float128"},
-      {{"-o", "mulsum"}, "--reduction mulsum"},
-      {{"--operation", "all_reduce,barrier"}, "--operation barrier"},
+      {{"-d", "float128"}, "--dtype float128: must be one of float64, float32, "},
+      {{"-o", "mulsum"}, "--reduction mulsum: must be one of sum, prod, "},
+      {{"--operation", "all_reduce,barrier"}, "--operation barrier: must be one of all_reduce, "},
       {{"-r", "5"}, "--root 5: no such rank (this job has ranks 0 to 1)"},
       {{"-e", "99999999999G"}, "--max-bytes 99999999999G"},
       {{"-I", "1", "-G", "1"}, "--cuda-graph 1 cannot be combined with --one-by-one"},
@@ -137,7 +136,7 @@ TEST_CASE("errors name the option, its value and what is allowed", "[perf_option
 
 TEST_CASE("-g is understood in every spelling, and the last one counts", "[perf_options]") {
   for (const Arguments& g : {Arguments{"-g", "2"}, {"-g2"}, {"--ngpus=2"}, {"--ngpus", "2"}}) {
-    const auto parsed = [&](Arguments more) {
+    const auto parsed = [&](const Arguments& more) {
       Arguments arguments{"-b", "64"};
       arguments.insert(arguments.end(), g.begin(), g.end());
       arguments.insert(arguments.end(), more.begin(), more.end());
@@ -154,14 +153,18 @@ TEST_CASE("-g is understood in every spelling, and the last one counts", "[perf_
 
 TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
   const auto settings = [](const Arguments& arguments, int ranks = 2) {
-    return message_settings(link_options(arguments), BackendKind::cpu, 0, ranks);
+    const LinkOptions options = link_options(arguments);
+    parse_injection(options.injection, ranks);
+    find_nodes(options, std::vector<std::string>(static_cast<std::size_t>(ranks), "a"));
+    return message_settings(options, BackendKind::cpu, ranks);
   };
   CHECK(settings({}).words == (4 << 20) / 8);
   const std::vector<std::pair<Arguments, const char*>> cases{
       {{"--bytes", "13"}, "--bytes 13: must be a multiple of 8"},
       {{"--bytes", "4Q"}, "--bytes 4Q"},
       {{"--inject-delay", "9:5"}, "--inject-delay 9:5"},
-      {{"--inject-fault", "2"}, "--inject-fault 2: no such rank"},
+      {{"--inject-fault", "2"}, "--inject-fault 2: must be "},
+      {{"--pretend-nodes", "3"}, "--pretend-nodes 3: this job has only 2 ranks"},
       {{"--iterations", "0"}, "--iterations"},
       {{"--latency-iteration"}, "did you mean --latency-iterations"}};
   for (const auto& [arguments, words] : cases) {
@@ -169,6 +172,9 @@ TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
     CHECK_THROWS_WITH(settings(arguments), ContainsSubstring(words));
   }
   CHECK_THROWS_WITH(settings({}, 1), ContainsSubstring("link_matrix needs at least 2 ranks"));
+  LinkOptions two_nodes;
+  two_nodes.pretend_nodes = 2;
+  CHECK(find_nodes(two_nodes, {"a", "a", "a", "a"}).node_of == std::vector<int>{0, 0, 1, 1});
 }
 
 TEST_CASE("options for tests are not in the help", "[links]") {

@@ -1,0 +1,32 @@
+// The records and CSV lines of bin/link_matrix.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/links/links.hpp"
+#include "collectives/links/splits.hpp"
+#include "common/csv.hpp"
+#include "common/record.hpp"
+#include "common/verdict.hpp"
+
+namespace shakedown::collectives {
+
+class LinkRecords {
+ public:
+  LinkRecords(Record& record, const std::string& csv, const MessageSettings& settings,
+              const NodeMap& nodes, const Backend& backend);
+
+  void write(const std::vector<Link>& links);
+  void write(const std::vector<Split>& splits);
+  void write(const Verdict& verdict);
+
+ private:
+  Record& record_;
+  CsvFile csv_;  // of the links
+  MessageSettings settings_;
+  const NodeMap& nodes_;
+  Json identity_;  // in every record
+};
+
+}  // namespace shakedown::collectives

@@ -1,0 +1,20 @@
+// What bin/link_matrix prints of the links: matrices, or one line per rank, and the splits.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "collectives/links/links.hpp"
+#include "collectives/links/splits.hpp"
+
+namespace shakedown::collectives {
+
+/// What is measured, and on what.
+std::string headline(const MessageSettings& settings, const Backend& backend, const NodeMap& nodes);
+
+/// Of `ranks` ranks.
+std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks);
+
+std::string split_table(const std::vector<Split>& splits);
+
+}  // namespace shakedown::collectives

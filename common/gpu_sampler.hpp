@@ -1,0 +1,52 @@
+// Samples a GPU while something is timed, through NVML.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/nvml.hpp"
+
+namespace shakedown {
+
+struct EnergyReading {
+  double time_s = 0;
+  double energy_j = kUnknown;
+};
+/// Of readings, in order, of a counter that is updated only every 20 to 100 ms: the energy between
+/// the first and the last reading that differ from the one before, over their time. Each follows
+/// an update by no more than the time between readings. kUnknown with fewer than two such readings.
+double mean_power_w(const std::vector<EnergyReading>& readings);
+
+/// What happened on a GPU while something was timed, from the samples that are known.
+struct GpuWindow {
+  int samples = 0;
+  double sm_clock_mhz = kUnknown;       // median
+  double power_w = kUnknown;            // mean; mean_power_w where there is an energy counter
+  double temperature_c = kUnknown;      // highest
+  double memory_used_bytes = kUnknown;  // highest
+  double energy_j = kUnknown;           // of a window of 0.3 s at least
+  // Any sample's; none where no sample has one and some are unknown.
+  std::optional<std::uint64_t> throttle_reasons;
+  NvlinkBytes nvlink;
+};
+
+/// Samples one GPU ten times per second on its own thread, from construction to finish().
+class GpuSampler {
+ public:
+  /// With no NVML or an empty UUID the window is all unknown.
+  GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid);
+  ~GpuSampler();
+  GpuSampler(const GpuSampler&) = delete;
+  GpuSampler& operator=(const GpuSampler&) = delete;
+
+  GpuWindow finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace shakedown

@@ -1,0 +1,75 @@
+#include "common/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shakedown {
+
+const char* name_of(Scope scope) {
+  switch (scope) {
+    case Scope::operation: return "operation";
+    case Scope::link: return "link";
+    case Scope::rank: return "rank";
+    case Scope::gpu: return "gpu";
+    case Scope::rail: return "rail";
+    case Scope::node: return "node";
+    case Scope::strategy: return "strategy";
+    case Scope::job: return "job";
+  }
+  throw InternalError("unknown scope");
+}
+
+const char* name_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::pass: return "PASS";
+    case Outcome::inconclusive: return "INCONCLUSIVE";
+    case Outcome::fail: return "FAIL";
+  }
+  throw InternalError("unknown outcome");
+}
+
+const char* name_of(Class class_) {
+  switch (class_) {
+    case Class::hardware: return "HARDWARE";
+    case Class::config: return "CONFIG";
+    case Class::software: return "SOFTWARE";
+    case Class::environment: return "ENVIRONMENT";
+    case Class::infrastructure: return "INFRASTRUCTURE";
+  }
+  throw InternalError("unknown class");
+}
+
+Json record_of(const Verdict& verdict) {
+  Json fields{{"scope", name_of(verdict.scope)},
+              {"name", verdict.name},
+              {"verdict", name_of(verdict.outcome)},
+              {"cause", verdict.cause}};
+  if (verdict.class_) fields["class"] = name_of(*verdict.class_);
+  if (!verdict.action.empty()) fields["action"] = verdict.action;
+  return fields;
+}
+
+std::string line_of(const Verdict& verdict) {
+  return fmt::format("{} {} {}: {}{}{}", name_of(verdict.outcome), name_of(verdict.scope),
+                     verdict.name, verdict.cause, verdict.action.empty() ? "" : "; ",
+                     verdict.action);
+}
+
+ExitCode exit_code_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::pass: return ExitCode::pass;
+    case Outcome::inconclusive: return ExitCode::inconclusive;
+    case Outcome::fail: return ExitCode::fail;
+  }
+  throw InternalError("unknown outcome");
+}
+
+ExitCode worst(std::span<const Verdict> verdicts) {
+  const auto found =
+      std::max_element(verdicts.begin(), verdicts.end(),
+                       [](const Verdict& a, const Verdict& b) { return a.outcome < b.outcome; });
+  return found == verdicts.end() ? ExitCode::pass : exit_code_of(found->outcome);
+}
+
+}  // namespace shakedown

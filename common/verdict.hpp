@@ -1,0 +1,56 @@
+// What a program concludes of one thing that it measured: the one type behind every PASS, FAIL and
+// INCONCLUSIVE, whether printed, recorded or turned into an exit code.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "common/error.hpp"
+#include "common/record.hpp"
+
+namespace shakedown {
+
+/// What was judged. Verdict::name is then
+enum class Scope {
+  operation,  // "all_reduce float32 sum 8 MiB in place"
+  link,       // "2->5"; "2<->5" where both directions are one figure
+  rank,       // "3"
+  gpu,        // its UUID
+  rail,       // "1"
+  node,       // a host's name
+  strategy,   // "ddp"
+  job,        // the program
+};
+
+/// From best to worst. What could not be measured or judged is inconclusive, never a pass.
+enum class Outcome { pass, inconclusive, fail };
+
+/// Whose matter it is.
+enum class Class { hardware, config, software, environment, infrastructure };
+
+struct Verdict {
+  Scope scope = Scope::job;
+  std::string name;
+  Outcome outcome = Outcome::pass;
+  std::string cause;
+  std::optional<Class> class_ = std::nullopt;  // none: not known
+  std::string action = "";                     // what to do next; empty: nothing is known to help
+};
+
+const char* name_of(Scope scope);      // "operation"
+const char* name_of(Outcome outcome);  // "PASS"
+const char* name_of(Class class_);     // "HARDWARE"
+
+/// The fields of a "verdict" record; class and action only where they are known.
+Json record_of(const Verdict& verdict);
+
+/// "FAIL link 2->5: cause; action", for people.
+std::string line_of(const Verdict& verdict);
+
+ExitCode exit_code_of(Outcome outcome);
+
+/// The exit code of the worst outcome; pass where there are no verdicts.
+ExitCode worst(std::span<const Verdict> verdicts);
+
+}  // namespace shakedown
