@@ -13,14 +13,7 @@
 namespace shakedown::collectives {
 namespace {
 
-ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
-  PerfOptions options = default_options(std::filesystem::path(argv[0]).filename().string());
-  OptionSet set(options.program,
-                "Measures collectives, and checks every result.\n"
-                "Exit codes: 0 pass; 1 wrong data, or below a bar; 2 usage; 3 inconclusive (a "
-                "time-out, a bar that judged nothing); 4 internal error.");
-  declare_options(set, options);
-  if (const auto code = parse_options(set, session, argc, argv)) return *code;
+ExitCode collective_perf(const PerfOptions& options, const OptionSet& set, MpiSession& session) {
   check_distinct(
       {{"--record", options.record}, {"--csv", options.csv}, {"--output-file,-J", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
@@ -36,6 +29,17 @@ ExitCode collective_perf(MpiSession& session, int argc, char** argv) {
 }  // namespace shakedown::collectives
 
 int main(int argc, char** argv) {
-  shakedown::collectives::relaunch_for_gpus(argc, argv);
-  return shakedown::run_program(argc, argv, shakedown::collectives::collective_perf);
+  using namespace shakedown;
+  using namespace shakedown::collectives;
+  PerfOptions options = default_options(std::filesystem::path(argv[0]).filename().string());
+  OptionSet set(options.program,
+                "Measures collectives, and checks every result.\n"
+                "Exit codes: 0 pass; 1 wrong data, or below a bar; 2 usage; 3 inconclusive (a "
+                "time-out, a bar that judged nothing); 4 internal error.");
+  declare_options(set, options);
+  set.check([&] { plan_of(options, set); });
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  relaunch_for_gpus(options.gpus, argc, argv);
+  return run_program(set, argc, argv,
+                     [&](MpiSession& session) { return collective_perf(options, set, session); });
 }

@@ -36,13 +36,7 @@ ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, 
   return exit_code_of(verdicts.job.outcome);
 }
 
-ExitCode link_matrix(MpiSession& session, int argc, char** argv) {
-  LinkOptions options;
-  OptionSet set("link_matrix",
-                "Measures the links between every pair of ranks and names those that are slow.");
-  declare_options(set, options);
-  if (const auto code = parse_options(set, session, argc, argv)) return *code;
-
+ExitCode link_matrix(const LinkOptions& options, const OptionSet& set, MpiSession& session) {
   check_distinct({{"--record", options.record}, {"--csv", options.csv}});
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
@@ -54,5 +48,13 @@ ExitCode link_matrix(MpiSession& session, int argc, char** argv) {
 }  // namespace shakedown::collectives
 
 int main(int argc, char** argv) {
-  return shakedown::run_program(argc, argv, shakedown::collectives::link_matrix);
+  using namespace shakedown;
+  collectives::LinkOptions options;
+  OptionSet set("link_matrix",
+                "Measures the links between every pair of ranks and names those that are slow.");
+  collectives::declare_options(set, options);
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  return run_program(set, argc, argv, [&](MpiSession& session) {
+    return collectives::link_matrix(options, set, session);
+  });
 }

@@ -87,13 +87,14 @@ void connect(Backend& backend, const MpiSession& session) {
 void declare_options(OptionSet& options, BackendOptions& values) {
   options
       .add("--backend", values.backend,
-           "where to compute; auto: on the GPU where one is visible or requested (Slurm's "
-           "variables, CUDA_VISIBLE_DEVICES), else on the CPU")
+           "where to compute; auto: the GPU where one is visible or requested (Slurm's variables, "
+           "CUDA_VISIBLE_DEVICES), else the CPU")
       .one_of({"auto", "gpu", "cpu"});
   options
       .add("--timeout,-T", values.timeout_s,
-           "seconds after which an operation counts as hung; 0: never")
-      .at_least(0);
+           "time after which an operation between ranks counts as hung; 0: never")
+      .at_least(0)
+      .metavar("SECONDS");
 }
 
 Backend open_backend(const BackendOptions& options, MpiSession& session) {

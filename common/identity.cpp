@@ -15,7 +15,8 @@
 #include "common/nvml.hpp"
 #include "common/options.hpp"
 #include "common/proc.hpp"
-#include "git_revision.hpp"
+#include "common/program.hpp"
+#include "common/version.hpp"
 
 namespace shakedown {
 namespace {
@@ -39,8 +40,6 @@ bool is_recorded(std::string_view name) {
                              [&](const char* prefix) { return name.starts_with(prefix); });
 }
 
-using Versions = std::vector<std::pair<std::string, std::string>>;
-
 Versions versions_here(BackendKind kind) {
   const auto nvml = Nvml::open();
   Versions versions{{"driver", nvml ? nvml->driver_version() : ""},
@@ -53,20 +52,28 @@ Versions versions_here(BackendKind kind) {
   return versions;
 }
 
-/// Rank 0's, and where ranks differ what each of them has. Collective.
+/// Rank 0's; where ranks differ each one's too, and a line for people says on which hosts.
+/// Collective.
 void add_versions(Json& run, BackendKind kind, const MpiSession& session) {
-  const Versions mine = versions_here(kind);
-  std::string text = "git_revision " + git_revision();
-  for (const auto& [name, version] : mine) text += fmt::format(", {} {}", name, version);
-  const auto all = session.all_gather(text);
+  Versions mine = versions_here(kind);
   for (const auto& [name, version] : mine) run[name] = version;
-  if (std::any_of(all.begin(), all.end(), [&](const std::string& t) { return t != all[0]; }))
-    run["versions_by_rank"] = all;
+  mine.insert(mine.begin(), {"git_revision", git_revision()});
+  std::vector<Versions> by_rank(static_cast<std::size_t>(session.world_size()));
+  for (const auto& [name, version] : mine) {
+    const auto all = session.all_gather(version);
+    for (std::size_t r = 0; r < all.size(); ++r) by_rank[r].emplace_back(name, all[r]);
+  }
+  const std::string differences = differing_versions(session.hosts(), by_rank);
+  if (differences.empty()) return;
+  say(session, differences);
+  for (const Versions& versions : by_rank) {
+    std::vector<std::string> texts;
+    for (const auto& [name, version] : versions) texts.push_back(name + " " + version);
+    run["versions_by_rank"].push_back(fmt::format("{}", fmt::join(texts, ", ")));
+  }
 }
 
 }  // namespace
-
-std::string git_revision() { return SHAKEDOWN_GIT_REVISION; }
 
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);

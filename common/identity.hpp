@@ -19,9 +19,6 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
 /// "environment.NAME" of those variables (as `environ` has them) that bear on a measurement.
 Json recorded_environment(const char* const* environment);
 
-/// The commit this was built from, "-dirty" behind it when the tree had changes.
-std::string git_revision();
-
 /// Now, as 2026-11-21T06:23:00Z.
 std::string utc_now();
 

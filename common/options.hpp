@@ -1,9 +1,11 @@
-// Command-line options, each declared once: the help, the README tables and the record's echo are
-// read off the declaration. CLI11 parses; this keeps it out of every other file.
+// Command-line options, each declared once: help, JSON, README tables and the record's echo are
+// read off the declaration. Nothing here looks at the disk or needs MPI.
 #pragma once
 
 #include <cstddef>
-#include <memory>
+#include <deque>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,32 +24,74 @@ using OptionTarget = std::variant<bool*, int*, double*, std::string*, std::vecto
 
 class Option {
  public:
-  virtual ~Option() = default;
-  virtual Option& one_of(std::vector<std::string> choices) = 0;
-  /// Further choices of one_of, for tests: taken, but not listed, and no part of "all".
-  virtual Option& unlisted(std::vector<std::string> choices) = 0;
+  Option(std::vector<std::string> names, OptionTarget target, std::string help, std::string group);
+
+  Option& one_of(std::vector<std::string> choices);
+  /// Further choices of one_of that are accepted but not listed, and no part of "all": for tests,
+  /// and names of earlier versions.
+  Option& unlisted(std::vector<std::string> choices);
   // Numbers must be finite where they are bounded.
-  virtual Option& at_least(double minimum) = 0;
-  virtual Option& at_most(double maximum) = 0;
-  virtual Option& below(double limit) = 0;
+  Option& at_least(double minimum);
+  Option& at_most(double maximum);
+  Option& below(double limit);
   // Options that make one another idle; those that a program does not have count as not given. A
-  // switch counts as given when it is on.
-  /// It matters where `option` is one of `values`, or a list of some of them. The help starts with
-  /// these.
-  virtual Option& only_where(std::string option, std::vector<std::string> values) = 0;
-  /// It matters where one of these is given.
-  virtual Option& only_with(std::vector<std::string> options) = 0;
-  /// It contradicts these: `why`, after its name, says what it does instead.
-  virtual Option& not_with(std::vector<std::string> options, std::string why) = 0;
+  // switch counts as given when it is on. The help says all of these.
+  /// It matters only where `option` is one of `values`, or a list with one of them.
+  Option& only_where(std::string option, std::vector<std::string> values);
+  /// It matters only where one of these is given.
+  Option& only_with(std::vector<std::string> options);
+  /// It does not matter where one of these is given.
+  Option& idle_with(std::vector<std::string> options);
+  /// It contradicts these.
+  Option& not_with(std::vector<std::string> options);
   /// Given, it makes the program use `value` of `option` besides.
-  virtual Option& brings(std::string option, std::string value) = 0;
+  Option& brings(std::string option, std::string value);
   /// Of an option whose value is a path: OptionSet::missing_file looks for it.
-  virtual Option& existing_file() = 0;
-  /// The words the README's table and the record use for a default that depends on the machine.
-  virtual Option& default_text(std::string text) = 0;
+  Option& existing_file();
+  /// What the help has in the value's place: FILE, SECONDS. Else N, X, TEXT or the choices.
+  Option& metavar(std::string text);
+  /// The words for a default that depends on the machine.
+  Option& default_text(std::string text);
+
+ private:
+  friend class OptionSet;
+  struct Condition {
+    std::string option;
+    std::vector<std::string> values;
+  };
+  const std::string& name() const { return names_.front(); }
+  bool has_name(const std::string& name) const;
+  bool is_switch() const { return std::holds_alternative<bool*>(target_); }
+  bool is_list() const;
+  /// Given, and no switch that is off.
+  bool is_on() const;
+  /// "--staleness 2" as it was given, "--no-overlap" of a switch.
+  std::string as_given() const;
+  /// What it allows, as "must be at least 1", where `text`, one value, is not allowed; else "".
+  std::string refusal(const std::string& text) const;
+  /// Converts one value, or a list, into the target. Throws UsageError.
+  void assign(const std::string& text);
+  /// Puts every choice in the place of "all".
+  void expand_all();
+  std::string metavar_shown() const;
+
+  std::vector<std::string> names_;
+  OptionTarget target_;
+  std::string help_;
+  std::string group_;  // empty: hidden
+  std::string metavar_;
+  std::string default_;
+  std::vector<std::string> choices_;
+  std::vector<std::string> unlisted_;
+  std::optional<double> at_least_, at_most_, below_;
+  std::vector<Condition> where_;
+  std::vector<std::string> with_, idle_with_, not_with_;
+  Condition brings_;
+  bool is_existing_file_ = false;
+  std::optional<std::string> given_;  // the last value given
 };
 
-/// The value of one option as text, for the record: "name" (with underscores) and its value.
+/// The value of one option, for the record: "name" (with underscores) and its value.
 struct OptionValue {
   std::string name;
   std::variant<bool, int, double, std::string, std::vector<int>, std::vector<double>,
@@ -61,8 +105,7 @@ std::size_t parse_bytes(const std::string& option, const std::string& text);
 
 class OptionSet {
  public:
-  OptionSet(std::string program, const std::string& description);
-  ~OptionSet();
+  OptionSet(std::string program, std::string summary);
   OptionSet(const OptionSet&) = delete;
   OptionSet& operator=(const OptionSet&) = delete;
 
@@ -76,19 +119,24 @@ class OptionSet {
   /// under these names before its own.
   template <class T>
   void take_list(const std::string& names, T& single, std::vector<T>& list) {
-    take_list(names, &single, OptionTarget(&list));
+    lists_.emplace(&single, List{names, OptionTarget(&list)});
   }
-  /// A flag that sets `target` to `value`: "--amp" for "--precision fp16".
-  void add_alias(const std::string& names, std::string& target, const std::string& value,
-                 const std::string& help);
-  /// Options declared from here on stand under this heading in the help. An empty one hides them
-  /// from the help and the README: they are for tests. The record has them.
-  void heading(const std::string& title);
+  /// Other names for `option` with this value: "--amp" for "--precision fp16".
+  void add_alias(const std::string& names, const std::string& option, const std::string& value);
+  /// An option that ends the program with a text: --help, --version. Hidden where help is empty.
+  void add_text(const std::string& names, const std::string& help,
+                std::function<std::string()> text);
+  /// Options declared from here on stand under this title in the help. An empty one hides them:
+  /// they are for tests. The record has them.
+  void heading(const std::string& title) { group_ = title; }
+  /// Runs after parsing; throws UsageError where options do not fit together in a way that no
+  /// declaration says.
+  void check(std::function<void()> check) { checks_.push_back(std::move(check)); }
 
-  /// Fills the targets, without looking at the disk. Returns an exit code, and what is to be
-  /// printed, when the program should end now: help asked for, or a usage error that names the
-  /// option. An option that another one makes idle is such an error but for --ignore-idle, which
-  /// every program understands: for scripts that start several jobs with the same options.
+  /// Fills the targets. Returns an exit code, and what to print, when the program should end now:
+  /// help was requested, or a usage error that names the option. An option that another one makes
+  /// idle is such an error except with --ignore-idle, which every program understands: for scripts
+  /// that start several jobs with the same options.
   struct Ending {
     ExitCode code;
     std::string text;
@@ -103,18 +151,63 @@ class OptionSet {
   bool given(const std::string& name) const;
 
   std::vector<OptionValue> values() const;
-  /// The README's table: option, default, meaning.
-  std::string markdown() const;
-  /// The same with groups, choices and hidden options, for launch/site/pages.
+  std::string help() const;
+  /// {"program", "summary", "groups": [{"title", "options": [{"names", "metavar", "default",
+  /// "choices", "help", "hidden"}]}]}: man page, completion and tables are made from it.
   std::string json() const;
   const std::string& program() const { return program_; }
 
  private:
-  class Implementation;
+  struct List {
+    std::string names;
+    OptionTarget target;
+  };
+  struct Alias {
+    std::vector<std::string> names;
+    std::string option, value, group;
+  };
+  struct Text {
+    std::vector<std::string> names;
+    std::string help;
+    std::function<std::string()> print;
+  };
+  struct Listed {  // in the help
+    std::vector<std::string> names;
+    std::string metavar, default_text, help;
+    std::string conditions = {};
+    std::vector<std::string> choices = {};
+    bool hidden = false;
+    std::string text() const;
+  };
+  struct Group {
+    std::string title;
+    std::vector<Listed> options;
+  };
+
   Option& add(const std::string& names, OptionTarget target, const std::string& help);
-  void take_list(const std::string& names, const void* single, OptionTarget list);
+  const Option* find(const std::string& name) const;
+  bool is_on(const std::string& name) const;
+  std::vector<std::string> values_of(const Option& option) const;
+  /// Those of these names that the program has, as it names them.
+  std::vector<std::string> known(const std::vector<std::string>& names) const;
+  /// "only with --optimizer sgd": the conditions of an option, or those that do not hold.
+  std::vector<std::string> conditions(const Option& option, bool only_broken) const;
+  void check_conditions(bool ignore_idle) const;
+
+  const Text* find_text(const std::string& argument) const;
+  void read(const std::vector<std::string>& arguments);
+  std::string suggestion(const std::string& unknown) const;
+  std::vector<Group> groups() const;
+  static void append_help(std::string& out, const Listed& option);
+
   std::string program_;
-  std::unique_ptr<Implementation> implementation_;
+  std::string summary_;
+  std::string group_ = "Options";
+  std::deque<Option> options_;  // declarations keep their place
+  std::vector<Alias> aliases_;
+  std::vector<Text> texts_;
+  std::map<const void*, List> lists_;  // by the single value's target
+  std::vector<std::function<void()>> checks_;
 };
 
 }  // namespace shakedown

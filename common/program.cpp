@@ -5,6 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "common/version.hpp"
 
 namespace shakedown {
 namespace {
@@ -23,13 +28,51 @@ std::string who_is_silent(const MpiSession& session) {
   return who.empty() ? "" : "; no answer from " + who;
 }
 
+/// Whether this process is the first, or the only one, that a launcher started.
+bool is_first_task() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(variable)) return std::strcmp(rank, "0") == 0;
+  return true;
+}
+
+/// "rank 1 on n1: --weights w.safetensors: No such file or directory" of the first rank that cannot
+/// read a file which an option names, or "". Collective.
+std::string missing_file(const OptionSet& set, const MpiSession& session) {
+  const auto missing = session.all_gather(set.missing_file());
+  for (std::size_t r = 0; r < missing.size(); ++r)
+    if (!missing[r].empty())
+      return fmt::format("rank {} on {}: {}", r, session.hosts()[r], missing[r]);
+  return "";
+}
+
 }  // namespace
 
-int run_program(int argc, char** argv, ProgramBody body) {
+std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* const* argv) {
+  set.add_text("--version", "print version, revision, backends and libraries, and exit",
+               [&] { return version_text(set.program()); });
+  const auto ending = set.parse(argc, argv);
+  if (!ending) return std::nullopt;
+  if (is_first_task()) {
+    std::FILE* const out = ending->code == ExitCode::pass ? stdout : stderr;
+    std::fputs(ending->text.c_str(), out);
+    std::fflush(out);
+  } else if (ending->code != ExitCode::pass) {
+    // A launcher ends the others when one fails: let the first print before.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  }
+  return ending->code;
+}
+
+int run_program(const OptionSet& set, int argc, char** argv,
+                const std::function<ExitCode(MpiSession&)>& body) {
   try {
     MpiSession session(&argc, &argv);
     try {
-      const ExitCode mine = body(session, argc, argv);
+      if (const std::string missing = missing_file(set, session); !missing.empty()) {
+        if (session.is_root()) std::fprintf(stderr, "error: %s\n", missing.c_str());
+        return static_cast<int>(ExitCode::usage);
+      }
+      const ExitCode mine = body(session);
       const auto codes = session.all_gather(static_cast<double>(mine));
       return static_cast<int>(*std::max_element(codes.begin(), codes.end()));
     } catch (const TimeoutError& error) {
@@ -64,25 +107,6 @@ void say(const MpiSession& session, const std::string& line) {
   if (!session.is_root() || line.empty()) return;
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
-}
-
-std::optional<ExitCode> parse_options(OptionSet& set, const MpiSession& session, int argc,
-                                      char** argv) {
-  auto ending = set.parse(argc, argv);
-  if (!ending)
-    if (const std::string missing = set.missing_file(); !missing.empty())
-      ending = {ExitCode::usage,
-                fmt::format("error: rank {} on {}: {}\n", session.rank(), session.host(), missing)};
-  constexpr double kGoesOn = -1;
-  const auto codes = session.all_gather(ending ? static_cast<double>(ending->code) : kGoesOn);
-  const auto worst = std::max_element(codes.begin(), codes.end());  // the first of its kind
-  if (*worst == kGoesOn) return std::nullopt;
-  if (worst - codes.begin() == session.rank()) {
-    std::FILE* const out = ending->code == ExitCode::pass ? stdout : stderr;
-    std::fputs(ending->text.c_str(), out);
-    std::fflush(out);
-  }
-  return static_cast<ExitCode>(*worst);
 }
 
 }  // namespace shakedown

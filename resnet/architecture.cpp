@@ -25,7 +25,7 @@ const Architecture& find_architecture(const std::string& name) {
     if (architecture.name == name) return architecture;
     if (!architecture.for_tests) listed.push_back(architecture.name);
   }
-  throw UsageError(fmt::format("--model {}: one of {}", name, fmt::join(listed, ", ")));
+  throw UsageError(fmt::format("--model {}: must be one of {}", name, fmt::join(listed, ", ")));
 }
 
 Layers layers_of(const Architecture& architecture) {

@@ -31,46 +31,53 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   for (const Architecture& architecture : architectures())
     (architecture.for_tests ? for_tests : names).push_back(architecture.name);
   options.heading("Network");
-  options.add("--model", values.model, "depth of the ResNet").one_of(names).unlisted(for_tests);
+  options.add("--model", values.model, "network").one_of(names).unlisted(for_tests);
   options
-      .add("--weights", values.weights, "start from a .safetensors file with torchvision's names")
+      .add("--weights", values.weights,
+           "start from this .safetensors file with torchvision's parameter names")
       .existing_file()
+      .metavar("FILE")
       .default_text("seeded");
-  options.add("--image-size", values.image_size, "pixels a side, 32 to 8192")
+  options.add("--image-size", values.image_size, "height and width of the images, 32 to 8192")
       .at_least(32)
-      .at_most(8192);  // shapes count in int
-  options.add("--classes", values.classes, "with a data folder: the number of its folders")
-      .at_least(1);
-  options
-      .add("--precision", values.precision,
-           "of activations, weights and gradients in the network; --amp, --use-amp: fp16")
+      .at_most(8192)  // shapes count in int
+      .metavar("PIXELS");
+  options.add("--classes", values.classes, "number of classes of synthetic data")
+      .at_least(1)
+      .idle_with({"--train-dir", "--val-dir"});
+  options.add("--precision", values.precision, "type of activations, weights and gradients")
       .one_of({"auto", "fp32", "tf32", "fp16", "bf16"})
       .default_text("tf32 on gpu, fp32 on cpu");
-  options.add_alias("--amp,--use-amp", values.precision, "fp16", "--precision fp16");
+  options.add_alias("--amp,--use-amp", "--precision", "fp16");
   options
-      .add("--label-smoothing", values.label_smoothing, "share of the target spread over classes")
+      .add("--label-smoothing", values.label_smoothing,
+           "share of the target that is spread over all classes")
       .at_least(0)
       .at_most(1);
   options
       .add("--autotune", values.autotune,
-           "on: time each convolution's candidate algorithms; off: take the first")
-      .not_with({"--deterministic"}, "chooses algorithms by time");
+           "time each convolution's candidate algorithms; off: use the first")
+      .not_with({"--deterministic"});
   options.add("--deterministic", values.deterministic,
-              "steps repeat to the last bit, from run to run; no autotuning");
+              "use bitwise-reproducible algorithms only, without autotuning");
   options
       .add("--fusion", values.fusion,
-           "kernel fusion. statistics: batch-norm statistics in the convolution's epilogue (cuDNN "
+           "kernel fusion. statistics: batch-norm statistics in the convolution epilogue (cuDNN "
            "genstats), as E[z^2] - E[z]^2 in fp32, less exact where a channel's mean is far larger "
            "than its deviation; gradients: batch-norm backward reductions in the 1x1 "
            "data-gradient kernels, in fp16 and bf16; all: both; auto: per layer, unless timing "
            "finds it more than 4 % slower; without --autotune none")
       .one_of({"auto", "none", "statistics", "gradients", "all"});
   options.add("--recompute", values.recompute,
-              "saves memory: activations inside blocks are rebuilt in backward instead of kept");
+              "activation checkpointing: recompute activations inside residual blocks in backward");
   options
       .add("--plan-cache", values.plan_cache,
-           "file of the algorithms found fastest, so that a later run need not time them; off")
+           "file with the fastest algorithms found, so that a later run need not time them; off: "
+           "none")
+      .idle_with({"--deterministic"})
+      .metavar("FILE")
       .default_text("$XDG_CACHE_HOME or ~/.cache, shakedown/plans.json");
+  options.check([&] { tuning_of(values); });
 }
 
 Tuning tuning_of(const ModelOptions& options) {
@@ -83,7 +90,8 @@ Tuning tuning_of(const ModelOptions& options) {
   if (options.fusion == "all") tuning.fusion = Fusion::all;
   if (tuning.deterministic && tuning.requests(Fusion::statistics))
     throw UsageError(fmt::format(
-        "--fusion {}: its sums differ from run to run, not with --deterministic", options.fusion));
+        "--fusion {} cannot be combined with --deterministic: its sums differ from run to run",
+        options.fusion));
   tuning.cache = options.plan_cache;
   if (tuning.cache == "off") tuning.cache.clear();
   if (tuning.cache != "auto") return tuning;
@@ -113,7 +121,8 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
                             plan_,   log_,    settings_.tuning};
   units_ = device.kind() == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
   if (settings.recompute && !units_->rebuilds())
-    throw UsageError(fmt::format("--recompute: not on the {} backend", name_of(device.kind())));
+    throw UsageError(
+        fmt::format("--recompute is not supported by the {} backend", name_of(device.kind())));
   device_.zero(metrics_.data(), metrics_.bytes(), stream_);
   build_units();
   plan_.place();

@@ -23,7 +23,7 @@ Precision parse_precision(const std::string& name, BackendKind backend, const st
                        (no_gpu.empty() ? "" : "; it was chosen as " + no_gpu));
     return p;
   }
-  throw UsageError("--precision " + name + ": one of fp32, tf32, fp16, bf16");
+  throw UsageError("--precision " + name + ": must be one of fp32, tf32, fp16, bf16");
 }
 
 DataType compute_type(Precision precision) {

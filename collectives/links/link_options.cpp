@@ -13,6 +13,16 @@ namespace {
 constexpr int kGpuMiB = 64;
 constexpr int kCpuMiB = 4;
 
+/// Of 8 bytes, in a message whose bandwidth is measured. Throws UsageError.
+std::size_t message_words(const LinkOptions& options, BackendKind kind) {
+  const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
+  const std::size_t bytes =
+      options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
+  if (bytes % 8 != 0 || bytes == 0)
+    throw UsageError(fmt::format("--bytes {}: must be a multiple of 8 above 0", options.bytes));
+  return bytes / 8;
+}
+
 }  // namespace
 
 void declare_options(OptionSet& options, LinkOptions& values) {
@@ -20,6 +30,7 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options
       .add("--bytes", values.bytes,
            "size of the messages that measure bandwidth, a multiple of 8: 64K, 4M")
+      .metavar("SIZE")
       .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
   options.add("--iterations", values.iterations, "timed messages per link and direction")
       .at_least(1);
@@ -32,8 +43,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .add("--matrix", values.matrix,
            "print every link (on) or one line per rank (off); auto: off above 16 ranks")
       .one_of({"auto", "on", "off"});
-  options.add("--csv", values.csv, "CSV file, one line per link, direction and concurrency");
-  options.add("--record", values.record, ".jsonl file to which the results are appended");
+  options.add("--csv", values.csv, "CSV file, one line per link, direction and concurrency")
+      .metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the results are appended")
+      .metavar("FILE");
   declare_options(options, values.backend);
   options.heading("Verdict");
   options
@@ -42,23 +55,25 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .at_least(0);
   options
       .add("--outlier-percent", values.outlier.percent,
-           "... and percent of the median by which it exceeds it")
-      .at_least(0);
+           "... and percentage of the median by which it exceeds it")
+      .at_least(0)
+      .metavar("PERCENT");
   options.add("--fail-on-outlier", values.fail_on_outlier,
               "exit with 1 when there is an outlier; otherwise outliers are only reported");
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
-           "lowest bandwidth in GB/s of a link in each direction; below it is FAIL")
+           "lowest bandwidth of a link in each direction; below it is FAIL")
       .at_least(0)
+      .metavar("GB/S")
       .default_text("none");
-  options
-      .add("--max-latency", values.max_latency_us,
-           "highest latency in us of a link; above it is FAIL")
+  options.add("--max-latency", values.max_latency_us, "highest latency of a link; above it is FAIL")
       .at_least(0)
+      .metavar("US")
       .default_text("none");
   declare_options(options, values.injection);
   options.add("--pretend-nodes", values.pretend_nodes, "treat the ranks as this many nodes")
       .at_least(1);
+  options.check([&] { message_words(values, BackendKind::cpu); });
 }
 
 NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts) {
@@ -75,13 +90,9 @@ NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& h
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {
   if (ranks < 2)
-    throw UsageError("at least 2 ranks have links to measure: launch/mpi -n 2 link_matrix");
-  const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
-  const std::size_t bytes =
-      options.bytes.empty() ? mib << 20 : parse_bytes("--bytes", options.bytes);
-  if (bytes % 8 != 0 || bytes == 0)
-    throw UsageError(fmt::format("--bytes {}: must be a multiple of 8 above 0", options.bytes));
-  return {bytes / 8, options.iterations, options.warmup, options.latency_iterations};
+    throw UsageError("link_matrix needs at least 2 ranks: launch/mpi -n 2 link_matrix");
+  return {message_words(options, kind), options.iterations, options.warmup,
+          options.latency_iterations};
 }
 
 }  // namespace shakedown::collectives

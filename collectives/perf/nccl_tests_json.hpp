@@ -4,6 +4,7 @@
 #include <string>
 
 #include "collectives/perf/perf_table.hpp"
+#include "collectives/perf/plan.hpp"
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "collectives/operation.hpp"
+#include "common/error.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
@@ -20,28 +21,6 @@ std::vector<IgnoredOption> ignored_options() {
   };
 }
 
-namespace {
-
-void declare_options(OptionSet& options, BarOptions& values) {
-  options
-      .add("--min-busbw", values.min_busbw_gbs,
-           "lowest busbw in GB/s of each operation's largest size; 0: no bar")
-      .at_least(0);
-  options
-      .add("--max-latency", values.max_latency_us,
-           "longest time in us of each operation's smallest size; 0: no bar")
-      .at_least(0);
-  options.add("--reference", values.reference,
-              "record of an earlier run with the same settings on the same kind of machine; rows "
-              "slower than in it fail");
-  options
-      .add("--tolerance", values.tolerance_percent,
-           "percent by which a row's median time may exceed that of --reference")
-      .at_least(0);
-}
-
-}  // namespace
-
 PerfOptions default_options(const std::string& program) {
   PerfOptions options;
   for (const Operation& operation : operations()) {
@@ -58,53 +37,89 @@ PerfOptions default_options(const std::string& program) {
   return options;
 }
 
-void declare_options(OptionSet& options, PerfOptions& values) {
+namespace {
+
+void declare_options(OptionSet& options, BarOptions& values) {
+  options
+      .add("--min-busbw", values.min_busbw_gbs,
+           "lowest busbw of each operation's largest size; 0: no bar")
+      .at_least(0)
+      .metavar("GB/S");
+  options
+      .add("--max-latency", values.max_latency_us,
+           "longest time of each operation's smallest size; 0: no bar")
+      .at_least(0)
+      .metavar("US");
+  options
+      .add("--reference", values.reference,
+           "record of an earlier run with the same settings on the same kind of machine; rows "
+           "slower than in it fail")
+      .metavar("FILE");
+  options
+      .add("--tolerance", values.tolerance_percent,
+           "percentage by which a row's median time may exceed that of --reference")
+      .at_least(0)
+      .only_with({"--reference"})
+      .metavar("PERCENT");
+}
+
+void declare_what(OptionSet& options, PerfOptions& values) {
   options.heading("What is measured");
   if (!values.as_nccl_tests()) {
-    std::string names;
-    for (const Operation& operation : operations()) names += std::string(operation.name) + ", ";
-    options.add("--operation,--operations", values.operations, "list of: " + names + "or all");
+    std::vector<std::string> names;
+    for (const Operation& operation : operations()) names.emplace_back(operation.name);
+    options.add("--operation,--operations", values.operations, "list of operations, or all")
+        .one_of(names);
     options.add("--quick", values.quick,
-                "all_reduce, all_gather, reduce_scatter, broadcast at 1, 4, 16, 64 MiB");
+                "measure all_reduce, all_gather, reduce_scatter, broadcast at 1, 4, 16, 64 MiB");
   }
-  options.add("--reduction,--op,-o", values.reductions,
-              "list of: sum, prod, min, max, avg, or all");
+  std::vector<std::string> reductions;
+  for (Reduction reduction : all_reductions()) reductions.emplace_back(name_of(reduction));
+  options.add("--reduction,--op,-o", values.reductions, "list of reductions, or all")
+      .one_of(reductions);
   options.add("--dtype,--datatype,-d", values.types,
-              "list of: float64 (double), float32 (float), float16 (half), bfloat16, float8_e4m3, "
-              "float8_e5m2, int64, int32, int8, uint64, uint32, uint8, or all");
-  options.add("--min-bytes,--minbytes,-b", values.min_bytes, "smallest size: 8, 64K, 1.5M, 4G");
-  options.add("--max-bytes,--maxbytes,-e", values.max_bytes, "largest size");
+              "list of types: float64 (double), float32 (float), float16 (half), bfloat16, "
+              "float8_e4m3, float8_e5m2, int64, int32, int8, uint64, uint32, uint8, or all");
+  options.add("--min-bytes,--minbytes,-b", values.min_bytes, "smallest size: 8, 64K, 1.5M, 4G")
+      .metavar("SIZE");
+  options.add("--max-bytes,--maxbytes,-e", values.max_bytes, "largest size").metavar("SIZE");
   options
       .add("--step-factor,--stepfactor,-f", values.step_factor,
-           "multiply the size by this from row to row (1: add --step-bytes)")
+           "multiply the size by this from row to row; 1: add --step-bytes")
       .at_least(1);
-  options.add("--step-bytes,--stepbytes,-i", values.step_bytes,
-              "bytes to add to the size from row to row, where --step-factor is 1");
-  options.add("--align", values.align, "alignment in bytes of each rank's part of a divided buffer")
-      .at_least(1);
+  options
+      .add("--step-bytes,--stepbytes,-i", values.step_bytes,
+           "add this to the size from row to row, with --step-factor 1")
+      .metavar("SIZE");
+  options.add("--align", values.align, "alignment of each rank's part of a divided buffer")
+      .at_least(1)
+      .metavar("BYTES");
   options
       .add("--root,-r", values.root,
            "root of rooted operations; -1: every rank, one after the other")
-      .at_least(-1);
+      .at_least(-1)
+      .metavar("RANK");
   options
       .add("--transport", values.transport,
-           "auto: NCCL on GPUs, else MPI; mpi: on host memory everywhere")
+           "auto: NCCL on GPUs, else MPI; mpi: host memory on every backend")
       .one_of({"auto", "nccl", "mpi"});
   options
       .add("--mpi-algorithm", values.backend.mpi_algorithm,
            "all_reduce and reduce_scatter over MPI. library: the MPI library's algorithms; own: "
-           "Shakedown's pipelined exchange for large buffers, as training uses")
+           "Shakedown's pipelined exchange of large buffers, as training uses")
       .one_of({"library", "own"});
   declare_options(options, values.backend);
+}
 
-  options.heading("How");
+void declare_how(OptionSet& options, PerfOptions& values) {
+  options.heading("How it is measured");
   options
       .add("--iterations,--iters,-n", values.iterations,
            "operations per sample, issued back to back")
       .at_least(1);
   options
       .add("--warmup,--warmup-iters,-w", values.warmup,
-           "untimed operations of each size, before the first is timed")
+           "untimed operations of each size, before the timed ones")
       .at_least(0);
   options.add("--repeats", values.repeats, "samples per row").at_least(1);
   options.add("--agg-iters,-m", values.aggregate, "operations grouped into one iteration")
@@ -121,26 +136,29 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .add("--blocking,-z", values.blocking,
            "after each iteration 1: wait, barrier; 2: wait; 3: wait, barrier not timed")
       .at_least(0);
-  options.add("--average,-a", values.average, "times over ranks: 0 rank 0, 1 mean, 2 min, 3 max")
+  options
+      .add("--average,-a", values.average,
+           "time that is reported: 0: rank 0's; 1: mean, 2: minimum, 3: maximum over ranks")
       .at_least(0);
-  options.add("--check,-c", values.check, "0: do not check results").at_least(0);
+  options.add("--check,-c", values.check, "0: skip the verification of results").at_least(0);
   options
       .add("--register,--local-register,-R", values.registration,
-           "buffers 1: registered; 2: in symmetric windows")
+           "buffers with NCCL 1: registered; 2: in symmetric windows")
       .at_least(0);
   options
       .add("--ctas,--comm-ctas", values.backend.ctas,
-           "blocks NCCL's kernels may have; 0: as it likes")
+           "CTAs per NCCL kernel (NCCL_MIN_CTAS and NCCL_MAX_CTAS); 0: NCCL's default")
       .at_least(0);
   options.add(
       "--path", values.path,
-      "print which algorithm, protocol, channels and transports NCCL uses; adds to its latency");
+      "print the algorithm, protocol, channels and transports that NCCL uses; adds to its latency");
   options.add("--run-cycles,-N", values.cycles, "runs of the whole sweep; 0: until stopped")
       .at_least(0);
-  options.add("--ngpus,-g", values.gpus, "without MPI: start this many ranks by launch/mpi")
-      .at_least(1);
+  options.add("--ngpus,-g", values.gpus, "number of ranks to start, without MPI").at_least(1);
   options.add("--nthreads,-t", values.threads, "only 1 is supported (compatibility)").at_least(1);
+}
 
+void declare_results(OptionSet& options, PerfOptions& values) {
   options.heading("Results");
   options
       .add("--report-cputime,-C", values.cputime,
@@ -148,14 +166,27 @@ void declare_options(OptionSet& options, PerfOptions& values) {
       .at_least(0);
   options.add("--report-timestamps,-S", values.timestamps, "1: append a timestamp to each row")
       .at_least(0);
-  options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format");
-  options.add("--csv", values.csv, "CSV file, one line per row and placement");
-  options.add("--record", values.record, ".jsonl file to which the results are appended");
+  options.add("--output-file,-J", values.json, "JSON file in nccl-tests' format").metavar("FILE");
+  options.add("--csv", values.csv, "CSV file, one line per row and placement").metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the results are appended")
+      .metavar("FILE");
   declare_options(options, values.bars);
+}
+
+void declare_hidden(OptionSet& options, PerfOptions& values) {
   options.heading("");
   for (IgnoredOption& ignored : values.ignored)
     options.add(ignored.names, ignored.value, ignored.reason);
   declare_options(options, values.injection);
+}
+
+}  // namespace
+
+void declare_options(OptionSet& options, PerfOptions& values) {
+  declare_what(options, values);
+  declare_how(options, values);
+  declare_results(options, values);
+  declare_hidden(options, values);
 }
 
 }  // namespace shakedown::collectives

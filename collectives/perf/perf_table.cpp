@@ -7,8 +7,8 @@
 #include <ctime>
 
 #include "collectives/perf/type_names.hpp"
-#include "common/identity.hpp"
 #include "common/options.hpp"
+#include "common/version.hpp"
 
 namespace shakedown::collectives {
 namespace {

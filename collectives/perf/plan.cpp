@@ -54,7 +54,7 @@ void check_choice(const char* option, int value, const std::vector<const char*>&
   throw UsageError(fmt::format("{} {}: must be one of {}", option, value, fmt::join(known, ", ")));
 }
 
-void refuse_unsupported(const PerfOptions& options, int world_size) {
+void refuse_unsupported(const PerfOptions& options) {
   for (const IgnoredOption& ignored : options.ignored)
     if (!ignored.value.empty() && ignored.value != "0")
       throw UsageError(
@@ -65,6 +65,10 @@ void refuse_unsupported(const PerfOptions& options, int world_size) {
           fmt::format("{} is set: not supported, all ranks are one group; choose GPUs by "
                       "CUDA_VISIBLE_DEVICES",
                       name));
+}
+
+/// A rank is one process with one GPU.
+void check_ranks(const PerfOptions& options, int world_size) {
   if (options.threads > 1)
     throw UsageError(fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n {} {}",
                                  options.threads, options.threads * options.gpus * world_size,
@@ -73,6 +77,9 @@ void refuse_unsupported(const PerfOptions& options, int world_size) {
     throw UsageError(fmt::format(
         "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",
         options.gpus, options.gpus * world_size, options.program, options.program, options.gpus));
+  if (options.root >= world_size)
+    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})",
+                                 options.root, world_size - 1));
 }
 
 /// What --quick sets, except for options that are given next to it.
@@ -90,7 +97,8 @@ BenchSettings bench_settings(const PerfOptions& o) {
   check_choice("--average", o.average, {"rank 0", "mean", "min", "max"});
   check_choice("--register", o.registration, {"none", "registered", "symmetric windows"});
   if (o.graph > 0 && (o.one_by_one != 0 || o.blocking != 0))
-    throw UsageError("--cuda-graph cannot be combined with --one-by-one or --blocking");
+    throw UsageError(fmt::format("--cuda-graph {} cannot be combined with {}", o.graph,
+                                 o.blocking != 0 ? "--blocking" : "--one-by-one"));
   BenchSettings settings;
   settings.iterations = o.iterations;
   settings.warmup = o.warmup;
@@ -107,8 +115,8 @@ BenchSettings bench_settings(const PerfOptions& o) {
 
 }  // namespace
 
-Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
-  refuse_unsupported(options, world_size);
+Plan plan_of(const PerfOptions& options, const OptionSet& given) {
+  refuse_unsupported(options);
   const PerfOptions o = options.quick ? quick(options, given) : options;
   Plan plan;
   std::vector<const Operation*> all;
@@ -121,17 +129,20 @@ Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_siz
     return parse_reduction("--reduction", n);
   });
   plan_sizes(o, given.given("--step-bytes") && !given.given("--step-factor"), plan);
-  if (o.root >= world_size)
-    throw UsageError(fmt::format("--root {}: no such rank (this job has ranks 0 to {})", o.root,
-                                 world_size - 1));
-  plan.roots = {o.root};
-  if (o.root < 0) {
+  plan.align_bytes = static_cast<std::size_t>(o.align);
+  plan.bench = bench_settings(o);
+  return plan;
+}
+
+Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
+  Plan plan = plan_of(options, given);
+  check_ranks(options, world_size);
+  plan.roots = {options.root};
+  if (options.root < 0) {
     plan.roots.resize(static_cast<std::size_t>(world_size));
     std::iota(plan.roots.begin(), plan.roots.end(), 0);
   }
-  plan.align_bytes = static_cast<std::size_t>(o.align);
-  plan.bench = bench_settings(o);
-  plan.injection = parse_injection(o.injection, world_size);
+  plan.injection = parse_injection(options.injection, world_size);
   return plan;
 }
 

@@ -27,7 +27,10 @@ struct Plan {
   Injection injection;
 };
 
-/// Throws UsageError naming the option.
+/// What does not depend on the ranks, to be checked before MPI starts. Throws UsageError naming the
+/// option.
+Plan plan_of(const PerfOptions& options, const OptionSet& given);
+/// The same with what does: roots, and faults for tests.
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size);
 
 /// An operation's rows, out of place.

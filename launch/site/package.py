@@ -29,7 +29,6 @@ class Shakedown(MakefilePackage, CudaPackage):
     depends_on("py-matplotlib", type="run", when="+report")
     depends_on("py-jinja2", type="run", when="+report")
     depends_on("fmt")
-    depends_on("cli11")
     depends_on("nlohmann-json")
     depends_on("libjpeg-turbo")
     depends_on("libpng")

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "common/gpu/native.hpp"
-#include "common/identity.hpp"
+#include "common/version.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 #include "resnet/verdict.hpp"
 

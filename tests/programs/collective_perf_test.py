@@ -266,8 +266,6 @@ class NcclTestsNames(Folder):
 class Usage(Folder):
     def test_errors_name_the_option(self):
         for arguments, words in [
-                (["--bytes", 3], "unknown option --bytes"),
-                (["-r", 1], "--root 1: no such rank"),
                 (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
                 (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),

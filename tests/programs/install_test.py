@@ -3,8 +3,8 @@
 used by another user."""
 
 import ast
+import json
 import os
-import re
 import shutil
 import subprocess
 import tarfile
@@ -100,10 +100,11 @@ class Install(unittest.TestCase):
     def test_manual(self):
         pages = self.prefix / "share/man/man1"
         page = (pages / "shakedown-train.1").read_text().replace("\\-", "-")
-        table = execute(BIN / "train", "--help-markdown").stdout
-        for names in re.findall(r"(?m)^\| (.*?) \|", table)[1:]:
-            for name in re.findall("`(.*?)`", names):
-                self.assertIn(f"\\fB{name}\\fR", page)
+        table = json.loads(execute(BIN / "train", "--help-json").stdout)
+        for group in table["groups"]:
+            for option in group["options"]:
+                for name in option["names"]:
+                    self.assertEqual(f"\\fB{name}\\fR" not in page, option["hidden"], name)
         self.assertIn("--hosts h1,h2", (pages / "shakedown-mpi.1").read_text().replace("\\-", "-"))
         if shutil.which("groff"):
             for path in pages.iterdir():

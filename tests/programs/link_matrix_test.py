@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import unittest
 
-from support import BIN, alone, read_record, run, run_bare
+from support import BIN, alone, read_record, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -138,7 +138,7 @@ class LinkMatrix(unittest.TestCase):
         self.assertIn("not judged (--fail-on-outlier)", out)
 
     def test_usage(self):
-        result = run_bare(LINK_MATRIX)
+        result = run(LINK_MATRIX, ranks=1)
         self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
         self.assertIn("at least 2 ranks", result.stderr)
 

@@ -1,24 +1,42 @@
-#include "common/options.hpp"
-
-#include "tests/catch.hpp"
-#include "tests/support.hpp"
+// The options of bin/train and bin/compare: names, defaults, what is refused.
 #include "training/programs/train_options.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/options.hpp"
+#include "tests/catch.hpp"
+#include "training/programs/compare_options.hpp"
 
 namespace shakedown::training {
 namespace {
 
+using Arguments = std::vector<const char*>;
+
 /// Parses "train ARGUMENTS".
-struct Parsed {
-  TrainOptions values;
+template <class Options>
+struct ParsedAs {
+  Options values;
   OptionSet set{"train", "test"};
   std::optional<OptionSet::Ending> ending;
 
-  explicit Parsed(std::vector<const char*> arguments) {
+  explicit ParsedAs(Arguments arguments) {
     arguments.insert(arguments.begin(), "train");
     declare_options(set, values);
     ending = set.parse(static_cast<int>(arguments.size()), arguments.data());
   }
 };
+using Parsed = ParsedAs<TrainOptions>;
+
+/// The usage error without "train: ", or "".
+template <class Options = TrainOptions>
+std::string complaint(Arguments arguments) {
+  const ParsedAs<Options> p(std::move(arguments));
+  if (!p.ending) return "";
+  CHECK(p.ending->code == ExitCode::usage);
+  CHECK(p.ending->text.starts_with("train: "));
+  return p.ending->text.substr(7, p.ending->text.size() - 8);
+}
 
 }  // namespace
 
@@ -58,20 +76,10 @@ TEST_CASE("defaults are the design's", "[options]") {
   CHECK_FALSE(p.set.given("--batch-size"));
 }
 
-TEST_CASE("switches stand alone, or take on and off", "[options]") {
-  CHECK(Parsed({"--nesterov"}).values.optimizer.nesterov);
-  CHECK(Parsed({"--nesterov", "--lr", "1"}).values.optimizer.nesterov);
-  CHECK(Parsed({"--nesterov", "on"}).values.optimizer.nesterov);
-  CHECK_FALSE(Parsed({"--autotune", "off"}).values.model.autotune);
-  CHECK(Parsed({"--autotune"}).values.model.autotune);
-}
-
 TEST_CASE("numbers out of range are refused", "[options]") {
   const auto refused = [](const char* option, const char* value) {
-    const Parsed p({option, value, "--train-dir", "d"});
-    return p.ending && p.ending->code == ExitCode::usage &&
-           p.ending->text.find(option) != std::string::npos &&
-           p.ending->text.find(value) != std::string::npos;
+    const std::string text = complaint({option, value, "--train-dir", "d"});
+    return text.starts_with(std::string(option) + " " + value + ": must be ");
   };
   for (const char* option : {"--learning-rate", "--weight-decay", "--momentum", "--throttle-gbs"})
     for (const char* value : {"inf", "nan", "-1"}) CHECK(refused(option, value));
@@ -82,66 +90,122 @@ TEST_CASE("numbers out of range are refused", "[options]") {
   CHECK(refused("--warmup", "2000000000"));
   CHECK(refused("--prefetch", "1000000000"));
   CHECK(refused("--workers", "5000"));
+  CHECK(refused("--batch-size", "many"));
+  CHECK(refused("--batch-size", "0"));
+  CHECK(refused("--precision", "fp8"));
+  CHECK(refused("--bucket-order", "last"));
   CHECK_FALSE(refused("--momentum", "0.99"));
   CHECK_FALSE(refused("--workers", "1024"));
-  CHECK_THAT(Parsed({"--prefetch", "1025", "--train-dir", "d"}).ending->text,
-             ContainsSubstring("--prefetch: 1025 is not at most 1024"));
+  CHECK(complaint({"--prefetch", "1025", "--train-dir", "d"}) ==
+        "--prefetch 1025: must be at most 1024");
 }
 
-TEST_CASE("an option that another makes idle is refused, with what it belongs to", "[options]") {
-  const auto complaint = [](std::vector<const char*> arguments) {
-    const Parsed p(std::move(arguments));
-    if (!p.ending) return std::string();
-    CHECK(p.ending->code == ExitCode::usage);
-    return p.ending->text;
-  };
-  CHECK(complaint({"--staleness", "2"}) ==
-        "train: --staleness: only with --strategy parameter-server-async\n");
-  CHECK(complaint({"--staleness", "2", "--strategy", "parameter-server-async"}).empty());
-  CHECK(complaint({"--bucket-cap-mb", "4", "--strategy", "zero2"}) ==
-        "train: --bucket-cap-mb: only with --strategy ddp, zero1\n");
-  CHECK(complaint({"--bucket-cap-mb", "4", "--strategy", "zero1"}).empty());
-  for (const char* strategy : {"zero1", "none"})
-    CHECK_THAT(complaint({"--grad-dtype", "bf16", "--strategy", strategy}),
-               ContainsSubstring("--grad-dtype"));
-  CHECK_THAT(complaint({"--no-overlap", "--strategy", "all-reduce"}),
-             ContainsSubstring("ddp, zero1, zero2, fsdp"));
-  CHECK(complaint({"--no-overlap", "off", "--strategy", "all-reduce"}).empty());  // asks nothing
-  CHECK_FALSE(complaint({"--ps-partition-mb", "1"}).empty());
-  CHECK_FALSE(complaint({"--momentum", "0.9", "--optimizer", "adam"}).empty());
-  CHECK_FALSE(complaint({"--nesterov", "--optimizer", "adamw"}).empty());
-  CHECK(complaint({"--schedule", "cosine"}) == "train: --schedule: only with --epochs\n");
-  CHECK(complaint({"--workers", "2"}) == "train: --workers: only with --train-dir or --val-dir\n");
-  CHECK(complaint({"--workers", "2", "--train-dir", "d"}).empty());
-  CHECK_FALSE(complaint({"--val-dir", "d"}).empty());
-  CHECK_FALSE(complaint({"--max-batch-limit", "8"}).empty());
-  CHECK(complaint({"--staleness", "2", "--workers", "2", "--ignore-idle"}).empty());
+TEST_CASE("train: an option that another makes idle is refused", "[options]") {
+  const std::vector<std::pair<Arguments, const char*>> cases{
+      {{"--staleness", "2"}, "--staleness 2: only with --strategy parameter-server-async"},
+      {{"--staleness", "2", "--strategy", "parameter-server-async"}, ""},
+      {{"--bucket-cap-mb", "4", "--strategy", "zero2"},
+       "--bucket-cap-mb 4: only with --strategy ddp, zero1"},
+      {{"--bucket-cap-mb", "4", "--strategy", "zero1"}, ""},
+      {{"--small-bucket-mb", "4", "--strategy", "fsdp"},
+       "--small-bucket-mb 4: only with --strategy ddp, zero1"},
+      {{"--grad-dtype", "bf16", "--strategy", "zero1"},
+       "--grad-dtype bf16: only with --strategy all-reduce, ddp"},
+      {{"--grad-dtype", "bf16", "--strategy", "none"},
+       "--grad-dtype bf16: only with --strategy all-reduce, ddp"},
+      {{"--no-overlap", "--strategy", "all-reduce"},
+       "--no-overlap: only with --strategy ddp, zero1, zero2, fsdp"},
+      {{"--no-overlap", "off", "--strategy", "all-reduce"}, ""},  // requests nothing
+      {{"--comm-priority", "normal", "--no-overlap"},
+       "--comm-priority normal: has no effect with --no-overlap"},
+      {{"--bucket-copy", "--strategy", "zero1"}, "--bucket-copy: only with --strategy ddp"},
+      {{"--per-tensor"}, "--per-tensor: only with --strategy all-reduce"},
+      {{"--ps-partition-mb", "1"}, "--ps-partition-mb 1: only with --strategy parameter-server"},
+      {{"--ps-partition-mb", "1", "--strategy", "parameter-server", "--ps-exchange",
+        "reduce-broadcast"},
+       "--ps-partition-mb 1: only with --ps-exchange send-receive"},
+      {{"--momentum", "0.9", "--optimizer", "adam"}, "--momentum 0.9: only with --optimizer sgd"},
+      {{"--nesterov", "--optimizer", "adamw"}, "--nesterov: only with --optimizer sgd"},
+      {{"--schedule", "cosine"}, "--schedule cosine: only with --epochs"},
+      {{"--lr-step-epochs", "3"}, "--lr-step-epochs 3: only with --schedule step"},
+      {{"--workers", "2"}, "--workers 2: only with --train-dir or --val-dir"},
+      {{"--workers", "2", "--train-dir", "d"}, ""},
+      {{"--classes", "2", "--train-dir", "d"},
+       "--classes 2: has no effect with --train-dir or --val-dir"},
+      {{"--val-dir", "d"}, "--val-dir d: only with --epochs"},
+      {{"--max-batch-limit", "8"}, "--max-batch-limit 8: only with --max-batch"},
+      {{"--plan-cache", "f", "--deterministic"},
+       "--plan-cache f: has no effect with --deterministic"},
+      {{"--staleness", "2", "--workers", "2", "--ignore-idle"}, ""}};
+  for (const auto& [arguments, text] : cases) CHECK(complaint(arguments) == text);
 }
 
 TEST_CASE("options that contradict one another are refused", "[options]") {
-  const auto complaint = [](std::vector<const char*> arguments) {
-    const Parsed p(std::move(arguments));
-    return p.ending ? p.ending->text : std::string();
-  };
   CHECK(complaint({"--global-batch", "8", "--batch-size", "4"}) ==
-        "train: --global-batch determines the batch per rank: not with --batch-size\n");
+        "--global-batch 8 cannot be combined with --batch-size");
   CHECK_FALSE(complaint({"--global-batch", "8", "--batch-size", "4", "--ignore-idle"}).empty());
-  for (const char* option : {"--iterations", "--warmup"})
-    CHECK_THAT(complaint({option, "4", "--epochs", "1"}),
-               ContainsSubstring(option) && ContainsSubstring("not with --epochs"));
-  CHECK_FALSE(complaint({"--certificate", "--epochs", "1"}).empty());
-  CHECK(complaint({"--certificate", "off", "--epochs", "1"}).empty());
-  for (const char* option : {"--layers", "--kernels"}) {
-    CHECK_THAT(complaint({option, "--epochs", "1"}),
-               ContainsSubstring(option) && ContainsSubstring("--epochs"));
-    CHECK_FALSE(complaint({option, "--save", "w.safetensors"}).empty());
-    CHECK_FALSE(complaint({option, "--trace", "t.json"}).empty());
-    CHECK_FALSE(complaint({option, "--max-batch"}).empty());
+  for (const char* option : {"--iterations", "--warmup", "--warmup-seconds"})
+    CHECK(complaint({option, "4", "--epochs", "1", "--train-dir", "d"}) ==
+          std::string(option) + " 4 cannot be combined with --epochs");
+  CHECK(complaint({"--certificate", "--epochs", "1", "--train-dir", "d"}) ==
+        "--certificate cannot be combined with --epochs");
+  CHECK(complaint({"--certificate", "off", "--epochs", "1", "--train-dir", "d"}).empty());
+  for (const std::string option : {"--layers", "--kernels"}) {
+    const auto refused_with = [&](const char* other, const char* value) {
+      return complaint({option.c_str(), other, value}) ==
+             option + " cannot be combined with " + other;
+    };
+    CHECK(refused_with("--epochs", "1"));
+    CHECK(refused_with("--save", "w.safetensors"));
+    CHECK(refused_with("--trace", "t.json"));
+    CHECK(refused_with("--max-batch", "on"));
   }
-  for (const char* option : {"--epochs", "--batch-size", "--global-batch"})
-    CHECK_THAT(complaint({"--max-batch", option, "4"}),
-               ContainsSubstring("--max-batch") && ContainsSubstring(option));
-  CHECK_FALSE(complaint({"--autotune", "--deterministic"}).empty());
+  for (const std::string option : {"--epochs", "--batch-size", "--global-batch"})
+    CHECK(complaint({"--max-batch", option.c_str(), "4"}) ==
+          "--max-batch cannot be combined with " + option);
+  CHECK(complaint({"--autotune", "--deterministic"}) ==
+        "--autotune cannot be combined with --deterministic");
+  CHECK_THAT(complaint({"--fusion", "all", "--deterministic"}),
+             ContainsSubstring("--fusion all cannot be combined with --deterministic"));
+}
+
+TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
+  CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --train-dir");
+  CHECK(complaint({"--epochs", "1", "--train-dir", "d"}).empty());
+  CHECK(complaint({"--epochs", "0"}) == "--epochs 0 needs --val-dir");
+  CHECK(complaint({"--epochs", "0", "--train-dir", "d", "--val-dir", "d"}) ==
+        "--epochs 0 needs --weights");
+  CHECK(complaint({"--epochs", "0", "--val-dir", "d", "--weights", "w"}).empty());
+}
+
+TEST_CASE("names of earlier versions are understood", "[options]") {
+  const Parsed p({"--first-bucket-mb", "3", "--bucket-order", "ddp"});
+  CHECK_FALSE(p.ending);
+  CHECK(p.values.strategy.first_bucket_mb == 3);
+  CHECK(small_bucket(p.values.strategy) == SmallBucket::first);
+}
+
+TEST_CASE("compare: lists under their singular names too", "[options]") {
+  const ParsedAs<CompareOptions> p({"--strategy", "ddp,zero1", "--batch-size", "4,8", "--lr", "1",
+                                    "--settings", "all", "--amp"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.values.strategies == std::vector<std::string>{"ddp", "zero1"});
+  CHECK(p.values.batch_sizes == std::vector<int>{4, 8});
+  CHECK(p.values.precisions == std::vector<std::string>{"fp16"});
+  CHECK(p.values.settings.size() > 5);
+  const std::vector<std::pair<Arguments, const char*>> cases{
+      {{"--strategies", "ddp,gossip"}, "--strategies gossip: must be one of none, "},
+      {{"--strategy", "gossip"}, "--strategies gossip: must be one of none, "},
+      {{"--settings", "no-overlap,fast"}, "--settings fast: must be one of autotune-off, "},
+      {{"--ranks", "0"}, "--ranks 0: must be at least 1"},
+      {{"--epochs", "1"}, "unknown option --epochs; see --help"},
+      {{"--strategies", "none", "--bucket-copy"}, "--bucket-copy: only with --strategies ddp"}};
+  for (const auto& [arguments, text] : cases)
+    CHECK_THAT(complaint<CompareOptions>(arguments), Catch::Matchers::StartsWith(text));
+  // --settings measures plain ddp besides
+  CHECK(complaint<CompareOptions>(
+            {"--strategies", "none", "--settings", "no-overlap", "--bucket-order", "small-last"})
+            .empty());
 }
 
 TEST_CASE("the global batch is divided by ranks and micro-batches", "[options]") {
@@ -164,80 +228,29 @@ TEST_CASE("a model for tests is taken and listed nowhere", "[options]") {
   CHECK(Parsed({"--help"}).ending->text.find("tiny") == std::string::npos);
 }
 
-TEST_CASE("what comes last counts, so that a script's options can be overridden", "[options]") {
-  const Parsed p({"--epochs", "15", "--autotune", "--precision", "fp16", "--epochs", "2",
-                  "--autotune", "off", "--precision", "bf16"});
-  REQUIRE_FALSE(p.ending);
-  CHECK(p.values.epochs == 2);
-  CHECK_FALSE(p.values.model.autotune);
-  CHECK(p.values.model.precision == "bf16");
-}
-
-TEST_CASE("sizes are in binary units", "[options]") {
-  CHECK(parse_bytes("-b", "8") == 8);
-  CHECK(parse_bytes("-b", "1.5k") == 1536);
-  CHECK(parse_bytes("-b", "2MiB") == std::size_t{2} << 20);
-  CHECK(parse_bytes("-b", "100T") == std::size_t{100} << 40);
-  CHECK_THROWS_WITH(parse_bytes("-b", "1P"),
-                    ContainsSubstring("-b 1P") && ContainsSubstring("K, M, G, T"));
-}
-
-TEST_CASE("an option is suggested where a slip or two lead to it", "[options]") {
-  const auto suggests = [](const char* argument) {
-    return Parsed({argument}).ending->text.find("did you mean") != std::string::npos;
+TEST_CASE("help lists every option that is not hidden, within 80 columns", "[options]") {
+  const auto check = [](const auto& help, const OptionSet& set) {
+    for (const OptionValue& option : set.values()) {
+      if (option.name.starts_with("inject_")) continue;
+      std::string name = "--" + option.name;
+      std::replace(name.begin(), name.end(), '_', '-');
+      CHECK_THAT(help, ContainsSubstring(name));
+    }
+    CHECK_THAT(help, !ContainsSubstring("inject"));
+    std::istringstream lines(help);
+    for (std::string line; std::getline(lines, line);) {
+      CAPTURE(line);
+      CHECK(line.size() <= 80);
+    }
   };
-  CHECK(suggests("--epoch"));
-  CHECK(suggests("--bach-sice"));
-  CHECK(suggests("--learnin-rat=3"));
-  CHECK_FALSE(suggests("--bogus"));
-  CHECK_FALSE(suggests("--sed-data"));
-  CHECK_FALSE(suggests("-q"));
-}
-
-TEST_CASE("a usage error names the option", "[options]") {
-  const auto message = [](std::vector<const char*> arguments) {
-    const Parsed p(std::move(arguments));
-    REQUIRE(p.ending);
-    CHECK(p.ending->code == ExitCode::usage);
-    return p.ending->text;
-  };
-  CHECK_THAT(message({"--bach-size", "3"}),
-             ContainsSubstring("--bach-size") && ContainsSubstring("did you mean --batch-size?"));
-  CHECK_THAT(message({"--batch-size", "many"}), ContainsSubstring("--batch-size"));
-  CHECK_THAT(message({"--batch-size", "0"}),
-             ContainsSubstring("--batch-size") && ContainsSubstring("not at least 1"));
-  CHECK_THAT(message({"--throttle-gbs", "-1"}),
-             ContainsSubstring("--throttle-gbs") && ContainsSubstring("not at least 0"));
-  CHECK_THAT(message({"--precision", "fp8"}), ContainsSubstring("--precision"));
-  CHECK_THAT(message({"--iterations"}), ContainsSubstring("--iterations"));
-  CHECK_THAT(message({"stray"}), ContainsSubstring("stray"));
-}
-
-TEST_CASE("files are looked for apart from parsing, which another rank's host may lack",
-          "[options]") {
-  const Parsed absent({"--weights", "/no/such/file"});
-  CHECK_FALSE(absent.ending);
-  CHECK(absent.set.missing_file() == "--weights /no/such/file: No such file or directory");
-  CHECK(Parsed({"--weights", "/"}).set.missing_file() == "--weights /: Is a directory");
-  CHECK(Parsed({"--weights", "/proc/version"}).set.missing_file().empty());
-  CHECK(Parsed({}).set.missing_file().empty());
-}
-
-TEST_CASE("help, table and record list every option", "[options]") {
-  const Parsed help({"--help"});
-  REQUIRE(help.ending);
-  CHECK(help.ending->code == ExitCode::pass);
-  const Parsed p({"--batch-size", "7"});
-  const std::string table = p.set.markdown();
-  for (const OptionValue& option : p.set.values()) {
-    if (option.name.rfind("inject_", 0) == 0) continue;  // hidden: a fault for tests
-    std::string name = "--" + option.name;
-    std::replace(name.begin(), name.end(), '_', '-');
-    CHECK_THAT(help.ending->text, ContainsSubstring(name));
-    CHECK_THAT(table, ContainsSubstring("`" + name + "`"));
-    if (option.name == "batch_size") CHECK(std::get<int>(option.value) == 7);
-  }
-  CHECK(p.set.values().size() > 30);
+  const Parsed train({"--help"});
+  check(train.ending->text, train.set);
+  CHECK_THAT(train.ending->text, ContainsSubstring("--iterations N           timed steps of the "
+                                                   "throughput run; not with --epochs"));
+  CHECK(train.set.values().size() > 30);
+  const ParsedAs<CompareOptions> compare({"--help"});
+  check(compare.ending->text, compare.set);
+  CHECK_THAT(compare.ending->text, !ContainsSubstring("--epochs"));
 }
 
 }  // namespace shakedown::training

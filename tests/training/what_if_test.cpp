@@ -287,7 +287,7 @@ TEST_CASE("the buckets that cost least", "[what_if]") {
   // The first alone: 5..17, 20..38, 12 and 18; the last alone: 10..28, 28..40, 10 and 20.
   scenario.ring.alpha_s = 1e-3;
   const Change best = best_buckets(model, scenario);
-  CHECK(best.text == "--bucket-cap-mb 5 --first-bucket-mb 1 --bucket-order ddp");
+  CHECK(best.text == "--bucket-cap-mb 5 --small-bucket-mb 1 --bucket-order small-first");
   const auto advice = advise(model, "ddp", scenario, {best});
   REQUIRE(advice.size() == 1);
   CHECK(advice[0].prediction.step_ms == Approx(30 + 18 + 1.2 + 2));

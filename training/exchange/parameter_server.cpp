@@ -150,11 +150,8 @@ class ReduceBroadcast final : public Server {
 };
 
 std::unique_ptr<Strategy> make_server(const StrategyContext& context) {
-  if (context.options.ps_exchange == "reduce-broadcast") {
-    if (context.options.ps_partition_mb > 0)
-      throw UsageError("--ps-partition-mb: only with --ps-exchange send-receive");
+  if (context.options.ps_exchange == "reduce-broadcast")
     return std::make_unique<ReduceBroadcast>(context);
-  }
   return std::make_unique<SendReceive>(context);
 }
 

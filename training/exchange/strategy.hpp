@@ -27,10 +27,10 @@ struct StepVolume;
 
 struct StrategyOptions {
   std::string strategy = "ddp";
-  double bucket_cap_mb = 25;           // MiB
-  double first_bucket_mb = 1;          // MiB, of the small bucket
-  std::string bucket_order = "ddp";    // or small-last
-  std::string grad_dtype = "auto";     // what is exchanged; auto: what was computed
+  double bucket_cap_mb = 25;                 // MiB
+  double first_bucket_mb = 1;                // MiB, of the small bucket
+  std::string bucket_order = "small-first";  // or small-last
+  std::string grad_dtype = "auto";           // what is exchanged; auto: what was computed
   bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back
   bool broadcast_buffers = false;      // ddp: rank 0's running statistics, before each forward
   std::string comm_priority = "high";  // of the stream that exchanges, or normal

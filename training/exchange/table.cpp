@@ -19,7 +19,7 @@ const StrategyEntry& find_strategy(const std::string& name) {
   std::string known;
   for (const StrategyEntry& entry : strategies())
     known += fmt::format("{}{}", known.empty() ? "" : ", ", entry.name);
-  throw UsageError(fmt::format("--strategy {}: one of {}", name, known));
+  throw UsageError(fmt::format("--strategy {}: must be one of {}", name, known));
 }
 
 namespace {
@@ -35,10 +35,10 @@ std::vector<std::string> names_where(bool (*so)(const StrategyEntry&)) {
 
 void declare_options(OptionSet& options, StrategyOptions& values) {
   std::vector<std::string> names;
-  std::string help;
+  std::string help = "exchange of gradients and weights";
   for (const StrategyEntry& entry : strategies()) {
     names.emplace_back(entry.name);
-    help += fmt::format("{}{}: {}", help.empty() ? "" : "; ", entry.name, entry.summary);
+    help += fmt::format("\n{}: {}", entry.name, entry.summary);
   }
   options.heading("Gradient exchange");
   options.add("--strategy", values.strategy, help).one_of(names);
@@ -47,38 +47,47 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
     return options.add(name, value, meaning).only_where("--strategy", used_by);
   };
   const auto bucketed = names_where([](const StrategyEntry& entry) { return entry.bucketed; });
-  add("--bucket-cap-mb", values.bucket_cap_mb, "MiB of a bucket", bucketed).at_least(0);
-  add("--first-bucket-mb", values.first_bucket_mb,
-      "MiB of the first bucket; by --bucket-order small-last of the last", bucketed)
-      .at_least(0);
+  add("--bucket-cap-mb", values.bucket_cap_mb, "size of a gradient bucket", bucketed)
+      .at_least(0)
+      .metavar("MIB");
+  add("--small-bucket-mb,--first-bucket-mb", values.first_bucket_mb,
+      "size of the small bucket, see --bucket-order", bucketed)
+      .at_least(0)
+      .metavar("MIB");
   add("--bucket-order", values.bucket_order,
-      "the small bucket is the first (PyTorch's ddp) or the last to become ready", bucketed)
-      .one_of({"ddp", "small-last"});
+      "whether the small bucket is the first to become ready (as in PyTorch DDP) or the last",
+      bucketed)
+      .one_of({"small-first", "small-last"})
+      .unlisted({"ddp"});
   add("--grad-dtype", values.grad_dtype,
-      "type of the gradients that are exchanged; auto: as computed; fp16 scales the loss as "
+      "type of the exchanged gradients; auto: as computed; fp16 enables loss scaling, as "
       "--precision fp16 does",
       names_where([](const StrategyEntry& entry) { return entry.any_type; }))
       .one_of({"auto", "fp32", "fp16", "bf16"});
   add("--bucket-copy", values.bucket_copy,
-      "buckets are copies of the gradients, as PyTorch's without gradient_as_bucket_view, not "
-      "views of them",
-      {"ddp"});
+      "copy gradients into buckets, as PyTorch DDP without gradient_as_bucket_view", {"ddp"});
   add("--broadcast-buffers", values.broadcast_buffers,
-      "every update starts with rank 0's running statistics of the norms, PyTorch's default",
+      "broadcast rank 0's running statistics before each update, as PyTorch DDP's default",
       {"ddp"});
   const auto overlapping = names_where([](const StrategyEntry& entry) { return entry.overlaps; });
-  add("--no-overlap", values.no_overlap, "the stream that computes exchanges too", overlapping);
-  add("--comm-priority", values.comm_priority,
-      "of the stream that exchanges, over the one that computes", overlapping)
-      .one_of({"high", "normal"});
-  add("--per-tensor", values.per_tensor, "one operation a parameter", {"all-reduce"});
+  add("--no-overlap", values.no_overlap, "run communication on the compute stream, without overlap",
+      overlapping);
+  add("--comm-priority", values.comm_priority, "CUDA priority of the communication stream",
+      overlapping)
+      .one_of({"high", "normal"})
+      .idle_with({"--no-overlap"});
+  add("--per-tensor", values.per_tensor, "run one all-reduce per parameter tensor", {"all-reduce"});
   add("--ps-exchange", values.ps_exchange,
-      "a star of sends and receives, or collectives in its place", {"parameter-server"})
+      "parameter server by point-to-point messages (a star) or by collectives",
+      {"parameter-server"})
       .one_of({"send-receive", "reduce-broadcast"});
   add("--ps-partition-mb", values.ps_partition_mb,
-      "MiB of a piece, pulled while the next is pushed; 0: all at once", {"parameter-server"})
-      .at_least(0);
-  add("--staleness", values.staleness, "steps that a worker may be ahead of the slowest",
+      "size of the pieces that are pulled while the next is pushed; 0: everything at once",
+      {"parameter-server"})
+      .at_least(0)
+      .only_where("--ps-exchange", {"send-receive"})
+      .metavar("MIB");
+  add("--staleness", values.staleness, "steps by which a worker may be ahead of the slowest",
       {"parameter-server-async"})
       .at_least(0);
 }

@@ -101,8 +101,8 @@ Change best_buckets(const StepModel& model, const Scenario& base) {
         const double ms = model.predict("ddp", scenario).step_ms;
         if (ms >= least_ms) continue;
         least_ms = ms;
-        best = {fmt::format("--bucket-cap-mb {:g} --first-bucket-mb {:g} --bucket-order {}", cap_mb,
-                            small_mb, small == SmallBucket::first ? "ddp" : "small-last"),
+        best = {fmt::format("--bucket-cap-mb {:g} --small-bucket-mb {:g} --bucket-order {}", cap_mb,
+                            small_mb, small == SmallBucket::first ? "small-first" : "small-last"),
                 scenario};
       }
     }

@@ -35,13 +35,8 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
                            : ExitCode::pass;  // rank 0 knows them all
 }
 
-ExitCode compare_program(MpiSession& session, int argc, char** argv) {
-  CompareOptions options;
-  OptionSet set("compare", "Compares gradient-exchange strategies in one job.");
-  declare_options(set, options);
-  if (const auto code = parse_options(set, session, argc, argv)) return *code;
+ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
   check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
-
   Backend backend = open_backend(options.train.backend, session);
   take_saved_model(set, options);
   Record record(session.is_root() ? options.train.record : "");
@@ -53,5 +48,12 @@ ExitCode compare_program(MpiSession& session, int argc, char** argv) {
 }  // namespace shakedown::training
 
 int main(int argc, char** argv) {
-  return shakedown::run_program(argc, argv, shakedown::training::compare_program);
+  using namespace shakedown;
+  training::CompareOptions options;
+  OptionSet set("compare", "Compares gradient-exchange strategies in one job.");
+  training::declare_options(set, options);
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  return run_program(set, argc, argv, [&](MpiSession& session) {
+    return training::compare_program(options, set, session);
+  });
 }

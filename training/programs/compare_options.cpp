@@ -17,20 +17,21 @@ void declare_options(OptionSet& options, CompareOptions& values) {
   options.heading("Comparison");
   options
       .add("--ranks,--rank", values.ranks,
-           "list of how many of the job's ranks, the first ones, compute together")
+           "list of numbers of ranks: the first ones of the job compute together")
       .at_least(1)
       .default_text("all of the job");
   options
-      .add("--repeats", values.repeats, "times that each configuration is measured, all in turns")
+      .add("--repeats", values.repeats,
+           "measurements of each configuration, interleaved with the others")
       .at_least(1);
   options
       .add("--settings", values.settings,
-           "list of switches, each measured beside plain ddp at the first bucket cap on the most "
-           "ranks: " +
-               fmt::format("{}", fmt::join(setting_names(), ", ")))
+           "list of switches, each compared with plain ddp at the first bucket cap on the most "
+           "ranks")
       .one_of(setting_names())
       .brings("--strategies", "ddp");
-  options.add("--epoch-images", values.epoch_images, "of the epoch whose time is told")
+  options
+      .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
       .at_least(0)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);

@@ -1,4 +1,4 @@
-// What bin/compare is told: what bin/train is told of a step, with lists of what is compared.
+// Options of bin/compare: bin/train's step options, and the lists to sweep over.
 #pragma once
 
 #include <string>

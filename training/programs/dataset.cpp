@@ -8,12 +8,6 @@ namespace shakedown::training {
 
 Dataset::Dataset(const TrainOptions& options) : classes_(options.model.classes) {
   const bool evaluates = options.epochs == 0;
-  if (evaluates && options.data.val_dir.empty())
-    throw UsageError("--epochs 0 evaluates: --val-dir is needed");
-  if (evaluates && options.model.weights.empty())
-    throw UsageError("--epochs 0 evaluates: --weights is needed");
-  if (options.epochs > 0 && options.data.synthetic())
-    throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
   if (!options.data.synthetic()) training_ = scan_image_folder(options.data.train_dir);
   if (!options.data.val_dir.empty()) validation_ = scan_image_folder(options.data.val_dir);
   if (!synthetic() && !validation_.root.empty()) check_same_classes(training_, validation_);

@@ -54,14 +54,9 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   return result;
 }
 
-ExitCode train(MpiSession& session, int argc, char** argv) {
-  TrainOptions options;
-  OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
-  declare_options(set, options);
-  if (const auto code = parse_options(set, session, argc, argv)) return *code;
+ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
   check_distinct(
       {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}});
-
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options);
   Record record(session.is_root() ? options.record : "");
@@ -79,5 +74,11 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
 }  // namespace shakedown::training
 
 int main(int argc, char** argv) {
-  return shakedown::run_program(argc, argv, shakedown::training::train);
+  using namespace shakedown;
+  training::TrainOptions options;
+  OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
+  training::declare_options(set, options);
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  return run_program(set, argc, argv,
+                     [&](MpiSession& session) { return training::train(options, set, session); });
 }

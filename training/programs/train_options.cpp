@@ -22,64 +22,69 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.add("--iterations", values.iterations, "timed steps of the throughput run")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"}, "is of the throughput run");
-  options.add("--warmup", values.warmup, "steps before the timed ones, at least")
+      .not_with({"--epochs"});
+  options.add("--warmup", values.warmup, "untimed steps before the timed ones, at least")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"}, "is of the throughput run");
+      .not_with({"--epochs"});
   options
       .add("--warmup-seconds", values.warmup_seconds,
-           "seconds of steps before the timed ones, at least: a GPU's power limit settles under "
-           "load only")
+           "time of untimed steps before the timed ones, at least: a GPU's power limit settles "
+           "only under load")
       .at_least(0)
-      .not_with({"--epochs"}, "is of the throughput run")
+      .not_with({"--epochs"})
+      .metavar("SECONDS")
       .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
   options.add("--batch-size", values.batch_size, "images per rank and micro-batch").at_least(1);
   options
       .add("--global-batch", values.global_batch,
-           "images an update over all ranks that compute and all --accumulate micro-batches, "
-           "instead of --batch-size")
+           "images per update over all ranks that compute and all micro-batches")
       .at_least(1)
       .default_text("none")
-      .not_with({"--batch-size"}, "determines the batch per rank");
-  options.add("--accumulate", values.accumulate, "micro-batches an update, gradients averaged")
+      .not_with({"--batch-size"});
+  options.add("--accumulate", values.accumulate, "micro-batches per update; gradients are averaged")
       .at_least(1);
   options
       .add("--graph", values.graph,
-           "auto: a step is a CUDA graph where device, transport and strategy can; off: the host "
-           "asks for each of its operations")
+           "auto: run each step as a CUDA graph where device, transport and strategy allow it; "
+           "off: launch every kernel from the host")
       .one_of({"auto", "off"});
-  options.add("--seed", values.seed, "of weights, order and augmentation");
+  options.add("--seed", values.seed, "random seed of weights, shuffling and augmentation");
   options
       .add("--certificate", values.certificate,
-           "prove that the strategy computes what its reference does")
-      .not_with({"--epochs", "--layers", "--kernels"}, "is of the throughput run");
-  options.add("--record", values.record, "append what is measured to this .jsonl file");
-  options.add("--trace", values.trace,
-              "write a timeline of some steps to this file, for https://ui.perfetto.dev");
+           "prove that the strategy computes the same weights as its reference")
+      .not_with({"--epochs", "--layers", "--kernels"});
+  options.add("--record", values.record, "append the measurements to this .jsonl file")
+      .metavar("FILE");
+  options
+      .add("--trace", values.trace,
+           "write a timeline of some steps to this file, for https://ui.perfetto.dev")
+      .metavar("FILE");
   declare_options(options, values.backend);
   declare_options(options, values.model);
   declare_options(options, values.strategy);
   options.heading("Gradient exchange");
   options
       .add("--throttle-gbs", values.backend.throttle_gbs,
-           "exchanges take, besides their own time, what their bytes would at so many GB/s each "
-           "way, to see what a slow network makes of them; 0: only their own")
-      .at_least(0);
+           "emulate a slow network: delay each collective as a link of this bandwidth per "
+           "direction would; 0: off")
+      .at_least(0)
+      .metavar("GB/S");
   options
       .add("--comm-ctas,--ctas", values.backend.ctas,
-           "blocks NCCL's kernels may have, which take multiprocessors from what computes; 0: as "
-           "NCCL likes")
+           "CTAs per NCCL kernel (NCCL_MIN_CTAS and NCCL_MAX_CTAS), SMs that compute lacks; 0: "
+           "NCCL's default")
       .at_least(0);
   declare_options(options, values.optimizer);
   options.heading("Data");
   options
       .add("--train-dir,--data-dir", values.data.train_dir,
-           "folder with a sub-folder of images a class")
+           "folder with one sub-folder of images per class")
+      .metavar("DIR")
       .default_text("synthetic");
   options
       .add("--augment", values.data.augment,
-           "auto: crop from 160 pixels on, else shift; both also flip")
+           "auto: crop at 160 pixels and more, else shift; both also flip")
       .one_of({"auto", "none", "shift", "crop"})
       .only_with({"--train-dir", "--val-dir"});
   options.add("--workers,--num-workers", values.data.workers, "loader threads per rank")
@@ -92,41 +97,60 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--train-dir", "--val-dir"});
 }
 
+namespace {
+
+/// What --epochs needs depends on its value.
+void check_epochs(const TrainOptions& options) {
+  const char* needed = nullptr;
+  if (options.epochs > 0 && options.data.synthetic()) needed = "--train-dir";
+  if (options.epochs == 0 && options.model.weights.empty()) needed = "--weights";
+  if (options.epochs == 0 && options.data.val_dir.empty()) needed = "--val-dir";
+  if (needed != nullptr)
+    throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
+}
+
+}  // namespace
+
 void declare_options(OptionSet& options, TrainOptions& values) {
   declare_step_options(options, values);
   options.heading("Training");
   options
       .add("--epochs", values.epochs,
-           "train this long instead, over --train-dir; 0 only evaluates --val-dir")
+           "train on --train-dir for this many epochs, in place of the throughput run; 0: only "
+           "evaluate --weights on --val-dir")
       .at_least(0)
       .default_text("none");
-  options.add("--val-dir", values.data.val_dir, "as --train-dir, for validation after each epoch")
-      .only_with({"--epochs"});
+  options
+      .add("--val-dir", values.data.val_dir,
+           "folder of images to validate on after each epoch, with the classes of --train-dir")
+      .only_with({"--epochs"})
+      .metavar("DIR");
   declare_options(options, values.schedule);
-  options.add("--save", values.save, "write the trained weights to this .safetensors file");
+  options.add("--save", values.save, "write the trained weights to this .safetensors file")
+      .metavar("FILE");
   options.add("--describe", values.describe,
-              "print the network, its memory plan and its buckets, and end");
+              "print the network, its memory plan and its buckets, and exit");
   const std::vector<std::string> others{"--epochs", "--save", "--trace", "--max-batch"};
   options
       .add("--layers", values.layers,
-           "instead of the throughput run: time every call of up to 20 steps, and print each "
-           "layer's time against what the device could do")
-      .not_with(others, "measures calls alone");
+           "time every call of up to 20 steps, in place of the throughput run, and print each "
+           "layer's time and its roofline")
+      .not_with(others);
   options
       .add("--kernels", values.kernels,
-           "the same by kernel: time, bandwidth against a copy's, TFLOP/s")
-      .not_with(others, "measures calls alone");
+           "the same by kernel: time, bandwidth relative to a copy, TFLOP/s")
+      .not_with(others);
   options
       .add("--max-batch", values.max_batch,
-           "the throughput run at the largest batch per rank that the memory holds")
-      .not_with({"--epochs", "--batch-size", "--global-batch"},
-                "is a throughput run at the batch that it finds");
+           "throughput run at the largest batch per rank that the memory holds")
+      .not_with({"--epochs", "--batch-size", "--global-batch"});
   options
       .add("--max-batch-limit", values.max_batch_limit,
-           "images per rank: --max-batch tries no more")
+           "most images per rank that --max-batch tries")
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
+  options.check([&] { check_epochs(values); });
 }
 
 int batch_size_of(const TrainOptions& options, int ranks) {

@@ -1,4 +1,4 @@
-// What bin/train is told.
+// Command-line options of bin/train.
 #pragma once
 
 #include <string>

@@ -5,20 +5,25 @@
 namespace shakedown::training {
 
 void declare_options(OptionSet& options, OptimizerOptions& values) {
-  options.heading("Optimiser");
-  options.add("--optimizer", values.optimizer, "sgd with momentum, adam or adamw")
+  options.heading("Optimizer");
+  options.add("--optimizer", values.optimizer, "update rule; sgd has momentum")
       .one_of({"sgd", "adam", "adamw"});
-  options.add("--learning-rate,--lr", values.learning_rate, "at the start, or after the warm-up")
+  options
+      .add("--learning-rate,--lr", values.learning_rate,
+           "base learning rate, reached after --lr-warmup-epochs")
       .at_least(0);
-  options.add("--momentum", values.momentum, "momentum factor")
+  options.add("--momentum", values.momentum, "SGD momentum")
       .at_least(0)
       .below(1)
       .only_where("--optimizer", {"sgd"});
-  options.add("--weight-decay", values.weight_decay, "L2 (sgd, adam) or decoupled (adamw)")
+  options
+      .add("--weight-decay", values.weight_decay,
+           "weight decay: L2 penalty (sgd, adam) or decoupled (adamw)")
       .at_least(0);
-  options.add("--nesterov", values.nesterov, "Nesterov momentum")
+  options.add("--nesterov", values.nesterov, "use Nesterov momentum")
       .only_where("--optimizer", {"sgd"});
-  options.add("--no-norm-decay", values.no_norm_decay, "weight decay spares norms and biases");
+  options.add("--no-norm-decay", values.no_norm_decay,
+              "exclude norm parameters and biases from weight decay");
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,

@@ -9,16 +9,21 @@
 namespace shakedown::training {
 
 void declare_options(OptionSet& options, ScheduleOptions& values) {
-  options.add("--schedule", values.schedule, "of the learning rate over the epochs")
+  options.add("--schedule", values.schedule, "learning rate over the epochs")
       .one_of({"constant", "step", "cosine"})
       .only_with({"--epochs"});
-  options.add("--lr-warmup-epochs", values.lr_warmup_epochs, "linear warm-up before the schedule")
+  options
+      .add("--lr-warmup-epochs", values.lr_warmup_epochs,
+           "epochs of linear learning-rate warm-up, before the schedule")
       .at_least(0)
-      .only_with({"--epochs"});
-  options.add("--lr-step-epochs", values.lr_step_epochs, "epochs between two steps")
+      .only_with({"--epochs"})
+      .metavar("EPOCHS");
+  options.add("--lr-step-epochs", values.lr_step_epochs, "epochs between two steps of the schedule")
       .at_least(1)
       .only_where("--schedule", {"step"});
-  options.add("--lr-step-factor", values.lr_step_factor, "what the rate is multiplied by")
+  options
+      .add("--lr-step-factor", values.lr_step_factor,
+           "factor that multiplies the learning rate at each step of the schedule")
       .at_least(0)
       .only_where("--schedule", {"step"});
 }

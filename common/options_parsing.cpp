@@ -1,0 +1,205 @@
+// From the command line to the options' targets.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+#include "common/options.hpp"
+
+namespace shakedown {
+namespace {
+
+/// Levenshtein's edit distance, to suggest the option that was meant.
+std::size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+/// One argument: "--batch_size=3" is "--batch-size" with a value, "-n3" is "-n" with one. Values
+/// are left alone.
+struct Argument {
+  std::string name;
+  std::optional<std::string> value;
+
+  explicit Argument(const std::string& text) {
+    const bool is_long = text.starts_with("--");
+    std::size_t end = std::min(text.find('='), text.size());
+    if (!is_long) end = std::min<std::size_t>(2, text.size());
+    name = text.substr(0, end);
+    if (is_long) std::replace(name.begin(), name.end(), '_', '-');
+    if (end < text.size()) value = text.substr(end + (text[end] == '=' ? 1 : 0));
+  }
+};
+
+bool is_option(const std::string& argument) { return argument.size() > 1 && argument[0] == '-'; }
+
+template <class T>
+bool convert(const std::string& text, T& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+template <class T>
+void append(const std::string& text, T& value) {
+  if constexpr (std::is_same_v<T, bool>)
+    value = text == "on";
+  else if constexpr (std::is_same_v<T, std::string>)
+    value = text;
+  else if constexpr (std::is_arithmetic_v<T>)
+    convert(text, value);
+  else
+    append(text, value.emplace_back());
+}
+
+}  // namespace
+
+std::string Option::refusal(const std::string& text) const {
+  const std::vector<std::string> on_off{"on", "off"};
+  const std::vector<std::string>& choices = is_switch() ? on_off : choices_;
+  const auto is_among = [&](const auto& some) {
+    return std::find(some.begin(), some.end(), text) != some.end();
+  };
+  if (!choices.empty() && !is_among(choices) && !is_among(unlisted_) &&
+      !(is_list() && text == "all"))
+    return fmt::format("must be one of {}{}", fmt::join(choices, ", "), is_list() ? ", all" : "");
+
+  const bool is_whole =
+      std::holds_alternative<int*>(target_) || std::holds_alternative<std::vector<int>*>(target_);
+  const bool is_real = std::holds_alternative<double*>(target_) ||
+                       std::holds_alternative<std::vector<double>*>(target_);
+  if (!is_whole && !is_real) return "";
+  double value = 0;
+  if (!convert(text, value)) return is_whole ? "must be a whole number" : "must be a number";
+  if (at_least_ && !(value >= *at_least_)) return fmt::format("must be at least {}", *at_least_);
+  if (at_most_ && !(value <= *at_most_)) return fmt::format("must be at most {}", *at_most_);
+  if (below_ && !(value < *below_)) return fmt::format("must be below {}", *below_);
+  if ((at_least_ || at_most_ || below_) && !std::isfinite(value)) return "must be finite";
+  int whole = 0;
+  if (is_whole && !convert(text, whole)) return "must be a whole number";
+  return "";
+}
+
+void Option::assign(const std::string& text) {
+  given_ = text;
+  const auto put = [&](const std::string& one) {
+    if (const std::string why = refusal(one); !why.empty())
+      throw UsageError(fmt::format("{} {}: {}", name(), one, why));
+    std::visit([&](auto* value) { append(one, *value); }, target_);
+  };
+  if (!is_list()) return put(text);
+  std::visit(
+      [](auto* value) {
+        if constexpr (requires { value->clear(); }) value->clear();
+      },
+      target_);
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    put(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+void Option::expand_all() {
+  auto* const* list = std::get_if<std::vector<std::string>*>(&target_);
+  if (list != nullptr && !choices_.empty() &&
+      std::find((*list)->begin(), (*list)->end(), "all") != (*list)->end())
+    **list = choices_;
+}
+
+std::size_t parse_bytes(const std::string& option, const std::string& text) {
+  char* end = nullptr;
+  double bytes = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const auto at =
+      std::string("KMGT").find(unit.empty() ? '?' : static_cast<char>(std::toupper(unit[0])));
+  const std::string rest = unit.empty() ? "" : unit.substr(1);
+  const bool known = at != std::string::npos && (rest.empty() || rest == "B" || rest == "iB");
+  if (known) bytes *= static_cast<double>(std::size_t{1} << (10 * (at + 1)));
+  constexpr double kMost = 0x1p60;
+  if (end == text.c_str() || !(bytes >= 0 && bytes <= kMost) || !(known || unit.empty()))
+    throw UsageError(
+        fmt::format("{} {}: must be a number of bytes such as 8, 64K or 1.5G (K, M, "
+                    "G, T)",
+                    option, text));
+  return static_cast<std::size_t>(bytes);
+}
+
+std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (const std::string& argument : arguments)
+    if (const Text* text = find_text(argument)) return Ending{ExitCode::pass, text->print()};
+  const bool ignore_idle = std::erase(arguments, "--ignore-idle") > 0;
+  try {
+    read(arguments);
+    for (Option& option : options_) option.expand_all();
+    check_conditions(ignore_idle);
+  } catch (const UsageError& error) {
+    return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
+  }
+  return std::nullopt;
+}
+
+const OptionSet::Text* OptionSet::find_text(const std::string& argument) const {
+  const std::string name = Argument(argument).name;
+  for (const Text& text : texts_)
+    if (std::find(text.names.begin(), text.names.end(), name) != text.names.end()) return &text;
+  return nullptr;
+}
+
+void OptionSet::read(const std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const auto next_is_value = [&] {
+      return i + 1 < arguments.size() && !is_option(arguments[i + 1]);
+    };
+    if (!is_option(arguments[i]))
+      throw UsageError(fmt::format("unexpected argument {}; see --help", arguments[i]));
+    Argument argument(arguments[i]);
+    for (const Alias& alias : aliases_)
+      if (std::find(alias.names.begin(), alias.names.end(), argument.name) != alias.names.end())
+        argument = Argument(alias.option + "=" + alias.value);
+    const auto option = std::find_if(options_.begin(), options_.end(), [&](const Option& known) {
+      return known.has_name(argument.name);
+    });
+    if (option == options_.end())
+      throw UsageError(
+          fmt::format("unknown option {}{}; see --help", arguments[i], suggestion(argument.name)));
+    if (!argument.value && option->is_switch() && !next_is_value()) argument.value = "on";
+    if (!argument.value) {
+      if (++i == arguments.size())
+        throw UsageError(fmt::format("{}: requires a value", argument.name));
+      argument.value = arguments[i];
+      while (option->is_list() && next_is_value()) *argument.value += "," + arguments[++i];
+    }
+    option->assign(*argument.value);
+  }
+}
+
+std::string OptionSet::suggestion(const std::string& unknown) const {
+  const Option* best = nullptr;
+  const std::size_t letters = unknown.size() - std::min<std::size_t>(2, unknown.size());
+  std::size_t distance = std::min<std::size_t>(2, letters / 2) + 1;  // farther is no slip
+  for (const Option& option : options_) {
+    const std::size_t here = edit_distance(unknown, option.name());
+    if (here < distance && !option.group_.empty()) {
+      distance = here;
+      best = &option;
+    }
+  }
+  return best ? fmt::format("; did you mean {}?", best->name()) : "";
+}
+
+}  // namespace shakedown

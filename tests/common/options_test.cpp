@@ -1,0 +1,263 @@
+// The options' grammar, conditions and texts, on a set of their own.
+#include "common/options.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "tests/catch.hpp"
+
+namespace shakedown {
+namespace {
+
+using Arguments = std::vector<const char*>;
+
+/// Parses "fly ARGUMENTS".
+struct Parsed {
+  std::string mode = "glide";
+  std::vector<std::string> birds{"all"};
+  std::vector<int> heights{1};
+  int wings = 2;
+  double speed = 0.5;
+  bool feathers = false;
+  bool lights = true;
+  std::string map_file;
+  double engine_power = 1;
+  double soaring = 0;
+  std::string fault;
+  OptionSet set{"fly", "Flies."};
+  std::optional<OptionSet::Ending> ending;
+
+  explicit Parsed(Arguments arguments) {
+    declare();
+    arguments.insert(arguments.begin(), "fly");
+    ending = set.parse(static_cast<int>(arguments.size()), arguments.data());
+  }
+
+  void declare() {
+    set.heading("Flight");
+    set.add("--flight-mode,--mode", mode, "how it flies")
+        .one_of({"glide", "flap", "soar"})
+        .unlisted({"fall"});
+    set.add_alias("--quiet", "--flight-mode", "glide");
+    set.add("--birds", birds, "list of birds").one_of({"gull", "tern", "duck"});
+    set.add("--heights,-H", heights, "list of heights").at_least(1);
+    set.add("--wings,-w", wings, "number of wings").at_least(1).at_most(12);
+    set.add("--speed", speed, "speed over ground").at_least(0).below(300).metavar("M/S");
+    set.add("--feathers", feathers, "grow feathers");
+    set.add("--lights", lights, "switch the lights on");
+    set.heading("Parts");
+    set.add("--map-file", map_file, "read this map").existing_file().metavar("FILE");
+    set.add("--engine-power", engine_power, "power of the engine")
+        .only_where("--flight-mode", {"flap", "soar"})
+        .idle_with({"--feathers"})
+        .default_text("by wind");
+    set.add("--soaring", soaring, "height to soar at")
+        .only_with({"--feathers", "--absent"})
+        .not_with({"--wings"});
+    set.heading("");
+    set.add("--inject-fault", fault, "lose a feather");
+    set.check([this] {
+      if (wings == 3) throw UsageError("--wings 3: must not be three");
+    });
+  }
+};
+
+std::string complaint(Arguments arguments) {
+  const Parsed p(std::move(arguments));
+  if (!p.ending) return "";
+  CHECK(p.ending->code == ExitCode::usage);
+  CHECK(p.ending->text.starts_with("fly: "));
+  CHECK(p.ending->text.ends_with("\n"));
+  return p.ending->text.substr(5, p.ending->text.size() - 6);
+}
+
+}  // namespace
+
+TEST_CASE("names: underscores, aliases, attached values", "[options]") {
+  const Parsed p({"--flight_mode=soar", "-w4", "--speed", "1.5", "--map_file", "a_b"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.mode == "soar");
+  CHECK(p.wings == 4);
+  CHECK(p.speed == 1.5);
+  CHECK(p.map_file == "a_b");  // values keep their underscores
+  CHECK(p.set.given("--mode"));
+  CHECK_FALSE(p.set.given("--lights"));
+  CHECK_THROWS_AS(p.set.given("--absent"), InternalError);
+  CHECK(Parsed({"-w=3", "--wings", "5"}).wings == 5);
+  CHECK(Parsed({"--mode", "fall"}).mode == "fall");
+}
+
+TEST_CASE("switches stand alone, or take on and off", "[options]") {
+  CHECK(Parsed({"--feathers"}).feathers);
+  CHECK(Parsed({"--feathers", "--wings", "1"}).feathers);
+  CHECK(Parsed({"--feathers", "on"}).feathers);
+  CHECK_FALSE(Parsed({"--lights", "off"}).lights);
+  CHECK_FALSE(Parsed({"--lights=off"}).lights);
+  CHECK(Parsed({"--lights"}).lights);
+  CHECK(complaint({"--lights", "dim"}) == "--lights dim: must be one of on, off");
+}
+
+TEST_CASE("lists are separated by commas or spaces, and all stands for the choices", "[options]") {
+  using Names = std::vector<std::string>;
+  CHECK(Parsed({"--birds", "gull,duck"}).birds == Names{"gull", "duck"});
+  CHECK(Parsed({"--birds", "gull", "duck", "-w", "1"}).birds == Names{"gull", "duck"});
+  CHECK(Parsed({"--birds", "duck,all"}).birds == Names{"gull", "tern", "duck"});
+  CHECK(Parsed({}).birds == Names{"gull", "tern", "duck"});
+  CHECK(Parsed({"-H", "7,8", "--heights", "9"}).heights == std::vector<int>{9});
+  CHECK(complaint({"--birds", "gull,bat"}) == "--birds bat: must be one of gull, tern, duck, all");
+  CHECK(complaint({"-H", "1,0"}) == "--heights 0: must be at least 1");
+  CHECK(complaint({"-H", "1,,2"}) == "--heights : must be a whole number");
+}
+
+TEST_CASE("what comes last counts, so that a script's options can be overridden", "[options]") {
+  const Parsed p(
+      {"--wings", "7", "--lights", "--quiet", "--wings", "2", "--lights", "off", "--mode", "soar"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.wings == 2);
+  CHECK_FALSE(p.lights);
+  CHECK(p.mode == "soar");
+  CHECK(Parsed({"--mode", "soar", "--quiet"}).mode == "glide");
+}
+
+TEST_CASE("a usage error names option, value and what is allowed", "[options]") {
+  const std::vector<std::pair<Arguments, const char*>> cases{
+      {{"--wings", "many"}, "--wings many: must be a whole number"},
+      {{"--wings", "1.5"}, "--wings 1.5: must be a whole number"},
+      {{"--wings", "0"}, "--wings 0: must be at least 1"},
+      {{"--wings", "13"}, "--wings 13: must be at most 12"},
+      {{"--wings", "99999999999"}, "--wings 99999999999: must be at most 12"},
+      {{"--wings", "2x"}, "--wings 2x: must be a whole number"},
+      {{"--wings", "-1"}, "--wings -1: must be at least 1"},
+      {{"--wings"}, "--wings: requires a value"},
+      {{"--wings", "3"}, "--wings 3: must not be three"},
+      {{"--speed", "fast"}, "--speed fast: must be a number"},
+      {{"--speed", "300"}, "--speed 300: must be below 300"},
+      {{"--speed", "inf"}, "--speed inf: must be below 300"},
+      {{"--speed", "nan"}, "--speed nan: must be at least 0"},
+      {{"--engine-power", "1", "--mode", "fly"},
+       "--flight-mode fly: must be one of glide, flap, soar"},
+      {{"--bogus", "3"}, "unknown option --bogus; see --help"},
+      {{"--wigns=3"}, "unknown option --wigns=3; did you mean --wings?; see --help"},
+      {{"-q"}, "unknown option -q; see --help"},
+      {{"-1"}, "unknown option -1; see --help"},
+      {{"stray"}, "unexpected argument stray; see --help"},
+      {{""}, "unexpected argument ; see --help"}};
+  for (const auto& [arguments, text] : cases) CHECK(complaint(arguments) == text);
+}
+
+TEST_CASE("an option is suggested where a slip or two lead to it", "[options]") {
+  const auto suggests = [](const char* argument) {
+    return complaint({argument}).find("did you mean") != std::string::npos;
+  };
+  CHECK(suggests("--light"));
+  CHECK(suggests("--fligt-mod"));
+  CHECK(suggests("--engin-powr=3"));
+  CHECK_FALSE(suggests("--bogus"));
+  CHECK_FALSE(suggests("--wig-data"));
+  CHECK_FALSE(suggests("-q"));
+  CHECK_FALSE(suggests("--inject-faul"));  // hidden
+}
+
+TEST_CASE("an option that another makes idle is refused, with what it belongs to", "[options]") {
+  CHECK(complaint({"--engine-power", "2"}) ==
+        "--engine-power 2: only with --flight-mode flap, soar");
+  CHECK(complaint({"--engine-power", "2", "--mode", "flap"}).empty());
+  CHECK(complaint({"--engine-power", "2", "--mode", "flap", "--feathers"}) ==
+        "--engine-power 2: has no effect with --feathers");
+  CHECK(complaint({"--engine-power", "2", "--mode", "flap", "--feathers", "off"}).empty());
+  CHECK(complaint({"--soaring", "1"}) == "--soaring 1: only with --feathers");
+  CHECK(complaint({"--soaring", "1", "--feathers"}).empty());
+  CHECK(complaint({"--soaring", "1", "--engine-power", "2", "--ignore-idle"}).empty());
+  CHECK(complaint({"--soaring", "1", "--feathers", "--wings", "2"}) ==
+        "--soaring 1 cannot be combined with --wings");
+  CHECK_FALSE(complaint({"--soaring", "1", "--wings", "2", "--ignore-idle"}).empty());
+}
+
+TEST_CASE("files are looked for apart from parsing, which another rank's host may lack",
+          "[options]") {
+  const Parsed absent({"--map-file", "/no/such/file"});
+  CHECK_FALSE(absent.ending);
+  CHECK(absent.set.missing_file() == "--map-file /no/such/file: No such file or directory");
+  CHECK(Parsed({"--map-file", "/"}).set.missing_file() == "--map-file /: Is a directory");
+  CHECK(Parsed({"--map-file", "/proc/version"}).set.missing_file().empty());
+  CHECK(Parsed({}).set.missing_file().empty());
+}
+
+TEST_CASE("help is wrapped at 80 columns and says what an option goes with", "[options]") {
+  const Parsed p({"--wings", "none", "--help"});  // wins over errors
+  REQUIRE(p.ending);
+  CHECK(p.ending->code == ExitCode::pass);
+  CHECK(p.ending->text ==
+        R"(Usage: fly [options]
+
+Flies.
+
+Flight:
+  --flight-mode, --mode glide|flap|soar
+                           how it flies (default: glide)
+  --quiet                  --flight-mode glide
+  --birds NAME,NAME,...    list of birds: gull, tern, duck (default: all)
+  -H, --heights N,N,...    list of heights (default: 1)
+  -w, --wings N            number of wings (default: 2)
+  --speed M/S              speed over ground (default: 0.5)
+  --feathers [on|off]      grow feathers
+  --lights [on|off]        switch the lights on (default: on)
+
+Parts:
+  --map-file FILE          read this map
+  --engine-power X         power of the engine; only with --flight-mode flap,
+                           soar; has no effect with --feathers
+                           (default: by wind)
+  --soaring X              height to soar at; only with --feathers; not with
+                           --wings (default: 0)
+
+General:
+  -h, --help               print this text and exit
+)");
+}
+
+TEST_CASE("JSON lists every option for the tools that make texts of it", "[options]") {
+  const auto json = nlohmann::json::parse(Parsed({"--help-json"}).ending->text);
+  CHECK(json["program"] == "fly");
+  CHECK(json["summary"] == "Flies.");
+  nlohmann::json by_name;
+  for (const auto& group : json["groups"])
+    for (nlohmann::json option : group["options"]) {
+      option["group"] = group["title"];
+      by_name[option["names"][0].get<std::string>()] = option;
+    }
+  CHECK(by_name["--wings"] == nlohmann::json{{"names", {"--wings", "-w"}},
+                                             {"metavar", "N"},
+                                             {"default", "2"},
+                                             {"choices", nlohmann::json::array()},
+                                             {"help", "number of wings"},
+                                             {"hidden", false},
+                                             {"group", "Flight"}});
+  CHECK(by_name["--flight-mode"]["choices"] == nlohmann::json{"glide", "flap", "soar"});
+  CHECK(by_name["--engine-power"]["default"] == "by wind");
+  for (const char* hidden : {"--inject-fault", "--help-json"})
+    CHECK(by_name[hidden]["hidden"] == true);
+  CHECK(by_name["--help"]["hidden"] == false);
+}
+
+TEST_CASE("the record has every option and its value", "[options]") {
+  const Parsed p({"--wings", "7"});
+  std::map<std::string, std::size_t> kinds;
+  for (const OptionValue& value : p.set.values()) {
+    kinds[value.name] = value.value.index();
+    if (value.name == "wings") CHECK(std::get<int>(value.value) == 7);
+  }
+  CHECK(kinds.size() == 11);
+  CHECK(kinds.contains("flight_mode"));
+  CHECK(kinds.contains("inject_fault"));
+}
+
+TEST_CASE("sizes are in binary units", "[options]") {
+  CHECK(parse_bytes("-b", "8") == 8);
+  CHECK(parse_bytes("-b", "1.5k") == 1536);
+  CHECK(parse_bytes("-b", "2MiB") == std::size_t{2} << 20);
+  CHECK(parse_bytes("-b", "100T") == std::size_t{100} << 40);
+  CHECK_THROWS_WITH(parse_bytes("-b", "1P"),
+                    ContainsSubstring("-b 1P") && ContainsSubstring("K, M, G, T"));
+}
+
+}  // namespace shakedown
