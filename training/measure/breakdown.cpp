@@ -173,6 +173,7 @@ double step_ms(const Trace& trace) {
 
 Breakdown break_down(const Trace& trace, const Trace* baseline) {
   Breakdown b;
+  b.traced_steps = trace.front().steps.size();
   b.step_ms = step_ms(trace);
   b.compute_ms = baseline != nullptr ? typical(of_the_same_ranks(*baseline, trace), compute_ms)
                                      : typical(trace, compute_ms);
@@ -213,6 +214,7 @@ std::vector<ExchangeTimes> exchange_times(const Trace& trace) {
       return typical(trace, [&](const TracedStep& s) { return measure(s.exchanges[i], s); });
     };
     ExchangeTimes& times = all.emplace_back();
+    times.index = i;
     times.what = first[i].what;
     times.bytes = first[i].bytes;
     times.ready_ms = of([](const auto& e, const auto& s) { return e.ready_ms - s.begin_ms; });

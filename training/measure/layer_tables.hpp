@@ -1,10 +1,9 @@
-// What --layers and --kernels measured: the records, and the tables for people.
+// What --layers and --kernels measured, as tables for people.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "common/record.hpp"
 #include "training/measure/layer_times.hpp"
 
 namespace shakedown::training {
@@ -18,10 +17,6 @@ struct StepCalls {
   double calls_ms = 0;        // of these steps, all calls together: the median
   Roofs roofs;
 };
-
-/// Of the "layer" records, one a layer, and of the "kernel" records, one a kernel and size.
-std::vector<Json> layer_fields(const StepCalls& step, const ParameterTable& table);
-std::vector<Json> kernel_fields(const StepCalls& step);
 
 /// `precision`: of the matrix product.
 std::string text_of_roofs(const StepCalls& step, const std::string& precision);

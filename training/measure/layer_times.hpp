@@ -45,6 +45,8 @@ struct LayerTime {
   WorkSum sum;
   double forward_ms = 0;
   double backward_ms = 0;
+
+  bool is_of_network() const { return forward_ms + backward_ms > 0; }
 };
 /// In the order in which the step comes to them first. All of `step` is some layer's.
 std::vector<LayerTime> layer_times(const std::vector<TimedWork>& step, const ParameterTable& table,

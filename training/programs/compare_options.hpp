@@ -1,4 +1,4 @@
-// What bin/compare is told: what bin/train is told of a step, with lists of what is compared.
+// Options of bin/compare: bin/train's step options, and the lists to sweep over.
 #pragma once
 
 #include <string>
@@ -22,8 +22,10 @@ struct CompareOptions {
   std::vector<int> batch_sizes{train.batch_size};
   std::vector<double> bucket_caps_mb{train.strategy.bucket_cap_mb};
   std::vector<int> ranks;             // empty: all of the job
-  std::vector<std::string> settings;  // of training/settings.hpp
+  std::vector<std::string> settings;  // of training/programs/settings.hpp
   int repeats = 3;
+  bool verbose = false;
+  std::string csv;
   int epoch_images = 0;  // 0: ImageNet's, or the folder's
 };
 
