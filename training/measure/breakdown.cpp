@@ -154,7 +154,7 @@ ExchangeWait waiting_in(const Trace& trace, std::size_t index) {
           static_cast<double>(most->second) / static_cast<double>(steps)};
 }
 
-/// A server's part of the baseline has nothing to be held against.
+/// A server's share of the baseline has nothing to be compared with.
 Trace of_the_same_ranks(Trace baseline, const Trace& trace) {
   for (std::size_t r = 0; r < baseline.size(); ++r) baseline[r].computes = trace.at(r).computes;
   return baseline;

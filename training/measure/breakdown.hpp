@@ -45,7 +45,7 @@ Breakdown break_down(const Trace& trace, const Trace* baseline);
 struct ExchangeWait {
   double ms = 0;      // mean over the ranks
   int straggler = 0;  // the rank that comes last, most often
-  double share = 0;   // in so many of the steps
+  double share = 0;   // of the steps in which it does
 };
 
 /// The same of one exchange; times are since the step's begin.

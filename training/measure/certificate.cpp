@@ -24,7 +24,7 @@ void step(Engine& engine, BatchSource& batches, double learning_rate) {
 }
 
 /// Whether the weights that this rank computes with are these, rounded. Where it gathers them block
-/// by block, the next step tells.
+/// by block, the next step shows it.
 bool computes_with(Engine& engine, const std::vector<float>& master) {
   const Weights& weights = engine.network().weights();
   if (!weights.computes_with_all()) return true;
@@ -141,12 +141,12 @@ WeightDifference compare_weights(const ParameterTable& table, DataType gradient,
     double largest = 0;
     double size = 0;
     for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
-      double apart = std::abs(static_cast<double>(wanted[i]) - got[i]);
-      if (std::isnan(apart)) apart = INFINITY;
+      double difference = std::abs(static_cast<double>(wanted[i]) - got[i]);
+      if (std::isnan(difference)) difference = INFINITY;
       const double moved = static_cast<double>(wanted[i]) - start[i];
-      c.max_abs_diff = std::max(c.max_abs_diff, apart);
+      c.max_abs_diff = std::max(c.max_abs_diff, difference);
       furthest = std::max(furthest, std::abs(moved));
-      squared += apart * apart;
+      squared += difference * difference;
       movement += moved * moved;
       largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
       size += static_cast<double>(wanted[i]) * wanted[i];

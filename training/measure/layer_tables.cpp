@@ -75,9 +75,9 @@ std::string table_of_layers(const StepCalls& step, const ParameterTable& table) 
 }
 
 std::string table_of_kernels(const StepCalls& step) {
-  const std::vector<Column> totals{
-      {"", "kernel", 26},    {"calls", "a step", 6}, {"ms", "a step", 9},   {"us", "a call", 9},
-      {"of the", "step", 7}, {"", "GB/s", 7},        {"of the", "copy", 8}, {"", "TFLOP/s", 8}};
+  const std::vector<Column> totals{{"", "kernel", 26},    {"calls", "/step", 6}, {"ms", "/step", 9},
+                                   {"us", "/call", 9},    {"of the", "step", 7}, {"", "GB/s", 7},
+                                   {"of the", "copy", 8}, {"", "TFLOP/s", 8}};
   const std::vector<KernelTime> kernels = kernel_times(step.calls, step.roofs);
   std::string text = fmt::format("\nkernels, medians of {} steps\n", step.logged_steps);
   text += heading(totals);
@@ -85,7 +85,7 @@ std::string table_of_kernels(const StepCalls& step) {
     text += kernel_row(totals, kernel, step, false);
 
   std::vector<Column> sizes = totals;
-  sizes.insert(sizes.begin() + 1, {"bytes", "a call", 11});
+  sizes.insert(sizes.begin() + 1, {"bytes", "/call", 11});
   sizes.pop_back();
   text += "\nthose without FLOP, by size\n" + heading(sizes);
   for (const KernelTime& kernel : kernels)

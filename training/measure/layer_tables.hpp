@@ -22,7 +22,7 @@ struct StepCalls {
 std::string text_of_roofs(const StepCalls& step, const std::string& precision);
 std::string table_of_layers(const StepCalls& step, const ParameterTable& table);
 std::string table_of_kernels(const StepCalls& step);
-/// What the calls' sum is against the step; `rest`: what no call tells of, for people.
+/// The calls' sum compared with the step; `rest` names what no call covers.
 std::string account_of(const StepCalls& step, const std::string& rest);
 
 }  // namespace shakedown::training

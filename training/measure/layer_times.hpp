@@ -11,8 +11,8 @@
 
 namespace shakedown::training {
 
-/// The calls of one step with their median times, of the log of so many like steps, one behind the
-/// other. Throws InternalError where they are not alike.
+/// The calls of one step with their median times, from the log of this many consecutive like
+/// steps. Throws InternalError where they are not alike.
 std::vector<TimedWork> median_step(const std::vector<TimedWork>& works, int steps);
 
 /// The median over the steps of all their calls' time together: where something else now and then

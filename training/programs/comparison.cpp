@@ -139,7 +139,7 @@ const Result* measured_in(const std::vector<Result>& results, std::size_t round,
   return found != results.end() && found->rounds.size() > round ? &*found : nullptr;
 }
 
-/// `none` on so many ranks; of a setting that changes how a rank computes there is none.
+/// `none` on this many ranks; of a setting that changes how a rank computes there is none.
 const Result* baseline(const std::vector<Result>& results, const Configuration& of, int ranks,
                        std::size_t round) {
   const ModelOptions& model = of.options.model;

@@ -27,7 +27,7 @@ std::vector<double> values_of(const Result& result, Measure&& measure) {
   return values;
 }
 
-/// "95.3 (94.8-95.7)": median, lowest and highest, with so many decimals.
+/// "95.3 (94.8-95.7)": median, lowest and highest, with this many decimals.
 std::string spread(const std::vector<double>& values, double unit, int decimals) {
   if (values.empty()) return kNone;
   const Summary s = summarize(values);
@@ -129,7 +129,7 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
       {"", "an epoch", 8},
       {"memory,", "rank 0", 10},
       {"memory,", "others", 10},
-      {"joules", "an image", 8},
+      {"joules", "/image", 8},
       {"sent, theory:", "by rank 0", 13},
       {"sent, theory:", "by others", 13},
       {"sent, measured:", "by rank 0", 15},
@@ -154,7 +154,7 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
     text += row(columns, cells);
   }
   return text + fmt::format(
-                    "an epoch: {} images; sent a step, in theory: gradients and weights; "
+                    "an epoch: {} images; sent per step, in theory: gradients and weights; "
                     "measured: {}\n",
                     epoch_images, sources_of(results));
 }

@@ -1,4 +1,4 @@
-// The tables behind bin/compare --verbose.
+// The tables of bin/compare --verbose.
 #pragma once
 
 #include <string>

@@ -12,9 +12,9 @@
 namespace shakedown::training {
 namespace {
 
-constexpr int kMostLogged = 20;  // steps: they tell a median
+constexpr int kMostLogged = 20;  // steps: enough for a median
 
-/// Trains so many steps after one that starts without another before it; the median step, ms.
+/// Trains this many steps after one that starts without another before it; the median step, ms.
 template <class Step>
 double median_step_ms(Engine& engine, int steps, Step&& step) {
   std::vector<std::unique_ptr<Event>> marks;

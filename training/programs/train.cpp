@@ -5,7 +5,6 @@
 #include "common/program.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/describe.hpp"
-#include "training/programs/max_batch.hpp"
 #include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
@@ -62,16 +61,9 @@ ExitCode train(MpiSession& session, int argc, char** argv) {
   return recorded(record, [&] {
     const Dataset dataset(dataset_settings(options));
     dataset.check_ranks_agree(session);
-    const auto run_with = [&](const TrainOptions& o) {
+    return at_requested_batch(options, dataset.classes(), backend, session, [&](const auto& o) {
       return run(o, dataset, backend, session, record);
-    };
-    if (!options.max_batch) return run_with(options);
-    const auto settings_at = [&](int batch_size) {
-      return run_settings(with_batch(options, batch_size), backend, dataset.classes());
-    };
-    return at_largest_batch(
-        options.max_batch_limit, settings_at, backend, session,
-        [&](int batch_size) { return run_with(with_batch(options, batch_size)); });
+    });
   });
 }
 

@@ -1,9 +1,15 @@
 #include "training/programs/train_settings.hpp"
 
 #include "common/error.hpp"
+#include "training/programs/max_batch.hpp"
 
 namespace shakedown::training {
 namespace {
+
+TrainOptions with_batch(TrainOptions options, int batch_size) {
+  options.batch_size = batch_size;
+  return options;
+}
 
 bool validates(const TrainOptions& options) {
   return options.epochs >= 0 && !options.data.val_dir.empty();
@@ -54,14 +60,21 @@ OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
   return {options.save, options.trace, dataset.metadata(options.model)};
 }
 
-TrainOptions with_batch(TrainOptions options, int batch_size) {
-  options.batch_size = batch_size;
-  return options;
-}
-
 long batches_needed(const TrainOptions& options) {
   if (options.epochs >= 0) return 0;
   return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
+}
+
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run) {
+  if (!options.max_batch) return run(options);
+  return at_largest_batch(
+      options.max_batch_limit,
+      [&](int batch_size) {
+        return run_settings(with_batch(options, batch_size), backend, classes);
+      },
+      backend, session, [&](int batch_size) { return run(with_batch(options, batch_size)); });
 }
 
 }  // namespace shakedown::training

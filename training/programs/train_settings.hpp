@@ -1,6 +1,8 @@
 // What the options of bin/train say to each part of a run.
 #pragma once
 
+#include <functional>
+
 #include "training/programs/dataset.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
@@ -20,9 +22,12 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 LayersSettings layers_settings(const TrainOptions& options);
 EpochSettings epoch_settings(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
-/// These options at another batch per rank.
-TrainOptions with_batch(TrainOptions options, int batch_size);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);
+
+/// Calls `run` with these options; with --max-batch at the largest batch that fits.
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run);
 
 }  // namespace shakedown::training

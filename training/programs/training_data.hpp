@@ -30,7 +30,7 @@ class TrainingData {
   BatchSource* validation() { return validation_.get(); }
   /// Of each rank that computes; 0 where an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
-  /// That so many batches per rank are longer than the data, or "".
+  /// That this many batches per rank are longer than the data, or "".
   std::string remark(long batches) const;
 
  private:
