@@ -77,7 +77,7 @@ ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batc
                        [&](const std::string& text) { say(session, wrapped(text, 10)); });
 }
 
-LargestBatch largest_batch(const Engine& engine, const MpiSession& session) {
+LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session) {
   return {engine.settings().network.batch_size,
           session.all_gather(static_cast<double>(engine.device().memory().total_bytes))};
 }

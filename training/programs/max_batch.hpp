@@ -33,7 +33,7 @@ struct LargestBatch {
   int batch_size = 0;
   std::vector<double> device_memory_bytes;  // per rank
 };
-LargestBatch largest_batch(const Engine& engine, const MpiSession& session);
+LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session);
 /// As a line for people.
 std::string summary_of(const LargestBatch& found, const Throughput& measured);
 

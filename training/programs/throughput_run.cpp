@@ -35,7 +35,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   Json step = merged(record_of(measured), record_of(exchange));
   std::string summary = summary_of(measured, exchange);
   if (largest) {
-    const LargestBatch batch = largest_batch(engine, run.session);
+    const LargestBatch batch = largest_batch_of(engine, run.session);
     step.update(record_of(batch));
     summary += summary_of(batch, measured);
   }
