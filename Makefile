@@ -59,7 +59,7 @@ LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
 TEST_SOURCES := $(wildcard tests/*/*_test.cpp)
 MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
-TEST_SUPPORT := $(wildcard tests/*.cpp tests/reference/*.cpp)
+TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)
 
 object = $(patsubst %,$(BUILD)/%.o,$(1))
 LIBRARY_OBJECTS := $(call object,$(LIBRARY))

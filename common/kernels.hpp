@@ -22,8 +22,9 @@ struct StepScalars {
   std::int32_t since_rescale = 0;  // steps applied since the loss scale last changed
 };
 
-/// Which parameters weight decay spares: one byte for every kDecayChunk elements of the buffer.
-inline constexpr std::size_t kDecayChunk = 64;
+/// Elements of a flat buffer to whose multiples parameters, shards and pieces are aligned.
+/// Optimisers have a byte for each such chunk: whether its weights decay.
+inline constexpr std::size_t kFlatAlignment = 64;
 
 /// One range of the flat buffers. `state` are the optimiser's own buffers.
 struct UpdateRange {
@@ -69,7 +70,7 @@ class Kernels {
   virtual void accumulate(View sum, ConstView x, bool first, Stream& stream) const = 0;
   /// to[i] = from[i] * factor; `from` is float32.
   virtual void scale(ConstView from, View to, float factor, Stream& stream) const = 0;
-  /// Chunks of kDecayChunk float32 elements: to's chunk c is from's chunk sources[c], or zeros
+  /// Chunks of kFlatAlignment float32 elements: to's chunk c is from's chunk sources[c], or zeros
   /// where sources[c] is -1. `sources` is device memory.
   virtual void gather_chunks(View to, ConstView from, const std::int64_t* sources,
                              Stream& stream) const = 0;

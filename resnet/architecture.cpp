@@ -20,13 +20,12 @@ const std::vector<Architecture>& architectures() {
 }
 
 const Architecture& find_architecture(const std::string& name) {
-  std::string known;
+  std::vector<std::string> listed;
   for (const Architecture& architecture : architectures()) {
     if (architecture.name == name) return architecture;
-    if (!architecture.for_tests)
-      known += fmt::format("{}{}", known.empty() ? "" : ", ", architecture.name);
+    if (!architecture.for_tests) listed.push_back(architecture.name);
   }
-  throw UsageError(fmt::format("--model {}: one of {}", name, known));
+  throw UsageError(fmt::format("--model {}: one of {}", name, fmt::join(listed, ", ")));
 }
 
 Layers layers_of(const Architecture& architecture) {
@@ -117,7 +116,7 @@ ParameterTable::ParameterTable(const Layers& layers, int classes, int stem_chann
   for (std::size_t i = parameters_.size(); i-- > 0;) {
     Parameter& p = parameters_[i];
     p.offset = stored_;
-    stored_ += (p.stored + kDecayChunk - 1) / kDecayChunk * kDecayChunk;
+    stored_ += (p.stored + kFlatAlignment - 1) / kFlatAlignment * kFlatAlignment;
     payload_ += p.count;
     Range& range = block_ranges_[static_cast<std::size_t>(p.block)];
     if (range.end == 0) range.begin = p.offset;

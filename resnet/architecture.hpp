@@ -80,7 +80,7 @@ struct Range {
 
 /// Every parameter, in torchvision's order, and the layout of the flat buffers: parameters lie in
 /// the reverse of that order, which is the order in which backward finishes them. Each starts at a
-/// multiple of kDecayChunk elements; what lies between is zero and stays so.
+/// multiple of kFlatAlignment elements; what lies between is zero and stays so.
 class ParameterTable {
  public:
   /// `stem_channels` is 3, or more where the backend pads the image's channels with zeros.

@@ -11,7 +11,7 @@ namespace {
 
 std::size_t elements(const Layout& layout) {
   std::size_t end = 0;
-  for (const Held& held : layout) end = std::max(end, held.at + held.range.count());
+  for (const PlacedRange& placed : layout) end = std::max(end, placed.at + placed.range.count());
   return end;
 }
 
@@ -23,16 +23,16 @@ Layout packed(const std::vector<Range>& ranges) {
   return layout;
 }
 
-Layout taking_turns(const std::vector<Range>& ranges, std::size_t places) {
-  std::vector<std::size_t> begin(places + 1, 0);
-  for (std::size_t place = 0; place < places; ++place) {
+Layout rotating(const std::vector<Range>& ranges, std::size_t buffers) {
+  std::vector<std::size_t> begin(buffers + 1, 0);
+  for (std::size_t buffer = 0; buffer < buffers; ++buffer) {
     std::size_t largest = 0;
-    for (std::size_t i = place; i < ranges.size(); i += places)
+    for (std::size_t i = buffer; i < ranges.size(); i += buffers)
       largest = std::max(largest, ranges[i].count());
-    begin[place + 1] = begin[place] + largest;
+    begin[buffer + 1] = begin[buffer] + largest;
   }
   Layout layout;
-  for (std::size_t i = 0; i < ranges.size(); ++i) layout.push_back({ranges[i], begin[i % places]});
+  for (std::size_t i = 0; i < ranges.size(); ++i) layout.push_back({ranges[i], begin[i % buffers]});
   return layout;
 }
 
@@ -41,17 +41,17 @@ FlatBuffer::FlatBuffer(Device& device, Stream& stream, DataType type, Layout lay
   device.zero(memory_.data(), memory_.bytes(), stream);
 }
 
-const Held* FlatBuffer::find(Range range) const {
-  for (const Held& held : layout_)
-    if (held.range.begin <= range.begin && range.end <= held.range.end) return &held;
+const PlacedRange* FlatBuffer::find(Range range) const {
+  for (const PlacedRange& placed : layout_)
+    if (placed.range.begin <= range.begin && range.end <= placed.range.end) return &placed;
   return nullptr;
 }
 
 View FlatBuffer::at(Range range) const {
-  const Held* held = find(range);
-  ENSURE(held != nullptr,
+  const PlacedRange* placed = find(range);
+  ENSURE(placed != nullptr,
          fmt::format("elements {} to {} are not held here", range.begin, range.end));
-  return memory_.view(type_).slice(held->at + range.begin - held->range.begin, range.count());
+  return memory_.view(type_).slice(placed->at + range.begin - placed->range.begin, range.count());
 }
 
 }  // namespace shakedown

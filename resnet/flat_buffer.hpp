@@ -1,5 +1,5 @@
 // Memory for elements of the flat order of parameters: all of them, this rank's part, or blocks
-// that take turns in the same bytes.
+// that share a few buffers in turn.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,18 @@
 namespace shakedown {
 
 /// Where a range of the flat order lies in a buffer.
-struct Held {
+struct PlacedRange {
   Range range;
   std::size_t at = 0;  // element of the buffer
-  bool operator==(const Held&) const = default;
+  bool operator==(const PlacedRange&) const = default;
 };
-using Layout = std::vector<Held>;
+using Layout = std::vector<PlacedRange>;
 
 /// The ranges one behind the other.
 Layout packed(const std::vector<Range>& ranges);
-/// Range i in place i % places; each place is as large as the largest range in it.
-Layout taking_turns(const std::vector<Range>& ranges, std::size_t places);
+/// Range i shares buffer i % buffers, each as large as the largest range in it: double buffering,
+/// with two.
+Layout rotating(const std::vector<Range>& ranges, std::size_t buffers);
 
 class FlatBuffer {
  public:
@@ -38,7 +39,7 @@ class FlatBuffer {
   std::size_t bytes() const { return memory_.bytes(); }
 
  private:
-  const Held* find(Range range) const;
+  const PlacedRange* find(Range range) const;
 
   DataType type_ = DataType::float32;
   Layout layout_;

@@ -149,122 +149,132 @@ NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) con
 /// 2 * count - 1 - u. An output lives from its unit's forward to its unit's backward pass, a
 /// gradient from the backward pass that makes it to the one that reads it.
 struct Network::Build {
+  /// Between two blocks: a block's input, and the gradients that come back for it.
+  struct Border {
+    int producer = 0;  // the unit that makes the input
+    ActivationShape shape;
+    Addends dx{};  // through the path and through the shortcut
+  };
+
   Network& net;
-  int count = 2;  // stem and head
-  int next = 0;
+  std::vector<Border> borders;  // before each residual block, and before the head
+  int count;                    // of units
 
   explicit Build(Network& network) : net(network) {
-    for (const ResidualBlock& block : net.layers_.blocks)
-      count += static_cast<int>(block.path.size());
+    borders.push_back({0, output_of(net.layers_, net.settings_)});
+    for (const ResidualBlock& block : net.layers_.blocks) {
+      ActivationShape shape = borders.back().shape;
+      for (const ConvLayer& layer : block.path) shape = net.normed(layer, shape).conv.y();
+      borders.push_back({borders.back().producer + static_cast<int>(block.path.size()), shape});
+    }
+    count = borders.back().producer + 2;
   }
 
   Moments moments(int unit) const { return {unit, 2 * count - 1 - unit}; }
 
+  const Slot* reserve(const std::string& name, const ActivationShape& shape, int first, int last) {
+    return net.plan_.reserve(name, net.units_->activation_bytes(shape), first, last);
+  }
   const Slot* output(const std::string& name, const ActivationShape& shape, int unit) {
-    const Moments when = moments(unit);
-    return net.plan_.reserve(name, net.units_->activation_bytes(shape), when.forward,
-                             when.backward);
+    return reserve(name, shape, moments(unit).forward, moments(unit).backward);
   }
   /// Read by the next unit alone, which finds it elsewhere in its backward pass.
   const Slot* passing_output(const std::string& name, const ActivationShape& shape, int unit) {
-    return net.plan_.reserve(name, net.units_->activation_bytes(shape), moments(unit).forward,
-                             moments(unit + 1).forward);
+    return reserve(name, shape, moments(unit).forward, moments(unit + 1).forward);
   }
   const Slot* rebuilt_output(const std::string& name, const ActivationShape& shape, int unit) {
     const int moment = moments(unit + 1).backward;
-    return net.plan_.reserve(name + " rebuilt", net.units_->activation_bytes(shape), moment,
-                             moment);
+    return reserve(name + " rebuilt", shape, moment, moment);
   }
   /// Made by unit `from` in its backward pass, read by unit `to` in its own.
   const Slot* gradient(const std::string& name, const ActivationShape& shape, int from, int to) {
-    return net.plan_.reserve(name, net.units_->activation_bytes(shape), moments(from).backward,
-                             moments(to).backward);
+    return reserve(name, shape, moments(from).backward, moments(to).backward);
+  }
+
+  /// Gradients that cross from block to block. An identity hands on the gradient of its block's
+  /// output: that lives until the unit before the block has read it.
+  void reserve_border_gradients() {
+    const auto& blocks = net.layers_.blocks;
+    for (std::size_t b = 0; b < borders.size(); ++b) {
+      const bool handed_on = b > 0 && !blocks[b - 1].shortcut;
+      const std::string name = handed_on           ? blocks[b - 1].name + " dy"
+                               : b < blocks.size() ? blocks[b].name + " dx"
+                                                   : "head dx";
+      const Border& reader = borders[handed_on ? b - 1 : b];
+      borders[b].dx.first =
+          gradient(name, borders[b].shape, borders[b].producer + 1, reader.producer);
+    }
+    for (std::size_t b = 0; b < blocks.size(); ++b)
+      borders[b].dx.second = blocks[b].shortcut
+                                 ? gradient(blocks[b].name + " dshortcut", borders[b].shape,
+                                            borders[b + 1].producer, borders[b].producer)
+                                 : borders[b + 1].dx.first;
+  }
+
+  /// The units of a block between two borders; `input` is its input. Returns its output.
+  const Slot* add_block(const ResidualBlock& block, const Border& in, const Border& out,
+                        const Slot* input) {
+    auto& units = net.blocks_.emplace_back();
+    ActivationShape shape = in.shape;
+    const Slot* x = input;
+    const Slot* dx = in.dx.first;
+    const Slot* rebuilt_x = nullptr;
+    for (int unit = in.producer + 1; unit < out.producer; ++unit) {
+      const ConvLayer& conv = block.path[static_cast<std::size_t>(unit - in.producer - 1)];
+      const NormedConv layer = net.normed(conv, shape);
+      shape = layer.conv.y();
+      const bool rebuilds = net.settings_.recompute;
+      const Slot* y =
+          rebuilds ? passing_output(conv.norm, shape, unit) : output(conv.norm, shape, unit);
+      const Slot* rebuilt_y = rebuilds ? rebuilt_output(conv.norm, shape, unit) : nullptr;
+      const Slot* dy = gradient(conv.norm + " dy", shape, unit + 1, unit);
+      units.push_back(
+          net.units_->conv_norm({moments(unit), layer, x, y, dy, dx, rebuilt_x, rebuilt_y}));
+      x = y;
+      dx = dy;
+      rebuilt_x = rebuilt_y;
+    }
+    const Slot* y = output(block.path.back().norm, out.shape, out.producer);
+    ConvNormAddSpec last{.when = moments(out.producer),
+                         .layer = net.normed(block.path.back(), shape),
+                         .x = x,
+                         .shortcut = input,
+                         .shortcut_layer = std::nullopt,
+                         .y = y,
+                         .dy = out.dx,
+                         .dx = dx,
+                         .dshortcut = in.dx.second,
+                         .rebuilt_x = rebuilt_x};
+    if (block.shortcut) last.shortcut_layer = net.normed(*block.shortcut, in.shape);
+    units.push_back(net.units_->conv_norm_add(last));
+    return y;
   }
 };
 
 void Network::build_units() {
   Build build(*this);
   const int end = 2 * build.count;
-  const int n = settings_.batch_size;
-  const ActivationShape image = image_shape();
-  input_ = plan_.reserve("image", units_->activation_bytes(image), 0, end);
-  labels_ = plan_.reserve("labels", static_cast<std::size_t>(n) * sizeof(std::int32_t), 0, end);
-  logits_ = plan_.reserve(
-      "logits",
-      static_cast<std::size_t>(n) * static_cast<std::size_t>(settings_.classes) * sizeof(float), 0,
-      end);
+  const auto n = static_cast<std::size_t>(settings_.batch_size);
+  input_ = plan_.reserve("image", units_->activation_bytes(image_shape()), 0, end);
+  labels_ = plan_.reserve("labels", n * sizeof(std::int32_t), 0, end);
+  logits_ = plan_.reserve("logits", n * static_cast<std::size_t>(settings_.classes) * sizeof(float),
+                          0, end);
+  build.reserve_border_gradients();
 
-  // A block's input and the gradients that come back for it: from its path and its shortcut. The
-  // identity hands on what it was given, where it was given it.
-  ActivationShape x_shape = output_of(layers_, settings_);
-  int unit = 0;
-  const Slot* x = build.output("stem", x_shape, unit);
-  Addends dx;
-  const Slot* handed_on = nullptr;  // of this block's output: where its identity hands it on
-  const auto first_gradient = [&](const std::string& name) {
-    return handed_on != nullptr ? std::exchange(handed_on, nullptr)
-                                : build.gradient(name, x_shape, unit + 1, unit);
-  };
-  const auto gradients_of_input = [&](const ResidualBlock& block) {
-    dx.first = first_gradient(block.name + " dx");
-    const int last = unit + static_cast<int>(block.path.size());
-    if (block.shortcut)
-      dx.second = build.gradient(block.name + " dshortcut", x_shape, last, unit);
-    else
-      dx.second = handed_on = build.gradient(block.name + " dy", x_shape, last + 1, unit);
-  };
+  const Build::Border& stem = build.borders.front();
+  const Slot* x = build.output("stem", stem.shape, stem.producer);
+  blocks_.emplace_back().push_back(units_->stem(
+      {build.moments(stem.producer), normed(layers_.stem, image_shape()), input_, x, stem.dx}));
 
-  gradients_of_input(layers_.blocks.front());
-  blocks_.emplace_back();
-  blocks_.back().push_back(
-      units_->stem({build.moments(unit), normed(layers_.stem, image), input_, x, dx}));
+  for (std::size_t b = 0; b < layers_.blocks.size(); ++b)
+    x = build.add_block(layers_.blocks[b], build.borders[b], build.borders[b + 1], x);
 
-  for (std::size_t b = 0; b < layers_.blocks.size(); ++b) {
-    const ResidualBlock& block = layers_.blocks[b];
-    const Slot* const block_input = x;
-    const ActivationShape block_shape = x_shape;
-    const Addends block_dx = dx;
-    const Slot* dinput = dx.first;
-    const Slot* rebuilt = nullptr;  // x, where it is
-    blocks_.emplace_back();
-    for (std::size_t i = 0; i < block.path.size(); ++i) {
-      ++unit;
-      const bool last = i + 1 == block.path.size();
-      const NormedConv layer = normed(block.path[i], x_shape);
-      const Slot* const path_input = x;
-      const Slot* const rebuilt_input = rebuilt;
-      const std::string& name = block.path[i].norm;
-      x_shape = layer.conv.y();
-      const bool keeps = last || !settings_.recompute;
-      x = keeps ? build.output(name, x_shape, unit) : build.passing_output(name, x_shape, unit);
-      rebuilt = keeps ? nullptr : build.rebuilt_output(name, x_shape, unit);
-      if (!last) {
-        const Slot* dy = build.gradient(name + " dy", x_shape, unit + 1, unit);
-        blocks_.back().push_back(units_->conv_norm(
-            {build.moments(unit), layer, path_input, x, dy, dinput, rebuilt_input, rebuilt}));
-        dinput = dy;
-        continue;
-      }
-      if (b + 1 < layers_.blocks.size())
-        gradients_of_input(layers_.blocks[b + 1]);
-      else
-        dx = {first_gradient("head dx"), nullptr};
-      ConvNormAddSpec spec{
-          build.moments(unit), layer,        path_input, block_input, std::nullopt, x, dx, dinput,
-          block_dx.second,     rebuilt_input};
-      if (block.shortcut) spec.shortcut_layer = normed(*block.shortcut, block_shape);
-      blocks_.back().push_back(units_->conv_norm_add(spec));
-    }
-  }
-
-  check_statistics(x_shape);
-  ++unit;
-  ENSURE(unit + 1 == build.count, "units and moments");
-  blocks_.emplace_back();
-  blocks_.back().push_back(
-      units_->head({build.moments(unit), x_shape, settings_.classes, settings_.label_smoothing,
-                    table_.parameter("fc.weight"), table_.parameter("fc.bias"), x, logits_, labels_,
-                    dx.first, static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
+  const Build::Border& head = build.borders.back();
+  check_statistics(head.shape);
+  blocks_.emplace_back().push_back(units_->head(
+      {build.moments(head.producer + 1), head.shape, settings_.classes, settings_.label_smoothing,
+       table_.parameter("fc.weight"), table_.parameter("fc.bias"), x, logits_, labels_,
+       head.dx.first, static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
   ENSURE(blocks() == table_.blocks(), "blocks of the network and of the table");
 }
 
@@ -309,23 +319,6 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 
-void Network::set_batch(std::span<const float> images, std::span<const std::int32_t> labels) {
-  const ActivationShape shape = image_shape();
-  const std::size_t pixels = static_cast<std::size_t>(shape.h) * static_cast<std::size_t>(shape.w);
-  ENSURE(images.size() == 3 * pixels * static_cast<std::size_t>(shape.n) &&
-             labels.size_bytes() == labels_->bytes(),
-         "a batch of another shape");
-  std::vector<float> padded(shape.count(), 0.0F);
-  for (std::size_t n = 0; n < static_cast<std::size_t>(shape.n); ++n)
-    std::copy_n(images.begin() + static_cast<std::ptrdiff_t>(n * 3 * pixels), 3 * pixels,
-                padded.begin() +
-                    static_cast<std::ptrdiff_t>(n * static_cast<std::size_t>(shape.c) * pixels));
-  std::vector<std::byte> stored(input_->bytes());
-  units_->pack_activation(padded, shape, stored);
-  upload<std::byte>(device_, stream_, input_->data(), stored);
-  upload<std::int32_t>(device_, stream_, labels_->data(), labels);
-}
-
 void Network::zero_total_metrics() {
   auto* metrics = static_cast<HeadMetrics*>(metrics_.data());
   device_.zero(&metrics->total, sizeof(Metrics), stream_);
@@ -333,10 +326,6 @@ void Network::zero_total_metrics() {
 
 HeadMetrics Network::read_metrics() {
   return download<HeadMetrics>(device_, stream_, metrics_.data(), 1).front();
-}
-
-std::vector<float> Network::read_logits() {
-  return download<float>(device_, stream_, logits_->data(), logits_->bytes() / sizeof(float));
 }
 
 FlopCount flop_per_image(const Layers& layers, int image_size, int classes) {

@@ -77,39 +77,31 @@ class Network {
   /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1
   /// is padding that counts for nothing.
   void set_batch(const std::uint8_t* images, const std::int32_t* labels);
-  /// The same from the host, float32 N 3 H W and already normalised: for tests. Waits.
-  void set_batch(std::span<const float> images, std::span<const std::int32_t> labels);
 
   void zero_total_metrics();
   /// Waits for the stream.
   HeadMetrics read_metrics();
-  std::vector<float> read_logits();
 
-  /// He initialisation as torchvision's, from a seed. Waits.
-  void initialise(std::uint64_t seed);
-  /// Takes weights and running statistics by torchvision's names. A classifier for another number
-  /// of classes is left as it is. Throws UsageError naming `file` and the tensor that is missing,
-  /// has another shape or holds integers.
-  LoadRemarks load(const std::vector<Tensor>& tensors, const std::string& file);
-  /// Weights and running statistics in torchvision's order, names and layout. Waits.
-  std::vector<Tensor> state() const;
+  // This rank may hold a part of the weights; `master` is all of them, float32 in the flat order.
 
-  // The same where this rank holds only a part of the weights; `master` is all of them, float32 in
-  // the flat order.
+  /// He initialisation as torchvision's, from a seed.
   std::vector<float> seeded(std::uint64_t seed) const;
   void reset_statistics();
-  /// load() into `master`.
+  /// Takes weights into `master`, and running statistics, by torchvision's names. A classifier for
+  /// another number of classes is left as it is. Throws UsageError naming `file` and the tensor
+  /// that is missing, has another shape or holds integers.
   LoadRemarks take(const std::vector<Tensor>& tensors, const std::string& file,
                    std::vector<float>& master);
   /// Keeps what is held here. Waits.
   void set_weights(const std::vector<float>& master);
+  /// Weights and running statistics in torchvision's order, names and layout. Waits.
   std::vector<Tensor> state(const std::vector<float>& master) const;
 
   /// Gives the weights another layout; their values are lost.
   void set_layout(const WeightsLayout& layout);
-  /// The flat gradients in the same form (parameters only), unscaled as they are. Waits.
-  std::vector<Tensor> gradients() const;
 
+  Device& device() const { return device_; }
+  Stream& stream() const { return stream_; }
   const NetworkSettings& settings() const { return settings_; }
   const Layers& layers() const { return layers_; }
   const ParameterTable& table() const { return table_; }
@@ -131,8 +123,6 @@ class Network {
   void bind();
   void check_statistics(const ActivationShape& y) const;
   NormedConv normed(const ConvLayer& layer, const ActivationShape& x) const;
-  std::vector<float> whole_master() const;
-  std::vector<Tensor> unpack(const std::vector<float>& flat) const;
 
   NetworkSettings settings_;
   Device& device_;

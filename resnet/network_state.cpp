@@ -91,19 +91,14 @@ class NamedTensors {
 }  // namespace
 
 void Network::set_weights(const std::vector<float>& master) {
-  for (const Held& held : weights_.layout().master) {
-    const View part = weights_.master(held.range);
+  for (const PlacedRange& placed : weights_.layout().master) {
+    const View part = weights_.master(placed.range);
     upload<float>(device_, stream_, part.data,
-                  std::span(master).subspan(held.range.begin, part.count));
-    if (const View copy = weights_.copy_of(held.range); copy.count > 0)
+                  std::span(master).subspan(placed.range.begin, part.count));
+    if (const View copy = weights_.copy_of(placed.range); copy.count > 0)
       device_.kernels().convert(part, copy, stream_);
   }
   stream_.synchronize();
-}
-
-void Network::initialise(std::uint64_t seed) {
-  set_weights(seeded(seed));
-  reset_statistics();
 }
 
 std::vector<float> Network::seeded(std::uint64_t seed) const {
@@ -125,13 +120,6 @@ void Network::reset_statistics() {
                 1.0F);
   upload<float>(device_, stream_, weights_.statistics().data, statistics);
   batches_tracked_ = 0;
-}
-
-LoadRemarks Network::load(const std::vector<Tensor>& tensors, const std::string& file) {
-  auto master = whole_master();
-  LoadRemarks remarks = take(tensors, file, master);
-  set_weights(master);
-  return remarks;
 }
 
 LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string& file,
@@ -177,24 +165,13 @@ LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string&
   return remarks;
 }
 
-std::vector<Tensor> Network::unpack(const std::vector<float>& flat) const {
+std::vector<Tensor> Network::state(const std::vector<float>& master) const {
   std::vector<Tensor> tensors;
   for (const Parameter& p : table_.parameters()) {
     Tensor tensor{p.name, p.shape, std::vector<float>(p.count)};
-    units_->unpack_parameter(p, std::span(flat).subspan(p.offset, p.stored), tensor.values);
+    units_->unpack_parameter(p, std::span(master).subspan(p.offset, p.stored), tensor.values);
     tensors.push_back(std::move(tensor));
   }
-  return tensors;
-}
-
-std::vector<float> Network::whole_master() const {
-  return download<float>(device_, stream_, weights_.master().data, table_.stored_count());
-}
-
-std::vector<Tensor> Network::state() const { return state(whole_master()); }
-
-std::vector<Tensor> Network::state(const std::vector<float>& master) const {
-  auto tensors = unpack(master);
   const auto statistics =
       download<float>(device_, stream_, weights_.statistics().data, table_.statistics_count());
   for (const RunningStatistics& s : table_.statistics()) {
@@ -207,12 +184,6 @@ std::vector<Tensor> Network::state(const std::vector<float>& master) const {
         {s.name + ".num_batches_tracked", {}, {static_cast<float>(batches_tracked_)}, true});
   }
   return tensors;
-}
-
-std::vector<Tensor> Network::gradients() const {
-  Buffer wide(device_, table_.stored_count() * sizeof(float));
-  device_.kernels().convert(weights_.gradients(), wide.view(DataType::float32), stream_);
-  return unpack(download<float>(device_, stream_, wide.data(), table_.stored_count()));
 }
 
 }  // namespace shakedown

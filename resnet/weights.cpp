@@ -39,17 +39,17 @@ void Weights::allocate_vectors() {
   for (std::size_t i = 0; i < table_.parameters().size(); ++i) {
     const Parameter& p = table_.parameters()[i];
     if (p.shape.size() != 1) continue;
-    vector_at_[i] = sources.size() * kDecayChunk;
-    for (std::size_t at = p.offset; at < p.offset + p.stored; at += kDecayChunk) {
-      const Range chunk{at, at + kDecayChunk};
+    vector_at_[i] = sources.size() * kFlatAlignment;
+    for (std::size_t at = p.offset; at < p.offset + p.stored; at += kFlatAlignment) {
+      const Range chunk{at, at + kFlatAlignment};
       sources.push_back(-1);
-      for (const Held& held : layout_.master)
-        if (held.range.begin <= chunk.begin && chunk.end <= held.range.end)
+      for (const PlacedRange& placed : layout_.master)
+        if (placed.range.begin <= chunk.begin && chunk.end <= placed.range.end)
           sources.back() =
-              static_cast<std::int64_t>((held.at + at - held.range.begin) / kDecayChunk);
+              static_cast<std::int64_t>((placed.at + at - placed.range.begin) / kFlatAlignment);
     }
   }
-  vectors_ = Buffer(device_, sources.size() * kDecayChunk * sizeof(float));
+  vectors_ = Buffer(device_, sources.size() * kFlatAlignment * sizeof(float));
   device_.zero(vectors_.data(), vectors_.bytes(), stream_);
   vector_sources_ = Buffer(device_, sources.size() * sizeof(std::int64_t));
   upload<std::int64_t>(device_, stream_, vector_sources_.data(), sources);

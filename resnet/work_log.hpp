@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/device.hpp"
+#include "resnet/phase.hpp"
 
 namespace shakedown {
 
@@ -17,9 +18,6 @@ struct Work {
   double bytes = 0;  // device memory at least: each input read once, each output written once
   double flop = 0;   // of convolutions and matrix products
 };
-
-/// The phases of a step.
-enum class Phase { input, forward, backward, update };
 
 struct TimedWork {
   Work work;

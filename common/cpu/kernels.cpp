@@ -99,9 +99,10 @@ void CpuKernels::gather_chunks(View to, ConstView from, const std::int64_t* sour
   const auto* source = static_cast<const float*>(from.data);
   auto* target = static_cast<float*>(to.data);
   for (std::size_t i = 0; i < to.count; ++i) {
-    const std::int64_t chunk = sources[i / kDecayChunk];
-    target[i] =
-        chunk < 0 ? 0.0F : source[static_cast<std::size_t>(chunk) * kDecayChunk + i % kDecayChunk];
+    const std::int64_t chunk = sources[i / kFlatAlignment];
+    target[i] = chunk < 0
+                    ? 0.0F
+                    : source[static_cast<std::size_t>(chunk) * kFlatAlignment + i % kFlatAlignment];
   }
 }
 
@@ -124,7 +125,7 @@ void CpuKernels::sgd(const UpdateRange& range, const SgdSettings& settings,
   const SgdSettings s = settings;
   dispatch(gradient_of(r), [&](const auto* gradient) {
     parallel_for(r.count, [=](std::size_t i) {
-      const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
+      const bool decayed = r.decayed == nullptr || r.decayed[i / kFlatAlignment];
       sgd_update(r.master[i], r.state_a[i], load(gradient[i]) * unscale, decayed, s, rate);
     });
   });
@@ -140,7 +141,7 @@ void CpuKernels::adam(const UpdateRange& range, const AdamSettings& settings,
   const AdamSettings s = settings;
   dispatch(gradient_of(r), [&](const auto* gradient) {
     parallel_for(r.count, [=](std::size_t i) {
-      const bool decayed = r.decayed == nullptr || r.decayed[i / kDecayChunk];
+      const bool decayed = r.decayed == nullptr || r.decayed[i / kFlatAlignment];
       adam_update(r.master[i], r.state_a[i], r.state_b[i], load(gradient[i]) * unscale, decayed, s,
                   step);
     });

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kGroup = 8;  // consecutive elements a thread takes; a decay chunk is whole groups
-static_assert(kDecayChunk % kGroup == 0);
+static_assert(kFlatAlignment % kGroup == 0);
 
 unsigned blocks_for(std::size_t items) {
   return static_cast<unsigned>(std::max<std::size_t>(1, (items + kThreads - 1) / kThreads));
@@ -131,7 +131,7 @@ __global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalar
   if (first >= r.count || !scalars->finite) return;
   const float unscale = 1.0F / scalars->loss_scale;
   const float rate = scalars->learning_rate;
-  const bool decayed = r.decayed == nullptr || r.decayed[first / kDecayChunk];
+  const bool decayed = r.decayed == nullptr || r.decayed[first / kFlatAlignment];
   float w[kGroup];
   float m[kGroup];
   float g[kGroup];
@@ -152,7 +152,7 @@ __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScal
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
   const float unscale = 1.0F / scalars->loss_scale;
-  const bool decayed = r.decayed == nullptr || r.decayed[first / kDecayChunk];
+  const bool decayed = r.decayed == nullptr || r.decayed[first / kFlatAlignment];
   float w[kGroup];
   float m[kGroup];
   float v[kGroup];
@@ -171,8 +171,8 @@ __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScal
 
 __global__ void gather_chunks_kernel(float* to, const float* from, const std::int64_t* sources) {
   const std::int64_t chunk = sources[blockIdx.x];
-  to[blockIdx.x * kDecayChunk + threadIdx.x] =
-      chunk < 0 ? 0.0F : from[chunk * static_cast<std::int64_t>(kDecayChunk) + threadIdx.x];
+  to[blockIdx.x * kFlatAlignment + threadIdx.x] =
+      chunk < 0 ? 0.0F : from[chunk * static_cast<std::int64_t>(kFlatAlignment) + threadIdx.x];
 }
 
 __global__ void finish_update_kernel(StepScalars* scalars, bool dynamic_scale) {
@@ -253,7 +253,7 @@ void CudaKernels::scale(ConstView from, View to, float factor, Stream& stream) c
 
 void CudaKernels::gather_chunks(View to, ConstView from, const std::int64_t* sources,
                                 Stream& stream) const {
-  gather_chunks_kernel<<<static_cast<unsigned>(to.count / kDecayChunk), kDecayChunk, 0,
+  gather_chunks_kernel<<<static_cast<unsigned>(to.count / kFlatAlignment), kFlatAlignment, 0,
                          native(stream)>>>(static_cast<float*>(to.data),
                                            static_cast<const float*>(from.data), sources);
   CHECK_LAUNCH();

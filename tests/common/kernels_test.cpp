@@ -139,7 +139,7 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[kernels]") {
 
   std::vector<double> wanted;
   for (std::size_t i = 0; i < count; ++i) {
-    const double wd = masked && i / kDecayChunk % 2 == 1 ? 0 : decay;
+    const double wd = masked && i / kFlatAlignment % 2 == 1 ? 0 : decay;
     double weight = h.w[i];
     double gradient = h.g[i] / 4.0;
     if (optimizer == "adamw")

@@ -8,6 +8,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/network.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown {
@@ -158,8 +159,8 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   settings.strategy.strategy = "none";
   Engine engine(settings, backend);
   engine.allocate(1);
-  Network& network = engine.network();
-  CHECK(network.load(golden_weights(network.table()), "formula").seeded.empty());
+  Network& network = engine.model.network();
+  CHECK(test::load(network, golden_weights(network.table()), "formula").seeded.empty());
 
   const auto n = static_cast<std::size_t>(settings.network.batch_size);
   const auto side = static_cast<std::size_t>(settings.network.image_size);
@@ -168,7 +169,7 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   for (std::size_t i = 0; i < n; ++i)
     labels.push_back(static_cast<std::int32_t>((7 * i + 3) %
                                                static_cast<std::size_t>(settings.network.classes)));
-  const auto load = [&](int) { network.set_batch(images, labels); };
+  const auto load = [&](int) { test::set_batch(network, images, labels); };
   const auto loss = [&] {
     const Metrics step = network.read_metrics().step;
     return step.loss_sum / static_cast<double>(step.samples);
@@ -177,36 +178,36 @@ TEST_CASE("networks compute what PyTorch computes", "[golden]") {
   const Limits limits = limits_of(c.precision);
 
   load(0);
-  engine.evaluate();
-  const double evaluated = sample_error(network.read_logits(), golden["evaluation"]["logits"]);
+  engine.model.evaluate();
+  const double evaluated = sample_error(test::read_logits(network), golden["evaluation"]["logits"]);
   CHECK(evaluated < limits.logits);
   CHECK(off(loss(), golden["evaluation"]["loss"]) < limits.first_loss);
 
   const double rate = golden.at("learning_rate");
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const auto losses = training.at("losses").get<std::vector<double>>();
   const double first = off(loss(), losses[0]);
   CHECK(first < limits.first_loss);
-  CHECK(sample_error(network.read_logits(), training.at("logits")) < limits.logits);
+  CHECK(sample_error(test::read_logits(network), training.at("logits")) < limits.logits);
   const float scale = scales_loss(c.precision) ? kInitialLossScale : 1;
-  const Errors gradient = errors_of(network.gradients(), training.at("gradients"), 1 / scale);
+  const Errors gradient = errors_of(test::gradients(network), training.at("gradients"), 1 / scale);
   CAPTURE(gradient.worst_name);
   CHECK(gradient.worst < limits.worst_gradient);
   CHECK(gradient.mean < limits.mean_gradient);
-  const Errors running = errors_of(network.state(), training.at("running"));
+  const Errors running = errors_of(test::state(network), training.at("running"));
   CAPTURE(running.worst_name);
   CHECK(running.worst < limits.running);
 
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const double second = off(loss(), losses[1]);
   CHECK(second < limits.later_losses);
-  engine.step(load, rate);
+  engine.step.run(load, rate);
   const double third = off(loss(), losses[2]);
   CHECK(third < limits.later_losses);
-  const Errors weights = errors_of(network.state(), training.at("weights"));
+  const Errors weights = errors_of(test::state(network), training.at("weights"));
   CAPTURE(weights.worst_name);
   CHECK(weights.worst < limits.weights);
-  CHECK(engine.read_scalars().updates == 3);
+  CHECK(engine.model.read_scalars().updates == 3);
   fmt::print(
       "golden {:<13} {} {}: relative errors: logits {:.1e}, gradients {:.1e} mean, {:.1e} worst "
       "({}), "

@@ -46,7 +46,7 @@ TEST_CASE("parameters are torchvision's in number, name, shape and order", "[net
   for (std::size_t i = table.parameters().size(); i-- > 0;) {
     const Parameter& p = table.parameters()[i];
     CHECK(p.offset >= end);
-    CHECK(p.offset % kDecayChunk == 0);
+    CHECK(p.offset % kFlatAlignment == 0);
     end = p.offset + p.stored;
   }
   CHECK(end <= table.stored_count());

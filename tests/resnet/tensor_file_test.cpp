@@ -11,6 +11,7 @@
 #include "resnet/network.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/network.hpp"
 
 namespace shakedown {
 namespace {
@@ -182,21 +183,21 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   settings.tuning.autotune = false;
   const auto* on_device = static_cast<const StepScalars*>(scalars.data());
   Network first(settings, *device, *stream, on_device);
-  first.initialise(3);
+  test::initialise(first, 3);
 
   const Folder folder;
   const std::string file = folder.path / "state.safetensors";
-  write_safetensors(file, first.state());
+  write_safetensors(file, test::state(first));
   const auto tensors = read_safetensors(file);
   CHECK(tensors.size() == 62 + 3 * 20);
 
   Network second(settings, *device, *stream, on_device);
-  second.initialise(4);
-  const LoadRemarks none = second.load(tensors, file);
+  test::initialise(second, 4);
+  const LoadRemarks none = test::load(second, tensors, file);
   CHECK(none.seeded.empty());
   CHECK(none.ignored.empty());
-  const auto a = first.state();
-  const auto b = second.state();
+  const auto a = test::state(first);
+  const auto b = test::state(second);
   REQUIRE(a.size() == b.size());
   for (std::size_t i = 0; i < a.size(); ++i) {
     CHECK(a[i].name == b[i].name);
@@ -212,22 +213,22 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
 
   settings.classes = 7;
   Network other(settings, *device, *stream, on_device);
-  other.initialise(5);
-  CHECK_THAT(other.load(tensors, file).seeded,
+  test::initialise(other, 5);
+  CHECK_THAT(test::load(other, tensors, file).seeded,
              ContainsSubstring("for 5 classes") && ContainsSubstring("seeded"));
-  CHECK(other.state()[3].values == w);
+  CHECK(test::state(other)[3].values == w);
 
   auto changed = tensors;
   changed.push_back({"fc.extra\n", {1}, {1.0F}});
   std::erase_if(changed, [](const Tensor& t) { return t.name == "bn1.num_batches_tracked"; });
-  CHECK_THAT(second.load(changed, file).ignored,
+  CHECK_THAT(test::load(second, changed, file).ignored,
              ContainsSubstring("1 tensor that resnet18 does not have") &&
                  ContainsSubstring(R"("fc.extra\n")"));
   const auto refused = [&](const std::string& name, const char* why) {
     changed = tensors;
     for (Tensor& tensor : changed)
       if (tensor.name == name) tensor.is_integer = !tensor.is_integer;
-    CHECK_THROWS_WITH(second.load(changed, file),
+    CHECK_THROWS_WITH(test::load(second, changed, file),
                       ContainsSubstring(name) && ContainsSubstring(why));
   };
   refused("bn1.weight", "integers");
@@ -236,11 +237,11 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
 
   settings.architecture = find_architecture("resnet34");
   Network deeper(settings, *device, *stream, on_device);
-  CHECK_THROWS_WITH(deeper.load(tensors, file),
+  CHECK_THROWS_WITH(test::load(deeper, tensors, file),
                     ContainsSubstring(file) && ContainsSubstring("no tensor layer1.2.conv1"));
   settings.architecture = find_architecture("resnet50");
   Network wider(settings, *device, *stream, on_device);
-  CHECK_THROWS_WITH(wider.load(tensors, file), ContainsSubstring("layer1.0.conv1.weight"));
+  CHECK_THROWS_WITH(test::load(wider, tensors, file), ContainsSubstring("layer1.0.conv1.weight"));
 }
 
 }  // namespace shakedown

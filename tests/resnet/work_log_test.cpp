@@ -9,6 +9,7 @@
 #include "resnet/network.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/network.hpp"
 
 namespace shakedown {
 
@@ -72,7 +73,7 @@ TEST_CASE("a step's log has the network's FLOP, and every layer forward and back
   settings.classes = 24;
   settings.tuning.autotune = false;
   Network network(settings, *device, *stream, static_cast<const StepScalars*>(scalars.data()));
-  network.initialise(1);
+  test::initialise(network, 1);
   network.allocate();
   const std::vector<std::uint8_t> pixels(4 * 64 * 64 * 3, 100);
   const Buffer images = test::to_device(*device, *stream, pixels);

@@ -10,17 +10,17 @@ namespace {
 TracedStep step(double at, double backward_0, double exposed, std::vector<Exchanged> exchanges) {
   TracedStep s;
   s.begin_ms = at;
-  const auto add = [&](Part part, int block, double ms) {
-    s.segments.push_back({part, block, at, at + ms});
+  const auto add = [&](Phase phase, int block, double ms) {
+    s.segments.push_back({phase, block, at, at + ms});
     at += ms;
   };
-  add(Part::input, -1, 1);
-  add(Part::forward, 0, 2);
-  add(Part::forward, 1, 3);
-  add(Part::backward, 1, 4);
-  add(Part::backward, 0, backward_0);
-  add(Part::exchange, -1, exposed);
-  add(Part::update, -1, 2);
+  add(Phase::input, -1, 1);
+  add(Phase::forward, 0, 2);
+  add(Phase::forward, 1, 3);
+  add(Phase::backward, 1, 4);
+  add(Phase::backward, 0, backward_0);
+  add(Phase::exchange, -1, exposed);
+  add(Phase::update, -1, 2);
   s.end_ms = at;
   s.exchanges = std::move(exchanges);
   return s;

@@ -10,13 +10,13 @@ namespace shakedown::training {
 namespace {
 
 /// Weights that a step has moved by about 1e-3, and what another strategy made of them.
-struct Step {
+struct OneStep {
   ParameterTable table{layers_of(find_architecture("resnet18")), 10, 3};
   std::vector<float> start = test::random_values(table.stored_count(), 1, -1, 1);
   std::vector<float> wanted = start;
   std::vector<float> got;
 
-  Step() {
+  OneStep() {
     const auto moves = test::random_values(wanted.size(), 2, -1e-3, 1e-3);
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] += moves[i];
     got = wanted;
@@ -33,7 +33,7 @@ struct Step {
 }  // namespace
 
 TEST_CASE("equal weights fit, and so do those that differ by roundings", "[certificate]") {
-  Step step;
+  OneStep step;
   CHECK(step.compare(false).pass);
   CHECK(step.compare(false).max_abs_diff == 0);
   for (std::size_t i = 0; i < step.got.size(); ++i)
@@ -44,7 +44,7 @@ TEST_CASE("equal weights fit, and so do those that differ by roundings", "[certi
 TEST_CASE("a tensor that did not move, moved twice or is not a number fails", "[certificate]") {
   for (bool adam : {false, true}) {
     for (double factor : {0.0, 2.0, double{NAN}, double{INFINITY}}) {
-      Step step;
+      OneStep step;
       const Parameter& p = step.middle();
       for (std::size_t i = p.offset; i < p.offset + p.stored; ++i)
         step.got[i] = static_cast<float>(
@@ -59,7 +59,7 @@ TEST_CASE("a tensor that did not move, moved twice or is not a number fails", "[
 
 TEST_CASE("one weight that a shard's end left out fails, but adam's signs may turn",
           "[certificate]") {
-  Step step;
+  OneStep step;
   const Parameter& p = step.middle();
   step.wanted[p.offset + p.stored - 1] = step.start[p.offset + p.stored - 1] + 1e-3F;
   step.got[p.offset + p.stored - 1] = step.start[p.offset + p.stored - 1];
@@ -72,7 +72,7 @@ TEST_CASE("the last place of a stored weight is no difference, a few of them are
           "[certificate]") {
   constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)
   for (const auto& [places, fits] : {std::pair{1.0F, true}, std::pair{8.0F, false}}) {
-    Step step;
+    OneStep step;
     const Parameter& p = step.middle();
     for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
       step.start[i] = 1;
@@ -85,7 +85,7 @@ TEST_CASE("the last place of a stored weight is no difference, a few of them are
 }
 
 TEST_CASE("the tensor that no network can compute with is named", "[certificate]") {
-  const Step step;
+  const OneStep step;
   const ParameterTable& table = step.table;
   std::vector<float> statistics(table.statistics_count(), 0.5F);
   CHECK(unsound_tensor(table, step.start, statistics).empty());

@@ -46,13 +46,13 @@ TEST_CASE("validation takes no device memory beside the plan's", "[epochs]") {
   OneBatch training(engine);
   OneBatch validation(engine);
   Record record("");
-  const std::vector<float> start = engine.master_weights();
+  const std::vector<float> start = engine.model.master_weights();
   engine.device().restart_peak();
   const std::size_t planned = engine.device().allocated_bytes();
   const Identity identity;
   train_epochs({engine, training, identity, session, record}, 1, &validation, {1, 0.01, {}});
   CHECK(engine.device().peak_allocated_bytes() == planned);
-  CHECK(engine.master_weights() != start);
+  CHECK(engine.model.master_weights() != start);
 }
 
 TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
@@ -63,14 +63,14 @@ TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {
     Engine engine(small_settings(strategy), backend);
     engine.allocate(session.local_size());
     CHECK_NOTHROW(check_weights(engine, session, "here"));
-    std::vector<float> weights = engine.master_weights();
-    const ParameterTable& table = engine.network().table();
+    std::vector<float> weights = engine.model.master_weights();
+    const ParameterTable& table = engine.model.network().table();
     const auto conv1 = static_cast<std::size_t>(table.parameter("conv1.weight"));
     // the stem is the last in the flat order: of zero1's shards, the last rank's
     const int last = session.world_size() - 1;
     if (strategy == std::string("zero1") || session.rank() == last)
       weights[table.parameters()[conv1].offset] = NAN;
-    engine.set_weights(weights);
+    engine.model.set_weights(weights);
     CHECK_THROWS_WITH(check_weights(engine, session, "here"),
                       ContainsSubstring("conv1.weight on rank " + std::to_string(last)));
   }

@@ -6,6 +6,7 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/network.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -46,17 +47,18 @@ Run run(const EngineSettings& settings, int steps, double learning_rate) {
 
   Run result;
   for (int i = 0; i < steps; ++i) {
-    engine.step([&](int) { engine.network().set_batch(images, labels); }, learning_rate);
+    engine.step.run([&](int) { test::set_batch(engine.model.network(), images, labels); },
+                    learning_rate);
     engine.finish();
-    const Metrics step = engine.network().read_metrics().step;
+    const Metrics step = engine.model.network().read_metrics().step;
     result.losses.push_back(step.loss_sum / static_cast<double>(step.samples));
     if (i > 0) continue;
     const float scale = scales_loss(n.precision) ? kInitialLossScale : 1.0F;
-    result.gradients = engine.network().gradients();
+    result.gradients = test::gradients(engine.model.network());
     for (Tensor& tensor : result.gradients)
       for (float& value : tensor.values) value /= scale;
   }
-  result.weights = engine.master_weights();
+  result.weights = engine.model.master_weights();
   return result;
 }
 
@@ -81,7 +83,7 @@ TEST_CASE("timing what a step is made of leaves its weights as they were", "[fas
     Backend backend = test::open_backend_of(BackendKind::gpu);
     Engine engine(settings, backend);
     engine.allocate(test::session().local_size());
-    const View weights = engine.network().weights().compute();
+    const View weights = engine.model.network().weights().compute();
     return download<std::byte>(engine.device(), engine.stream(), weights.data, weights.bytes());
   };
   CHECK(weights_of_the_first_step(true) == weights_of_the_first_step(false));
@@ -110,8 +112,8 @@ TEST_CASE("timing ways to compute leaves the running statistics as they were", "
   Backend backend = test::open_backend_of(BackendKind::gpu);
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
-  CHECK(engine.network().fused().norms == 29);  // 1 + 8 * 3 + 4
-  for (const Tensor& tensor : engine.state()) {
+  CHECK(engine.model.network().fused().norms == 29);  // 1 + 8 * 3 + 4
+  for (const Tensor& tensor : engine.model.state()) {
     CAPTURE(tensor.name);
     if (tensor.name.find("running_mean") != std::string::npos)
       CHECK(tensor.values == std::vector<float>(tensor.values.size(), 0.0F));
@@ -137,21 +139,24 @@ TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "
   Backend backend = test::open_backend_of(BackendKind::gpu);
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
-  CHECK(engine.network().fused().statistics == 28);  // all but the stem's
+  CHECK(engine.model.network().fused().statistics == 28);  // all but the stem's
   const auto images = test::random_values(std::size_t{32} * 3 * 64 * 64, 5);
   const auto trained = [&] {
-    engine.restart();
+    engine.model.restart();
     for (int i = 0; i < 4; ++i)
-      engine.step(
-          [&](int) { engine.network().set_batch(images, std::vector<std::int32_t>(32, 3)); }, 0.05);
-    return engine.master_weights();
+      engine.step.run(
+          [&](int) {
+            test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(32, 3));
+          },
+          0.05);
+    return engine.model.master_weights();
   };
   const auto fused = trained();
-  engine.set_repeatable(true);
+  engine.step.set_repeatable(true);
   const auto once = trained();
   CHECK(trained() == once);
   CHECK(once != fused);
-  engine.set_repeatable(false);
+  engine.step.set_repeatable(false);
   CHECK(trained() != once);
 }
 

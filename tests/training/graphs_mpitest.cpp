@@ -77,7 +77,8 @@ struct Rig {
   void train(int steps) {
     EndlessBatches endless(*batches);
     for (int i = 0; i < steps; ++i)
-      engine.step([&](int) { endless.load_next(engine.network()); }, i < steps / 2 ? 1e-3 : 5e-4);
+      engine.step.run([&](int) { endless.load_next(engine.model.network()); },
+                      i < steps / 2 ? 1e-3 : 5e-4);
   }
 
   Engine engine;
@@ -100,18 +101,18 @@ Outcome outcome_of(const EngineSettings& settings, Backend& backend) {
   rig.train(kSteps);
   engine.finish();
   out.traffic = backend.world->traffic() - before;
-  out.weights = engine.master_weights();
-  out.scalars = engine.read_scalars();
-  for (const Tensor& tensor : engine.state())
+  out.weights = engine.model.master_weights();
+  out.scalars = engine.model.read_scalars();
+  for (const Tensor& tensor : engine.model.state())
     if (tensor.name == "bn1.num_batches_tracked") out.tracked = fmt::format("{}", tensor.values[0]);
-  const View statistics = engine.network().weights().statistics();
+  const View statistics = engine.model.network().weights().statistics();
   out.statistics =
       download<float>(engine.device(), engine.stream(), statistics.data, statistics.count);
-  engine.exchange_alone();  // asked for one by one, between graphs
-  engine.restart();
+  engine.step.exchange_alone();  // asked for one by one, between graphs
+  engine.model.restart();
   rig.train(kSteps);
-  out.restarted = engine.master_weights();
-  out.graphs = engine.graph_steps();
+  out.restarted = engine.model.master_weights();
+  out.graphs = engine.step.graph_steps();
   return out;
 }
 
@@ -128,7 +129,7 @@ void check_same(const std::vector<float>& a, const std::vector<float>& b) {
 std::vector<std::string> pieces_of(const TracedStep& step) {
   std::vector<std::string> pieces;
   for (const StepSegment& s : step.segments)
-    pieces.push_back(fmt::format("{} {}", name_of(s.part), s.block));
+    pieces.push_back(fmt::format("{} {}", name_of(s.phase), s.block));
   for (const Exchanged& e : step.exchanges) pieces.push_back(fmt::format("{} {}", e.what, e.bytes));
   return pieces;
 }
@@ -193,10 +194,10 @@ TEST_CASE("steps that are graphs are traced as those that are not", "[graphs]") 
     for (bool graph : {true, false}) {
       settings.no_graph = graph ? "" : "a test's wish";
       Rig rig(settings, backend);
-      const long before = rig.engine.graph_steps();
+      const long before = rig.engine.step.graph_steps();
       traces.push_back(trace_steps(rig.engine, *rig.batches, 3, 1e-3, test::session()));
       // of each kind, all but the first
-      CHECK(rig.engine.graph_steps() - before == (kind == BackendKind::gpu && graph ? 6 : 0));
+      CHECK(rig.engine.step.graph_steps() - before == (kind == BackendKind::gpu && graph ? 6 : 0));
       trace_exchange(rig.engine, 2, test::session());
     }
     for (std::size_t rank = 0; rank < traces[0].size(); ++rank) {
@@ -220,7 +221,7 @@ TEST_CASE("a throughput says whether its steps were graphs, and counts their byt
   for (bool graph : {true, false}) {
     settings.no_graph = graph ? "" : "a test's wish";
     Rig rig(settings, backend);
-    const std::string why = rig.engine.why_no_graph();
+    const std::string why = rig.engine.step.why_no_graph();
     CHECK(why == (kind == BackendKind::cpu ? "cpu has none" : graph ? "" : settings.no_graph));
     measured.push_back(measure_throughput(rig.engine, *rig.batches, {3, 3, 1e-3}, test::session()));
     CHECK(measured.back().graph == (kind == BackendKind::gpu && graph));
@@ -241,14 +242,14 @@ TEST_CASE("a step in which the host takes part is no graph", "[graphs]") {
   StrategyOptions strategy;
   strategy.strategy = "parameter-server-async";
   Rig rig(settings_of(strategy, Precision::fp32, 1), backend);
-  CHECK_THAT(rig.engine.why_no_graph(),
+  CHECK_THAT(rig.engine.step.why_no_graph(),
              ContainsSubstring(kind == BackendKind::gpu ? strategy.strategy : "cpu"));
   rig.train(2);
-  CHECK(rig.engine.graph_steps() == 0);
+  CHECK(rig.engine.step.graph_steps() == 0);
   strategy.strategy = "ddp";
-  rig.engine.use_strategy(strategy);  // and back
-  rig.engine.restart();
-  CHECK(rig.engine.why_no_graph().empty() == (kind == BackendKind::gpu));
+  rig.engine.step.use_strategy(strategy);  // and back
+  rig.engine.model.restart();
+  CHECK(rig.engine.step.why_no_graph().empty() == (kind == BackendKind::gpu));
 }
 
 }  // namespace shakedown::training

@@ -5,6 +5,7 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/step/engine.hpp"
+#include "training/step/memory_budget.hpp"
 #include "training/step/memory_search.hpp"
 
 namespace shakedown::training {
@@ -118,13 +119,13 @@ TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch
   int largest = 0;
   int ranks = 0;  // that would share the device, each with about that
   {
-    const Engine engine(settings, backend);
+    Engine engine(settings, backend);
     const std::size_t free = backend.device->memory().free_bytes;
     largest =
-        engine.largest_batch(1, 1 << 20, static_cast<double>(limit) / static_cast<double>(free));
+        largest_batch(engine, 1, 1 << 20, static_cast<double>(limit) / static_cast<double>(free));
     ranks = static_cast<int>(free / limit);
-    CHECK(engine.largest_batch(1, 3, 0.5) == 3);
-    CHECK(engine.largest_batch(1, 1 << 20, 1e-9) == 0);
+    CHECK(largest_batch(engine, 1, 3, 0.5) == 3);
+    CHECK(largest_batch(engine, 1, 1 << 20, 1e-9) == 0);
   }
   CHECK(largest > 10);
   settings.network.batch_size = largest * 3 / 4;  // what is free changes meanwhile

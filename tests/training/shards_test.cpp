@@ -11,15 +11,15 @@ namespace shakedown::training {
 TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards]") {
   for (int ranks = 1; ranks <= 9; ++ranks)
     for (std::size_t chunks : {1, 2, 5, 8, 9, 1000}) {
-      const Range range{640, 640 + chunks * kDecayChunk};
+      const Range range{640, 640 + chunks * kFlatAlignment};
       std::size_t end = range.begin;
       for (int rank = 0; rank < ranks; ++rank) {
         const Range shard = shard_of(range, rank, ranks);
         CAPTURE(ranks, chunks, rank);
         CHECK(shard.begin == end);
-        CHECK(shard.count() % kDecayChunk == 0);
+        CHECK(shard.count() % kFlatAlignment == 0);
         if (rank + 1 < ranks)
-          CHECK(shard.count() == chunks / static_cast<std::size_t>(ranks) * kDecayChunk);
+          CHECK(shard.count() == chunks / static_cast<std::size_t>(ranks) * kFlatAlignment);
         end = shard.end;
       }
       CHECK(end == range.end);
@@ -33,7 +33,7 @@ TEST_CASE("packed ranges lie one behind the other", "[shards]") {
 }
 
 TEST_CASE("ranges that take turns share places as large as the largest", "[shards]") {
-  CHECK(taking_turns({{0, 5}, {5, 7}, {7, 16}, {16, 20}}, 2) ==
+  CHECK(rotating({{0, 5}, {5, 7}, {7, 16}, {16, 20}}, 2) ==
         Layout{{{0, 5}, 0}, {{5, 7}, 9}, {{7, 16}, 0}, {{16, 20}, 9}});
 }
 
@@ -57,19 +57,19 @@ TEST_CASE("gathered chunks are the source's, or zero", "[shards][kernels]") {
   for (BackendKind kind : test::backends()) {
     const auto device = test::open_device(kind);
     const auto stream = device->make_stream();
-    const std::vector<float> values = test::random_values(5 * kDecayChunk, 3);
+    const std::vector<float> values = test::random_values(5 * kFlatAlignment, 3);
     const Buffer from = test::to_device(*device, *stream, values);
     const Buffer sources =
         test::to_device(*device, *stream, std::vector<std::int64_t>{4, -1, 0, 4});
-    const Buffer to(*device, 4 * kDecayChunk * sizeof(float));
+    const Buffer to(*device, 4 * kFlatAlignment * sizeof(float));
     device->kernels().gather_chunks(to.view(DataType::float32), from.view(DataType::float32),
                                     static_cast<const std::int64_t*>(sources.data()), *stream);
-    const auto got = download<float>(*device, *stream, to.data(), 4 * kDecayChunk);
-    for (std::size_t i = 0; i < kDecayChunk; ++i) {
-      CHECK(got[i] == values[4 * kDecayChunk + i]);
-      CHECK(got[kDecayChunk + i] == 0);
-      CHECK(got[2 * kDecayChunk + i] == values[i]);
-      CHECK(got[3 * kDecayChunk + i] == values[4 * kDecayChunk + i]);
+    const auto got = download<float>(*device, *stream, to.data(), 4 * kFlatAlignment);
+    for (std::size_t i = 0; i < kFlatAlignment; ++i) {
+      CHECK(got[i] == values[4 * kFlatAlignment + i]);
+      CHECK(got[kFlatAlignment + i] == 0);
+      CHECK(got[2 * kFlatAlignment + i] == values[i]);
+      CHECK(got[3 * kFlatAlignment + i] == values[4 * kFlatAlignment + i]);
     }
   }
 }

@@ -10,6 +10,8 @@
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/lossy_strategy.hpp"
+#include "tests/support/network.hpp"
 #include "training/measure/records.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/step/engine.hpp"
@@ -57,7 +59,7 @@ void load(Network& network, int shard, int step) {
   Random random(seed);
   for (int i = 0; i < kBatch; ++i)
     labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
-  network.set_batch(test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
+  test::set_batch(network, test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
 }
 
 struct Trained {
@@ -71,17 +73,17 @@ Trained train(const EngineSettings& settings, Backend& backend, Shard&& shard) {
   Engine engine(settings, backend);
   engine.allocate(test::session().local_size());
   Trained trained;
-  trained.start = engine.master_weights();
+  trained.start = engine.model.master_weights();
   for (int step = 0; step < 3; ++step) {
-    engine.step([&](int micro) { load(engine.network(), shard(micro), step); },
-                settings.optimizer.learning_rate);
-    if (step == 0) trained.one_step = engine.master_weights();
+    engine.step.run([&](int micro) { load(engine.model.network(), shard(micro), step); },
+                    settings.optimizer.learning_rate);
+    if (step == 0) trained.one_step = engine.model.master_weights();
   }
-  trained.three_steps = engine.master_weights();
-  for (int block = 0; block < engine.network().blocks(); ++block)
-    for (const Range& gap : engine.network().table().gaps(block))
+  trained.three_steps = engine.model.master_weights();
+  for (int block = 0; block < engine.model.network().blocks(); ++block)
+    for (const Range& gap : engine.model.network().table().gaps(block))
       for (std::size_t i = gap.begin; i < gap.end; ++i) REQUIRE(trained.three_steps[i] == 0);
-  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, test::session(), "here");
+  if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, test::session(), "here");
   return trained;
 }
 
@@ -235,17 +237,17 @@ TEST_CASE("running statistics are rank 0's before each forward, where asked", "[
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   const auto statistics = [&] {
-    const View view = engine.network().weights().statistics();
+    const View view = engine.model.network().weights().statistics();
     engine.finish();
     return download<float>(engine.device(), engine.stream(), view.data, view.count);
   };
-  engine.step([&](int) { load(engine.network(), session.rank(), 0); }, 1e-3);
+  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
   const std::vector<float> own = statistics();
   std::vector<float> first = own;
   const View view{std::span<float>(first)};
   backend.host->broadcast(view, view, 0, engine.stream());
   if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
-  engine.exchange_alone();
+  engine.step.exchange_alone();
   CHECK(statistics() == (asked ? first : own));
 }
 
@@ -260,8 +262,8 @@ TEST_CASE("running statistics are exchanged once an update of several micro-batc
     Engine engine(settings, backend);
     engine.allocate(test::session().local_size());
     const auto before = engine.world().traffic().operations;
-    engine.step([&](int) { load(engine.network(), test::session().rank(), 0); }, 1e-3);
-    engine.evaluate();  // exchanges none either
+    engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 1e-3);
+    engine.model.evaluate();  // exchanges none either
     engine.finish();
     operations[asked] = engine.world().traffic().operations - before;
   }
@@ -276,7 +278,7 @@ TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
     EngineSettings settings = settings_of(Precision::fp32, entry.name);
     settings.strategy.grad_dtype = "bf16";
     if (entry.any_type || entry.name == std::string("none"))
-      CHECK(Engine(settings, backend).exchanged_type() ==
+      CHECK(Engine(settings, backend).step.exchanged_type() ==
             (entry.any_type ? DataType::bfloat16 : DataType::float32));
     else
       CHECK_THROWS_WITH(Engine(settings, backend),
@@ -321,21 +323,21 @@ TEST_CASE("workers that do not wait push as often, and no staler than they may",
 
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
-  const std::vector<float> start = engine.master_weights();
+  const std::vector<float> start = engine.model.master_weights();
   for (int step = 0; step < kSteps; ++step)
-    engine.step(
+    engine.step.run(
         [&](int) {
           // the first worker is slow, so that the others would run away
           if (session.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-          load(engine.network(), session.rank() - 1, step);
+          load(engine.model.network(), session.rank() - 1, step);
         },
         settings.optimizer.learning_rate);
-  const std::vector<float> end = engine.master_weights();
+  const std::vector<float> end = engine.model.master_weights();
   CHECK(end != start);
   CHECK(std::all_of(end.begin(), end.end(), [](float w) { return std::isfinite(w); }));
-  CHECK(engine.read_scalars().updates == (session.is_root() ? workers : 1) * kSteps);
+  CHECK(engine.model.read_scalars().updates == (session.is_root() ? workers : 1) * kSteps);
   if (session.is_root()) {
-    const std::vector<long> staleness = engine.strategy().staleness();
+    const std::vector<long> staleness = engine.step.strategy().staleness();
     CHECK(std::accumulate(staleness.begin(), staleness.end(), 0L) == workers * kSteps);
     // meanwhile each of the others may have pushed what it may be ahead, twice
     CHECK(staleness.size() <= 1 + static_cast<std::size_t>((workers - 1) * 2 * (bound + 1)));
@@ -383,17 +385,17 @@ TEST_CASE("a worker whose gradients overflow runs no farther ahead than others",
     constexpr std::chrono::milliseconds kSlow{100};
     const auto start = std::chrono::steady_clock::now();
     for (int step = 0; step < kSteps; ++step)
-      engine.step(
+      engine.step.run(
           [&](int) {
             if (session.rank() == 1) std::this_thread::sleep_for(kSlow);
             auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
             if (session.rank() == 2) images[17] = INFINITY;
-            engine.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+            test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
           },
           1e-3);
     engine.finish();
     if (session.rank() != 2) continue;
-    CHECK(engine.read_scalars().skipped == kSteps);
+    CHECK(engine.model.read_scalars().skipped == kSteps);
     CHECK(std::chrono::steady_clock::now() - start > (kSteps - 2) * kSlow);
   }
 }
@@ -411,19 +413,19 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
     if (c.precision != Precision::fp16) settings.strategy.grad_dtype = "fp16";
     Engine engine(settings, backend);
     engine.allocate(session.local_size());
-    const auto start = engine.master_weights();
-    engine.step(
+    const auto start = engine.model.master_weights();
+    engine.step.run(
         [&](int) {
           auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
           if (session.is_root()) images[17] = INFINITY;
-          engine.network().set_batch(images, std::vector<std::int32_t>(kBatch, 3));
+          test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
         },
         0.1);
-    const StepScalars scalars = engine.read_scalars();
+    const StepScalars scalars = engine.model.read_scalars();
     CHECK(scalars.skipped == 1);
     CHECK(scalars.updates == 0);
     CHECK(scalars.loss_scale == kInitialLossScale / 2);
-    CHECK(engine.master_weights() == start);
+    CHECK(engine.model.master_weights() == start);
   }
 }
 
@@ -445,7 +447,7 @@ TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
   Engine engine(settings_of(Precision::fp32, "none"), backend);
   engine.allocate(test::session().local_size());
   check_ranks_agree(engine, test::session(), "here");
-  engine.step([&](int) { load(engine.network(), test::session().rank(), 0); }, 0.01);
+  engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 0.01);
   CHECK_THROWS_WITH(check_ranks_agree(engine, test::session(), "here"),
                     ContainsSubstring("rank 1 from rank 0"));
 }
@@ -460,22 +462,22 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
     EngineSettings settings = settings_of(c.precision, "");
     settings.strategy = strategy;
     settings.network.tuning.fusion = Fusion::statistics;  // not while strategies are compared
+    bool loses = false;
+    make_lossy(settings, loses);
     Engine engine(settings, backend);
     engine.allocate(session.local_size());
     const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
                                                 static_cast<std::uint64_t>(session.rank()) + 1);
     const Certificate certificate = certify(engine, *batches, 0.01, session);
     INFO(record_of(certificate).dump());
-    if (session.world_size() == 1 || engine.strategy_entry().reference[0] == '\0') {
+    if (session.world_size() == 1 || engine.step.strategy_entry().reference[0] == '\0') {
       CHECK_FALSE(certificate.waived.empty());
       continue;
     }
     CHECK(certificate.pass);
-    CHECK(engine.read_scalars().updates == 0);  // the engine is as at the start
+    CHECK(engine.model.read_scalars().updates == 0);  // the engine is as at the start
 
-    StrategyOptions wrong = strategy;
-    wrong.lose_share = true;
-    engine.use_strategy(wrong);
+    loses = true;
     const Certificate failed = certify(engine, *batches, 0.01, session);
     INFO(record_of(failed).dump());
     CHECK_FALSE(failed.pass);
@@ -504,6 +506,8 @@ TEST_CASE("certificates tell what a conversion does", "[strategies]") {
   for (const char* strategy : {"ddp", "all-reduce"}) {
     EngineSettings settings = settings_of(Precision::fp32, strategy);
     settings.strategy.grad_dtype = "bf16";
+    bool loses = false;
+    make_lossy(settings, loses);
     Engine engine(settings, backend);
     engine.allocate(session.local_size());
     const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
@@ -513,9 +517,7 @@ TEST_CASE("certificates tell what a conversion does", "[strategies]") {
     CHECK(certificate.reference == "all-reduce");
     CHECK(certificate.pass);
     CHECK(certificate.difference.relative_diff > 1e-4);  // bfloat16's roundings
-    StrategyOptions wrong = settings.strategy;
-    wrong.lose_share = true;
-    engine.use_strategy(wrong);
+    loses = true;
     CHECK_FALSE(certify(engine, *batches, 0.01, session).pass);
   }
 }

@@ -14,19 +14,19 @@ void pass_time() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
 /// The step's second half: what a graph would hold.
 void backward(Timeline& timeline, Stream& stream) {
   timeline.exchange("all_gather", 8, stream, pass_time);  // of what came before it
-  timeline.mark(Part::forward, 0);
+  timeline.mark(Phase::forward, 0);
   pass_time();
-  timeline.mark(Part::backward, 0);
+  timeline.mark(Phase::backward, 0);
   timeline.exchange("all_reduce", 16, stream, pass_time);
-  timeline.mark(Part::exchange);
+  timeline.mark(Phase::exchange);
 }
 
 void check(const TracedStep& step) {
   REQUIRE(step.segments.size() == 4);
-  const Part parts[] = {Part::input, Part::forward, Part::backward, Part::exchange};
+  const Phase phases[] = {Phase::input, Phase::forward, Phase::backward, Phase::exchange};
   double now = step.begin_ms;
   for (std::size_t i = 0; i < 4; ++i) {
-    CHECK(step.segments[i].part == parts[i]);
+    CHECK(step.segments[i].phase == phases[i]);
     CHECK(step.segments[i].begin_ms == now);
     now = step.segments[i].end_ms;
   }
@@ -52,7 +52,7 @@ TEST_CASE("a timeline tells of the steps that it is told to trace", "[timeline]"
   timeline.start(*stream);
   const auto step = [&] {
     timeline.begin_step();
-    timeline.mark(Part::input);
+    timeline.mark(Phase::input);
     backward(timeline, *stream);
   };
   double before = 0;
@@ -81,9 +81,9 @@ TEST_CASE("marks of a graph are the step's that launches it", "[timeline]") {
   timeline.start(*stream);
   timeline.trace_step();
   timeline.begin_step();
-  timeline.mark(Part::input);
+  timeline.mark(Phase::input);
   const Marks captured = timeline.captured([&] { backward(timeline, *stream); });
-  timeline.mark(Part::update);
+  timeline.mark(Phase::update);
   const TracedStep around = timeline.read_step();  // has none of them
   REQUIRE(around.segments.size() == 2);
   CHECK(around.exchanges.empty());
@@ -93,14 +93,14 @@ TEST_CASE("marks of a graph are the step's that launches it", "[timeline]") {
     timeline.trace_step();
     timeline.begin_step();
     for (int part = 0; part < 2; ++part) {
-      timeline.mark(Part::input);
+      timeline.mark(Phase::input);
       timeline.launched(captured);
     }
     const TracedStep step = timeline.read_step();
     REQUIRE(step.segments.size() == 8);
     REQUIRE(step.exchanges.size() == 4);
     CHECK(step.segments[0].begin_ms == step.begin_ms);
-    CHECK(step.segments[5].part == Part::forward);
+    CHECK(step.segments[5].phase == Phase::forward);
     CHECK(step.exchanges[2].what == "all_gather");
     CHECK(step.exchanges[2].ready_ms == step.segments[4].end_ms);  // of this part's input
     CHECK(step.exchanges[3].ready_ms == step.segments[6].end_ms);

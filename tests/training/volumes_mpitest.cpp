@@ -1,5 +1,5 @@
-// What training/volumes.cpp says of a strategy against the strategy itself.
-#include "training/exchange/volumes.hpp"
+// What the table says of a strategy compared with the strategy itself.
+#include "training/exchange/strategy.hpp"
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
@@ -8,7 +8,7 @@
 
 namespace shakedown::training {
 
-TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
+TEST_CASE("strategies have buckets where the table says so", "[volumes]") {
   if (test::session().world_size() == 1) return;  // some want two ranks
   Backend backend = test::open_backend_of(test::backends().front());
   for (const StrategyEntry& entry : strategies()) {
@@ -20,7 +20,7 @@ TEST_CASE("strategies have buckets where their volume says so", "[volumes]") {
     settings.network.tuning.autotune = false;
     settings.strategy.strategy = entry.name;
     const Engine engine(settings, backend);
-    CHECK(find_volume(entry.name).buckets == !engine.strategy().buckets().empty());
+    CHECK(entry.bucketed == !engine.step.strategy().buckets().empty());
   }
 }
 

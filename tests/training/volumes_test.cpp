@@ -9,20 +9,19 @@
 namespace shakedown::training {
 namespace {
 
-double sent(const std::string& strategy, int ranks, int rank) {
-  return find_volume(strategy).bytes_sent({120, 120, 0, 0, 1}, ranks, rank);
+double sent(const std::string& strategy, int ranks, int rank, const StepVolume& step = {120, 120},
+            const StrategyOptions& options = {}) {
+  return find_strategy(strategy).bytes_sent(step, options, ranks, rank);
 }
 
 }  // namespace
 
-TEST_CASE("every strategy has a volume, once", "[volumes]") {
-  for (const StrategyEntry& entry : strategies()) CHECK_NOTHROW(find_volume(entry.name));
-  CHECK_THROWS_WITH(find_volume("no-such"), ContainsSubstring("no-such"));
-  for (const ExchangeVolume& volume : exchange_volumes())
-    CHECK(std::count_if(exchange_volumes().begin(), exchange_volumes().end(),
-                        [&](const ExchangeVolume& other) {
-                          return std::string(other.strategy) == volume.strategy;
-                        }) == 1);
+TEST_CASE("every strategy is listed once", "[volumes]") {
+  for (const StrategyEntry& entry : strategies())
+    CHECK(std::count_if(strategies().begin(), strategies().end(), [&](const StrategyEntry& other) {
+            return std::string(other.name) == entry.name;
+          }) == 1);
+  CHECK_THROWS_WITH(find_strategy("no-such"), ContainsSubstring("no-such"));
 }
 
 // 120 bytes on 4 ranks, counted by hand: a ring's rank sends a quarter in each of 3 steps a pass.
@@ -42,28 +41,26 @@ TEST_CASE("volumes are those of rings and stars", "[volumes]") {
 
 TEST_CASE("what each micro-batch exchanges", "[volumes]") {
   const StepVolume step{120, 60, 8, 12, 2};  // half the bytes for weights
-  const auto sent = [&](const char* strategy) {
-    return find_volume(strategy).bytes_sent(step, 4, 1) / 0.75;
-  };
-  CHECK(sent("ddp") == 2 * 120);
-  CHECK(sent("zero1") == 120 + 60);
-  CHECK(sent("zero2") == 2 * 120 + 60);
+  const auto per_pass = [&](const char* strategy) { return sent(strategy, 4, 1, step) / 0.75; };
+  CHECK(per_pass("ddp") == 2 * 120);
+  CHECK(per_pass("zero1") == 120 + 60);
+  CHECK(per_pass("zero2") == 2 * 120 + 60);
   // gathered: 60 and 48, then 52 and 48
-  CHECK(sent("fsdp") == 2 * 120 + 60 + 48 + 52 + 48);
+  CHECK(per_pass("fsdp") == 2 * 120 + 60 + 48 + 52 + 48);
 }
 
 TEST_CASE("a reduce and a broadcast in a star's place", "[volumes]") {
+  const StepVolume step{120, 60};
   StrategyOptions options;
-  options.strategy = "parameter-server";
-  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 0) == 3 * 60);
+  CHECK(sent("parameter-server", 4, 0, step, options) == 3 * 60);
   options.ps_exchange = "reduce-broadcast";
-  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 0) == 60);
-  CHECK(bytes_sent(options, {120, 60, 0, 0, 1}, 4, 1) == 120 + 60);
+  CHECK(sent("parameter-server", 4, 0, step, options) == 60);
+  CHECK(sent("parameter-server", 4, 1, step, options) == 120 + 60);
 }
 
 TEST_CASE("one rank sends nothing", "[volumes]") {
-  for (const ExchangeVolume& volume : exchange_volumes())
-    CHECK(volume.bytes_sent({120, 120, 8, 12, 2}, 1, 0) == 0);
+  for (const StrategyEntry& entry : strategies())
+    CHECK(sent(entry.name, 1, 0, {120, 120, 8, 12, 2}) == 0);
 }
 
 TEST_CASE("a whole star or all-reduce moves what theory says", "[volumes]") {

@@ -42,6 +42,8 @@ StrategyEntry all_reduce_strategy() {
           .overlaps = false,
           .any_type = true,
           .ranks = {},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int) { return 2 * sent_in_pass(step.gradients, ranks); },
           .make = make<AllReduce>};
 }
 

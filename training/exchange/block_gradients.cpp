@@ -21,8 +21,8 @@ BlockGradients::BlockGradients(const StrategyContext& context, std::vector<Range
 }
 
 void BlockGradients::before_backward(int block) {
-  context_.compute.wait(*reduced_[static_cast<std::size_t>(block) % kPlaces]);
-  context_.timeline.mark(Part::exchange);
+  context_.compute.wait(*reduced_[static_cast<std::size_t>(block) % kBuffers]);
+  context_.timeline.mark(Phase::exchange);
   for (const Range& gap : context_.table.gaps(block)) {  // backward does not write there
     const View padding = context_.weights.gradients(gap);
     context_.device.zero(padding.data, padding.bytes(), context_.compute);
@@ -38,14 +38,15 @@ void BlockGradients::gradients_ready(int block) {
   context_.timeline.exchange(
       "reduce_scatter", static_cast<double>(gradients.bytes()), stream_,
       [&] { reduce_to_shards(context_.world, gradients, shards_.at(own), stream_); });
-  reduced_[static_cast<std::size_t>(block) % kPlaces]->record(stream_);
-  context_.timeline.mark(Part::exchange);
+  reduced_[static_cast<std::size_t>(block) % kBuffers]->record(stream_);
+  context_.timeline.mark(Phase::exchange);
 }
 
 std::vector<Share> BlockGradients::finish() {
   for (const auto& event : reduced_) context_.compute.wait(*event);
   std::vector<Share> shares;
-  for (const Held& held : shards_.layout()) shares.push_back({held.range, shards_.at(held.range)});
+  for (const PlacedRange& placed : shards_.layout())
+    shares.push_back({placed.range, shards_.at(placed.range)});
   return shares;
 }
 

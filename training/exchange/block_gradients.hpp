@@ -1,5 +1,5 @@
-// Gradients that are not kept: blocks take turns in two places, and each is reduced to shards while
-// the next is computed.
+// Gradients that are not kept: blocks share two buffers in turn, and each block's are reduced to
+// shards while the next block's are computed.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace shakedown::training {
 
-/// Blocks' weights or gradients are in place block % kPlaces: one is used while another moves.
-inline constexpr std::size_t kPlaces = 2;
+/// A block's weights or gradients are in buffer block % kBuffers: one is used while another moves.
+inline constexpr std::size_t kBuffers = 2;
 
 /// Of every block, in the order of the blocks.
 std::vector<Range> block_ranges(const ParameterTable& table);
@@ -21,7 +21,7 @@ class BlockGradients {
   /// `stream` carries the exchange.
   BlockGradients(const StrategyContext& context, std::vector<Range> owned, Stream& stream);
 
-  /// Before backward of this block: what its place held is exchanged.
+  /// Before backward of this block: what its buffer held is exchanged.
   void before_backward(int block);
   void gradients_ready(int block);
   /// The compute stream waits for all; this rank's shards.
@@ -32,7 +32,7 @@ class BlockGradients {
   Stream& stream_;
   FlatBuffer shards_;
   std::unique_ptr<Event> ready_;
-  std::array<std::unique_ptr<Event>, kPlaces> reduced_;
+  std::array<std::unique_ptr<Event>, kBuffers> reduced_;
 };
 
 }  // namespace shakedown::training

@@ -32,7 +32,7 @@ class BucketStream {
       const auto bytes = static_cast<double>(bucket.count() * size_of(type_));
       context_.timeline.exchange(what_, bytes, *stream_, [&] { exchange(bucket, *stream_); });
     }
-    context_.timeline.mark(Part::exchange);
+    context_.timeline.mark(Phase::exchange);
   }
 
   /// The compute stream waits for all of them.

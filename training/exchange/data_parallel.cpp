@@ -9,7 +9,7 @@ namespace {
 class DataParallel final : public Strategy {
  public:
   explicit DataParallel(const StrategyContext& context)
-      : Strategy(context), star_(context, 1, context.all().count()) {}
+      : Strategy(context), star_(context, context.all().count()) {}
 
   WeightsLayout layout() const override { return updating(owned()); }
   std::vector<Range> owned() const override {
@@ -22,8 +22,6 @@ class DataParallel final : public Strategy {
     if (!star_.at_centre()) return {};
     return {star_.average(context_.all(), true)};
   }
-
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     const View weights = context_.weights.compute();
@@ -47,6 +45,9 @@ StrategyEntry data_parallel_strategy() {
           .each_updates_all = false,
           .overlaps = false,
           .ranks = {.first_has_inputs = true},
+          // The images that rank 0 hands out are not counted.
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int rank) { return sent_in_chain(step, ranks, rank); },
           .make = make<DataParallel>};
 }
 

@@ -21,7 +21,7 @@ class Ddp final : public Strategy {
     const View statistics = context_.weights.statistics();
     exchange("broadcast", statistics, context_.compute,
              [&] { context_.world.broadcast(statistics, statistics, 0, context_.compute); });
-    context_.timeline.mark(Part::exchange);
+    context_.timeline.mark(Phase::exchange);
   }
 
   void gradients_ready(int block) override {
@@ -51,8 +51,11 @@ StrategyEntry ddp_strategy() {
           .ranks_agree = true,
           .each_updates_all = true,
           .overlaps = true,
+          .bucketed = true,
           .any_type = true,
           .ranks = {},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int) { return 2 * sent_in_pass(step.gradients, ranks); },
           .make = make<Ddp>};
 }
 

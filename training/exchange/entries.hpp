@@ -1,20 +1,27 @@
-// What strategies/table.cpp lists: one entry a file.
+// The strategies: a line each here, and a file each that defines `StrategyEntry NAME_strategy()`.
 #pragma once
 
 #include "training/exchange/strategy.hpp"
+#include "training/exchange/volumes.hpp"
+
+// In the order in which programs list them.
+#define SHAKEDOWN_STRATEGIES(STRATEGY) \
+  STRATEGY(none)                       \
+  STRATEGY(all_reduce)                 \
+  STRATEGY(ddp)                        \
+  STRATEGY(parameter_server)           \
+  STRATEGY(parameter_server_sharded)   \
+  STRATEGY(parameter_server_async)     \
+  STRATEGY(data_parallel)              \
+  STRATEGY(zero1)                      \
+  STRATEGY(zero2)                      \
+  STRATEGY(fsdp)
 
 namespace shakedown::training {
 
-StrategyEntry none_strategy();
-StrategyEntry all_reduce_strategy();
-StrategyEntry ddp_strategy();
-StrategyEntry parameter_server_strategy();
-StrategyEntry parameter_server_sharded_strategy();
-StrategyEntry parameter_server_async_strategy();
-StrategyEntry data_parallel_strategy();
-StrategyEntry zero1_strategy();
-StrategyEntry zero2_strategy();
-StrategyEntry fsdp_strategy();
+#define DECLARE_STRATEGY(name) StrategyEntry name##_strategy();
+SHAKEDOWN_STRATEGIES(DECLARE_STRATEGY)
+#undef DECLARE_STRATEGY
 
 template <class T>
 std::unique_ptr<Strategy> make(const StrategyContext& context) {

@@ -14,11 +14,11 @@ class Fsdp final : public Strategy {
       : Strategy(context),
         blocks_(block_ranges(context.table)),
         stream_(context),
-        gradients_(context, own(blocks_), *stream_),
+        gradients_(context, own_shards(blocks_), *stream_),
         free_(context.device.make_event()) {
     if (context.weights.type() != DataType::float32)
-      shards_ =
-          FlatBuffer(context.device, context.compute, context.weights.type(), packed(own(blocks_)));
+      shards_ = FlatBuffer(context.device, context.compute, context.weights.type(),
+                           packed(own_shards(blocks_)));
     for (auto& event : gathered_) event = context.device.make_event();
     forget();
   }
@@ -26,10 +26,10 @@ class Fsdp final : public Strategy {
   WeightsLayout layout() const override {
     WeightsLayout layout = updating(owned());
     layout.master = packed(owned());
-    layout.compute = layout.gradients = taking_turns(blocks_, kPlaces);
+    layout.compute = layout.gradients = rotating(blocks_, kBuffers);
     return layout;
   }
-  std::vector<Range> owned() const override { return own(blocks_); }
+  std::vector<Range> owned() const override { return own_shards(blocks_); }
 
   void before_forward(int block) override { have(block, block + 1); }
   void before_backward(int block) override {
@@ -39,54 +39,61 @@ class Fsdp final : public Strategy {
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
   bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
-    for (const Held& held : shards_.layout())
-      context_.device.kernels().convert(context_.weights.master(held.range), shards_.at(held.range),
-                                        context_.compute);
+    for (const PlacedRange& placed : shards_.layout())
+      context_.device.kernels().convert(context_.weights.master(placed.range),
+                                        shards_.at(placed.range), context_.compute);
     context_.exchange_vectors();
     forget();
   }
 
  private:
-  static std::size_t place(int block) { return static_cast<std::size_t>(block) % kPlaces; }
+  static std::size_t buffer(int block) { return static_cast<std::size_t>(block) % kBuffers; }
 
-  /// What the places hold is out of date.
+  /// What the buffers hold is out of date.
   void forget() { resident_.fill(-1); }
 
   /// The compute stream waits for the block's weights; those of `next` are on their way.
   void have(int block, int next) {
     gather(block);
     if (next >= 0 && next < context_.table.blocks()) gather(next);
-    context_.compute.wait(*gathered_[place(block)]);
-    context_.timeline.mark(Part::exchange);
+    context_.compute.wait(*gathered_[buffer(block)]);
+    context_.timeline.mark(Phase::exchange);
   }
 
   void gather(int block) {
-    if (resident_[place(block)] == block) return;
-    resident_[place(block)] = block;
+    if (resident_[buffer(block)] == block) return;
+    resident_[buffer(block)] = block;
     free_->record(context_.compute);  // the block that was there has computed
     stream_->wait(*free_);
     const Range range = context_.table.block_range(block);
-    const Range mine = own(range);
+    const Range mine = own_shard(range);
     const View whole = context_.weights.compute(range);
     exchange("all_gather", whole, *stream_, [&] {
       gather_shards(context_.world,
                     shards_.empty() ? context_.weights.master(mine) : shards_.at(mine), whole,
                     *stream_);
     });
-    gathered_[place(block)]->record(*stream_);
+    gathered_[buffer(block)]->record(*stream_);
   }
 
   std::vector<Range> blocks_;
   ExchangeStream stream_;
   BlockGradients gradients_;
   FlatBuffer shards_;  // of the weights in their compute type, where that is not float32
-  std::array<int, kPlaces> resident_{};
-  std::array<std::unique_ptr<Event>, kPlaces> gathered_;
+  std::array<int, kBuffers> resident_{};
+  std::array<std::unique_ptr<Event>, kBuffers> gathered_;
   std::unique_ptr<Event> free_;
 };
+
+/// Weights are gathered for forward and again for backward. The two blocks that were last are still
+/// there when the network turns round, in each micro-batch and between two.
+double bytes_sent(const StepVolume& step, const StrategyOptions&, int ranks, int) {
+  const double gathered = step.accumulate * (2 * step.weights - step.last_blocks) -
+                          (step.accumulate - 1) * step.first_blocks;
+  return sent_in_pass(step.accumulate * step.gradients + gathered, ranks);
+}
 
 }  // namespace
 
@@ -99,6 +106,7 @@ StrategyEntry fsdp_strategy() {
           .each_updates_all = false,
           .overlaps = true,
           .ranks = {},
+          .bytes_sent = bytes_sent,
           .make = make<Fsdp>};
 }
 

@@ -21,6 +21,7 @@ StrategyEntry none_strategy() {
           .each_updates_all = true,
           .overlaps = false,
           .ranks = {},
+          .bytes_sent = [](const StepVolume&, const StrategyOptions&, int, int) { return 0.0; },
           .make = make<None>};
 }
 

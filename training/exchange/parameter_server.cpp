@@ -16,9 +16,10 @@ constexpr int kServer = 0;
 
 /// Pieces of whole chunks, of at most `mib` MiB; 0: one piece.
 std::vector<Range> pieces_of(Range all, double mib, DataType type) {
-  auto most = static_cast<std::size_t>(mib * 1048576) / size_of(type) / kDecayChunk * kDecayChunk;
+  auto most =
+      static_cast<std::size_t>(mib * 1048576) / size_of(type) / kFlatAlignment * kFlatAlignment;
   if (mib == 0) most = all.count();
-  most = std::max(most, kDecayChunk);
+  most = std::max(most, kFlatAlignment);
   std::vector<Range> pieces;
   for (std::size_t begin = all.begin; begin < all.end; begin += most)
     pieces.push_back({begin, std::min(begin + most, all.end)});
@@ -42,7 +43,7 @@ class SendReceive final : public Server {
   explicit SendReceive(const StrategyContext& context)
       : Server(context),
         pieces_(pieces_of(context.all(), context.options.ps_partition_mb, context.weights.type())),
-        star_(context, kServer + 1, pieces_.front().count()) {}
+        star_(context, pieces_.front().count()) {}
 
   std::vector<Share> finish() override {
     if (pieces_.size() == 1) {
@@ -168,6 +169,11 @@ StrategyEntry parameter_server_strategy() {
           .each_updates_all = false,
           .overlaps = false,
           .ranks = {.least = 2, .first_serves = true},
+          .bytes_sent =
+              [](const StepVolume& step, const StrategyOptions& options, int ranks, int rank) {
+                return options.ps_exchange == "reduce-broadcast" ? sent_in_chain(step, ranks, rank)
+                                                                 : sent_in_star(step, ranks, rank);
+              },
           .make = make_server};
 }
 

@@ -154,6 +154,8 @@ StrategyEntry parameter_server_async_strategy() {
           .overlaps = false,
           .capturable = false,
           .ranks = {.least = 2, .first_serves = true},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int rank) { return sent_in_star(step, ranks, rank); },
           .make = make<ParameterServerAsync>};
 }
 

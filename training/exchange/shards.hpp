@@ -6,13 +6,14 @@
 
 namespace shakedown::training {
 
-/// Equal parts in whole chunks of kDecayChunk elements; the last rank's also has what they leave.
+/// Equal shards in multiples of kFlatAlignment elements; the last rank's also has what they leave.
 Range shard_of(Range range, int rank, int ranks);
 
-/// Enqueues: `own` is this rank's shard of the average over the ranks of `whole`, in place or
-/// apart.
+/// Enqueues: `own` is this rank's shard of the average over the ranks of `whole`, in place or out
+/// of place.
 void reduce_to_shards(Communicator& ranks, ConstView whole, View own, Stream& stream);
-/// Enqueues: `whole` is every rank's shard, of which this rank brings `own`, in place or apart.
+/// Enqueues: `whole` is every rank's shard, of which this rank brings `own`, in place or out of
+/// place.
 void gather_shards(Communicator& ranks, ConstView own, View whole, Stream& stream);
 
 }  // namespace shakedown::training

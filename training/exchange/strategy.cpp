@@ -28,13 +28,18 @@ void Strategy::serve(const Updates&) {
   throw InternalError("every rank of this strategy computes");
 }
 
-Range Strategy::own(Range range) const {
+void Strategy::agree_on_finite() const {
+  const StrategyEntry& entry = find_strategy(context_.options.strategy);
+  if (!entry.each_updates_all && !entry.ranks.first_serves) context_.agree_on_finite();
+}
+
+Range Strategy::own_shard(Range range) const {
   return shard_of(range, context_.world.rank(), context_.world.size());
 }
 
-std::vector<Range> Strategy::own(const std::vector<Range>& ranges) const {
+std::vector<Range> Strategy::own_shards(const std::vector<Range>& ranges) const {
   std::vector<Range> shards;
-  for (const Range& range : ranges) shards.push_back(own(range));
+  for (const Range& range : ranges) shards.push_back(own_shard(range));
   return shards;
 }
 

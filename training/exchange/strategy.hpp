@@ -23,6 +23,8 @@ class OptionSet;
 
 namespace shakedown::training {
 
+struct StepVolume;
+
 struct StrategyOptions {
   std::string strategy = "ddp";
   double bucket_cap_mb = 25;           // MiB
@@ -37,7 +39,6 @@ struct StrategyOptions {
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
-  bool lose_share = false;     // a fault for tests: the last rank's share of the stem is lost
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
@@ -100,8 +101,9 @@ class Strategy {
   /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
   /// gradients.
   virtual std::vector<Share> finish() = 0;
-  /// After the shares were checked: all ranks know whether every gradient was finite.
-  virtual void agree_on_finite() {}
+  /// After the shares were checked: all ranks know whether every gradient was finite, where each
+  /// has looked at its share alone. A server's ranks agree before it updates.
+  void agree_on_finite() const;
   /// After the update: every rank that computes gets the new weights.
   virtual void publish() {}
   /// The same outside a step: the owners' weights were set from elsewhere.
@@ -127,8 +129,8 @@ class Strategy {
 
  protected:
   // This rank's shards.
-  Range own(Range range) const;
-  std::vector<Range> own(const std::vector<Range>& ranges) const;
+  Range own_shard(Range range) const;
+  std::vector<Range> own_shards(const std::vector<Range>& ranges) const;
   /// What a rank holds that computes with everything and updates `owned` alone.
   WeightsLayout updating(const std::vector<Range>& owned) const;
   /// owned() in the network's own gradients.
@@ -161,16 +163,22 @@ struct StrategyEntry {
   bool ranks_agree;
   bool each_updates_all;  // else each element is updated on one rank
   bool overlaps;          // it exchanges while the rank computes
+  bool bucketed = false;  // it exchanges buckets, whose cap then is part of the configuration
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
   /// A step can be a graph: the host asks for the same every time and waits for nothing within.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
   /// before it.
   bool capturable = true;
   StrategyRanks ranks;
+  /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights.
+  double (*bytes_sent)(const StepVolume& step, const StrategyOptions& options, int ranks, int rank);
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 
-  bool computes(int rank) const { return rank > 0 || !ranks.first_serves; }
-  int computing(int world_size) const { return world_size - (ranks.first_serves ? 1 : 0); }
+  int first_computing() const { return ranks.first_serves ? 1 : 0; }
+  bool computes(int rank) const { return rank >= first_computing(); }
+  int computing(int world_size) const { return world_size - first_computing(); }
+  /// Its number among the ranks that compute; a rank that does not compute has the first one's.
+  int computing_rank(int rank) const { return computes(rank) ? rank - first_computing() : 0; }
 };
 
 /// The one list of strategies.

@@ -3,21 +3,13 @@
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "training/exchange/entries.hpp"
-#include "training/exchange/volumes.hpp"
 
 namespace shakedown::training {
 
 const std::vector<StrategyEntry>& strategies() {
-  static const std::vector<StrategyEntry> table{none_strategy(),
-                                                all_reduce_strategy(),
-                                                ddp_strategy(),
-                                                parameter_server_strategy(),
-                                                parameter_server_sharded_strategy(),
-                                                parameter_server_async_strategy(),
-                                                data_parallel_strategy(),
-                                                zero1_strategy(),
-                                                zero2_strategy(),
-                                                fsdp_strategy()};
+#define ENTRY(name) name##_strategy(),
+  static const std::vector<StrategyEntry> table{SHAKEDOWN_STRATEGIES(ENTRY)};
+#undef ENTRY
   return table;
 }
 
@@ -54,8 +46,7 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
                        const std::vector<std::string>& used_by) -> Option& {
     return options.add(name, value, meaning).only_where("--strategy", used_by);
   };
-  const auto bucketed =
-      names_where([](const StrategyEntry& entry) { return find_volume(entry.name).buckets; });
+  const auto bucketed = names_where([](const StrategyEntry& entry) { return entry.bucketed; });
   add("--bucket-cap-mb", values.bucket_cap_mb, "MiB of a bucket", bucketed).at_least(0);
   add("--first-bucket-mb", values.first_bucket_mb,
       "MiB of the first bucket; by --bucket-order small-last of the last", bucketed)
@@ -90,9 +81,6 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   add("--staleness", values.staleness, "steps that a worker may be ahead of the slowest",
       {"parameter-server-async"})
       .at_least(0);
-  options.heading("");
-  options.add("--inject-lost-share", values.lose_share,
-              "the exchange loses the last rank's gradients of the stem");
 }
 
 }  // namespace shakedown::training

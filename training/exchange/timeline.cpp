@@ -4,17 +4,6 @@
 
 namespace shakedown::training {
 
-const char* name_of(Part part) {
-  switch (part) {
-    case Part::input: return "input";
-    case Part::forward: return "forward";
-    case Part::backward: return "backward";
-    case Part::exchange: return "exchange";
-    case Part::update: return "update";
-  }
-  return "";
-}
-
 const Event* Timeline::record(Stream& stream) {
   if (now_.used_ == now_.events_.size()) now_.events_.push_back(device_.make_event());
   Event* event = now_.events_[now_.used_++].get();
@@ -44,8 +33,8 @@ void Timeline::begin_step() {
   now_.begin_ = record(*compute_);
 }
 
-void Timeline::mark(Part part, int block) {
-  if (tracing_) now_.marks_.push_back({part, block, record(*compute_)});
+void Timeline::mark(Phase phase, int block) {
+  if (tracing_) now_.marks_.push_back({phase, block, record(*compute_)});
 }
 
 void Timeline::launched(const Marks& captured) {
@@ -67,7 +56,7 @@ TracedStep Timeline::read_step() {
   double now = step.begin_ms;
   for (const Marks::Mark& m : now_.marks_) {
     const double until = ms(m.event);
-    step.segments.push_back({m.part, m.block, now, until});
+    step.segments.push_back({m.phase, m.block, now, until});
     now = until;
   }
   step.end_ms = now;

@@ -9,18 +9,15 @@
 #include <vector>
 
 #include "common/device.hpp"
+#include "resnet/phase.hpp"
 
 namespace shakedown::training {
-
-/// What the compute stream is at. `exchange`: it exchanges, or waits for an exchange.
-enum class Part { input, forward, backward, exchange, update };
-const char* name_of(Part part);
 
 // Times are ms since a trace began.
 
 /// A piece of a step on the compute stream. A step's pieces follow one another without a gap.
 struct StepSegment {
-  Part part = Part::input;
+  Phase phase = Phase::input;
   int block = -1;  // of forward and backward
   double begin_ms = 0;
   double end_ms = 0;
@@ -51,7 +48,7 @@ struct TracedStep {
 class Marks {
   friend class Timeline;
   struct Mark {
-    Part part;
+    Phase phase;
     int block;
     const Event* event;
   };
@@ -91,7 +88,7 @@ class Timeline {
   /// The compute stream gets to the step.
   void begin_step();
   /// What the compute stream was asked for since the last mark was this.
-  void mark(Part part, int block = -1);
+  void mark(Phase phase, int block = -1);
 
   /// Enqueues `body` on the stream as an exchange of what the last mark finished.
   template <class Body>

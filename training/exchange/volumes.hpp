@@ -1,15 +1,11 @@
-// How many bytes each strategy's exchange takes in theory, to hold measurements against.
+// What a step exchanges, in bytes, and how many of them a rank sends in theory: measured traffic is
+// compared with it.
 #pragma once
-
-#include <string>
-#include <vector>
 
 #include "common/types.hpp"
 #include "resnet/architecture.hpp"
 
 namespace shakedown::training {
-
-struct StrategyOptions;
 
 /// What a rank has to exchange in a step; bytes, as they travel.
 struct StepVolume {
@@ -24,23 +20,15 @@ struct StepVolume {
 StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
                      int accumulate);
 
-struct ExchangeVolume {
-  const char* strategy;
-  /// Whether it exchanges buckets, whose cap then is part of the configuration.
-  bool buckets;
-  /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights. Collectives count as
-  /// their bandwidth-optimal rings (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009): an
-  /// all-reduce 2 (ranks - 1) / ranks times its buffer, a reduce-scatter or all-gather half of
-  /// that.
-  double (*bytes_sent)(const StepVolume& step, int ranks, int rank);
-};
+// Bytes that a rank sends. Collectives count as their bandwidth-optimal rings (Patarasuk and Yuan,
+// J. Parallel Distrib. Comput. 69, 2009).
 
-/// One for each strategy that there is, or is designed.
-const std::vector<ExchangeVolume>& exchange_volumes();
-/// Throws InternalError where there is none.
-const ExchangeVolume& find_volume(const std::string& strategy);
-
-/// What the strategy sends with these options.
-double bytes_sent(const StrategyOptions& options, const StepVolume& step, int ranks, int rank);
+/// In a reduce-scatter or all-gather of a buffer of `bytes`; an all-reduce is both.
+double sent_in_pass(double bytes, int ranks);
+/// Rank 0 sends every other rank the weights, and they it their gradients.
+double sent_in_star(const StepVolume& step, int ranks, int rank);
+/// Every rank but rank 0 sends it its gradients; the weights are broadcast along a chain, which the
+/// last rank ends.
+double sent_in_chain(const StepVolume& step, int ranks, int rank);
 
 }  // namespace shakedown::training

@@ -14,12 +14,12 @@ class Zero1 final : public Strategy {
       : Strategy(context), stream_(context, "reduce_scatter") {}
 
   WeightsLayout layout() const override { return updating(owned()); }
-  std::vector<Range> owned() const override { return own(buckets()); }
+  std::vector<Range> owned() const override { return own_shards(buckets()); }
 
   void gradients_ready(int block) override {
     stream_.gradients_ready(block, [&](Range bucket, Stream& stream) {
       reduce_to_shards(context_.world, context_.weights.gradients(bucket),
-                       context_.weights.gradients(own(bucket)), stream);
+                       context_.weights.gradients(own_shard(bucket)), stream);
     });
   }
 
@@ -27,13 +27,12 @@ class Zero1 final : public Strategy {
     stream_.join();
     return shares_in_place();
   }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     for (const Range& bucket : buckets()) {
       const View weights = context_.weights.compute(bucket);
       exchange("all_gather", weights, context_.compute, [&] {
-        gather_shards(context_.world, context_.weights.compute(own(bucket)), weights,
+        gather_shards(context_.world, context_.weights.compute(own_shard(bucket)), weights,
                       context_.compute);
       });
     }
@@ -56,7 +55,10 @@ StrategyEntry zero1_strategy() {
           .ranks_agree = true,
           .each_updates_all = false,
           .overlaps = true,
+          .bucketed = true,
           .ranks = {},
+          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
+                           int) { return sent_in_pass(step.gradients + step.weights, ranks); },
           .make = make<Zero1>};
 }
 

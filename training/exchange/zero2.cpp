@@ -13,26 +13,25 @@ class Zero2 final : public Strategy {
       : Strategy(context),
         blocks_(block_ranges(context.table)),
         stream_(context),
-        gradients_(context, own(blocks_), *stream_) {}
+        gradients_(context, own_shards(blocks_), *stream_) {}
 
   WeightsLayout layout() const override {
     WeightsLayout layout = updating(owned());
-    layout.gradients = taking_turns(blocks_, kPlaces);
+    layout.gradients = rotating(blocks_, kBuffers);
     return layout;
   }
-  std::vector<Range> owned() const override { return own(blocks_); }
+  std::vector<Range> owned() const override { return own_shards(blocks_); }
 
   void before_backward(int block) override { gradients_.before_backward(block); }
   void gradients_ready(int block) override { gradients_.gradients_ready(block); }
   bool exchanges_each_micro_batch() const override { return true; }
   std::vector<Share> finish() override { return gradients_.finish(); }
-  void agree_on_finite() override { context_.agree_on_finite(); }
 
   void publish() override {
     exchange("all_gather", context_.weights.compute(), context_.compute, [&] {
       context_.world.group([&] {
         for (const Range& block : blocks_)
-          gather_shards(context_.world, context_.weights.compute(own(block)),
+          gather_shards(context_.world, context_.weights.compute(own_shard(block)),
                         context_.weights.compute(block), context_.compute);
       });
     });
@@ -56,6 +55,10 @@ StrategyEntry zero2_strategy() {
           .each_updates_all = false,
           .overlaps = true,
           .ranks = {},
+          .bytes_sent =
+              [](const StepVolume& step, const StrategyOptions&, int ranks, int) {
+                return sent_in_pass(step.accumulate * step.gradients + step.weights, ranks);
+              },
           .make = make<Zero2>};
 }
 

@@ -13,7 +13,7 @@ namespace shakedown::training {
 namespace {
 
 bool computing(const StepSegment& segment) {
-  return segment.part == Part::forward || segment.part == Part::backward;
+  return segment.phase == Phase::forward || segment.phase == Phase::backward;
 }
 
 double overlap_ms(const StepSegment& segment, const Exchanged& exchange) {
@@ -28,10 +28,10 @@ double overlap_ms(const StepSegment& segment, const TracedStep& step) {
   return std::min(ms, segment.ms());
 }
 
-double spent(const TracedStep& step, Part part) {
+double spent(const TracedStep& step, Phase phase) {
   double ms = 0;
   for (const StepSegment& segment : step.segments)
-    if (segment.part == part) ms += segment.ms();
+    if (segment.phase == phase) ms += segment.ms();
   return ms;
 }
 
@@ -57,12 +57,12 @@ double typical(const Trace& trace, const Measure& measure) {
 }
 
 /// Median time of each block in each direction.
-using BlockTimes = std::map<std::pair<Part, int>, double>;
+using BlockTimes = std::map<std::pair<Phase, int>, double>;
 BlockTimes block_times(const RankTrace& rank) {
-  std::map<std::pair<Part, int>, std::vector<double>> samples;
+  std::map<std::pair<Phase, int>, std::vector<double>> samples;
   for (const TracedStep& step : rank.steps)
     for (const StepSegment& segment : step.segments)
-      if (computing(segment)) samples[{segment.part, segment.block}].push_back(segment.ms());
+      if (computing(segment)) samples[{segment.phase, segment.block}].push_back(segment.ms());
   BlockTimes times;
   for (const auto& [block, ms] : samples) times[block] = median_of(ms);
   return times;
@@ -78,7 +78,7 @@ Overlapped overlapped_blocks(const TracedStep& step, const BlockTimes& baseline)
   Overlapped sum;
   for (const StepSegment& segment : step.segments) {
     if (!computing(segment) || overlap_ms(segment, step) < kOverlapped * segment.ms()) continue;
-    const double alone = baseline.at({segment.part, segment.block});
+    const double alone = baseline.at({segment.phase, segment.block});
     sum.alone_ms += alone;
     sum.more_ms += segment.ms() - alone;
   }
@@ -102,7 +102,7 @@ void add_interference(Breakdown& b, const Trace& trace, const Trace& baseline) {
 }
 
 double compute_ms(const TracedStep& step) {
-  return spent(step, Part::forward) + spent(step, Part::backward);
+  return spent(step, Phase::forward) + spent(step, Phase::backward);
 }
 
 double hidden_ms(const Exchanged& exchange, const TracedStep& step) {
@@ -115,7 +115,7 @@ double hidden_ms(const Exchanged& exchange, const TracedStep& step) {
 double exposed_ms(const Exchanged& exchange, const TracedStep& step) {
   double ms = 0;
   for (const StepSegment& segment : step.segments)
-    if (segment.part == Part::exchange) ms += overlap_ms(segment, exchange);
+    if (segment.phase == Phase::exchange) ms += overlap_ms(segment, exchange);
   return ms;
 }
 
@@ -177,9 +177,9 @@ Breakdown break_down(const Trace& trace, const Trace* baseline) {
   b.step_ms = step_ms(trace);
   b.compute_ms = baseline != nullptr ? typical(of_the_same_ranks(*baseline, trace), compute_ms)
                                      : typical(trace, compute_ms);
-  b.exposed_comm_ms = typical(trace, [](const auto& s) { return spent(s, Part::exchange); });
-  b.input_stall_ms = typical(trace, [](const auto& s) { return spent(s, Part::input); });
-  b.optimizer_ms = typical(trace, [](const auto& s) { return spent(s, Part::update); });
+  b.exposed_comm_ms = typical(trace, [](const auto& s) { return spent(s, Phase::exchange); });
+  b.input_stall_ms = typical(trace, [](const auto& s) { return spent(s, Phase::input); });
+  b.optimizer_ms = typical(trace, [](const auto& s) { return spent(s, Phase::update); });
   b.hidden_comm_ms = typical(trace, [](const auto& s) {
     return all_exchanges(s, [&](const Exchanged& e) { return hidden_ms(e, s); });
   });
@@ -231,7 +231,7 @@ std::vector<ExchangeTimes> exchange_times(const Trace& trace) {
 BackwardTimes backward_times(const Trace& trace) {
   const auto began = [](const TracedStep& step) {
     const auto first = std::find_if(step.segments.begin(), step.segments.end(),
-                                    [](const auto& s) { return s.part == Part::backward; });
+                                    [](const auto& s) { return s.phase == Phase::backward; });
     ENSURE(first != step.segments.end(), "a step has a backward pass");
     return first->begin_ms;
   };
@@ -242,7 +242,7 @@ BackwardTimes backward_times(const Trace& trace) {
   for (int block = 0; block < blocks; ++block)
     times.ready_ms.push_back(typical(trace, [&](const TracedStep& step) {
       for (const StepSegment& segment : step.segments)
-        if (segment.part == Part::backward && segment.block == block)
+        if (segment.phase == Phase::backward && segment.block == block)
           return segment.end_ms - began(step);
       return 0.0;
     }));

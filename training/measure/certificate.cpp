@@ -14,11 +14,11 @@ namespace {
 constexpr int kSteps = 3;
 
 void step(Engine& engine, BatchSource& batches, double learning_rate) {
-  engine.step(
+  engine.step.run(
       [&](int) {
-        if (batches.load_next(engine.network())) return;
+        if (batches.load_next(engine.model.network())) return;
         batches.start_epoch(0);
-        batches.load_next(engine.network());
+        batches.load_next(engine.model.network());
       },
       learning_rate);
 }
@@ -26,7 +26,7 @@ void step(Engine& engine, BatchSource& batches, double learning_rate) {
 /// Whether the weights that this rank computes with are these, rounded. Where it gathers them block
 /// by block, the next step shows it.
 bool computes_with(Engine& engine, const std::vector<float>& master) {
-  const Weights& weights = engine.network().weights();
+  const Weights& weights = engine.model.network().weights();
   if (!weights.computes_with_all()) return true;
   const View copy = weights.compute();
   const Buffer wide(engine.device(), master.size() * sizeof(float));
@@ -41,8 +41,8 @@ bool computes_with(Engine& engine, const std::vector<float>& master) {
 /// While it lives, what differs between two runs differs by their strategies.
 class Repeatable {
  public:
-  explicit Repeatable(Engine& engine) : engine_(engine) { engine_.set_repeatable(true); }
-  ~Repeatable() { engine_.set_repeatable(false); }
+  explicit Repeatable(Engine& engine) : engine_(engine) { engine_.step.set_repeatable(true); }
+  ~Repeatable() { engine_.step.set_repeatable(false); }
   Repeatable(const Repeatable&) = delete;
   Repeatable& operator=(const Repeatable&) = delete;
 
@@ -59,13 +59,13 @@ Weights3 reference_weights(Engine& engine, BatchSource& batches, double learning
   const bool computes = found.computes(world.rank());
   std::unique_ptr<Communicator> group;  // where not all of them compute
   if (found.ranks.first_serves) group = world.split(computes ? 1 : 0, world.rank());
-  engine.use_strategy(options, group ? *group : world);
-  engine.restart();
+  engine.step.use_strategy(options, group ? *group : world);
+  engine.model.restart();
   batches.start_epoch(0);
   Weights3 wanted;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     if (i > 0 && computes) step(engine, batches, learning_rate);
-    wanted[i] = engine.master_weights();
+    wanted[i] = engine.model.master_weights();
     const View all{std::span<float>(wanted[i])};
     if (group) engine.host().broadcast(all, all, 1, engine.stream());
   }
@@ -175,24 +175,25 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
 
   const bool adam = engine.settings().optimizer.optimizer != "sgd";
   WeightDifference mine;
-  mine.diverged = unsound_tensor(engine.network().table(), wanted.back(), {});
+  mine.diverged = unsound_tensor(engine.model.network().table(), wanted.back(), {});
   if (wanted.front() == wanted.back()) mine.inconclusive = "did not move";
 
-  engine.use_strategy(found);
+  engine.step.use_strategy(found);
   if (!mine.diverged.empty()) {
-    engine.restart();
+    engine.model.restart();
     return mine;
   }
-  const DataType gradient = coarser(engine.network().weights().type(), engine.exchanged_type());
-  engine.restart();
+  const DataType gradient =
+      coarser(engine.model.network().weights().type(), engine.step.exchanged_type());
+  engine.model.restart();
   batches.start_epoch(0);
   for (std::size_t i = 1; i <= kSteps; ++i) {
-    engine.set_weights(wanted[i - 1]);
+    engine.model.set_weights(wanted[i - 1]);
     step(engine, batches, learning_rate);
-    const std::vector<float> got = engine.master_weights();
-    WeightDifference here =
-        compare_weights(engine.network().table(), gradient, adam, wanted[i], got, wanted[i - 1]);
-    if (engine.computes() && !computes_with(engine, got)) {
+    const std::vector<float> got = engine.model.master_weights();
+    WeightDifference here = compare_weights(engine.model.network().table(), gradient, adam,
+                                            wanted[i], got, wanted[i - 1]);
+    if (engine.step.computes() && !computes_with(engine, got)) {
       here.tensor = "the copy that computes";
       here.relative_diff = INFINITY;
     }
@@ -201,15 +202,15 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
       mine = here;
     }
   }
-  engine.restart();
+  engine.model.restart();
   return worst_of(mine, session);
 }
 
 Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
                     const MpiSession& session) {
-  const StrategyEntry& entry = engine.strategy_entry();
+  const StrategyEntry& entry = engine.step.strategy_entry();
   // The reference itself, where it exchanges another type, is compared with what it is without.
-  const bool converts = engine.exchanged_type() != engine.network().weights().type();
+  const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
   Certificate certificate;
   certificate.reference = entry.reference[0] == '\0' && converts ? entry.name : entry.reference;
   if (session.world_size() == 1)
@@ -222,7 +223,6 @@ Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
   StrategyOptions reference = own;
   reference.strategy = certificate.reference;
   reference.grad_dtype = "auto";  // so that the difference shows what another type does
-  reference.lose_share = false;
   const WeightDifference found =
       compare_strategies(engine, batches, learning_rate, session, reference, own);
   if (!found.diverged.empty()) {

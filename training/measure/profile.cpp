@@ -13,14 +13,14 @@ Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double le
   profile.steps = trace_steps(engine, batches, steps, learning_rate, session);
   profile.alone = trace_exchange(engine, steps, session);
   const StrategyOptions own = engine.settings().strategy;
-  if (!engine.strategy_entry().overlaps || own.no_overlap) return profile;
+  if (!engine.step.strategy_entry().overlaps || own.no_overlap) return profile;
   StrategyOptions serial = own;
   serial.no_overlap = true;
-  engine.use_strategy(serial);
-  engine.restart();
+  engine.step.use_strategy(serial);
+  engine.model.restart();
   profile.serial = trace_steps(engine, batches, steps, learning_rate, session);
-  engine.use_strategy(own);
-  engine.restart();
+  engine.step.use_strategy(own);
+  engine.model.restart();
   return profile;
 }
 

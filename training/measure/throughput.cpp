@@ -43,13 +43,13 @@ bool on_one_host(const MpiSession& session) {
 /// operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
 SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
                      const MpiSession& session) {
-  const Network& network = engine.network();
+  const Network& network = engine.model.network();
   const DataType type = network.weights().type();
   const StepVolume step =
-      volume_of(network.table(), engine.exchanged_type(), type, engine.settings().accumulate);
+      volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
   SentBytes sent;
-  sent.predicted = session.all_gather(
-      bytes_sent(engine.settings().strategy, step, session.world_size(), session.rank()));
+  sent.predicted = session.all_gather(engine.step.strategy_entry().bytes_sent(
+      step, engine.settings().strategy, session.world_size(), session.rank()));
   sent.counted = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
@@ -122,8 +122,8 @@ class Steps {
     session_.barrier();  // so that all begin together
     for (int i = 0; i < lead(); ++i) step();
     const double stall_before_s = batches_.stall_seconds();
-    const long graphs_before = engine_.graph_steps();
-    engine_.copy_scalars(scalars_);
+    const long graphs_before = engine_.step.graph_steps();
+    engine_.model.copy_scalars(scalars_);
     marks_[0]->record(engine_.stream());
     for (std::size_t i = 1; i < marks_.size(); ++i) {
       step();
@@ -136,7 +136,7 @@ class Steps {
     for (std::size_t i = 1; i < marks_.size(); ++i)
       timed.step_ms.push_back(marks_[i]->milliseconds_since(*marks_[i - 1]));
     timed.stall_s = batches_.stall_seconds() - stall_before_s;
-    timed.graph_steps = engine_.graph_steps() - graphs_before;
+    timed.graph_steps = engine_.step.graph_steps() - graphs_before;
     timed.before =
         download<StepScalars>(engine_.device(), engine_.stream(), scalars_.data(), 1).front();
     timed.sent_bytes = engine_.world().traffic().sent_bytes - sent_before;
@@ -147,7 +147,8 @@ class Steps {
 
  private:
   void step() {
-    engine_.step([&](int) { batches_.load_next(engine_.network()); }, settings_.learning_rate);
+    engine_.step.run([&](int) { batches_.load_next(engine_.model.network()); },
+                     settings_.learning_rate);
     ++done_;
   }
 
@@ -165,10 +166,10 @@ class Steps {
 void add_rate(Throughput& measured, Engine& engine, const std::vector<double>& step_ms,
               double images_per_rank, const MpiSession& session) {
   const auto rate_by = [&](double mean_ms) {
-    return engine.computes() ? images_per_rank / mean_ms * 1e3 : 0;
+    return engine.step.computes() ? images_per_rank / mean_ms * 1e3 : 0;
   };
   measured.images_per_s = sum(session.all_gather(rate_by(summarize(step_ms).mean)));
-  measured.images_per_s_per_rank = measured.images_per_s / engine.ranks_computing();
+  measured.images_per_s_per_rank = measured.images_per_s / engine.step.ranks_computing();
   std::vector<double> resampled = block_bootstrap_means(step_ms);
   if (resampled.empty()) return;
   for (double& value : resampled) value = rate_by(value);
@@ -180,15 +181,15 @@ void add_rate(Throughput& measured, Engine& engine, const std::vector<double>& s
 /// The step of the slowest rank; its spread and what is fused, of the first that computes.
 void add_step(Throughput& measured, const Engine& engine, const std::vector<double>& step_ms,
               const MpiSession& session) {
-  const auto first = static_cast<std::size_t>(engine.first_computing());
+  const auto first = static_cast<std::size_t>(engine.step.first_computing());
   const Summary spread = summarize(step_ms);
   measured.step_ms_p50 = highest(session.all_gather(spread.median));
   measured.step_ms_p95 = highest(session.all_gather(spread.p95));
   measured.step_ms_cv = session.all_gather(spread.cv)[first];
   const NetworkSettings& s = engine.settings().network;
-  const FlopCount flop = flop_per_image(engine.network().layers(), s.image_size, s.classes);
+  const FlopCount flop = flop_per_image(engine.model.network().layers(), s.image_size, s.classes);
   measured.tflops_per_rank = measured.images_per_s_per_rank * flop.training / 1e12;
-  if (const Fused fused = engine.network().fused(); fused.norms > 0) {
+  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
     measured.fused = fused;
     measured.fused->statistics = session.all_gather(fused.statistics)[first];
     measured.fused->gradients = session.all_gather(fused.gradients)[first];
@@ -232,7 +233,7 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
       static_cast<double>(engine.settings().network.batch_size) * engine.settings().accumulate;
   const double sampled = settings.iterations + steps.lead();
   Throughput measured;
-  measured.ranks_computing = engine.ranks_computing();
+  measured.ranks_computing = engine.step.ranks_computing();
   measured.iterations = settings.iterations;
   measured.warmup_steps = warm_up.steps;
   measured.warmup_s = highest(session.all_gather(warm_up.seconds));
@@ -241,27 +242,28 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
   measured.input_stall_ms = highest(session.all_gather(timed.stall_s * 1e3));
   add_memory(measured, engine, nvml.get(), uuid, session);
   measured.graph = timed.graph_steps == settings.iterations;
-  measured.grad_dtype = engine.exchanged_type();
+  measured.grad_dtype = engine.step.exchanged_type();
   measured.loss_first = warm_up.loss_first;
   measured.loss_last = mean_loss(engine, session);
-  const StepScalars now = engine.read_scalars();
+  const StepScalars now = engine.model.read_scalars();
   measured.skipped_steps = static_cast<int>(highest(session.all_gather(now.skipped)));
   measured.skipped_timed_steps =
       static_cast<int>(highest(session.all_gather(now.skipped - timed.before.skipped)));
   measured.sent =
       sent_bytes(engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled, session);
-  measured.staleness_updates = engine.strategy().staleness();  // known on the server, rank 0
+  measured.staleness_updates = engine.step.strategy().staleness();  // known on the server, rank 0
   if (gpu)
     measured.health =
-        health_of(timed.window, sampled * images_per_rank * engine.ranks_computing(), session);
+        health_of(timed.window, sampled * images_per_rank * engine.step.ranks_computing(), session);
   return measured;
 }
 
 double mean_loss(Engine& engine, const MpiSession& session) {
   engine.finish();
-  const Metrics step = engine.network().read_metrics().step;
-  const double mine = engine.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
-  return sum(session.all_gather(mine)) / engine.ranks_computing();
+  const Metrics step = engine.model.network().read_metrics().step;
+  const double mine =
+      engine.step.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
+  return sum(session.all_gather(mine)) / engine.step.ranks_computing();
 }
 
 void check_loss(double first, double last) {

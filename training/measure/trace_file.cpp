@@ -69,8 +69,8 @@ class Process {
 };
 
 std::string name_of_segment(const StepSegment& segment, const std::vector<std::string>& blocks) {
-  if (segment.block < 0) return name_of(segment.part);
-  return fmt::format("{} {}", name_of(segment.part),
+  if (segment.block < 0) return name_of(segment.phase);
+  return fmt::format("{} {}", name_of(segment.phase),
                      blocks.at(static_cast<std::size_t>(segment.block)));
 }
 
@@ -80,7 +80,7 @@ void add_steps(const Process& process, const RankTrace& rank,
     const TracedStep& step = rank.steps[s];
     process.slice(compute, fmt::format("step {}", s + 1), "step", step.begin_ms, step.end_ms);
     for (const StepSegment& segment : step.segments)
-      process.slice(compute, name_of_segment(segment, blocks), name_of(segment.part),
+      process.slice(compute, name_of_segment(segment, blocks), name_of(segment.phase),
                     segment.begin_ms, segment.end_ms);
     for (std::size_t i = 0; i < step.exchanges.size(); ++i) {
       const Exchanged& e = step.exchanges[i];

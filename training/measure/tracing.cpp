@@ -9,7 +9,7 @@
 namespace shakedown::training {
 
 // How a trace travels between ranks.
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSegment, part, block, begin_ms, end_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepSegment, phase, block, begin_ms, end_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Exchanged, what, bytes, ready_ms, launch_ms, begin_ms, end_ms)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TracedStep, begin_ms, end_ms, segments, exchanges)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankTrace, computes, steps)
@@ -34,11 +34,11 @@ void shift(std::vector<TracedStep>& steps, double ms) {
 Trace trace(Engine& engine, int steps, const MpiSession& session,
             const std::function<void()>& step) {
   const double ahead_s = seconds_ahead_of_root(session);
-  Timeline& timeline = engine.timeline();
+  Timeline& timeline = engine.step.timeline();
   engine.finish();
   session.barrier();
   timeline.start(engine.stream());
-  RankTrace mine{engine.computes(), {}};
+  RankTrace mine{engine.step.computes(), {}};
   for (int i = 0; i <= steps; ++i) {
     step();  // while it runs, the host is ahead of the next
     timeline.trace_step();
@@ -66,12 +66,12 @@ Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learni
                   const MpiSession& session) {
   EndlessBatches endless(batches);
   return trace(engine, steps, session, [&] {
-    engine.step([&](int) { endless.load_next(engine.network()); }, learning_rate);
+    engine.step.run([&](int) { endless.load_next(engine.model.network()); }, learning_rate);
   });
 }
 
 Trace trace_exchange(Engine& engine, int steps, const MpiSession& session) {
-  return trace(engine, steps, session, [&] { engine.exchange_alone(); });
+  return trace(engine, steps, session, [&] { engine.step.exchange_alone(); });
 }
 
 }  // namespace shakedown::training

@@ -5,7 +5,7 @@
 namespace shakedown::training {
 
 ModelInputs model_inputs(Engine& engine, const Trace& steps) {
-  const Network& network = engine.network();
+  const Network& network = engine.model.network();
   const ParameterTable& table = network.table();
   const DataType type = network.weights().type();
   const BackwardTimes times = backward_times(steps);

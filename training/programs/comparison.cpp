@@ -11,6 +11,7 @@
 #include "training/measure/trace_file.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/records.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -86,7 +87,7 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   try {
     check_trained(round.throughput);
     check_weights(engine, ranks, "after the timed steps");
-    if (engine.strategy_entry().ranks_agree)
+    if (engine.step.strategy_entry().ranks_agree)
       check_ranks_agree(engine, ranks, "after the timed steps");
   } catch (const FailError& error) {  // the same on all ranks
     result.failure = error.what();
@@ -104,8 +105,8 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
                      merged(record_of(result.identity), record_of(*result.certificate)));
   }
   engine.finish();
-  const DataType type = engine.network().weights().type();
-  const std::size_t bytes = engine.network().table().stored_count() * size_of(type);
+  const DataType type = engine.model.network().weights().type();
+  const std::size_t bytes = engine.model.network().table().stored_count() * size_of(type);
   trial.reset();  // the links want memory of their own
   if (result.inputs && result.inputs->links.ring.empty())
     result.inputs->links = measure_links(backend, type, bytes, ranks);

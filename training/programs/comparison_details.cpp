@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/progress.hpp"
-#include "training/exchange/volumes.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/text_table.hpp"
 #include "training/programs/comparison_table.hpp"
@@ -194,7 +194,7 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
   }
   for (const Result& r : results)
     if (r.measured() && r.configuration.ranks > 1 &&
-        find_volume(r.configuration.strategy()).buckets)
+        find_strategy(r.configuration.strategy()).bucketed)
       text += fmt::format("{}, ms since the step began:\n{}", label_of(r.configuration),
                           table_of(bucket_times(r.rounds.back().profile.steps)));
   return text;

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "common/output_file.hpp"
-#include "training/exchange/volumes.hpp"
+#include "training/exchange/strategy.hpp"
 #include "training/measure/text_table.hpp"
 #include "training/programs/describe.hpp"
 
@@ -68,7 +68,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
 
 std::vector<std::string> csv_identity(const Result& result) {
   const Identity& i = result.identity;
-  const bool buckets = find_volume(i.strategy).buckets;
+  const bool buckets = find_strategy(i.strategy).bucketed;
   return {i.backend,
           i.model,
           i.precision,

@@ -44,7 +44,7 @@ class LayerTable {
 }  // namespace
 
 std::string describe(const Engine& engine) {
-  const Network& network = engine.network();
+  const Network& network = engine.model.network();
   const NetworkSettings& s = network.settings();
   const ParameterTable& table = network.table();
   const Layers& layers = network.layers();
@@ -82,10 +82,10 @@ std::string describe(const Engine& engine) {
       "                                  {} if each had its own, {} at least)\n",
       s.batch_size, name_of(s.precision), bytes(network.weights().bytes()),
       engine.settings().accumulate > 1 ? ", sums      " : "              ",
-      bytes(engine.state_bytes()), bytes(network.plan().bytes()), bytes(unshared),
-      bytes(network.plan().lower_bound()));
+      bytes(engine.model.optimizer_bytes() + engine.step.sum_bytes()),
+      bytes(network.plan().bytes()), bytes(unshared), bytes(network.plan().lower_bound()));
 
-  const std::vector<Range> buckets = engine.strategy().buckets();
+  const std::vector<Range> buckets = engine.step.strategy().buckets();
   if (buckets.empty()) return text;
   text += "\nbuckets, in the order of exchange (bytes of the payload in float32):\n";
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -124,22 +124,22 @@ std::string headline(const Engine& engine, const Backend& backend,
   std::string text = wrapped(
       fmt::format("train: {}, {}, {}, {}, {} globally, {}x{} pixels, {}", s.architecture.name,
                   name_of(s.precision), engine.settings().strategy.strategy, batch,
-                  static_cast<long>(s.batch_size) * accumulate * engine.ranks_computing(),
+                  static_cast<long>(s.batch_size) * accumulate * engine.step.ranks_computing(),
                   s.image_size, s.image_size, data),
       2);
   text += "\n" + wrapped(text_of_machine(backend, hosts), 2);
-  const std::string why = engine.why_no_graph();
+  const std::string why = engine.step.why_no_graph();
   if (backend.kind == BackendKind::gpu && !why.empty())
     text += "\nsteps are not CUDA graphs: " + why;
   return text;
 }
 
 std::string text_of_start(const Engine& engine) {
-  const Fused fused = engine.network().fused();
-  const LoadRemarks& remarks = engine.load_remarks();
+  const Fused fused = engine.model.network().fused();
+  const LoadRemarks& remarks = engine.model.load_remarks();
   std::string text = remarks.seeded;
   if (!remarks.ignored.empty()) text += (text.empty() ? "" : "\n") + remarks.ignored;
-  if (fused.norms == 0 || !engine.computes()) return text;  // no such choice
+  if (fused.norms == 0 || !engine.step.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
   text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
                       fused.norms);

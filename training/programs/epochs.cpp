@@ -39,46 +39,27 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
   return all;
 }
 
-/// Ranks normalise with running statistics of their own, and some strategies give them weights of
-/// their own: all that compute validate rank 0's weights with the statistics of the first that
-/// computes, each on a part of the images, and then have theirs back.
+/// All ranks that compute validate the same weights, each on a part of the images.
 Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  const Weights& weights = engine.network().weights();
-  std::vector<View> shared{weights.statistics()};
-  if (!engine.strategy_entry().ranks_agree) {
-    shared.push_back(weights.compute());
-    if (weights.vectors().count > 0)
-      shared.push_back(weights.vectors());
-    else if (weights.has_copy())
-      shared.push_back(weights.master());  // for the vectors
-  }
-  std::vector<Buffer> own;
-  for (const View& view : shared) {
-    own.emplace_back(engine.device(), view.bytes(), Place::host);  // no memory of the batch's
-    engine.device().copy(own.back().data(), view.data, view.bytes(), engine.stream());
-    const bool statistics = view.data == weights.statistics().data;
-    engine.world().broadcast(view, view, statistics ? engine.first_computing() : 0,
-                             engine.stream());
-  }
-  engine.finish();
-
-  engine.network().zero_total_metrics();
-  batches.start_epoch(0);
-  // A server waits as long as the others work.
-  const bool server_waits = engine.first_computing() > 0;
-  const auto part = server_waits ? session.split(engine.computes() ? 0 : -1) : nullptr;
-  while (engine.computes() && batches.load_next(engine.network())) {
-    engine.evaluate();
-    if (part) part->progress();
-  }
-  engine.finish();
-  if (server_waits) part ? session.barrier() : session.wait_idle();
-  for (std::size_t i = 0; i < shared.size(); ++i)
-    engine.device().copy(shared[i].data, own[i].data(), shared[i].bytes(), engine.stream());
-  const Metrics total = add_up(engine.network().read_metrics().total, session);
+  engine.model.with_common_weights([&] {
+    Network& network = engine.model.network();
+    network.zero_total_metrics();
+    batches.start_epoch(0);
+    // A server waits as long as the others work.
+    const bool computes = engine.step.computes();
+    const bool server_waits = engine.step.first_computing() > 0;
+    const auto part = server_waits ? session.split(computes ? 0 : -1) : nullptr;
+    while (computes && batches.load_next(network)) {
+      engine.model.evaluate();
+      if (part) part->progress();
+    }
+    engine.finish();
+    if (server_waits) part ? session.barrier() : session.wait_idle();
+  });
+  const Metrics total = add_up(engine.model.network().read_metrics().total, session);
   const auto images = static_cast<double>(total.samples);
   return {total.loss_sum / images, static_cast<double>(total.top1) / images,
-          static_cast<double>(total.top5) / images, total.samples, engine.first_computing()};
+          static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
 }
 
 /// In a column of nine characters.
@@ -136,31 +117,32 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   const auto start = Clock::now();
   Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
                     run.session.is_root());
-  engine.network().zero_total_metrics();
+  engine.model.network().zero_total_metrics();
   run.batches.start_epoch(epoch);
   TrainedEpoch trained;
   for (long i = 0; i < updates; ++i) {
     trained.learning_rate =
         schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
-    engine.step([&](int) { ENSURE(run.batches.load_next(engine.network()), "a batch is missing"); },
-                trained.learning_rate);
+    engine.step.run(
+        [&](int) { ENSURE(run.batches.load_next(engine.model.network()), "a batch is missing"); },
+        trained.learning_rate);
     progress.update(i + 1);
   }
   engine.finish();
   trained.seconds = seconds_since(start);
-  const Metrics total = add_up(engine.network().read_metrics().total, run.session);
+  const Metrics total = add_up(engine.model.network().read_metrics().total, run.session);
   const auto images = static_cast<double>(total.samples);
   trained.loss = total.loss_sum / images;
   trained.top1 = static_cast<double>(total.top1) / images;
   trained.images_per_s = images / trained.seconds;
   trained.input_stall_ms = highest(run.session.all_gather(run.batches.stall_seconds() * 1e3));
   trained.skipped_steps =
-      static_cast<int>(highest(run.session.all_gather(engine.read_scalars().skipped)));
+      static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
   return trained;
 }
 
 void check_possible(const Run& run, long batches_per_epoch, int epochs) {
-  const std::string& seeded = run.engine.load_remarks().seeded;
+  const std::string& seeded = run.engine.model.load_remarks().seeded;
   if (epochs == 0 && !seeded.empty()) throw UsageError("--epochs 0 evaluates: " + seeded);
   const int accumulate = run.engine.settings().accumulate;
   if (epochs > 0 && batches_per_epoch < accumulate)

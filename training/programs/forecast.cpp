@@ -12,6 +12,7 @@
 #include "training/predict/advice.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/fitted_model.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {

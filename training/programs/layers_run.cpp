@@ -39,7 +39,8 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   Progress progress("layers", all, "steps", session.is_root());
   long done = 0;
   const auto step = [&] {
-    engine.step([&](int) { endless.load_next(engine.network()); }, settings.learning_rate);
+    engine.step.run([&](int) { endless.load_next(engine.model.network()); },
+                    settings.learning_rate);
     progress.update(++done);
   };
   step();
@@ -49,12 +50,12 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   session.barrier();
 
   StepCalls measured;
-  measured.roofs = engine.network().measure_roofs();
+  measured.roofs = engine.model.network().measure_roofs();
   session.barrier();
   measured.logged_steps = logged;
   measured.step_ms = median_step_ms(engine, settings.iterations, step);
   session.barrier();
-  WorkLog& log = engine.network().work_log();
+  WorkLog& log = engine.model.network().work_log();
   log.start();
   step();
   engine.finish();  // as it watches the other ranks
@@ -62,7 +63,7 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   log.start(logged + 1);
   measured.logged_step_ms = median_step_ms(engine, logged, step);
   std::vector<TimedWork> works = log.stop();
-  if (engine.computes()) {
+  if (engine.step.computes()) {
     works.erase(works.begin(), works.begin() + static_cast<std::ptrdiff_t>(calls));
     measured.calls = median_step(works, logged);
     measured.calls_ms = median_sum_ms(works, logged);
@@ -85,13 +86,13 @@ std::string rest_of(const Engine& engine) {
 }  // namespace
 
 ExitCode run_layers(const Run& run, const LayersSettings& settings) {
-  if (run.engine.first_computing() != 0)
+  if (run.engine.step.first_computing() != 0)
     throw UsageError(fmt::format(
         "--layers, --kernels: rank 0 reports, but computes nothing with --strategy {}: use "
         "another, or none",
         run.identity.strategy));
   const StepCalls step = measure(run, settings);
-  const ParameterTable& table = run.engine.network().table();
+  const ParameterTable& table = run.engine.model.network().table();
   std::string text = text_of_roofs(step, run.identity.precision);
   if (settings.layers) {
     for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))

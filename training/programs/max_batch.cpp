@@ -8,6 +8,7 @@
 #include "common/nvml.hpp"
 #include "common/program.hpp"
 #include "training/measure/text_table.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -22,9 +23,9 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
                  Backend& backend, const MpiSession& session) {
   const bool gpu = backend.kind == BackendKind::gpu;
   const int bound = limit > 0 ? limit : gpu ? kMostOnGpu : kMostOnHost;
-  const Engine engine(settings_of(std::min(8, bound)), backend);
+  Engine engine(settings_of(std::min(8, bound)), backend);
   const int sharing = ranks_on_device(backend, session);
-  const int largest = engine.largest_batch(sharing, bound, gpu ? 1 : kShareOfHost);
+  const int largest = largest_batch(engine, sharing, bound, gpu ? 1 : kShareOfHost);
   if (largest == 0)
     throw UsageError(
         fmt::format("--max-batch: not even one image fits into {} of free memory",

@@ -18,7 +18,7 @@ void check_writable(const OutputFiles& files) {
 }
 
 std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
-  return files.save.empty() ? std::vector<Tensor>() : engine.state();
+  return files.save.empty() ? std::vector<Tensor>() : engine.model.state();
 }
 
 void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session) {
@@ -37,7 +37,7 @@ void trace_beginning(const OutputFiles& files, const Run& run, double learning_r
   if (files.trace.empty()) return;
   write_trace(files, run,
               trace_steps(run.engine, run.batches, kTracedSteps, learning_rate, run.session));
-  run.engine.restart();
+  run.engine.model.restart();
 }
 
 }  // namespace shakedown::training

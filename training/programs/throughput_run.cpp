@@ -43,7 +43,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   const Breakdown breakdown = break_down(trace, nullptr);
   run.write("breakdown", record_of(breakdown));
   std::vector<ExchangeTimes> buckets;
-  if (engine.strategy_entry().ranks_agree) buckets = bucket_times(trace);
+  if (engine.step.strategy_entry().ranks_agree) buckets = bucket_times(trace);
   for (const ExchangeTimes& bucket : buckets) run.write("bucket", record_of(bucket));
   say(run.session, summary + summary_of(breakdown) + table_of(buckets));
   if (sound) save(files, trained, run.session);

@@ -6,6 +6,7 @@
 #include "training/measure/weights_check.hpp"
 #include "training/programs/describe.hpp"
 #include "training/programs/train_settings.hpp"
+#include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -42,7 +43,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
                             options.max_batch, files);
   }
   check_weights(engine, session, "at the end");
-  if (engine.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
+  if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   return result;
 }
 

@@ -52,7 +52,7 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int ranks = strategy.computing(world.size());
   const bool computes = strategy.computes(world.rank());
-  const int rank = computes ? world.rank() - (strategy.ranks.first_serves ? 1 : 0) : 0;
+  const int rank = strategy.computing_rank(world.rank());
 
   if (!dataset_.synthetic())
     batches_per_epoch_ =

@@ -25,18 +25,19 @@ Optimizer::Optimizer(const OptimizerOptions& options, Device& device, Stream& st
                      const ParameterTable& table, const Weights& weights)
     : options_(options), device_(device), stream_(stream), weights_(weights) {
   if (!options.no_norm_decay) return;
-  std::vector<std::uint8_t> decayed(table.stored_count() / kDecayChunk, 0);
+  std::vector<std::uint8_t> decayed(table.stored_count() / kFlatAlignment, 0);
   for (const Parameter& p : table.parameters()) {
     if (p.shape.size() == 1) continue;  // norms and biases
-    const auto first = static_cast<std::ptrdiff_t>(p.offset / kDecayChunk);
-    const auto chunks = static_cast<std::ptrdiff_t>((p.stored + kDecayChunk - 1) / kDecayChunk);
+    const auto first = static_cast<std::ptrdiff_t>(p.offset / kFlatAlignment);
+    const auto chunks =
+        static_cast<std::ptrdiff_t>((p.stored + kFlatAlignment - 1) / kFlatAlignment);
     std::fill_n(decayed.begin() + first, chunks, std::uint8_t{1});
   }
   decayed_ = Buffer(device, decayed.size());
   upload<std::uint8_t>(device, stream, decayed_.data(), decayed);
 }
 
-void Optimizer::own(const std::vector<Range>& ranges) {
+void Optimizer::allocate(const std::vector<Range>& ranges) {
   state_a_ = FlatBuffer();
   state_b_ = FlatBuffer();
   state_a_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
@@ -49,20 +50,21 @@ void Optimizer::reset() {
     device_.zero(state->memory().data, state->bytes(), stream_);
 }
 
-UpdateRange Optimizer::part(Range range, ConstView gradient) const {
-  UpdateRange part;
-  part.master = static_cast<float*>(weights_.master(range).data);
+UpdateRange Optimizer::operands(Range range, ConstView gradient) const {
+  UpdateRange result;
+  result.master = static_cast<float*>(weights_.master(range).data);
   const View copy = weights_.copy_of(range);
-  part.compute = copy.data;
-  part.compute_type = copy.type;
-  part.gradient = gradient.data;
-  part.gradient_type = gradient.type;
-  part.state_a = static_cast<float*>(state_a_.at(range).data);
-  if (!state_b_.empty()) part.state_b = static_cast<float*>(state_b_.at(range).data);
+  result.compute = copy.data;
+  result.compute_type = copy.type;
+  result.gradient = gradient.data;
+  result.gradient_type = gradient.type;
+  result.state_a = static_cast<float*>(state_a_.at(range).data);
+  if (!state_b_.empty()) result.state_b = static_cast<float*>(state_b_.at(range).data);
   if (decayed_.bytes() > 0)
-    part.decayed = static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kDecayChunk;
-  part.count = range.count();
-  return part;
+    result.decayed =
+        static_cast<const std::uint8_t*>(decayed_.data()) + range.begin / kFlatAlignment;
+  result.count = range.count();
+  return result;
 }
 
 double Optimizer::bytes_moved(Range range, ConstView gradient) const {
@@ -76,14 +78,14 @@ void Optimizer::update(Range range, ConstView gradient, const StepScalars* scala
   if (range.count() == 0) return;
   const auto decay = static_cast<float>(options_.weight_decay);
   if (options_.optimizer == "sgd") {
-    device_.kernels().sgd(part(range, gradient),
+    device_.kernels().sgd(operands(range, gradient),
                           {static_cast<float>(options_.momentum), decay, options_.nesterov},
                           scalars, stream_);
   } else {
     AdamSettings settings;
     settings.weight_decay = decay;
     settings.decoupled = options_.optimizer == "adamw";
-    device_.kernels().adam(part(range, gradient), settings, scalars, stream_);
+    device_.kernels().adam(operands(range, gradient), settings, scalars, stream_);
   }
 }
 

@@ -31,7 +31,7 @@ class Optimizer {
             const ParameterTable& table, const Weights& weights);
 
   /// Allocates and zeroes the state of these ranges, the only ones that are updated here.
-  void own(const std::vector<Range>& ranges);
+  void allocate(const std::vector<Range>& ranges);
   /// Forgets the momenta.
   void reset();
   /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
@@ -43,7 +43,7 @@ class Optimizer {
   std::size_t bytes() const { return state_a_.bytes() + state_b_.bytes() + decayed_.bytes(); }
 
  private:
-  UpdateRange part(Range range, ConstView gradient) const;
+  UpdateRange operands(Range range, ConstView gradient) const;
 
   OptimizerOptions options_;
   Device& device_;

@@ -7,26 +7,26 @@
 
 namespace shakedown::training {
 
-void StepGraphs::capture(int parts, const std::function<void(int part)>& enqueue) {
-  std::vector<Part> captured(static_cast<std::size_t>(parts));
-  for (int i = 0; i < parts; ++i) {
-    Part& part = captured[static_cast<std::size_t>(i)];
-    try {
-      part.marks = timeline_.captured(
-          [&] { part.graph = ranks_.capture(device_, compute_, [&] { enqueue(i); }); });
-    } catch (const InternalError& error) {
-      throw InternalError(std::string("the step cannot be a CUDA graph here, --graph off does "
-                                      "without: ") +
-                          error.what());
+void StepGraphs::capture(int micro_batches, const std::function<void(int micro_batch)>& enqueue) {
+  std::vector<MarkedGraph> captured(static_cast<std::size_t>(micro_batches));
+  try {
+    for (int m = 0; m < micro_batches; ++m) {
+      MarkedGraph& made = captured[static_cast<std::size_t>(m)];
+      made.marks = timeline_.captured(
+          [&] { made.graph = ranks_.capture(device_, compute_, [&] { enqueue(m); }); });
     }
+  } catch (const InternalError& error) {
+    throw InternalError(std::string("the step cannot be captured as a CUDA graph here, --graph off "
+                                    "runs without: ") +
+                        error.what());
   }
   graphs() = std::move(captured);
 }
 
-void StepGraphs::launch(int part) {
-  const Part& p = graphs().at(static_cast<std::size_t>(part));
-  timeline_.launched(p.marks);
-  p.graph->launch(compute_);
+void StepGraphs::launch(int micro_batch) {
+  const MarkedGraph& made = graphs().at(static_cast<std::size_t>(micro_batch));
+  timeline_.launched(made.marks);
+  made.graph->launch(compute_);
 }
 
 }  // namespace shakedown::training

@@ -1,0 +1,29 @@
+// What one rank's engine is built from.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "resnet/network.hpp"
+#include "training/exchange/strategy.hpp"
+#include "training/step/optimizer.hpp"
+
+namespace shakedown::training {
+
+struct EngineSettings {
+  NetworkSettings network;
+  OptimizerOptions optimizer;
+  StrategyOptions strategy;
+  int accumulate = 1;    // micro-batches per update
+  std::string no_graph;  // why steps must not be CUDA graphs; empty: they are where they can be
+  std::uint64_t seed = 0;
+  std::string weights_file;  // or empty: seeded
+  int batches_held = 1;      // that the caller will allocate on the device
+  /// Makes a strategy; tests make one that fails.
+  std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
+      make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };
+};
+
+}  // namespace shakedown::training

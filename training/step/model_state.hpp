@@ -1,0 +1,102 @@
+// One rank's model: network, optimiser and step scalars in device memory. Only this class knows
+// which of a strategy's weights lie where: master weights, compute weights, vectors.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/backend.hpp"
+#include "resnet/network.hpp"
+#include "training/exchange/strategy.hpp"
+#include "training/step/engine_settings.hpp"
+#include "training/step/optimizer.hpp"
+
+namespace shakedown::training {
+
+/// Loss scale that float16 training starts with; it adapts.
+inline constexpr float kInitialLossScale = 1024;
+
+class ModelState {
+ public:
+  ModelState(const EngineSettings& settings, Backend& backend);
+
+  /// Lays the weights and the optimiser's state out as the strategy has this rank hold them. Their
+  /// values are lost: restart() sets them.
+  void use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss);
+
+  // What a step enqueues here.
+  void set_learning_rate(double learning_rate);
+  void check_finite(const Share& share);
+  void update(const Share& share);
+  /// Counts the update as applied or skipped, and adapts the loss scale.
+  void finish_update();
+  /// Ends an exchange without an update: whether its gradients were finite is forgotten.
+  void discard_update();
+  /// A forward pass with the running statistics.
+  void evaluate();
+  /// The weights that each block computes with, one block after the other. Waits.
+  void gather_weights();
+  /// A copy of the scalars, as they are when the stream gets to it, to sizeof(StepScalars) bytes of
+  /// device memory.
+  void copy_scalars(const Buffer& to);
+
+  /// Waits for everything enqueued, watching for errors and the timeout.
+  void finish();
+
+  // Collective. They wait.
+
+  /// Back to the first weights, no momentum, the first loss scale.
+  void restart();
+  /// All weights, float32 in the flat order, wherever they are held.
+  std::vector<float> master_weights();
+  void set_weights(const std::vector<float>& master);
+  /// Weights and running statistics (those of the first rank that computes) with torchvision's
+  /// names.
+  std::vector<Tensor> state();
+  /// Runs `body` while every rank that computes has the same weights (rank 0's, where they differ)
+  /// and the same running statistics (those of the first rank that computes); then each rank has
+  /// its own back.
+  void with_common_weights(const std::function<void()>& body);
+
+  // Of this rank. They wait.
+
+  /// The weights that this rank updates, and zeros for the others.
+  std::vector<float> own_master_weights();
+  std::vector<float> statistics();
+  /// Of the weights that are the same on every rank where ranks_agree.
+  std::uint64_t checksum();
+  StepScalars read_scalars();
+
+  Network& network() { return network_; }
+  const Network& network() const { return network_; }
+  Device& device() const { return *backend_.device; }
+  Stream& stream() { return *stream_; }
+  StepScalars* scalars() { return static_cast<StepScalars*>(scalars_.data()); }
+  bool scales_loss() const { return scales_loss_; }
+  std::size_t optimizer_bytes() const { return optimizer_.bytes(); }
+  /// Of starting from `weights_file`.
+  const LoadRemarks& load_remarks() const { return load_remarks_; }
+
+ private:
+  std::vector<float> load_weights_file();
+
+  Backend& backend_;
+  std::uint64_t seed_;
+  std::string weights_file_;
+  std::string optimizer_name_;
+  std::unique_ptr<Stream> stream_;
+  Buffer scalars_;
+  Network network_;
+  Optimizer optimizer_;
+  Strategy* strategy_ = nullptr;
+  const StrategyEntry* entry_ = nullptr;
+  bool scales_loss_ = false;
+  double learning_rate_ = -1;
+  std::vector<float> seeded_;  // the first weights: they take long to draw
+  LoadRemarks load_remarks_;
+};
+
+}  // namespace shakedown::training

@@ -1,0 +1,223 @@
+#include "training/step/step.hpp"
+
+#include <fmt/format.h>
+
+#include "common/error.hpp"
+#include "common/mpi_session.hpp"
+
+namespace shakedown::training {
+
+void Step::run(const LoadBatch& load_batch, double learning_rate) {
+  timeline_.begin_step();  // where the previous step ends, however late the host is
+  limit_host_lead();
+  backend_.session->progress();
+  const ProfilerRange named(device(), "step");
+  model_.set_learning_rate(learning_rate);
+  const bool replays = graphs_ && graphs_->captured();
+  for (int m = 0; m < micro_batches(); ++m) {
+    if (computes()) {
+      load_batch(m);
+      timeline_.mark(Phase::input);
+    }
+    replays ? graphs_->launch(m) : enqueue(m);
+  }
+  model_.network().count_batches(settings_.accumulate);
+  end_step();
+  if (replays)
+    ++graph_steps_;
+  else if (graphs_)
+    graphs_->capture(micro_batches(), [this](int m) { enqueue(m); });
+}
+
+/// What a graph holds: a micro-batch that is loaded and, after the last one, the rest of the step.
+void Step::enqueue(int micro_batch) {
+  if (computes()) {
+    if (micro_batch == 0) strategy_->begin_update();
+    forward();
+    backward(micro_batch);
+    if (!exchanges_after(micro_batch)) return;
+    const std::vector<Share> shares = finish_exchange(micro_batch);
+    if (!is_last(micro_batch)) return;
+    update(shares);
+  } else {
+    serve();
+  }
+  publish();
+}
+
+void Step::forward() {
+  for (int block = 0; block < model_.network().blocks(); ++block) {
+    const ProfilerRange named(device(), forward_names_[static_cast<std::size_t>(block)]);
+    strategy_->before_forward(block);
+    model_.network().forward(block, Pass::training);
+    timeline_.mark(Phase::forward, block);
+  }
+}
+
+void Step::backward(int micro_batch) {
+  Network& network = model_.network();
+  for (int block = network.blocks() - 1; block >= 0; --block) {
+    const ProfilerRange named(device(), backward_names_[static_cast<std::size_t>(block)]);
+    const Range range = network.block_range(block);
+    strategy_->before_backward(block);
+    network.backward(block);
+    if (!exchanges_each()) add_to_sum(range, network.weights().gradients(range), micro_batch);
+    timeline_.mark(Phase::backward, block);
+    if (exchanges_after(micro_batch)) strategy_->gradients_ready(block);
+  }
+}
+
+std::vector<Share> Step::finish_exchange(int micro_batch) {
+  const std::vector<Share> shares = strategy_->finish();
+  timeline_.mark(Phase::exchange);
+  if (exchanges_each()) {
+    for (const Share& share : shares) add_to_sum(share.range, share.gradient, micro_batch);
+    timeline_.mark(Phase::update);
+  }
+  return shares;
+}
+
+void Step::update(const std::vector<Share>& shares) {
+  if (model_.scales_loss())
+    for (const Share& share : shares) model_.check_finite(share);
+  timeline_.mark(Phase::update);
+  strategy_->agree_on_finite();
+  timeline_.mark(Phase::exchange);
+  for (const Share& share : shares) model_.update(share);
+  model_.finish_update();
+  timeline_.mark(Phase::update);
+}
+
+void Step::serve() {
+  strategy_->serve({[&](const Share& share) {
+                      timeline_.mark(Phase::exchange);
+                      model_.update(share);
+                      timeline_.mark(Phase::update);
+                    },
+                    [&] {
+                      model_.finish_update();
+                      timeline_.mark(Phase::update);
+                    }});
+}
+
+void Step::publish() {
+  const ProfilerRange named(device(), "publish");
+  strategy_->publish();
+  timeline_.mark(Phase::exchange);
+}
+
+/// The sum over the micro-batches; after the last one, `gradient` becomes their average.
+void Step::add_to_sum(Range range, View gradient, int micro_batch) {
+  if (settings_.accumulate == 1) return;
+  const View sum = sum_.at(range);
+  const Kernels& kernels = device().kernels();
+  kernels.accumulate(sum, gradient, micro_batch == 0, stream_);
+  if (is_last(micro_batch))
+    kernels.scale(sum, gradient, 1.0F / static_cast<float>(settings_.accumulate), stream_);
+}
+
+// The host runs at most two steps ahead; one when micro-batches make a step many operations.
+void Step::limit_host_lead() {
+  const long ahead = settings_.accumulate > 1 ? 1 : 2;
+  if (steps_ >= ahead)
+    backend_.world->wait(*step_done_[static_cast<std::size_t>((steps_ - ahead) % 2)],
+                         HostWait::polite);
+}
+
+void Step::end_step() {
+  step_done_[static_cast<std::size_t>(steps_ % 2)]->record(stream_);
+  ++steps_;
+}
+
+void Step::exchange_alone() {
+  timeline_.begin_step();
+  limit_host_lead();
+  const int blocks = model_.network().blocks();
+  if (computes()) {
+    strategy_->begin_update();
+    const int times = exchanges_each() ? settings_.accumulate : 1;
+    for (int i = 0; i < times; ++i) {
+      for (int block = 0; block < blocks; ++block) strategy_->before_forward(block);
+      for (int block = blocks - 1; block >= 0; --block) {
+        strategy_->before_backward(block);
+        strategy_->gradients_ready(block);
+      }
+      strategy_->finish();
+    }
+    strategy_->agree_on_finite();
+  } else {
+    strategy_->serve({[](const Share&) {}, [] {}});
+  }
+  model_.discard_update();
+  strategy_->publish();
+  timeline_.mark(Phase::exchange);
+  end_step();
+}
+
+Step::Step(const EngineSettings& settings, Backend& backend, ModelState& model)
+    : settings_(settings),
+      backend_(backend),
+      model_(model),
+      stream_(model.stream()),
+      timeline_(*backend.device) {
+  for (auto& event : step_done_) event = device().make_event();
+  for (const std::string& block : block_names(settings.network.architecture)) {
+    forward_names_.push_back("forward " + block);
+    backward_names_.push_back("backward " + block);
+  }
+  use_strategy(settings.strategy);
+}
+
+void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
+  settings_.strategy = options;
+  entry_ = &find_strategy(options.strategy);
+  if (ranks.size() < entry_->ranks.least)
+    throw UsageError(fmt::format("--strategy {}: at least {} ranks, not {}", entry_->name,
+                                 entry_->ranks.least, ranks.size()));
+  graphs_.reset();
+  strategy_.reset();  // its memory first
+  ranks_ = &ranks;
+  const Network& network = model_.network();
+  strategy_ = settings_.make_strategy(
+      *entry_, {device(), stream_, ranks, network.table(), network.weights(), model_.scalars(),
+                scales_loss(), settings_.strategy, timeline_});
+  model_.use(*strategy_, *entry_, scales_loss());
+  sum_ = FlatBuffer();
+  if (settings_.accumulate > 1 && computes())
+    sum_ = FlatBuffer(
+        device(), stream_, DataType::float32,
+        exchanges_each() ? packed(strategy_->owned()) : whole_weights(network.table()).gradients);
+  if (why_no_graph().empty()) graphs_.emplace(device(), stream_, ranks, timeline_);
+}
+
+void Step::set_repeatable(bool repeatable) {
+  drop_graphs();
+  model_.network().set_repeatable(repeatable);
+}
+
+void Step::drop_graphs() {
+  if (graphs_) graphs_->drop();
+}
+
+std::string Step::why_no_graph() const {
+  if (!device().has_graphs()) return fmt::format("{} has none", name_of(device().kind()));
+  if (!settings_.no_graph.empty()) return settings_.no_graph;
+  if (!entry_->capturable) return fmt::format("the host takes part in steps by {}", entry_->name);
+  if (!ranks_->capturable())
+    return fmt::format("operations of {} are the host's", ranks_->transport());
+  return "";
+}
+
+DataType Step::exchanged_type() const {
+  return training::exchanged_type(settings_.strategy, model_.network().weights().type());
+}
+
+// What is exchanged in float16 has float16's range, whatever it was computed in: small gradients
+// would vanish, and large ones become infinite unseen. (PyTorch's fp16_compress_hook leaves it to
+// the user to scale the loss.)
+bool Step::scales_loss() const {
+  return shakedown::scales_loss(settings_.network.precision) ||
+         exchanged_type() == DataType::float16;
+}
+
+}  // namespace shakedown::training

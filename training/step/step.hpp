@@ -1,0 +1,95 @@
+// One training step on the compute stream: forward, backward, exchange, update. Nothing in it waits
+// for the device, so that it can be a CUDA graph.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/backend.hpp"
+#include "training/step/model_state.hpp"
+#include "training/step/step_graphs.hpp"
+
+namespace shakedown::training {
+
+class Step {
+ public:
+  Step(const EngineSettings& settings, Backend& backend, ModelState& model);
+
+  /// Enqueues one update: `load_batch(micro_batch)` gives the network its batch, then forward,
+  /// backward, exchange and update; on a rank that does not compute, its part in the exchange.
+  /// Waits only for a step some way back, so that the host does not run away. After the first step
+  /// by a strategy, everything but the batches is captured in graphs, which later steps launch.
+  using LoadBatch = std::function<void(int micro_batch)>;
+  void run(const LoadBatch& load_batch, double learning_rate);
+  /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
+  void exchange_alone();
+
+  /// Exchanges gradients by another strategy from the model's next restart() on. Throws UsageError
+  /// when it needs more ranks.
+  void use_strategy(const StrategyOptions& options) { use_strategy(options, *backend_.world); }
+  /// The same among these ranks only.
+  void use_strategy(const StrategyOptions& options, Communicator& ranks);
+  /// Selects bitwise-reproducible kernels, or the fastest.
+  void set_repeatable(bool repeatable);
+  /// Before something that graphs use moves.
+  void drop_graphs();
+
+  /// Why steps are no graphs, or "".
+  std::string why_no_graph() const;
+  /// Steps that were graphs.
+  long graph_steps() const { return graph_steps_; }
+
+  const EngineSettings& settings() const { return settings_; }
+  Timeline& timeline() { return timeline_; }
+  const Strategy& strategy() const { return *strategy_; }
+  const StrategyEntry& strategy_entry() const { return *entry_; }
+  /// Whether this rank computes on a part of the batch, and how many ranks do.
+  bool computes() const { return entry_->computes(backend_.world->rank()); }
+  int ranks_computing() const { return entry_->computing(backend_.world->size()); }
+  int first_computing() const { return entry_->first_computing(); }
+  /// Of the gradients on their way between ranks.
+  DataType exchanged_type() const;
+  /// Of the sums over micro-batches.
+  std::size_t sum_bytes() const { return sum_.bytes(); }
+
+ private:
+  void enqueue(int micro_batch);
+  void forward();
+  void backward(int micro_batch);
+  std::vector<Share> finish_exchange(int micro_batch);
+  void update(const std::vector<Share>& shares);
+  void serve();
+  void publish();
+
+  int micro_batches() const { return computes() ? settings_.accumulate : 1; }
+  bool is_last(int micro_batch) const { return micro_batch + 1 == settings_.accumulate; }
+  bool exchanges_each() const { return strategy_->exchanges_each_micro_batch(); }
+  bool exchanges_after(int micro_batch) const { return exchanges_each() || is_last(micro_batch); }
+  void add_to_sum(Range range, View gradient, int micro_batch);
+  void limit_host_lead();
+  void end_step();
+  bool scales_loss() const;
+  Device& device() const { return *backend_.device; }
+
+  EngineSettings settings_;
+  Backend& backend_;
+  ModelState& model_;
+  Stream& stream_;
+  Timeline timeline_;
+  Communicator* ranks_ = nullptr;  // the strategy's
+  const StrategyEntry* entry_ = nullptr;
+  std::unique_ptr<Strategy> strategy_;
+  FlatBuffer sum_;  // float32, of the micro-batches' gradients; empty without accumulation
+  std::optional<StepGraphs> graphs_;  // where there can be; after all that they use
+  std::array<std::unique_ptr<Event>, 2> step_done_;
+  long steps_ = 0;
+  long graph_steps_ = 0;
+  // Of the blocks, for profilers.
+  std::vector<std::string> forward_names_, backward_names_;
+};
+
+}  // namespace shakedown::training
