@@ -1,23 +1,38 @@
 # Shakedown. `make bench` and `make test` do everything from a clean clone; `make help` lists the rest.
-# Worth setting: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME,
-# BUILD (objects), MPICXX, CPPFLAGS, CXXFLAGS, NVCCFLAGS, LDFLAGS, LDLIBS (added to what is needed),
-# REVISION (where git does not know it); V=1 shows the commands.
+# Variables: BACKENDS="cpu gpu", CUDA_ARCHS="90", CUDA_HOME, CUDNN_HOME, NCCL_HOME, DNNL_HOME, BUILD (objects),
+# MPICXX, NVCC, CXX (which MPICXX and nvcc call), NVCC_CCBIN, CPPFLAGS, CXXFLAGS, NVCCFLAGS, LDFLAGS, LDLIBS
+# (added to what is needed), PREFIX and DESTDIR (of `make install`), REVISION; V=1 prints the commands.
 
 .DEFAULT_GOAL := all
 SHELL := /bin/bash
 BUILD ?= build
 BIN := bin
+VERSION := $(file <VERSION)
+quoted = '$(subst ','\'',$(1))'
+
+# The host's compiler: MPICXX's and nvcc's own, unless CXX is given.
+MPICXX ?= mpicxx
+ifneq ($(origin CXX),default)
+  host_cxx := $(CXX)
+  export OMPI_CXX ?= $(CXX)
+  export MPICH_CXX ?= $(CXX)
+endif
+ccbin := $(addprefix -ccbin=,$(or $(NVCC_CCBIN),$(lastword $(host_cxx))))
 
 # ---- what this machine can build: launch/machine looks, launch/setup installs ---------------------
-MPICXX ?= mpicxx
-places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX
-$(shell mkdir -p $(BUILD) && $(foreach place,$(places),$(if $($(place)),$(place)="$($(place))")) \
-  launch/machine make > $(BUILD)/machine.mk)
-include $(BUILD)/machine.mk
-NEEDS_NOTHING := setup bench test doctor check clean help format readme
-ifneq ($(MISSING_BACKEND),)
-  ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
+NEEDS_NOTHING := setup bench test check doctor format clean help dist install uninstall
+ifneq ($(filter-out $(NEEDS_NOTHING),$(or $(MAKECMDGOALS),all)),)
+  builds := yes
+  places := BACKENDS CUDA_ARCHS CUDA_HOME CUDNN_HOME NCCL_HOME DNNL_HOME MPICXX NVCC CPPFLAGS LDFLAGS
+  $(shell mkdir -p $(BUILD) && CXX=$(call quoted,$(host_cxx)) \
+    $(foreach place,$(places),$(if $($(place)),$(place)=$(call quoted,$($(place))))) \
+    launch/machine make > $(BUILD)/machine.mk)
+  include $(BUILD)/machine.mk
+  ifneq ($(MISSING_BACKEND),)
     $(error $(MISSING_BACKEND))
+  endif
+  ifneq ($(and $(ARCHS_CHOSEN_FOR),$(filter gpu,$(BACKENDS))),)
+    $(info $(ARCHS_CHOSEN_FOR): building for CUDA_ARCHS="$(CUDA_ARCHS)")
   endif
 endif
 
@@ -28,20 +43,10 @@ CXXFLAGS ?= -O2 -g1
 NVCCFLAGS ?= -O3 -lineinfo
 cxxflags = $(CXXFLAGS) -fopenmp
 WARNINGS := -Wall -Wextra -Wpedantic
-cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX
-ldflags := $(LDFLAGS)
-ldlibs := -lfmt -ljpeg -lpng -ldl -lpthread
-ifneq ($(filter cpu,$(BACKENDS)),)
-  cppflags += $(DNNL_CPPFLAGS)
-  ldflags += $(DNNL_LDFLAGS)
-  ldlibs += -ldnnl
-endif
-ifneq ($(filter gpu,$(BACKENDS)),)
-  cppflags += $(CUDA_CPPFLAGS)
-  ldflags += $(CUDA_LDFLAGS)
-  ldlibs += -lcudnn -lcublas -lnccl -lcudart
-endif
-ldlibs += $(LDLIBS)
+cppflags := -I. -I$(BUILD) $(CPPFLAGS) -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(FOUND_CPPFLAGS)
+nvcc_cppflags = $(filter-out -W% -f% -m%,$(cppflags))  # distributions put the compiler's own flags there
+ldflags := $(LDFLAGS) $(FOUND_LDFLAGS)
+ldlibs := $(FOUND_LIBS) -ldl -lpthread $(LDLIBS)
 newest_arch := $(lastword $(CUDA_ARCHS))
 GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
            -gencode arch=compute_$(newest_arch),code=compute_$(newest_arch)
@@ -98,25 +103,41 @@ $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call quiet,c++ ) $(MPICXX) -std=c++20 $(cppflags) $(cxxflags) $(WARNINGS) -MMD -MP -c $< -o $@
 
-$(BUILD)/%.cu.o: %.cu $(BUILD)/flags
+$(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc_flags
 	@mkdir -p $(@D)
-	$(call quiet,nvcc) $(NVCC) -std=c++20 $(cppflags) $(NVCCFLAGS) $(GENCODE) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
+	$(call quiet,nvcc) $(NVCC) -std=c++20 $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE) $(ccbin) -Xcompiler=-Wall,-Wextra -MMD -MP -c $< -o $@
 
-# Files rewritten only when their text changes.
+# Files rewritten only when their lines change. An archive of the tree has the revision that `make dist`
+# wrote, never that of a repository around it.
+REVISION ?= $(shell if [[ -e .git ]]; then git describe --always --dirty; else cat REVISION; fi 2>/dev/null || echo unknown)
 hash := \#
-quoted_text = '$(subst ','\'',$(2))'
-rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' $(quoted_text) | cmp -s - $(1) || printf '%s\n' $(quoted_text) > $(1))
-REVISION ?= $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(call rewrite,$(BUILD)/git_revision.hpp,$(hash)define SHAKEDOWN_GIT_REVISION "$(REVISION)")
-$(call rewrite,$(BUILD)/flags,$(MPICXX) $(cppflags) $(cxxflags) $(test_cxxflags) $(NVCC) $(NVCCFLAGS) $(GENCODE))
-$(call rewrite,$(BUILD)/link_flags,$(MPICXX) $(cxxflags) $(ldflags) $(ldlibs))
-$(BUILD)/flags $(BUILD)/link_flags: ;
-
+rewrite = $(shell mkdir -p $(BUILD); printf '%s\n' $(2) | cmp -s - $(1) || printf '%s\n' $(2) > $(1))
+define_text = $(call quoted,$(hash)define SHAKEDOWN_$(1) "$(2)")
+ifdef builds
+$(call rewrite,$(BUILD)/git_revision.hpp,$(call define_text,GIT_REVISION,$(REVISION)) \
+  $(call define_text,VERSION,$(VERSION)) \
+  $(call define_text,CUDA_ARCHS,$(if $(filter gpu,$(BACKENDS)),$(CUDA_ARCHS))))
+$(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(test_cxxflags)))
+$(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(ccbin) $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE)))
+$(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs)))
 -include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
+endif
+$(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags: ;
+
+# ---- one backend alone --------------------------------------------------------------------------
+# The programs link without either backend: each one's *_absent.cpp has all that the other rooms call.
+ABSENT := $(wildcard */*_absent.cpp)
+no_backend := $(addprefix $(BUILD)/no_backend/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
+.PHONY: no_backend
+no_backend: $(no_backend)
+$(foreach source,$(PROGRAM_SOURCES),$(eval $(BUILD)/no_backend/$(basename $(notdir $(source))): $(call object,$(source))))
+$(no_backend): $(call object,$(sort $(foreach source,$(LIBRARY),$(if $(filter cpu gpu,$(subst /, ,$(source))),,$(source))) $(ABSENT)))
+	@mkdir -p $(@D)
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(filter-out -ldnnl -lcudnn -lcublas -lnccl -lcudart,$(ldlibs))
 
 # ---- everything in one command ------------------------------------------------------------------
-# The set-up may change what this machine can build: make starts anew behind it, on all cores.
+# The set-up may change what this machine can build: make starts again after it, on all cores.
 anew = $(MAKE) $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 .PHONY: setup bench test run-bench run-tests
 setup:
@@ -130,6 +151,8 @@ test: setup
 run-tests: tests
 	tests/run $(BUILD)
 
+include launch/site/install.mk
+
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize readme clean help
 FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
@@ -141,9 +164,21 @@ doctor:
 	@launch/machine doctor
 format:
 	@clang-format -i $(FORMATTED)
+# Open MPI's way to say it, and MPICH's.
+mpi_cppflags = $(filter -I% -D%,$(shell $(MPICXX) --showme:compile 2>/dev/null || $(MPICXX) -compile_info 2>/dev/null))
 tidy: all
-	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(cppflags) -fopenmp \
-	  $(shell $(MPICXX) --showme:compile)
+	clang-tidy --quiet $(filter-out %.cu,$(LIBRARY) $(PROGRAM_SOURCES)) -- -std=c++20 $(cppflags) -fopenmp $(mpi_cppflags)
+
+# For clangd and the like, which know nothing of mpicxx.
+json_text = "$(subst ",\",$(subst \,\\,$(1)))"
+entry = {"directory": $(call json_text,$(CURDIR)), "file": "$(1)", "command": $(call json_text,$(2) -std=c++20 $(3) -c $(1))}
+.PHONY: compile_commands.json
+compile_commands.json:
+	$(file >$@)
+	$(foreach source,$(filter %.cpp,$(LIBRARY) $(PROGRAM_SOURCES) $(TEST_SOURCES) $(MPI_TEST_SOURCES) $(TEST_SUPPORT)),\
+	  $(file >>$@,$(call entry,$(source),c++,$(mpi_cppflags) $(cppflags) $(cxxflags) $(WARNINGS))))
+	$(foreach source,$(filter %.cu,$(LIBRARY)),$(file >>$@,$(call entry,$(source),$(NVCC),$(nvcc_cppflags) $(NVCCFLAGS))))
+	@sed -i '$$!s/$$/,/; 1s/^/[/; $$s/$$/]/' $@
 
 # Leaks are not looked for: MPI keeps memory of its own until the end.
 sanitize:
@@ -162,8 +197,10 @@ clean:
 help:
 	@echo 'make bench     set up, build, run the main job on what this machine has, report'
 	@echo 'make test      set up, build, run all tests'
-	@echo 'make setup     install what is missing; make doctor only looks'
+	@echo 'make setup     install what is missing; make doctor only reports'
 	@echo 'make           build: BACKENDS="cpu gpu" CUDA_ARCHS="90" CUDA_HOME=... as wanted'
+	@echo 'make install   copy the programs to PREFIX=/usr/local (DESTDIR=...); make uninstall; make dist'
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
+	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make readme    renew the option tables; make clean  remove what was built'

@@ -13,6 +13,7 @@
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 namespace shakedown {
@@ -71,6 +72,7 @@ class Declared final : public Option {
       : names(std::move(names)), target(target), default_shown(show(target)), option(option) {}
 
   Option& one_of(std::vector<std::string> choices) override {
+    known = choices;
     if (std::holds_alternative<std::vector<std::string>*>(target)) {
       all = choices;
       choices.emplace_back("all");
@@ -151,6 +153,7 @@ class Declared final : public Option {
   };
   Tie where, contradicted, brought;
   std::vector<std::string> with;
+  std::vector<std::string> known;  // choices
   std::vector<std::string> all;    // of a list of texts: what "all" stands for in it
   std::vector<std::string> extra;  // choices that are not listed
 
@@ -211,6 +214,7 @@ class OptionSet::Implementation {
     app.set_help_flag("-h,--help", "this text");
     app.get_formatter()->column_width(34);
     app.add_flag("--help-markdown", markdown, "")->group("");
+    app.add_flag("--help-json", json, "")->group("");
     app.add_flag("--ignore-idle", ignore_idle, "")->group("");
   }
 
@@ -286,6 +290,7 @@ class OptionSet::Implementation {
   std::map<const void*, TakenList> lists;  // by the single value's target
   std::string group = "Options";
   bool markdown = false;
+  bool json = false;
   bool ignore_idle = false;
 };
 
@@ -363,6 +368,7 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
     return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
   }
   if (implementation_->markdown) return Ending{ExitCode::pass, markdown()};
+  if (implementation_->json) return Ending{ExitCode::pass, json()};
   for (Declared& declared : implementation_->declared) declared.expand();
   const std::string complaint = implementation_->complaint();
   if (complaint.empty()) return std::nullopt;
@@ -396,6 +402,32 @@ std::vector<OptionValue> OptionSet::values() const {
     std::visit([&](auto* value) { values.push_back({name, *value}); }, d.target);
   }
   return values;
+}
+
+std::string OptionSet::json() const {
+  nlohmann::ordered_json groups = nlohmann::ordered_json::array();
+  for (const Declared& d : implementation_->declared) {
+    const std::string& title = d.option->get_group();
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& known) { return known["title"] == title; });
+    if (group == groups.end()) {
+      groups.push_back({{"title", title}, {"options", nlohmann::ordered_json::array()}});
+      group = std::prev(groups.end());
+    }
+    const bool is_switch = std::holds_alternative<bool*>(d.target);
+    const std::string type = d.option->get_type_name();  // "TEXT:{sgd,adam}"
+    (*group)["options"].push_back(
+        {{"names", CLI::detail::split(d.names, ',')},
+         {"metavar", is_switch ? "" : type.substr(0, type.find(':'))},
+         {"default", d.default_shown},
+         {"choices", is_switch ? std::vector<std::string>{"on", "off"} : d.known},
+         {"help", d.option->get_description()},
+         {"hidden", title.empty()}});
+  }
+  const nlohmann::ordered_json program = {{"program", program_},
+                                          {"summary", implementation_->app.get_description()},
+                                          {"groups", groups}};
+  return program.dump(1) + "\n";
 }
 
 std::string OptionSet::markdown() const {

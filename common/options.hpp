@@ -105,6 +105,8 @@ class OptionSet {
   std::vector<OptionValue> values() const;
   /// The README's table: option, default, meaning.
   std::string markdown() const;
+  /// The same with groups, choices and hidden options, for launch/site/pages.
+  std::string json() const;
   const std::string& program() const { return program_; }
 
  private:

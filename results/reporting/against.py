@@ -1,162 +1,178 @@
-"""`--against OLD NEW`: two runs, configuration by configuration."""
+"""`--against OLD NEW`: two runs, configuration by configuration, collectives and links too."""
 
+import math
+import statistics
 from typing import NamedTuple, Optional
 
-from . import words
+from . import verdict, words
 from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval
+from .quantities import KINDS, Quantity, quantities, shared_keys
 from .records import UsageError
-from .tables import Table
+from .tables import Column, Table, signed
 
-PASS, FAIL, INCONCLUSIVE = 0, 1, 3
-REGRESSION, UNSURE, ELSEWHERE = "REGRESSION", "slower, intervals overlap", "slower, other machine"
-FASTER, PERHAPS_FASTER, SAME = "faster", "faster, intervals overlap", "within"
+MANY = 40  # rows: of more, only those beyond the threshold are shown
+MOST_CHANCE = 0.05  # that one row of all is so slow by chance
 
 
 class Change(NamedTuple):
-    name: str
-    old: object  # intervals.Rate
-    new: object
-    ratio: float  # new / old images/s, of the medians
+    old: Quantity
+    new: Quantity
+    ratio: float  # new / old, of the medians
     low: Optional[float]  # of the ratio
     high: Optional[float]
-    efficiency: Optional[float]  # points by which the efficiency against none moved
-    accuracy: Optional[float]  # points by which the best validation accuracy moved
-    verdict: str
+    outcome: str
+    words: str
 
 
 class Comparison:
-    """What two runs have in common. Configurations are of one machine and number of nodes. Where
-    all of OLD is of one machine and all of NEW of another, the two machines are compared."""
+    """What two runs have in common, of one kind. Quantities are of one machine and number of nodes.
+    Where all of OLD is of one machine and all of NEW of another, the two machines are compared."""
 
-    def __init__(self, old, new, threshold):
-        self.old, self.new, self.threshold = old, new, threshold
-        machines = [machines_of(old), machines_of(new)]
-        self.one_each = [len(names) for names in machines] == [1, 1]
-        self.two_machines = self.one_each and machines[0] != machines[1]
-        self.before, self.after = self.rated(old), self.rated(new)
-        self.changes = [self.change(key) for key in self.before if key in self.after]
-        self.incomparable = [key for key in self.after
-                             if key not in self.before and self.alike(key, self.before)]
+    def __init__(self, kind, old, new, two_machines, threshold):
+        self.kind, self.two_machines, self.threshold = kind, two_machines, threshold
+        before, after = self.keyed(old), self.keyed(new)
+        self.shared = shared_keys([*old, *new])
+        both = [(before[key], after[key]) for key in before if key in after]
+        self.changes = [self.change(*pair, len(both)) for pair in both]
+        known = {quantity.what for quantity in old}
+        self.incomparable = [quantity for key, quantity in after.items()
+                             if key not in before and quantity.what in known]
+        self.only = [("OLD", quantity) for key, quantity in before.items() if key not in after]
+        self.only += [("NEW", quantity) for key, quantity in after.items()
+                      if key not in before and quantity not in self.incomparable]
+        self.old, self.new = old, new
 
-    def rated(self, summary):
-        return {(conditions._replace(machine="") if self.two_machines else conditions, strategy):
-                measured for (conditions, strategy), measured in summary.measured.items()
-                if measured.rate}
+    def keyed(self, several):
+        return {(q.what, "" if self.two_machines else q.machine, q.nodes): q for q in several}
 
-    @staticmethod
-    def alike(key, others):
-        """Those that differ from it in nothing but machine and nodes."""
-        def anywhere(key):
-            return key[0]._replace(machine="", nodes=0), key[1]
-        return [other for other in others if anywhere(other) == anywhere(key)]
+    def change(self, old, new, rows):
+        ratio = new.rate.median / old.rate.median
+        low, high = ratio_interval(old.rate, new.rate)
+        return Change(old, new, ratio, low, high, *verdict.of_change(
+            ratio, low, high, self.threshold, self.two_machines,
+            self.kind == "collectives" and by_chance(old.rate, new.rate, rows) > MOST_CHANCE))
 
-    def change(self, key):
-        before, after = self.before[key], self.after[key]
-        ratio = after.rate.median / before.rate.median
-        low, high = ratio_interval(before.rate, after.rate)
-        return Change(self.name(key), before.rate, after.rate, ratio, low, high,
-                      points(self.old.efficiency_vs_none(before),
-                             self.new.efficiency_vs_none(after)),
-                      points(before.best_accuracy, after.best_accuracy),
-                      self.verdict(ratio, low, high))
-
-    def verdict(self, ratio, low, high):
-        """Without an interval the threshold alone decides."""
-        if ratio < 1 - self.threshold / 100:
-            if self.two_machines:
-                return ELSEWHERE
-            return UNSURE if high is not None and high >= 1 else REGRESSION
-        if ratio > 1 + self.threshold / 100:
-            return PERHAPS_FASTER if low is not None and low <= 1 else FASTER
-        return SAME
-
-    def name(self, key):
-        """The heading names the machines, where each side has one."""
-        conditions, strategy = key
-        return f"{strategy}, {words.setting(conditions, {'machine'} if self.one_each else ())}"
-
-    @property
-    def exit_code(self):
-        verdicts = {change.verdict for change in self.changes}
-        if REGRESSION in verdicts:
-            return FAIL
-        return INCONCLUSIVE if self.incomparable or verdicts & {UNSURE, ELSEWHERE} else PASS
+    def outcomes(self):
+        return {change.outcome for change in self.changes} | (
+            {verdict.INCONCLUSIVE} if self.incomparable else set())
 
 
-def machines_of(summary):
-    return {conditions.machine for (conditions, _), measured in summary.measured.items()
-            if measured.rate}
+def by_chance(old, new, rows):
+    """The probability that of so many rows one has all samples of NEW above all of OLD."""
+    if RANGE not in (old.kind, new.kind):
+        return 0
+    return rows / math.comb(old.samples + new.samples, old.samples)
 
 
 def points(was, now):
     return None if None in (was, now) else 100 * (now - was)
 
 
-def compared(old, new, threshold):
-    """(table, exit code). Raises UsageError where nothing is in common."""
-    found = Comparison(old, new, threshold)
-    if not found.changes and not found.incomparable:
-        raise UsageError("--against: OLD and NEW have no configuration in common, of those with "
-                         "step or epoch records (collectives: collective_perf --reference)")
-    table = Table(f"OLD against NEW{', two machines' if found.two_machines else ''}, "
-                  f"threshold {threshold:g} %",
-                  ["configuration", "OLD images/s", "low to high", "NEW images/s", "low to high",
-                   "change", "its interval", "efficiency", "best accuracy", "verdict"])
-    table.rows = [row(change, threshold) for change in found.changes]
-    table.notes = [*rules(found), *left_out(found), *about("OLD", old), *about("NEW", new)]
-    return table, found.exit_code
+def compared(old, new, threshold, everything=False):
+    """([Table], exit code). Raises UsageError where nothing is in common."""
+    before, after = quantities(old), quantities(new)
+    machines = [sorted({q.machine for several in side.values() for q in several})
+                for side in (before, after)]
+    two_machines = [len(names) for names in machines] == [1, 1] and machines[0] != machines[1]
+    found = [Comparison(kind, before[kind], after[kind], two_machines, threshold)
+             for kind in KINDS if before[kind] and after[kind]]
+    found = [one for one in found if one.changes or one.incomparable]
+    if not found:
+        raise UsageError("--against: OLD and NEW have no configuration, collective or link in "
+                         "common")
+    outcome = verdict.worst(set().union(*(one.outcomes() for one in found)))
+    tables = [table_of(one, old, new, everything) for one in found]
+    tables[-1].notes += [*about("OLD", old), *about("NEW", new), f"Verdict: {outcome}"]
+    return tables, verdict.EXIT_CODES[outcome]
 
 
-def row(change, threshold):
-    return [change.name, words.rate(change.old.median), words.interval(change.old),
-            words.rate(change.new.median), words.interval(change.new), signed(change.ratio),
-            "no interval" if change.low is None else
-            f"{signed(change.low)} to {signed(change.high)}",
-            *("-" if moved is None else f"{moved:+.1f} points"
-              for moved in (change.efficiency, change.accuracy)),
-            f"within {threshold:g} %" if change.verdict == SAME else change.verdict]
+def table_of(found, old, new, everything):
+    shown, hidden = found.changes, []
+    if len(shown) > MANY and not everything:
+        hidden = [c for c in shown if c.words.startswith(verdict.SAME)]
+        shown = [c for c in found.changes if c not in hidden]
+    show = words.rate if found.kind == "steps" else "{:.4g}".format
+
+    def ends(side):
+        """Of steps alone: the names of collectives need the room."""
+        def of(change):
+            rate = getattr(change, side).rate
+            return None if rate.low is None or found.kind != "steps" else \
+                f"{show(rate.low)}-{show(rate.high)}"
+        return of
+
+    def moved(key):
+        return lambda change: points(*(key(side) for side in (change.old, change.new)))
+    efficiency = {id(q): s.efficiency_vs_none(q.measured) for s in (old, new) for q in
+                  (c.old if s is old else c.new for c in shown) if q.measured}
+    common = ", ".join(text for key, _, text in (shown or found.changes)[0].new.what
+                       if key in found.shared and text) if found.changes else ""
+    table = Table(f"against_{found.kind}", f"OLD against NEW, {KINDS[found.kind]}"
+                  f"{', two machines' if found.two_machines else ''}, threshold "
+                  f"{found.threshold:g} %{': ' + common if common else ''}", [
+        Column("configuration" if found.kind == "steps" else found.kind[:-1],
+               lambda c: place_and_name(found, c.new)),
+        Column("OLD", lambda c: c.old.rate.median, show), Column("low-high", ends("old")),
+        Column("NEW", lambda c: c.new.rate.median, show), Column("low-high ", ends("new")),
+        Column("change", lambda c: 100 * (c.ratio - 1), signed),
+        Column("its interval", lambda c: "no interval" if c.low is None else
+               f"{100 * (c.low - 1):+.1f} to {100 * (c.high - 1):+.1f} %"),
+        Column("efficiency", moved(lambda q: efficiency.get(id(q))), "{:+.1f} points".format),
+        Column("accuracy", moved(lambda q: q.measured and q.measured.best_accuracy),
+               "{:+.1f} points".format),
+        Column("verdict", lambda c: c.words)], shown)
+    if hidden:
+        table.notes.append(f"{len(hidden)} more within {found.threshold:g} % (median change "
+                           f"{100 * (statistics.median(c.ratio for c in hidden) - 1):+.1f} %)")
+    table.notes += [*rules(found), *left_out(found)]
+    return table
 
 
-def signed(ratio):
-    return f"{100 * (ratio - 1):+.1f} %"
+def place_and_name(found, quantity):
+    """The machine is named where either side has several."""
+    several = len({q.machine for q in [*found.old, *found.new]}) > 1 and not found.two_machines
+    return quantity.name(found.shared) + (f", {quantity.machine}" if several else "")
 
 
 def rules(found):
-    kinds = {rate.kind for change in found.changes for rate in (change.old, change.new)}
-    said = ["its interval: from NEW's low over OLD's high to NEW's high over OLD's low; of two "
-            "95 % intervals it is one of 95 % or more",
-            "efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither is "
-            "part of the verdict"]
+    kinds = {rate.kind for change in found.changes for rate in (change.old.rate, change.new.rate)}
+    said = {change.words for change in found.changes}
+    if kinds - {""}:
+        yield ("its interval: from NEW's low over OLD's high to NEW's high over OLD's low; of two "
+               "95 % intervals it is one of 95 % or more")
+    if found.kind == "steps":
+        yield ("efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither "
+               "is part of the verdict")
     if RANGE in kinds:
-        said.append("low to high is the range where there are fewer than six repetitions, and the "
-                    "change's interval then goes from range to range")
+        yield ("low-high is the range of fewer than six repetitions or samples, and the change's "
+               "interval then extends from range to range")
     if OF_MEAN in kinds:
-        said.append("low to high of a single run is the interval of its mean step; another run may "
-                    "differ by more")
+        yield ("low-high of a single run is the interval of its mean step; another run may differ "
+               "by more")
     if "" in kinds:
-        said.append(f"no interval: {NO_INTERVAL}; the change is judged by the threshold alone")
-    verdicts = {change.verdict for change in found.changes}
-    if UNSURE in verdicts:
-        said.append(f"{UNSURE}: slower by more than the threshold, but perhaps by noise: "
-                    "inconclusive, repeat the runs")
-    if ELSEWHERE in verdicts:
-        said.append(f"{ELSEWHERE}: inconclusive, as the machine may be the reason")
-    return said
+        why = NO_INTERVAL if found.kind == "steps" else "one measurement without samples"
+        yield f"no interval: {why}; the change is judged by the threshold alone"
+    if verdict.UNSURE in said:
+        yield (f"{verdict.UNSURE}: slower by more than the threshold, but perhaps by noise: "
+               "inconclusive, repeat the runs")
+    if verdict.FEW in said:
+        yield (f"{verdict.FEW}: of this many rows one is as slow by chance in more than "
+               f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive, take more samples")
+    if verdict.ELSEWHERE in said:
+        yield f"{verdict.ELSEWHERE}: inconclusive, as the machine may be the reason"
 
 
 def left_out(found):
-    for key in found.incomparable:
-        others = words.listed(place(of) for of, _ in found.alike(key, found.before))
-        yield (f"not comparable, inconclusive: {found.name(key)}: OLD on {others}, "
-               f"NEW on {place(key[0])}")
-    for name, one, other in (("OLD", found.before, found.after),
-                             ("NEW", found.after, found.before)):
-        yield from (f"only in {name}: {found.name(key)}" for key in one
-                    if key not in other and key not in found.incomparable)
-
-
-def place(conditions):
-    return " of ".join(filter(None, (words.count(conditions.nodes, "node"), conditions.machine)))
+    for quantity in found.incomparable:
+        others = words.listed(q.place for q in found.old if q.what == quantity.what)
+        yield (f"not comparable, inconclusive: {quantity.name(found.shared)}: OLD on {others}, "
+               f"NEW on {quantity.place}")
+    for side in ("OLD", "NEW"):
+        only = [quantity for name, quantity in found.only if name == side]
+        for quantity in only[:MANY // 4]:
+            yield f"only in {side}: {quantity.name(found.shared)}, {quantity.machine}"
+        if len(only) > MANY // 4:
+            yield f"only in {side}: {len(only) - MANY // 4} more"
 
 
 def about(name, summary):

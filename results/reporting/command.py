@@ -7,11 +7,15 @@ import pathlib
 import sys
 import time
 import traceback
+from typing import NamedTuple
 
-from . import against, exports, sentences, tables, text, words
+from . import (against, communication_tables, exports, findings, forecast, machine_tables, measured,
+               tables, text, words)
+from .headline import headline
 from .page import render_page
 from .reading import read_runs
 from .records import UsageError
+from .side_by_side import side_by_side
 from .summary import Summary
 
 TITLE = "Shakedown: performance report"
@@ -24,16 +28,30 @@ PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
 def parse(usage, arguments):
     parser = argparse.ArgumentParser(prog="results/report", description=usage, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help=".jsonl files or folders of them")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
                         help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in "
                              "runs/ of the current folder)")
-    parser.add_argument("--against", metavar="OLD", help="compare RUN (NEW) with this run instead")
+    parser.add_argument("--verbose", action="store_true",
+                        help="print the appendix too (it is written in any case)")
+    parser.add_argument("--csv", action="store_true",
+                        help="write the tables as CSV files too")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--against", metavar="OLD",
+                      help="compare RUN (NEW) with this run, and judge the differences")
+    mode.add_argument("--side-by-side", action="store_true",
+                      help="print a table with a column for each RUN, without judging")
+    mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
+                      help="print docs/measured.md from the committed records in FOLDER")
     parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
-                        help="with --against: slower by more is a regression (default 3)")
+                        help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
     if not 0 <= options.threshold < 100:
-        raise UsageError(f"--threshold {options.threshold:g}: percent, from 0 to less than 100")
+        raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
+    if not options.runs and not options.measured:
+        parser.error("the following arguments are required: RUN")
+    if options.side_by_side and len(options.runs) < 2:
+        raise UsageError("--side-by-side: needs two RUNs or more")
     return options
 
 
@@ -71,6 +89,30 @@ def shared_setting(summary):
     return words.setting(conditions, set(words.parts(conditions)) - summary.shared)
 
 
+class Content(NamedTuple):
+    """What text and page show."""
+    title: str
+    machines: list
+    outcome: str
+    sentences: list  # [(what, sentence)]
+    front: list  # tables
+    sections: list  # as findings.sections
+    tables: list
+
+
+def content_of(summary):
+    machines = machine_lines(summary.runs)
+    if len(summary.groups()) > 1 and summary.shared:
+        machines.append(f"throughout: {shared_setting(summary)}")
+    outcome, sentences = headline(summary)
+    return Content(TITLE, machines, outcome, sentences,
+                   [*tables.front(summary), *machine_tables.tables(summary)],
+                   findings.sections(summary),
+                   [*tables.throughputs(summary), *communication_tables.tables(summary),
+                    *tables.scalings(summary), *forecast.tables(summary),
+                    *machine_tables.timed_windows(summary), *machine_tables.samples(summary)])
+
+
 def lacks(module, error):
     what, package = PACKAGES[module]
     print(f"results/report: no {what}: {module} is missing ({error}); "
@@ -86,30 +128,40 @@ def draw(summary, machines, folder):
     return plots.write_plots(summary, "; ".join(machines[:-1]) or machines[0], folder / "plots")
 
 
-def write_report(runs, folder):
-    """Text and JSON first: they need nothing but Python."""
-    summary = Summary(runs)
-    machines = machine_lines(runs)
-    if len(summary.groups()) > 1 and summary.shared:
-        machines.append(f"throughout: {shared_setting(summary)}")
-    parts = (TITLE, machines, tables.methods(summary), sentences.sections(summary),
-             tables.others(summary))
-    folder.mkdir(parents=True, exist_ok=True)
-    written = [folder / "performance_report.txt"]
-    written[0].write_text(text.report_text(*parts), encoding="utf-8")
-    written += exports.write_exports(summary, folder)
-    plots = draw(summary, machines, folder)
-    written += [path for _, path in plots]
+def say(shown, end="\n"):
+    """What is printed comes last; a reader that went away (head) is no failure."""
     try:
-        page = render_page(*parts, plots)
-        written.append(folder / "comparison_report.html")
-        written[-1].write_text(page, encoding="utf-8")
+        print(shown, end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write(path, content):
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def write_report(runs, folder, options):
+    """Text, JSON and CSV first: they need nothing but Python."""
+    summary = Summary(runs)
+    content = content_of(summary)
+    page, appendix = text.report_text(content)
+    folder.mkdir(parents=True, exist_ok=True)
+    write(folder / "performance_report.txt", page)
+    write(folder / "appendix.txt", appendix)
+    exports.write_exports(summary, folder)
+    if options.csv:
+        exports.write_csv(summary, [*content.front, *content.tables], folder)
+    plots = draw(summary, content.machines, folder)
+    try:
+        write(folder / "comparison_report.html", render_page(summary, content, plots))
     except ImportError as error:
         lacks("jinja2", error)
     for run in runs:
         if run.end is None:
             print(f"results/report: {run.name} crashed: it has no end record", file=sys.stderr)
-    print("\n".join(str(path) for path in written))
+    say(page + ("\n" + appendix if options.verbose and appendix else "") +
+        f"\nwritten to {folder}")
 
 
 def default_folder():
@@ -117,24 +169,40 @@ def default_folder():
                         time.strftime("report-%Y%m%d-%H%M%S"))
 
 
-def compare(options):
-    table, code = against.compared(Summary(read_runs([options.against])),
-                                   Summary(read_runs(options.runs)), options.threshold)
-    shown = text.table_text(table)
-    print(shown)
-    if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "against_report.txt").write_text(shown + "\n", encoding="utf-8")
-    return code
+def show(found, options, name):
+    """Prints tables; writes them where --output says."""
+    shown = "\n\n".join(map(text.table_text, found))
+    if options.output or options.csv:
+        folder = options.output or default_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        write(folder / f"{name}.txt", shown + "\n")
+        if options.csv:
+            exports.write_tables(found, folder)
+    say(shown)
+
+
+def run(options):
+    """The exit code."""
+    if options.measured:
+        say(measured.page(options.measured), end="")
+    elif options.side_by_side:
+        show(side_by_side([(path, Summary(read_runs([path]))) for path in options.runs]), options,
+             "side_by_side")
+    elif options.against:
+        found, code = against.compared(Summary(read_runs([options.against])),
+                                       Summary(read_runs(options.runs)), options.threshold,
+                                       everything=options.csv)
+        show(found, options, "against_report")
+        return code
+    else:
+        write_report(read_runs(options.runs), options.output or default_folder(), options)
+    return PASS
 
 
 def main(usage, arguments):
     try:
         options = parse(usage, arguments)
-        if options.against:
-            return compare(options)
-        write_report(read_runs(options.runs), options.output or default_folder())
-        return PASS
+        return run(options)
     except UsageError as error:
         print(f"results/report: {error}", file=sys.stderr)
     except OSError as error:

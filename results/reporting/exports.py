@@ -1,11 +1,13 @@
-"""results_<strategy>.json: one file a strategy, for scripts."""
+"""results_<strategy>.json, one file per strategy, and CSV files, for scripts."""
 
+import csv
 import json
 
+from .communication_tables import hidden_share
 from .records import plain
 from .summary import TERMS, median_of
 
-# Of `breakdown` records: the terms, their sum, and what the step is held against.
+# Of `breakdown` records: the terms, their sum, and what the step is compared with.
 BREAKDOWN = [*TERMS, "step_ms", "interference_slowdown", "residual", "none_step_ms",
              "comm_alone_ms", "serial_step_ms"]
 FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.json",
@@ -14,13 +16,6 @@ FILES = {"ddp": "results_baseline_ddp.json", "all-reduce": "results_all_reduce.j
 
 def file_name(strategy):
     return FILES.get(strategy) or f"results_{strategy.replace('-', '_')}.json"
-
-
-def hidden_share(known):
-    """Of the communication, from 0 to 1; null where nothing is exchanged."""
-    if "hidden" not in known or not known.get("total"):
-        return None
-    return known["hidden"] / known["total"]
 
 
 def exported(summary, measured):
@@ -53,7 +48,7 @@ def exported(summary, measured):
         "pull_ms": known.get("pull"),
         "exposed_communication_ms": known.get("exposed"),
         "hidden_communication_ms": known.get("hidden"),
-        "hidden_share": hidden_share(known),
+        "hidden_share": hidden_share(measured),
         **{f"breakdown.{key}": measured.term(key) for key in BREAKDOWN},
         "efficiency_vs_none": summary.efficiency_vs_none(measured),
         "efficiency_vs_single": summary.efficiency_vs_single(measured),
@@ -79,3 +74,30 @@ def write_exports(summary, folder):
         path.write_text(json.dumps({**first, "other_configurations": others}, indent=1) + "\n")
         paths.append(path)
     return paths
+
+
+def write_rows(path, heads, rows):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([heads, *rows])
+
+
+def write_csv(summary, tables, folder):
+    """strategies.csv has every configuration with all figures; the other tables as they are."""
+    rows = [exported(summary, measured) for measured in summary.measured.values()
+            if measured.rate or measured.histories]
+    write_tables([table for table in tables if table.name != "strategies"], folder)
+    if rows:
+        heads = [key for key, value in rows[0].items() if not isinstance(value, list)]
+        write_rows(folder / "strategies.csv", heads, [[row[key] for key in heads] for row in rows])
+
+
+def write_tables(tables, folder):
+    """A file for each kind of table, in which all of its kind stand; figures are not rounded."""
+    kinds = {}
+    for table in tables:
+        kinds.setdefault(table.name, []).append(table)
+    for name, found in kinds.items():
+        heads = list(dict.fromkeys(head for table in found for head in table.columns))
+        rows = [[table.title, *(dict(zip(table.columns, row)).get(head) for head in heads)]
+                for table in found for row in table.values]
+        write_rows(folder / f"{name}.csv", ["table", *heads], rows)

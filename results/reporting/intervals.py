@@ -69,7 +69,7 @@ def rate_of_epochs(epochs):
     return Rate(mean, statistics.median(rates), low, high, len(rates), kind)
 
 
-def told_apart(first, second):
+def distinct(first, second):
     """Whether two rates differ: False where their intervals overlap; None where one has none, or
     where ranges that are apart may be so by chance: of n and m samples of one distribution they are
     with probability 2 / C(n+m, n), which must be 5 % at most."""

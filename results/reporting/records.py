@@ -52,8 +52,8 @@ class Conditions(NamedTuple):
     image_size: int
     classes: int
     precision: str
-    batch: int  # images an update
-    batch_of: str  # "a rank", or "globally" where --global-batch divided it
+    batch: int  # images per micro-batch and rank; of all ranks where --global-batch divided it
+    batch_is_global: bool
     accumulate: int
     world_size: int
     optimizer: str
@@ -93,7 +93,7 @@ def configuration_of(run, record):
             classes=number(record, "classes") or 0,
             precision=record.get("precision", ""),
             batch=global_batch or number(record, "batch_size") or 0,
-            batch_of="globally" if global_batch else "a rank",
+            batch_is_global=bool(global_batch),
             accumulate=number(record, "accumulate") or 1,
             world_size=number(record, "world_size") or number(header, "world_size") or 0,
             optimizer=record.get("optimizer", ""),

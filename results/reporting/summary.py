@@ -5,7 +5,6 @@ import statistics
 from . import intervals, words
 from .exchanges import over_rounds, rounds_of
 from .records import configuration_of, number
-from .what_if import models_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
@@ -95,6 +94,13 @@ class Measured:
         return False if False in verdicts else True if True in verdicts else None
 
     @property
+    def verdict_of_weights(self):
+        """As a table has it; None where nothing was compared."""
+        waived = "waived" if any(c.get("waived") for c in self.certificates) else None
+        return "diverged" if self.diverged else {True: "pass", False: "FAIL", None: waived}[
+            self.certified]
+
+    @property
     def diverged(self):
         """Where a loss was not finite, which records write as null: epochs, or "timed steps"."""
         places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history
@@ -118,6 +124,11 @@ class Measured:
     def term(self, key):
         """A term of the step's time, ms."""
         return number(self.account, key)
+
+    def differences(self, longer, shorter):
+        """Of the rounds that have both terms, ms: within a round, for rounds drift."""
+        pairs = [(number(record, longer), number(record, shorter)) for record in self.breakdowns]
+        return [a - b for a, b in pairs if None not in (a, b)]
 
     @property
     def exchanges(self):
@@ -147,7 +158,7 @@ class Summary:
         self.measured = {}
         for run in runs:
             self.add(run)
-        self.models = models_of(runs)  # what_if.Model
+
 
     def of(self, configuration):
         if configuration not in self.measured:
@@ -181,7 +192,7 @@ class Summary:
         groups = {}
         for (conditions, _), measured in self.measured.items():
             groups.setdefault(conditions, []).append(measured)
-        def order(conditions):  # trainings first, which have all that the first table tells
+        def order(conditions):  # trainings first, which have all that the first table shows
             return not any(measured.histories for measured in groups[conditions]), conditions
 
         return [(conditions, groups[conditions]) for conditions in sorted(groups, key=order)]
@@ -196,11 +207,15 @@ class Summary:
         """Conditions in words, without what is the same in everything measured."""
         return words.setting(conditions, {*self.shared, *without})
 
+    def same(self, measured, strategy):
+        """Another strategy under the same conditions."""
+        other = self.measured.get((measured.conditions, strategy))
+        return None if other is measured else other
+
     def bound(self, measured):
         """The rate of `none`, which exchanges nothing, under the same conditions."""
-        none = next((other for (conditions, strategy), other in self.measured.items()
-                     if strategy == "none" and conditions == measured.conditions), None)
-        return none.rate if none and none is not measured else None
+        none = self.same(measured, "none")
+        return none and none.rate
 
     def efficiency_vs_none(self, measured):
         """Throughput over that of `none` on as many ranks, a server counted: as recorded, else

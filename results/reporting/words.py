@@ -47,9 +47,16 @@ def listed(items, last="and"):
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
-def interval(rate_):
-    """The interval of an intervals.Rate, or a dash."""
-    return "-" if rate_.low is None else f"{rate(rate_.low)} to {rate(rate_.high)}"
+def ends(interval):
+    return "-".join(map(rate, interval))
+
+
+def batch(conditions):
+    if not conditions.batch:
+        return ""
+    text = f"global batch {conditions.batch}" if conditions.batch_is_global else \
+        f"batch {conditions.batch}"
+    return text + (f" x {conditions.accumulate}" if conditions.accumulate > 1 else "")
 
 
 def parts(conditions):
@@ -58,13 +65,12 @@ def parts(conditions):
         "model": conditions.model,
         "precision": conditions.precision,
         "image_size": f"{conditions.image_size}x{conditions.image_size}",
-        "batch": "" if not conditions.batch else
-                 f"batch {conditions.batch} {conditions.batch_of}" +
-                 (f" x {conditions.accumulate}" if conditions.accumulate > 1 else ""),
+        "batch": batch(conditions),
         "world_size": count(conditions.world_size, "rank") +
                       (f" on {conditions.nodes} nodes" if conditions.nodes > 1 else ""),
         "optimizer": conditions.optimizer,
-        "data": "synthetic data" if conditions.data == "synthetic" else conditions.data,
+        "data": "synthetic data" if conditions.data == "synthetic" else
+                "/".join(conditions.data.rsplit("/", 2)[-2:]),
         "throttle_gbs": f"exchange throttled to {conditions.throttle_gbs:g} GB/s"
                         if conditions.throttle_gbs else "",
         "setting": conditions.setting,

@@ -367,16 +367,11 @@ class Hangs(Folder):
             if after in line:
                 break
         pid = self.pid_of_rank(rank)
-        before = self.cpu_ticks(pid)
-        while self.cpu_ticks(pid) < before + 50:  # half a second of work
-            time.sleep(0.01)
+        support.let_work(pid, 0.5)
         os.kill(pid, signal.SIGSTOP)
         started = time.monotonic()
         said = job.communicate(timeout=60)[0]
         return job.returncode, said, time.monotonic() - started
-
-    def cpu_ticks(self, pid):
-        return int(pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11])
 
     def pid_of_rank(self, rank):
         for path in pathlib.Path("/proc").glob("[0-9]*"):

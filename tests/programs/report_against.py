@@ -1,22 +1,23 @@
-"""results/report --against; run by report_test.py."""
+"""results/report --against and --side-by-side; run by report_test.py."""
 
-import re
+import csv
 import shutil
 
-from report_records import header, step, training
-from report_support import Report
+from report_records import collective, header, link, step, training
+from report_support import Report, unfolded
 
 
 class Against(Report):
     def against(self, old, new, *arguments, code):
         files = self.write("old.jsonl", *old), self.write("new.jsonl", *new)
-        return self.report("--against", *files, *arguments, code=code).stdout
+        return unfolded(self.report("--against", *files, *arguments, code=code).stdout)
 
     def test_a_regression_fails_and_its_reverse_passes(self):
         fast, slow = [step("ddp", 1000, 0.005)], [step("ddp", 900, 0.005)]
         shown = self.against(fast, slow, code=1)
-        self.assertRegex(shown, r"ddp, .* 1,000 +995 to 1,005 +900 .*-10\.0 % .*REGRESSION")
-        self.assertIn("-10.9 % to -9.1 %", shown)
+        self.assertRegex(shown, r"ddp +1,000 +995-1,005 +900 .*-10\.0 % .*REGRESSION")
+        self.assertIn("-10.9 to -9.1 %", shown)
+        self.assertIn("Verdict: FAIL", shown)
         self.assertIn("faster", self.against(slow, fast, code=0))
         self.assertIn("within 12 %", self.against(fast, slow, "--threshold", 12, code=0))
 
@@ -31,11 +32,11 @@ class Against(Report):
             return step("ddp", rate, images_per_s_low=low, images_per_s_high=high)
         old, new = steady(10000, 9980, 10020), steady(9200, 9975, 10015)
         shown = self.against([old], [new], code=1)
-        self.assertRegex(shown, r" 10,000 +- +9,200 +- +-8\.0 % +no interval .* REGRESSION\n")
+        self.assertRegex(shown, r" 10,000 +9,200 +-8\.0 % +no interval +REGRESSION\n")
         self.assertIn("judged by the threshold alone", shown)
         self.assertIn("no interval", self.against([step("ddp", 10000, 0.002)], [new], code=1))
         shown = self.against([old] * 3, [new, steady(9300, 9975, 10015)], code=1)
-        self.assertRegex(shown, r"9,200 to 9,300 +-7\.5 % +-8\.0 % to -7\.0 % ")
+        self.assertRegex(shown, r"9,200-9,300 +-7\.5 % +-8\.0 to -7\.0 % ")
 
     def against_machines(self, old, new, code):
         """Each {(machine, nodes): images/s}."""
@@ -50,16 +51,16 @@ class Against(Report):
         shown = self.report("--against", *sides, code=code).stdout
         shutil.rmtree(sides[0])
         shutil.rmtree(sides[1])
-        return re.sub(r"(?<=[^-\n])\n(?=[a-z])", " ", shown)
+        return unfolded(shown)
 
     def test_machines_of_a_folder_are_not_mixed_up(self):
         both, one = {("H200", 1): 10000, ("H100", 1): 6000}, {("H200", 1): 10010}
         shown = self.against_machines(both, one, code=0)
-        self.assertRegex(shown, r"ddp, .* H200 .* \+0\.1 % .* within 3 %")
-        self.assertRegex(shown, r"only in OLD: ddp, .* H100")
+        self.assertRegex(shown, r"ddp, H200 .* \+0\.1 % .* within 3 %")
+        self.assertRegex(shown, r"only in OLD: ddp, H100")
         shown = self.against_machines(one, both, code=3)
-        self.assertRegex(shown, r"ddp, .* H200 .* -0\.1 % .* within 3 %")
-        self.assertRegex(shown, r"not comparable, inconclusive: ddp, .* OLD on 1 node of H200, "
+        self.assertRegex(shown, r"ddp, H200 .* -0\.1 % .* within 3 %")
+        self.assertRegex(shown, r"not comparable, inconclusive: ddp: OLD on 1 node of H200, "
                                 r"NEW on 1 node of H100")
         slow = {("H200", 1): 9000, ("H100", 1): 6000}
         self.assertRegex(self.against_machines(one, slow, code=1), r"H200 .* REGRESSION")
@@ -72,7 +73,7 @@ class Against(Report):
 
     def test_two_machines_are_compared_and_that_is_said(self):
         shown = self.against_machines({("H200", 1): 10000}, {("H100", 1): 6000}, code=3)
-        self.assertIn("OLD against NEW, two machines, threshold 3 %", shown)
+        self.assertIn("OLD against NEW, images/s, two machines, threshold 3 %", shown)
         self.assertRegex(shown, r"-40\.0 % .* slower, other machine")
         self.assertNotIn("REGRESSION", shown)
         self.assertRegex(self.against_machines({("H100", 1): 6000}, {("H200", 1): 10000}, code=0),
@@ -82,12 +83,12 @@ class Against(Report):
         old = [step("none", 1000), step("ddp", 950), step("all-reduce", 900)]
         new = [step("none", 1000), step("ddp", 900), step("all-reduce", 905)]
         shown = self.against(old, new, code=1)
-        self.assertRegex(shown, r"ddp, .*-5\.0 points +- +REGRESSION")
-        self.assertRegex(shown, r"all-reduce, .*\+0\.5 points +- +within 3 %")
+        self.assertRegex(shown, r"ddp .*-5\.0 points +REGRESSION")
+        self.assertRegex(shown, r"all-reduce .*\+0\.5 points +within 3 %")
         shown = self.against(training("ddp", [0.9]), training("ddp", [0.85]), code=0)
         self.assertIn("-5.0 points", shown)
 
-    def test_a_failed_run_is_told(self):
+    def test_a_failed_run_is_named(self):
         old, new = self.write("old.jsonl", step("ddp", 1000)), self.folder / "new.jsonl"
         new.write_text(old.read_text().replace('"exit_code": 0', '"exit_code": 1'))
         self.assertRegex(self.report("--against", old, new).stdout,
@@ -98,4 +99,81 @@ class Against(Report):
         self.assertIn("only in OLD: zero1", self.against(old, old[:1], code=0))
         other = self.write("other.jsonl", step("ddp", 1000, batch_size=1))
         result = self.report("--against", other, self.write("r.jsonl", *old), code=2)
-        self.assertIn("no configuration in common", result.stderr)
+        self.assertIn("no configuration, collective or link in common", result.stderr)
+
+    def test_collectives(self):
+        old = [collective(2 ** n, 10.0) for n in (10, 20)] + [collective(0, 5.0)]
+        same = [collective(2 ** n, 10.1) for n in (10, 20)]
+        shown = self.against(old, same, code=0)
+        self.assertIn("OLD against NEW, GB/s, threshold 3 %: float32, back to back", shown)
+        self.assertRegex(shown, r"(?m)^all_reduce, 1 KiB +0\.1536 .* -1\.0 % .* within 3 %$")
+        slow = [collective(2 ** 10, 10.1), collective(2 ** 20, 12.0)]
+        self.assertRegex(self.against(old, slow, code=1), r"1 MiB .* -16\.7 % .* REGRESSION")
+        noisy = [collective(2 ** 10, 10.1), collective(2 ** 20, 12.0, spread=0.5)]
+        self.assertRegex(self.against(old, noisy, code=3), r"1 MiB .* slower, intervals overlap")
+        other = [collective(2 ** 20, 12.0, launch_mode="graph")]
+        result = self.report("--against", self.write("a.jsonl", *old),
+                             self.write("b.jsonl", *other), code=2)
+        self.assertIn("in common", result.stderr)
+        a, b = (self.write(f"{gpu}{n}.jsonl", *old, head=header(gpu=gpu, hosts=hosts))
+                for n, gpu, hosts in ((1, "H200", ["a"] * 4), (2, "H200", ["a", "a", "b", "b"])))
+        self.assertIn("not comparable, inconclusive", unfolded(
+            self.report("--against", a, b, code=3).stdout))
+
+    def test_of_many_collectives_few_samples_do_not_make_a_regression(self):
+        def row(size, times):
+            return collective(size, sorted(times)[2], samples_us=times)
+        old = [row(8 * n, [10, 11, 12, 11, 10]) for n in range(1, 31)]
+        new = [row(8 * n, [20, 21, 22, 21, 20] if n == 7 else [10, 11, 12, 11, 10])
+               for n in range(1, 31)]
+        shown = self.against(old, new, code=3)  # by chance 30 of 252
+        self.assertRegex(shown, r"56 B .* slower, too few samples")
+        self.assertRegex(self.against(old[:7], new[:7], code=1), r"56 B .* REGRESSION")
+        more = [row(8 * n, [10, 11, 12, 11, 10] * 2) for n in range(1, 60)]
+        slow = [row(8 * n, [20, 21, 22, 21, 20] * 2) if n == 7 else row(8 * n, [10] * 10)
+                for n in range(1, 60)]
+        shown = self.against(more, slow, code=1)
+        self.assertRegex(shown, r"56 B .* REGRESSION")
+        self.assertNotRegex(shown, r"within 3 %$")
+
+    def test_links_and_machines(self):
+        old, new = [link(0, 1, 300), link(1, 0, 300)], [link(0, 1, 299), link(1, 0, 100)]
+        shown = self.against(old, new, code=1)
+        self.assertRegex(shown, r"0 to 1 +300 +299 .* within 3 %\n")
+        self.assertRegex(shown, r"1 to 0 +300 +100 .* REGRESSION\n")
+        a, b = (self.write(f"{gpu}.jsonl", *records, head=header(gpu=gpu))
+                for gpu, records in (("H200", old), ("H100", new)))
+        shown = self.report("--against", a, b, code=3).stdout
+        self.assertIn("slower, other machine", shown)
+        self.assertNotIn("REGRESSION", shown)
+
+
+class SideBySide(Report):
+    def test_machines_in_one_table_without_a_verdict(self):
+        sides = [self.write(f"{gpu}.jsonl", step("ddp", rate), step("none", 1000), link(0, 1, gbs),
+                            collective(2 ** 20, 100 * 330 / gbs), head=header(gpu=gpu))
+                 for gpu, rate, gbs in (("H100", 500, 300), ("H200", 800, 330))]
+        extra = self.write("B200.jsonl", step("ddp", 2000), head=header(gpu="B200"))
+        shown = self.report("--side-by-side", *sides, "--csv", "--output", self.out).stdout
+        self.assertRegex(shown, r"H100 +H200 +ratio\n-+\nddp +500 +800 +1\.60\nnone +1,000 +1,000 ")
+        self.assertRegex(shown, r"0 to 1.* 300 +330 +1\.10\n")
+        self.assertRegex(shown, r"1 MiB.*\n.*\n-+\nall_reduce .* 1\.10\n")
+        self.assertNotIn("erdict", shown)
+        with (self.out / "side_by_side_steps.csv").open(newline="") as file:
+            rows = list(csv.reader(file))
+        self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6"])
+        shown = self.report("--side-by-side", *sides, extra).stdout
+        self.assertRegex(shown, r"500 +800 +1\.60 +2,000 +4\.00")
+        self.assertIn("1 more were not measured by all", shown)
+
+    def test_what_cannot_stand_side_by_side_is_named(self):
+        a = self.write("a.jsonl", step("ddp", 500))
+        self.assertIn("--side-by-side: needs two RUNs",
+                      self.report("--side-by-side", a, code=2).stderr)
+        b = self.write("b.jsonl", step("ddp", 500, batch_size=1))
+        self.assertIn("in common", self.report("--side-by-side", a, b, code=2).stderr)
+        (self.folder / "two").mkdir()
+        for gpu in ("H100", "H200"):
+            self.write(f"two/{gpu}.jsonl", step("ddp", 1), head=header(gpu=gpu))
+        self.assertIn("runs of several machines (H100, H200)",
+                      self.report("--side-by-side", a, self.folder / "two", code=2).stderr)

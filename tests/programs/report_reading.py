@@ -6,7 +6,12 @@ import re
 from unittest import mock
 
 from report_records import header, step
-from report_support import Report, row
+from report_support import Report, row, table
+
+
+def said(text):
+    """The last section: a sentence on a line."""
+    return table(text, "\nRuns\n").replace("\n- ", "\n")
 
 
 class Reading(Report):
@@ -17,8 +22,10 @@ class Reading(Report):
         result = self.report(path, "--output", self.out)
         self.assertIn("crashed", result.stderr)
         text = self.text()
-        self.assertRegex(text, r"Crashed: train .* has no end record, its last line 3 is cut off")
-        self.assertEqual(row(text, "ddp")[0], "1,000")
+        self.assertRegex(text, r"INCONCLUSIVE: job train .*: crashed: no end record; its last line, 3, is "
+                         "cut off")
+        self.assertIn("Verdict: INCONCLUSIVE\n", text)
+        self.assertEqual(row(text, "ddp")["images/s"], "1,000")
 
     def test_what_a_crash_cut_off_does_not_hide_later_runs(self):
         crashed = self.write("r.jsonl", step("ddp", 1000), ended=False)
@@ -26,12 +33,13 @@ class Reading(Report):
         crashed.write_text(crashed.read_text() + '{"kind":"step","ima\n' + later.read_text())
         self.report(crashed, "--output", self.out)
         text = self.text()
-        self.assertEqual(row(text, "ddp")[0], "1,050")
-        self.assertIn("its last line 3 is cut off", text)
+        self.assertEqual(row(text, "ddp")["images/s"], "1,050")
+        self.assertIn("its last line, 3, is cut off", text)
         crashed.write_text(later.read_text() + '{"kind":"run","pro\n' + later.read_text())
         self.report(crashed, "--output", self.out)
         text = self.text()
-        self.assertEqual([row(text, "ddp")[i] for i in (0, 5)], ["1,100", "2 runs"])
+        self.assertEqual(row(text, "ddp")["images/s"], "1,100")
+        self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "2 runs")
 
     def test_lines_are_of_the_run_whose_id_they_carry(self):
         def job(run_id, machine, batch, *more):
@@ -46,16 +54,16 @@ class Reading(Report):
         self.report(path, "--output", self.out)
         text = self.text()
         for machine, batch in (("NVIDIA H100", 16), ("NVIDIA A100", 32), ("NVIDIA V100", 64)):
-            self.assertRegex(text, rf"batch {batch} a rank, {machine} .* {10 * batch} ")
-        self.assertEqual(re.findall(r"Crashed: train (\w+) \(.*\)", text), ["b2"])
-        self.assertEqual(re.findall(r"Failed: train (\w+) ", text), ["c3"])
+            self.assertRegex(text, rf"batch {batch}, {machine} .* {10 * batch}\n")
+        self.assertEqual(re.findall(r"\nINCONCLUSIVE: job train (\w+) \(.*\): crashed", said(text)), ["b2"])
+        self.assertEqual(re.findall(r"\nFAIL: job train (\w+) .*: ended with exit code 1", said(text)), ["c3"])
         with path.open("a") as file:  # the end of b2, cut off, and a job of 0.1, without ids
             file.write('{"kind":"step","run_id":"a1","bat\n{"kind":"end","run_id":"b2","exit\n' +
                        self.write("old.jsonl", step("ddp", 1280, batch_size=128)).read_text())
         self.report(path, "--output", self.out)
         text = self.text()
-        self.assertRegex(text, r"batch 128 a rank, NVIDIA H200 .* 1,280 ")
-        self.assertEqual(re.findall(r"Crashed: train (\w+) \(.*\) .* line 10 is cut off", text), ["b2"])
+        self.assertRegex(text, r"batch 128, NVIDIA H200 .* 1,280\n")
+        self.assertEqual(re.findall(r"\nINCONCLUSIVE: job train (\w+) .* last line, 10, is cut off", said(text)), ["b2"])
         self.assertRegex(text, r"Left out: line 9 of train a1 \(.*\), which is cut off")
 
 
@@ -132,7 +140,7 @@ class Usage(Report):
         (self.folder / "deep").mkdir()
         self.write("deep/r.jsonl", step("ddp", 1000))
         self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out)
-        self.assertEqual(row(self.text(), "ddp")[5], "1 run")
+        self.assertEqual(row(table(self.text(), "throughput:"), "ddp")["samples"], "1 run")
 
     def test_without_libraries_the_text_is_written_and_what_to_install_is_said(self):
         path = self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900))
@@ -140,5 +148,5 @@ class Usage(Report):
         self.assertIn("apt-get install python3-matplotlib", result.stderr)
         self.assertIn("apt-get install python3-jinja2", result.stderr)
         self.assertEqual({path.name for path in self.out.iterdir()},
-                         {"performance_report.txt", "results_baseline_ddp.json",
+                         {"performance_report.txt", "appendix.txt", "results_baseline_ddp.json",
                           "results_all_reduce.json"})

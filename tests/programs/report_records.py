@@ -60,6 +60,21 @@ def winner(strategy, gbs, margin, **figures):
     return record("winner", strategy, bandwidth_gbs=gbs, second="fsdp", margin=margin, **figures)
 
 
+def collective(size, time_us, spread=0.005, **figures):
+    """An all_reduce of four ranks."""
+    return {"kind": "collective", "operation": "all_reduce", "dtype": "float32", "bytes": size,
+            "in_place": False, "launch_mode": "back_to_back", "transport": "nccl",
+            "world_size": 4, "time_us_p50": time_us, "time_us_low": time_us * (1 - spread),
+            "time_us_high": time_us * (1 + spread), "algbw_gbs": size / time_us / 1e3,
+            "busbw_gbs": 1.5 * size / time_us / 1e3, "wrong_elements": 0, **figures}
+
+
+def link(a, b, gbs, **figures):
+    return {"kind": "link", "from": a, "to": b, "direction": "unidirectional",
+            "concurrency": "alone", "bytes": 2 ** 26, "world_size": 4, "bandwidth_gbs": gbs,
+            **figures}
+
+
 def everything():
     """Records of every kind that is drawn."""
     strategies = {"none": (1000, 30.0, 0, 0), "ddp": (970, 31.0, 0.8, 4.0),
@@ -89,14 +104,11 @@ def everything():
     for i, (name, best) in enumerate((("ddp", 0.91), ("all-reduce", 0.908),
                                       ("parameter-server", 0.905))):
         records += training(name, [best * (1 - 0.6 ** n) for n in range(1, 11)], 3500 - 800 * i)
-    records += [{"kind": "link", "from": a, "to": b, "direction": "unidirectional",
-                 "concurrency": "alone", "bytes": 2 ** 26, "world_size": 8, "latency_us": 10 + a,
-                 "bandwidth_gbs": 120 if (a, b) == (2, 5) else 300 + a - b}
+    records += [link(a, b, 120 if (a, b) == (2, 5) else 300 + a - b, world_size=8,
+                     latency_us=10 + a)
                 for a in range(8) for b in range(8) if a != b]
-    records += [{"kind": "collective", "operation": name, "bytes": 2 ** n, "in_place": False,
-                 "busbw_gbs": 330 * 2 ** n / (2 ** n + 2 ** 22), "time_us_p50": 10 + 2 ** n / 3e5,
-                 "world_size": 8, "dtype": "float32", "transport": "nccl", "wrong_elements": 0,
-                 "launch_mode": "back_to_back"}
+    records += [collective(2 ** n, 10 + 2 ** n / 3e5, operation=name, world_size=8,
+                           busbw_gbs=330 * 2 ** n / (2 ** n + 2 ** 22))
                 for name in ("all_reduce", "all_gather") for n in range(10, 31, 2)]
     records += [{"kind": "health", "host": "n1", "gpu": gpu, "time": f"2026-11-21T16:{t // 60:02}:"
                  f"{t % 60:02}Z", "utilisation": min(99, 4 * t), "memory": 2 ** 34,

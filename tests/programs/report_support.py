@@ -18,10 +18,11 @@ from support import TREE, run_bare
 REPORT = TREE / "results/report"
 sys.path.insert(0, str(REPORT.parent))
 from reporting import command  # noqa: E402
+from reporting.interpreter import prefer_one_with_libraries  # noqa: E402, F401
 
 
 def called(arguments):
-    """The report's main in this process: a Python of its own takes most of a report's time."""
+    """The report's main in this process."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -49,7 +50,7 @@ class Report(unittest.TestCase):
         return result
 
     def report(self, *arguments, code=0):
-        """In this process, without plots."""
+        """In this process, without plots: they take most of a report's time."""
         with mock.patch.object(command, "draw", return_value=[]):
             return self.expect(code, called(arguments))
 
@@ -58,7 +59,8 @@ class Report(unittest.TestCase):
         return self.expect(code, run_bare(REPORT, *arguments, env=env))
 
     def text(self):
-        return unfolded((self.out / "performance_report.txt").read_text())
+        return unfolded("\n".join((self.out / name).read_text()
+                                  for name in ("performance_report.txt", "appendix.txt")))
 
     def text_of(self, *records, **options):
         """The report on these records."""
@@ -74,7 +76,7 @@ class Report(unittest.TestCase):
         return {"PYTHONPATH": str(stubs)}
 
     def with_plots(self, *paths):
-        result = self.program(*paths, "--output", self.out)
+        result = self.expect(0, called([*paths, "--output", self.out]))
         if "is missing" in result.stderr:
             self.skipTest(result.stderr.strip())
         return result
@@ -86,6 +88,14 @@ def unfolded(text):
 
 
 def row(text, method):
-    """The cells of a method's row in the first table."""
+    """The cells of a method's row in the first table that has it, by heading."""
     line = re.search(rf"^{re.escape(method)} +(\S.*)$", text, re.M)
-    return re.split(r"  +", line[1])
+    above = text[:line.start()].splitlines()
+    rule = max(at for at, one in enumerate(above) if one and set(one) == {"-"})
+    heads = re.split(r"  +", above[rule - 1])[1:]
+    return dict(zip(heads, re.split(r"  +", line[1])))
+
+
+def table(text, title):
+    """The text from a table's title on."""
+    return text[text.index(title):]

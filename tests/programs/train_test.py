@@ -342,8 +342,7 @@ class Hangs(Folder):
         record = self.folder / "stopped.jsonl"
         job = self.start(record, *SMALL, "--certificate", "off", "--iterations", 1000000)
         self.wait_for("run", job, record)
-        time.sleep(3)  # past the set-up, into the steps
-        self.stop(job, record)
+        self.stop(job, record, after=1.5)  # past the set-up, into the steps
 
     def test_a_rank_stopped_in_validation_ends_the_job(self):
         make_image_folder(self.folder / "train", 6)
@@ -353,8 +352,7 @@ class Hangs(Folder):
                          "--strategy", "fsdp", "--train-dir", self.folder / "train", "--val-dir",
                          self.folder / "val", "--epochs", 1000)
         self.wait_for("epoch", job, record)
-        time.sleep(0.2)  # validation takes most of an epoch
-        self.stop(job, record)
+        self.stop(job, record, after=0.2)  # validation takes most of an epoch
 
     def start(self, record, *arguments):
         if 0 < support.GPUS < 2:
@@ -372,9 +370,10 @@ class Hangs(Folder):
             time.sleep(0.1)
         self.fail("the job did not start: " + job.communicate()[1])
 
-    def stop(self, job, record):
-        """Stops rank 1: the job ends, and says who waited and for whom."""
+    def stop(self, job, record, after):
+        """Stops rank 1 after so many seconds of work: the job ends, and says who waited for whom."""
         victim = self.rank_of(record, rank=1)
+        support.let_work(victim, after)
         os.kill(victim, signal.SIGSTOP)
         started = time.monotonic()
         out, err = job.communicate(timeout=60)

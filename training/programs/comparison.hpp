@@ -58,8 +58,8 @@ struct Result {
 };
 
 /// Builds the first configuration on every rank, and drops it: the steps of a GPU process's first
-/// network can be 2 % shorter than those of all that follow (results/fast-step.md), which would
-/// favour whichever is measured first. Collective.
+/// network can be 2 % shorter than those of all that follow (docs/engineering/fast-step.md), which
+/// would favour whichever is measured first. Collective.
 void build_discarded_network(const Bench& bench, const Job& job);
 
 /// Every configuration `repeats` times, in rounds. One that cannot run is skipped, with its reason;

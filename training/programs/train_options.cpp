@@ -10,7 +10,7 @@ namespace {
 constexpr int kMostSteps = 1'000'000'000;  // twice that is an int
 
 /// A power limit's controller overshoots in the first second and then holds clocks down for as long
-/// (measured on an H200: results/fast-step.md).
+/// (measured on an H200: docs/engineering/fast-step.md).
 constexpr double kGpuWarmupSeconds = 2;
 
 }  // namespace

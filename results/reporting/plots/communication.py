@@ -2,17 +2,16 @@
 
 from matplotlib.patches import Patch
 
-from .. import words
-from ..sentences.communication import overhead as overhead_of
-from ..summary import TERMS
+from .. import colours, words
+from ..summary import TERMS, ranked
 from . import style
 
-TERM_COLOURS = dict(zip(TERMS, ("#0072B2", "#D55E00", "#CC79A7", "#E69F00", "#009E73", "#BBBBBB")))
+TERM_COLOURS = dict(zip(TERMS, colours.TERMS))
 PARTS = {  # of a bar: colour, hatch, label
     "push": ("#D55E00", None, "push of gradients"),
     "pull": ("#F0B48A", None, "pull of weights"),
     "exposed": ("#D55E00", "//", "exposed"),
-    "hidden": ("#56B4E9", None, "hidden behind computing"),
+    "hidden": ("#56B4E9", None, "hidden by compute"),
     "total": ("#0072B2", None, "communication"),
     "beyond_none": ("#888888", "..", "step time beyond none's"),
 }
@@ -31,6 +30,20 @@ def parts_of(known):
             (key != "exposed" or "total" not in known)}
 
 
+def overhead_of(group):
+    """[(strategy, {part: ms})]; parts as in Measured.communication, and beyond_none where nothing
+    else is known. Empty where nothing is."""
+    none = next((other.step_ms for other in group if other.strategy == "none"), None)
+    bars = []
+    for measured in ranked(group):
+        known = measured.communication
+        if not known and None not in (none, measured.step_ms):
+            known = {"beyond_none": max(measured.step_ms - none, 0)}
+        if known:
+            bars.append((measured.strategy, known))
+    return bars
+
+
 def overhead(summary):
     figure, found = style.grouped_panels(summary, overhead_of, height=3)
     for axes, bars in found:
@@ -45,7 +58,7 @@ def overhead(summary):
             axes.annotate(words.ms(left), (left, row), xytext=(5, 0), textcoords="offset points",
                           va="center", fontsize=9)
             longest = max(longest, left)
-        style.label_rows(axes, [name for name, _ in bars], "ms a step", longest)
+        style.label_rows(axes, [name for name, _ in bars], "ms per step", longest)
         axes.legend(used.values(), used.keys(), fontsize=8, frameon=False, loc="upper center",
                     bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure
@@ -73,8 +86,8 @@ def breakdown(summary):
                 axes.plot([one.term("step_ms")] * 2, [row - 0.4, row + 0.4], color="black")
                 axes.annotate(words.ms(one.term("step_ms")), (max(left, one.term("step_ms")), row),
                               xytext=(5, 0), textcoords="offset points", va="center", fontsize=9)
-        style.label_rows(axes, [one.strategy for one in measured], "ms a step; line: measured step",
-                         longest)
+        style.label_rows(axes, [one.strategy for one in measured],
+                         "ms per step; line: measured step", longest)
         axes.legend([Patch(color=c) for c in TERM_COLOURS.values()], TERMS.values(), fontsize=8,
                     frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     return figure

@@ -24,7 +24,7 @@ def colour_of(operation):
 
 def timeline(summary):
     """When each was ready, waited, and went on, hidden or not: medians over the rounds. A row a
-    strategy, a column a set of conditions; what has no panel is told in the heading."""
+    strategy, a column a set of conditions; what has no panel is named in the heading."""
     timed = [m for m in summary.measured.values() if m.exchanges and all(
         None not in (one.ready_ms, one.start_ms, one.end_ms) for one in m.exchanges)]
     overlapping = [measured for measured in timed if overlaps(measured)]

@@ -2,7 +2,7 @@
 
 from datetime import datetime, timezone
 
-from .. import words
+from .. import colours, words
 from ..records import number
 from . import style
 
@@ -36,8 +36,8 @@ def collective_bandwidth(summary):
         for operation, sizes in lines.items():
             i = operations.index(str(operation))
             medians = [(b, sorted(rates)[len(rates) // 2]) for b, rates in sorted(sizes.items())]
-            axes.plot(*zip(*medians), marker=".", color=style.LINES[i % len(style.LINES)],
-                      linestyle="-" if i < len(style.LINES) else "--", label=operation)
+            axes.plot(*zip(*medians), marker=".", color=colours.LINES[i % len(colours.LINES)],
+                      linestyle="-" if i < len(colours.LINES) else "--", label=operation)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.xaxis.set_major_formatter(lambda value, _: words.size(value))
@@ -119,8 +119,8 @@ def gpu_samples(summary):
                      for time, record in sorted(line, key=lambda sample: sample[0])
                      if number(record, key) is not None]
             if drawn:
-                axes.plot(*zip(*drawn), color=style.LINES[i % len(style.LINES)], label=gpu,
-                          linestyle="-" if i < len(style.LINES) else "--", linewidth=1.2)
+                axes.plot(*zip(*drawn), color=colours.LINES[i % len(colours.LINES)], label=gpu,
+                          linestyle="-" if i < len(colours.LINES) else "--", linewidth=1.2)
         axes.set_ylabel(unit)
         axes.set_ylim(0)
         axes.grid(alpha=0.25)

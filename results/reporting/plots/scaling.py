@@ -2,7 +2,7 @@
 
 from .. import words
 from ..records import number
-from ..what_if import unmeasured
+from ..forecast import models
 from . import style
 
 
@@ -11,8 +11,8 @@ def scaling(summary):
     single rank (summary.single), else of a computing rank of the smallest run, times ranks.
     Predictions are drawn of what was not measured, from the largest that was."""
     predicted = {}
-    for model in summary.models:
-        for (conditions, strategy), record in unmeasured(summary, model.predictions):
+    for model in models(summary):
+        for (conditions, strategy), record in model.unmeasured(summary):
             if number(record, "images_per_s_predicted"):
                 key = conditions._replace(world_size=0, nodes=0)
                 predicted.setdefault(key, {}).setdefault(strategy, []).append(
@@ -50,7 +50,7 @@ def draw(axes, summary, conditions, series, predicted):
         rate, of = base
         ends = [min(ranks), max(ranks)]
         axes.plot(ends, [rate * n for n in ends], "--", color="black", linewidth=1,
-                  label=f"ideal: {words.rate(rate)} a rank, {of}")
+                  label=f"ideal: {words.rate(rate)} per rank, {of}")
     if max(ranks) >= 8 * min(ranks):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)

@@ -1,26 +1,23 @@
 """What all plots share. Figures are made without pyplot, so that no state is left behind."""
 
+import io
 import math
 import textwrap
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image  # matplotlib needs it too
 
-from .. import words
+from .. import colours, words
 from ..records import plain
 
-# Okabe and Ito's colours, which most colour-blind readers tell apart.
-COLOURS = {"ddp": "#0072B2", "all-reduce": "#E69F00", "parameter-server": "#D55E00",
-           "parameter-server-sharded": "#CC79A7", "parameter-server-async": "#882255",
-           "data-parallel": "#56B4E9", "zero1": "#009E73", "zero2": "#44AA99", "fsdp": "#999933",
-           "none": "#888888"}
-LINES = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#882255", "#999933"]
 PANELS_AT_MOST = 12
-DPI = 120
+DPI = 110
+SHADES = 64  # colours of a file: they make it a third as large
 
 
 def colour(strategy):
-    return COLOURS.get(plain(strategy), "#444444")
+    return colours.of_strategy(plain(strategy))
 
 
 def panels(titles, height=3.4, width=5.2):
@@ -62,7 +59,7 @@ def grouped_panels(summary, wanted, **sizes):
 
 def comparison_panels(summary, wanted, **sizes):
     """As grouped_panels, for bars of strategies side by side: (figure, [(axes, names, found)]).
-    Groups of one strategy have nothing beside them: they are drawn where there are no others, all
+    Groups of one strategy have nothing next to them: they are drawn where there are no others, all
     in one panel."""
     figure, found = grouped_panels(summary, lambda group: wanted(group)[1:] and wanted(group),
                                    **sizes)
@@ -115,5 +112,7 @@ def finish(figure, caption, source, path):
     wide = int(figure.get_figwidth() * 16)
     figure.supxlabel("\n".join(textwrap.wrap(source, wide)), fontsize=8, color="#555555", x=0.01,
                      ha="left")
-    figure.savefig(path, dpi=DPI)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=DPI)
+    Image.open(drawn).convert("RGB").quantize(SHADES).save(path, optimize=True)
     return path

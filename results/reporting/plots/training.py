@@ -26,12 +26,12 @@ def throughput(summary):
 
 def training_time(summary):
     def timed(group):
-        return sorted((m for m in group if m.epoch_s), key=lambda measured: measured.epoch_s)
+        return sorted((m for m in group if m.histories and m.epoch_s), key=lambda m: m.epoch_s)
 
     figure, found = style.comparison_panels(summary, timed, height=2.4)
     for axes, names, measured in found:
         style.bars(axes, names, [m.strategy for m in measured], [m.epoch_s for m in measured],
-                   "s an epoch, mean", text=lambda value: f"{words.seconds(value)} s")
+                   "s per epoch, mean", text=lambda value: f"{words.seconds(value)} s")
     return figure
 
 

@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from .. import words
-from ..what_if import TIE, WinnerMap, doubt, is_trusted
+from ..forecast import WinnerMap, models
 from . import style
 
 CLEAR = 0.01  # a margin from here on has a strong colour
@@ -13,7 +13,7 @@ CLEAR = 0.01  # a margin from here on has a strong colour
 def strategy_map(summary):
     """A cell a batch and bandwidth, in the colour of its strategy, paler where it wins by little;
     a panel for each set of links."""
-    found = [(model, WinnerMap(model)) for model in summary.models if is_trusted(summary, model)]
+    found = [(model, WinnerMap(model)) for model in models(summary) if model.is_trusted(summary)]
     found = [(model, grid) for model, grid in found if grid.cells]
     if not found:
         return None
@@ -25,11 +25,10 @@ def strategy_map(summary):
     panels = figure.subplots(len(found), 1, squeeze=False, gridspec_kw={
         "height_ratios": [len(grid.batches) for _, grid in found]})
     figure.shared = words.setting(every[0], set(words.parts(every[0])) - same)
-    figure.note = ("%: images/s over the second's; or another: less than "
-                   f"{words.percent(TIE, 2)} apart")
+    figure.note = "%: images/s compared with the second fastest; pale: less than 1 %"
     for axes, (model, grid) in zip(panels.flat, found):
         title = [words.setting(model.conditions, same) or "links as they are"] * (len(found) > 1)
-        style.prepare(axes, "; ".join([*title, *doubt(summary, model)]), 110)
+        style.prepare(axes, "; ".join([*title, *model.doubt(summary)]), 110)
         draw(axes, grid, widest)
     return figure
 
@@ -41,7 +40,7 @@ def draw(axes, grid, widest):
             if parts is None:
                 continue
             strategy, margin = grid.cells[batch, gbs]
-            strength = 0.25 if margin < TIE else 0.45 if margin < CLEAR else 0.8
+            strength = 0.4 if margin < CLEAR else 0.8
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=style.colour(strategy),
                                      alpha=strength, edgecolor="white"))
             axes.text(column + 0.5, row + 0.5, "\n".join(parts), ha="center", va="center",
@@ -54,4 +53,4 @@ def draw(axes, grid, widest):
     axes.tick_params(length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_xlabel("bandwidth of every rank's link, each way")
-    axes.set_ylabel("batch a rank")
+    axes.set_ylabel("batch per rank")

@@ -1,0 +1,57 @@
+# make install, uninstall, dist. What is installed is what was built: nothing is compiled or looked
+# for here, so that root may install what a user built.
+#   bin/                   shakedown, shakedown-COMMAND (the only names in PATH)
+#   libexec/shakedown/     programs, launch/, and results/, a link to share/shakedown/
+#   share/shakedown/       report, schema, reference figures, module file
+PREFIX ?= /usr/local
+bindir ?= $(PREFIX)/bin
+libexecdir ?= $(PREFIX)/libexec
+datadir ?= $(PREFIX)/share
+mandir ?= $(datadir)/man
+completionsdir ?= $(datadir)/bash-completion/completions
+
+commands := mpi bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
+home = $(DESTDIR)$(libexecdir)/shakedown
+share = $(DESTDIR)$(datadir)/shakedown
+module = $(share)/modulefiles/shakedown/$(VERSION)
+fill = sed -e 's|@HOME@|$(libexecdir)/shakedown|g; s|@BIN@|$(bindir)|g; s|@MAN@|$(mandir)|g; s|@VERSION@|$(VERSION)|g'
+
+.PHONY: install uninstall dist
+define remove
+rm -rf $(home) $(share)
+rm -f $(foreach name,shakedown $(commands:%=shakedown-%),$(DESTDIR)$(bindir)/$(name) \
+  $(DESTDIR)$(mandir)/man1/$(name).1 $(DESTDIR)$(completionsdir)/$(name))
+endef
+
+install:
+	@for program in $(BINARIES); do \
+	  [[ -x $$program ]] || { echo "make install: $$program is missing: run make first" >&2; exit 2; }; \
+	done
+	@$(remove)
+	@install -d $(home)/bin $(home)/build $(share)/modulefiles/shakedown \
+	  $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
+	@install $(BINARIES) $(home)/bin
+	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
+	@install -m 644 $(BUILD)/machine.mk $(home)/build
+	@install -m 644 VERSION $(home)
+	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup launch | tar -xC $(home) --no-same-owner
+	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
+	  tar -xC $(share) --no-same-owner
+	@ln -s $(shell realpath -m --relative-to=$(libexecdir)/shakedown $(datadir)/shakedown) $(home)/results
+	@$(fill) launch/site/modulefile > $(module)
+	@$(fill) launch/site/shakedown > $(DESTDIR)$(bindir)/shakedown
+	@chmod 755 $(DESTDIR)$(bindir)/shakedown
+	@for name in $(commands); do ln -s shakedown $(DESTDIR)$(bindir)/shakedown-$$name; done
+	@launch/site/pages $(home) $(VERSION) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
+	@chmod -R u+w,go-w,a+rX $(home) $(share)
+	@echo 'installed: $(DESTDIR)$(bindir)/shakedown; module use $(datadir)/shakedown/modulefiles'
+
+uninstall:
+	@$(remove)
+
+# Of the commit HEAD; .gitattributes names what only this repository needs.
+archive := shakedown-$(VERSION).tar.gz
+dist:
+	@mkdir -p $(BUILD)/dist
+	@git describe --always > $(BUILD)/dist/REVISION
+	git archive --format=tar.gz --prefix=shakedown-$(VERSION)/ --add-file=$(BUILD)/dist/REVISION -o $(archive) HEAD

@@ -1,0 +1,216 @@
+"""The sentences of the appendix: what tables cannot say. Each topic yields (conditions, sentence);
+conditions are None for what concerns all. A sentence is made only where the figures that it names
+are there, and what it claims is decided by them."""
+
+from itertools import combinations
+
+from . import verdict, words
+from .intervals import accuracy_margin, distinct
+from .records import configuration_of, number
+from .summary import TERMS, ranked
+
+CLOSE = 0.01  # below which a difference needs enough repetitions to be believed
+LESS_MEMORY = 0.95  # of the fastest's: what counts as a reason to choose another
+RESIDUAL_MATTERS = 0.02  # of the step, on a GPU, where events leave nothing out
+
+# Options that repetitions of one configuration may differ in, or that its identity already names.
+IRRELEVANT = {"seed", "record", "save", "epochs", "iterations", "warmup", "certificate", "timeout",
+              "trace", "describe", "repeats"}
+IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_size", "global_batch",
+            "accumulate", "strategy", "optimizer", "settings", "data_dir", "train_dir", "val_dir",
+            "throttle_gbs", "models", "precisions", "batch_sizes", "ranks", "strategies",
+            "bucket_caps"}
+
+
+def sections(summary):
+    """[(title, [(heading, sentences)])] of the topics that there is something to say about; a
+    heading names conditions, and is empty where there is only one set of them."""
+    said = []
+    for title, topic in (("Why", why), ("Convergence", convergence),
+                         ("When to choose which", choice), ("Runs", runs)):
+        blocks = {}
+        for conditions, sentence in topic(summary):
+            heading = summary.name(conditions) if conditions and len(summary.groups()) > 1 else ""
+            blocks.setdefault(heading, []).append(sentence)
+        if blocks:
+            said.append((title, list(blocks.items())))
+    return said
+
+
+def why(summary):
+    """Why the second is slower than the fastest, and what the figures do not show."""
+    for conditions, group in summary.groups():
+        order = ranked(group)
+        for slow in order[1:2]:
+            yield from ((conditions, text) for text in reasons(order[0], slow))
+        for measured in order:
+            yield from ((conditions, text) for text in doubts(summary, measured))
+
+
+def reasons(fast, slow):
+    """Ranks that do not compute; the term that adds most to the step, from both breakdowns."""
+    if slow.ranks_computing < fast.ranks_computing:
+        yield (f"{slow.ranks_computing} of {slow.strategy}'s ranks compute, "
+               f"{fast.ranks_computing} of {fast.strategy}'s.")
+    steps = fast.term("step_ms"), slow.term("step_ms")
+    if None in steps or steps[1] <= steps[0]:
+        return
+    more = {key: slow.term(key) - fast.term(key) for key in TERMS
+            if None not in (slow.term(key), fast.term(key))}
+    key = max(more, key=more.get, default=None)
+    if key is not None and more[key] > 0:
+        yield (f"The step of {slow.strategy} takes {words.ms(steps[1] - steps[0])} more than that "
+               f"of {fast.strategy} ({words.ms(steps[1])} and {words.ms(steps[0])}); {TERMS[key]} "
+               f"adds most, {words.ms(slow.term(key))} instead of {words.ms(fast.term(key))}.")
+
+
+def doubts(summary, measured):
+    efficiency = summary.efficiency_vs_none(measured)
+    if efficiency is not None and efficiency > 1.001:
+        yield (f"{measured.strategy} reaches {words.percent(efficiency)} of none: more than "
+               "without exchange, so these runs do not show what the exchange costs.")
+    elif summary.bound(measured) and distinct(summary.bound(measured), measured.rate) is False:
+        yield (f"{measured.strategy}: its interval and none's overlap, so the cost of the exchange "
+               "is not distinguishable from noise.")
+    residual, step = measured.term("residual_ms"), measured.term("step_ms")
+    if measured.conditions.backend == "gpu" and residual is not None and step and \
+            abs(residual) > RESIDUAL_MATTERS * step:
+        how = "are in none of the terms" if residual > 0 else "too much are in the terms"
+        yield (f"{measured.strategy}: {words.ms(abs(residual))} of its step "
+               f"({words.percent(abs(residual) / step)}) {how} of the breakdown.")
+
+
+def convergence(summary):
+    """All pairs, best epochs, within what the number of validation images leaves open."""
+    for conditions, group in summary.groups():
+        best = []
+        for measured in group:
+            epochs = sorted(measured.best_epochs, key=lambda epoch: epoch["val_top1"])
+            if epochs:
+                best.append((measured, epochs[len(epochs) // 2]))
+        if len(best) > 1:
+            yield from ((conditions, text) for text in accuracies(best))
+
+
+def accuracies(best):
+    lengths = {len(history) for measured, _ in best for history in measured.histories}
+    if len(lengths) > 1:
+        return [f"They were trained for different numbers of epochs "
+                f"({words.listed(str(n) for n in sorted(lengths))}): their accuracies are not "
+                f"compared."]
+    apart = []
+    for (first, a), (second, b) in combinations(best, 2):
+        if not (number(a, "validated_images") and number(b, "validated_images")):
+            return []
+        low, high = sorted(((a["val_top1"], first, a), (b["val_top1"], second, b)),
+                           key=lambda entry: entry[0])
+        margin = accuracy_margin(*((e["val_top1"], e["validated_images"]) for e in (a, b)))
+        if high[0] - low[0] > margin:
+            apart.append(f"{low[1].strategy} is {points(high[0] - low[0])} below "
+                         f"{high[1].strategy}, more than the {points(margin)} that "
+                         f"{low[2]['validated_images']:,} validation images leave open (95 %): "
+                         f"they do not converge alike.")
+    return apart or ["They converge alike: no two differ by more than their validation images "
+                     "leave open (95 %, of the images alone)."]
+
+
+def points(difference):
+    return f"{100 * difference:.2f} points"
+
+
+def choice(summary):
+    """By throughput, memory and accuracy, as measured here."""
+    for conditions, group in summary.groups():
+        order = ranked(group)
+        if conditions.world_size < 2 or len(order) < 2:
+            continue
+        fit = [measured for measured in order
+               if measured.certified is not False and not measured.diverged]
+        said = [f"Not {measured.strategy}, "
+                f"{'which diverged' if measured.diverged else 'whose certificate failed'}."
+                for measured in order if measured not in fit]
+        if fit:
+            said += [by_throughput(fit), *by_memory(fit), *by_accuracy(fit)]
+        yield from ((conditions, text) for text in said)
+
+
+def by_throughput(fit):
+    equals = [measured.strategy for measured in fit[1:] if tied(fit[0].rate, measured.rate)]
+    text = f"For throughput {fit[0].strategy} ({words.rate(fit[0].rate.median)} images/s)"
+    if equals:
+        text += f", or {words.listed(equals, 'or')}, which these runs do not distinguish from it"
+    if fit[0].certified is None and not fit[0].histories and fit[0].strategy != "all-reduce":
+        text += "; no certificate and no training under these conditions show that it learns as " \
+                "the others do"
+    return text + "."
+
+
+def tied(fast, slow):
+    apart = distinct(fast, slow)
+    return apart is False or apart is None and slow.median > (1 - CLOSE) * fast.median
+
+
+def by_memory(fit):
+    known = [measured for measured in fit if measured.peak_memory]
+    if fit[0] not in known:
+        return
+    least = min(known, key=lambda measured: measured.peak_memory)
+    if least.peak_memory < LESS_MEMORY * fit[0].peak_memory:
+        yield (f"Where memory is short {least.strategy}, {words.size(least.peak_memory)} on the "
+               f"fullest rank instead of {words.size(fit[0].peak_memory)}, at "
+               f"{words.percent(least.rate.median / fit[0].rate.median)} of the images/s.")
+
+
+def by_accuracy(fit):
+    """Another than the fastest only where its validation accuracy is higher beyond the margin."""
+    scored = [(measured, max(measured.best_epochs, key=lambda epoch: epoch["val_top1"]))
+              for measured in fit if measured.best_epochs]
+    scored = [(m, e) for m, e in scored if number(e, "validated_images")]
+    if not scored or scored[0][0] is not fit[0]:
+        return
+    best, epoch = max(scored, key=lambda entry: entry[1]["val_top1"])
+    ours = scored[0][1]
+    margin = accuracy_margin(*((e["val_top1"], e["validated_images"]) for e in (epoch, ours)))
+    if epoch["val_top1"] - ours["val_top1"] > margin:
+        yield (f"For accuracy {best.strategy}, {words.percent(epoch['val_top1'], 2)} instead of "
+               f"{words.percent(ours['val_top1'], 2)}, at "
+               f"{words.percent(best.rate.median / fit[0].rate.median)} of the images/s.")
+
+
+def runs(summary):
+    """What the reader must know of the runs: all that did not pass, and what is left out."""
+    yield from ((None, f"{text}.") for text in verdict.merged(verdict.of_runs(summary)))
+    for run in summary.runs:
+        if run.end is not None and run.cut_at:
+            yield None, f"Left out: line {run.cut_at} of {run.name}, which is cut off."
+        lacking = [step for step in run.of("step") if number(step, "images_per_s") is None]
+        if lacking:
+            yield None, (f"Left out: {words.count(len(lacking), 'step record')} of {run.name} "
+                         f"without images_per_s.")
+        differing = dict.fromkeys(run.header.get("versions_by_rank") or [])
+        if differing:
+            yield None, f"Versions differ between the ranks of {run.name}: {'; '.join(differing)}."
+    yield from ((None, text) for text in mixed_options(summary))
+
+
+def mixed_options(summary):
+    """Repetitions are merged by identity; options beyond it must not differ unseen."""
+    options = {}
+    for run in summary.runs:
+        settings = {key[len("options."):]: value for key, value in run.header.items()
+                    if key.startswith("options.")}
+        for configuration in sorted({configuration_of(run, record) for record in run.records
+                                     if record["kind"] in ("step", "epoch")}):
+            options.setdefault(configuration, []).append(settings)
+    differing = {}
+    for (conditions, strategy), found in options.items():
+        for key in sorted(set().union(*found) - IRRELEVANT - IDENTITY):
+            values = sorted({str(settings[key]) for settings in found if key in settings})
+            if len(values) > 1:
+                name = f"{strategy} ({words.setting(conditions, summary.shared)})"
+                differing.setdefault((key, ", ".join(values)), []).append(name)
+    for (key, values), names in differing.items():
+        more = f" and {len(names) - 1} more configurations" if len(names) > 2 else \
+            f" and {names[1]}" if len(names) == 2 else ""
+        yield (f"{names[0]}{more}: {'their' if more else 'its'} runs differ in "
+               f"--{key.replace('_', '-')} ({values}) and are merged here.")

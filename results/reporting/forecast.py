@@ -1,0 +1,261 @@
+"""What bin/compare's step model recorded (`link_cost`, `prediction`, `bucket_plan`, `advice` and
+`winner` records), as tables. The model is in training/predict; nothing is modelled here."""
+
+import statistics
+
+from . import words
+from .records import Configuration, configuration_of, number, plain
+from .summary import median_of
+from .tables import Column, Table, ms, share, signed
+
+KINDS = ("prediction", "bucket_plan", "advice", "winner")
+MOST_ERROR = 0.15  # of a measured step: above it nothing is printed of the model, as by bin/compare
+MOST_ADVICE = 5
+
+
+class Model:
+    """All that is recorded for one set of conditions, of several batches."""
+
+    def __init__(self, conditions):
+        self.conditions = conditions
+        self.links = []
+        for kind in KINDS:
+            setattr(self, f"{kind}s", [])  # (configuration, record)
+
+    def measured(self, summary):
+        """[(configuration, step predicted, step measured, ms)]."""
+        found = [(configuration, number(record, "step_ms_predicted"),
+                  measured_ms(summary, configuration, record))
+                 for configuration, record in self.predictions]
+        return [one for one in found if one[1] and one[2]]
+
+    def errors(self, summary):
+        """Of the step, either way, where it was measured."""
+        return [abs(predicted / measured - 1)
+                for _, predicted, measured in self.measured(summary)]
+
+    def error(self, summary):
+        """The largest; None where nothing was measured."""
+        recorded = [number(record, "model_error") for kind in KINDS
+                    for _, record in getattr(self, f"{kind}s")]
+        return max([e for e in recorded if e is not None] + self.errors(summary), default=None)
+
+    def is_trusted(self, summary):
+        return (self.error(summary) or 0) <= MOST_ERROR
+
+    def doubt(self, summary):
+        errors = self.errors(summary)
+        return [] if not errors else [
+            f"model error where steps were measured: {words.percent(statistics.median(errors))} "
+            f"in the median, {words.percent(max(errors))} at most"]
+
+    def unmeasured(self, summary):
+        return [(configuration, record) for configuration, record in self.predictions
+                if not measured_ms(summary, configuration, record)]
+
+
+def measured_ms(summary, configuration, record):
+    """The step of what was predicted: as measured in the same job, else in any of the runs."""
+    measured = number(record, "step_ms_measured")
+    if measured is None and configuration in summary.measured:
+        measured = summary.measured[configuration].step_ms
+    return measured
+
+
+def models(summary):
+    """[Model] in the order of the records. A link_cost names no model or precision: it is of the
+    records that follow it."""
+    found = {}
+    for run in summary.runs:
+        links = []
+        for record in run.records:
+            if record["kind"] == "link_cost":
+                links.append(record)
+            elif record["kind"] in KINDS:
+                of, strategy = configuration_of(run, record)
+                # A model's batch is of one rank: more ranks have more of it.
+                of = of._replace(batch=number(record, "batch_size") or 0, batch_is_global=False)
+                ranks = number(run.header, "world_size") or of.world_size
+                conditions = of._replace(world_size=ranks, batch=0)
+                model = found.setdefault(conditions, Model(conditions))
+                getattr(model, f"{record['kind']}s").append((Configuration(of, strategy), record))
+                model.links += links
+                links = []
+    return list(found.values())
+
+
+def tables(summary):
+    made = []
+    for model in models(summary):
+        name = summary.name(model.conditions)
+        suffix = f": {name}" if name else ""
+        made += [link_costs(model, suffix), compared(summary, model, suffix)]
+        if model.is_trusted(summary):
+            made += [more_ranks(summary, model, suffix), bucket_plans(model, suffix),
+                     advice(model, suffix), winners(summary, model, suffix)]
+    return [table for table in made if table.rows]
+
+
+def link_costs(model, suffix):
+    """Of several fits (runs), medians."""
+    fits = {what: [link for link in model.links if link.get("path") == path] for path, what in
+            (("ring", "ring messages"), ("star", "sends of all ranks to one"))}
+
+    def of(key):
+        return lambda item: median_of(item[1], key)
+
+    def half(item):
+        latency, gbs = of("alpha_us")(item), of("bandwidth_gbs")(item)
+        return None if None in (latency, gbs) else words.size(latency * gbs * 1e3)
+    return Table("links_fitted", f"link costs, fitted as latency + bytes / bandwidth{suffix}", [
+        Column("path", lambda item: item[0]),
+        Column("latency us", of("alpha_us"), "{:.1f}".format),
+        Column("GB/s", of("bandwidth_gbs"), "{:.4g}".format),
+        Column("half of it at", half),
+        Column("averages GB/s", of("average_gbs"), "{:.4g}".format),
+        Column("worst error", of("worst_error"), lambda error: share(max(error, 0.001))),
+    ], [item for item in fits.items() if item[1]])
+
+
+def compared(summary, model, suffix):
+    held = model.measured(summary)
+    notes = [*model.doubt(summary)]
+    if held and not model.is_trusted(summary):
+        notes.append(f"predictions and advice are left out: the model is off by more than "
+                     f"{words.percent(MOST_ERROR)} for a step that was measured")
+    return Table("model", f"step model, ms per step{suffix}", [
+        *named(), Column("predicted", lambda one: one[1], ms),
+        Column("measured", lambda one: one[2], ms),
+        Column("error", lambda one: 100 * (one[1] / one[2] - 1), signed)], held, notes)
+
+
+def named():
+    """The columns that name a row whose first part is a configuration."""
+    return [Column("strategy", lambda one: one[0].strategy or "step"),
+            Column("batch", lambda one: words.batch(one[0].conditions).replace("batch ", "")),
+            Column("ranks", lambda one: one[0].conditions.world_size)]
+
+
+def more_ranks(summary, model, suffix):
+    """A row for each strategy and batch, a column for each number of ranks."""
+    found = {}
+    for configuration, record in model.unmeasured(summary):
+        key = configuration._replace(conditions=configuration.conditions._replace(world_size=0,
+                                                                                  nodes=0))
+        found.setdefault(key, {}).setdefault(configuration.conditions.world_size,
+                                             []).append(record)
+    ranks = sorted({n for by_ranks in found.values() for n in by_ranks})
+
+    def on(n, key):
+        return lambda item: median_of(item[1].get(n, []), key)
+
+    def is_outside(item):
+        return "yes" if any(record.get("extrapolated") for records in item[1].values()
+                            for record in records) else None
+    most = ranks[-1] if ranks else 0
+    return Table("predicted", f"predicted share of the rate without exchange, by ranks{suffix}", [
+        *named()[:2], *(Column(str(n), on(n, "efficiency_predicted"), share) for n in ranks),
+        Column(f"images/s on {most}", on(most, "images_per_s_predicted"), words.rate),
+        Column("extrapolated", is_outside),
+    ], list(found.items()), ["if all links are like the measured ones; extrapolated: the batch is "
+                             "outside the measured ones"])
+
+
+def bucket_plans(model, suffix):
+    """Of batches with the same plans together."""
+    steps = {conditions: number(record, "step_ms_predicted")
+             for (conditions, strategy), record in model.predictions if plain(strategy) == "ddp"}
+    plans = {}
+    for (conditions, _), record in model.bucket_plans:
+        rule, best = number(record, "rule_exposed_ms"), number(record, "best_exposed_ms")
+        if None in (rule, best):
+            continue
+        step = steps.get(conditions)
+        key = (number(record, "rule_buckets"), rule, best,
+               tuple(record.get("best_buckets_mib") or []))
+        plans.setdefault(key, {})[conditions.batch] = (rule - best) / step if step else None
+    return Table("bucket_plans", f"ddp's buckets by the model{suffix}", [
+        Column("batch", lambda item: ", ".join(map(str, item[1]))),
+        Column("buckets", lambda item: item[0][0]),
+        Column("exposed ms", lambda item: item[0][1], "{:.3f}".format),
+        Column("best plan's", lambda item: len(item[0][3]) or None),
+        Column("its exposed ms", lambda item: item[0][2], "{:.3f}".format),
+        Column("of the step", lambda item: max((s for s in item[1].values() if s is not None),
+                                               default=None), share),
+        Column("sizes, MiB of float32", lambda item: sizes(item[0][3])),
+    ], list(plans.items()), ["of the step: the most that the best plan can gain"])
+
+
+def sizes(found):
+    return ", ".join(f"{size:.3g}" for size in found) if 0 < len(found) <= 6 else None
+
+
+def best_advice(model):
+    """[((configuration, change), gain in percent, extrapolated)], the largest gain first."""
+    found = {}
+    for configuration, record in model.advices:
+        if number(record, "gain_percent") is not None:
+            found.setdefault((configuration, record.get("change")), []).append(record)
+    gains = [(key, median_of(records, "gain_percent"), any(r.get("extrapolated") for r in records))
+             for key, records in found.items()]
+    return sorted(gains, key=lambda one: -one[1])
+
+
+def advice(model, suffix):
+    """The changes that gain most, for each strategy and batch."""
+    shown, counts = [], {}
+    for (configuration, change), gain, outside in best_advice(model):
+        counts[configuration] = counts.get(configuration, 0) + 1
+        if counts[configuration] <= MOST_ADVICE:
+            shown.append((configuration, change, gain, outside))
+    order = {configuration: at for at, configuration in enumerate(dict.fromkeys(
+        configuration for configuration, _ in model.advices))}
+    shown.sort(key=lambda one: (order[one[0]], -one[2]))
+    return Table("advice", f"what would help, images/s by the model{suffix}", [
+        *named()[:2], Column("change", lambda one: one[1]),
+        Column("gain", lambda one: one[2], signed),
+        Column("extrapolated", lambda one: "yes" if one[3] else None)], shown)
+
+
+class WinnerMap:
+    """The fastest strategy of each batch and bandwidth."""
+
+    def __init__(self, model):
+        ring = {number(link, "bandwidth_gbs") for link in model.links if link.get("path") == "ring"}
+        self.ring_gbs = sorted(ring - {None})
+        self.cells = {}  # {(batch, GB/s): (strategy, margin)}, of several runs the last
+        for (conditions, strategy), record in model.winners:
+            gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")
+            if None not in (gbs, margin):
+                # What several runs measured differs a little, and is one column.
+                column = self.ring_gbs[-1] if gbs in self.ring_gbs else gbs
+                self.cells[conditions.batch, column] = strategy, margin
+        self.batches = sorted({batch for batch, _ in self.cells})
+        self.bandwidths = sorted({gbs for _, gbs in self.cells})
+
+    def bandwidth_name(self, gbs):
+        if gbs not in self.ring_gbs:
+            return f"{gbs:.3g} GB/s"
+        ends = dict.fromkeys(f"{end:.3g}" for end in (self.ring_gbs[0], self.ring_gbs[-1]))
+        return f"{' to '.join(ends)} GB/s (measured)"
+
+    def parts(self, batch, gbs):
+        """(strategy, by how much it is faster, as text); None where nothing was predicted."""
+        if (batch, gbs) not in self.cells:
+            return None
+        strategy, margin = self.cells[batch, gbs]
+        return strategy, f"{100 * margin:+.1f} %"
+
+
+def winners(summary, model, suffix):
+    """A row for each bandwidth, a column for each batch."""
+    grid = WinnerMap(model)
+
+    def cell(batch):
+        return lambda gbs: " ".join(grid.parts(batch, gbs) or ()) or None
+    return Table("winners",
+                 f"fastest strategy by the model, by the bandwidth of every link{suffix}",
+                 [Column("bandwidth", grid.bandwidth_name),
+                  *(Column(f"batch {batch}", cell(batch)) for batch in grid.batches)],
+                 grid.bandwidths,
+                 ["%: images/s compared with the second fastest", *model.doubt(summary)])

@@ -1,0 +1,162 @@
+"""Page one: the verdict, and five sentences: what is fastest, where the time goes, what would help
+most, what is noise, what failed."""
+
+from . import forecast, machine_tables, verdict, words
+from .communication_tables import hidden_share
+from .intervals import distinct
+from .summary import TERMS, ranked
+
+MOST = 3  # sets of conditions, failures or names that a sentence lists
+SMALL = 0.01  # of a step: what is not worth a word on page one
+
+
+def headline(summary):
+    """(outcome, [(what, sentence)])."""
+    found = verdict.of_runs(summary)
+    told = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
+            ("What would help most", helps(summary)), ("Noise", noise(summary)),
+            ("Failed", failed(summary, found))]
+    return verdict.worst({one.outcome for one in found}), [(what, text) for what, text in told
+                                                           if text]
+
+
+def compared(summary):
+    """[(conditions, strategies that exchange, fastest first)] where there are several."""
+    found = [(conditions, ranked(group)) for conditions, group in summary.groups()]
+    return [(conditions, order) for conditions, order in found
+            if conditions.world_size > 1 and len(order) > 1]
+
+
+def at(summary, conditions):
+    name = summary.name(conditions)
+    return f" at {name}" if name else ""
+
+
+def sentence(texts):
+    text = some(texts)
+    return text and f"{text}."
+
+
+def some(texts, between="; "):
+    """The first few, and how many more there are."""
+    texts = list(texts)
+    more = f"{between}and {len(texts) - MOST} more" if len(texts) > MOST else ""
+    return between.join(texts[:MOST]) + more
+
+
+def fastest(summary):
+    groups = compared(summary)
+    if groups:
+        return sentence(leader(summary, *group) for group in groups)
+    rates = [f"{m.strategy} {words.rate(m.rate.median)} images/s{at(summary, m.conditions)}"
+             for m in summary.measured.values() if m.rate]
+    if rates:
+        return some(rates) + "; nothing to compare."
+    tables = {table.name: table for table in machine_tables.tables(summary)}
+    if "collectives" in tables:
+        table = tables["collectives"]
+        busbw = table.columns.index("busbw GB/s")
+        best = max(table.values, key=lambda row: row[busbw])
+        return f"{best[0]} with a busbw of {best[busbw]:.4g} GB/s."
+    if "links" in tables:
+        return sentence(f"{row[0]} {row[2]:.4g} GB/s (median)" for row in tables["links"].values)
+    return ""
+
+
+def leader(summary, conditions, order):
+    first, second = order[0], order[1]
+    text = f"{first.strategy}{at(summary, conditions)} ({words.rate(first.rate.median)} images/s"
+    equal = [m.strategy for m in order[1:] if distinct(first.rate, m.rate) is False]
+    if equal:
+        return f"{text}, not distinguishable from {words.listed(equal)})"
+    text += f", {words.percent(first.rate.median / second.rate.median - 1)} faster than " \
+            f"{second.strategy}"
+    return text + (")" if distinct(first.rate, second.rate) else
+                   "; too few runs to exclude chance)")
+
+
+def broken_down(summary):
+    """The fastest strategy under each set of conditions, else all that have a breakdown."""
+    return [order[0] for _, order in compared(summary) if order[0].breakdowns] or [
+        measured for measured in summary.measured.values() if measured.breakdowns]
+
+
+def shares_of(measured):
+    """[(share of the step, term)], the largest first."""
+    step = measured.term("step_ms")
+    terms = [(measured.term(key), name) for key, name in TERMS.items()]
+    return sorted(((ms / step, name) for ms, name in terms if ms and step), reverse=True)
+
+
+def time_goes(summary):
+    return sentence(step_of(summary, measured) for measured in broken_down(summary))
+
+
+def step_of(summary, measured):
+    text = f"{measured.strategy}{at(summary, measured.conditions)}: " + ", ".join(
+        f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured) if part >= SMALL)
+    hidden = hidden_share(measured)
+    if hidden:
+        text += f"; {words.percent(hidden, 0)} of its communication is hidden"
+    return f"{text} (step {words.ms(measured.term('step_ms'))})"
+
+
+def helps(summary):
+    """The largest gains that the step model predicts, if it may be trusted; else what there is to
+    gain."""
+    models = forecast.models(summary)
+    advice = sentence(text for model in models if model.is_trusted(summary)
+                      for text in advised(summary, model))
+    doubted = [model.error(summary) for model in models if not model.is_trusted(summary)]
+    if advice or doubted:
+        return advice or f"unknown: the step model is off by up to {words.percent(max(doubted))}."
+    costs = [(m, [one for one in shares_of(m) if one[1] != "compute" and one[0] >= SMALL])
+             for m in broken_down(summary)]
+    return sentence(f"less {found[0][1]}, {words.percent(found[0][0], 0)} of the step of "
+                    f"{m.strategy}{at(summary, m.conditions)}" for m, found in costs if found)
+
+
+def advised(summary, model):
+    """The best advice for each configuration of the fastest strategies."""
+    advice = forecast.best_advice(model)
+    fast = {order[0].strategy for _, order in compared(summary)}
+    best = {}
+    for one in [one for one in advice if one[0][0].strategy in fast] or advice:
+        best.setdefault(one[0][0], one)
+    error = model.error(summary)
+    for (configuration, change), gain, extrapolated in best.values():
+        yield (f"{change} for {configuration.strategy} at "
+               f"{words.batch(configuration.conditions)} ({gain:+.1f} % images/s predicted"
+               f"{', extrapolated' if extrapolated else ''}"
+               f"{f'; model error up to {words.percent(error)}' if error else ''})")
+
+
+def noise(summary):
+    """What these runs cannot distinguish."""
+    equal, few = [], 0
+    for conditions, order in compared(summary):
+        pairs = zip(order, order[1:])
+        told = [(a, b, distinct(a.rate, b.rate)) for a, b in pairs]
+        few += sum(apart is None for _, _, apart in told)
+        equal += [f"{b.strategy} from {a.strategy}{at(summary, conditions)}"
+                  for a, b, apart in told if apart is False]
+    widths = [(m.rate.high - m.rate.low) / 2 / m.rate.median for m in summary.measured.values()
+              if m.rate and m.rate.low is not None]
+    text = ""
+    if widths:
+        text = f"half the widest interval or range is {words.percent(max(widths))} of its median"
+    elif any(m.rate for m in summary.measured.values()):
+        text = "no intervals: one run each"
+    if equal:
+        text += f"; not distinguishable: {some(equal, ', ')}"
+    if few:
+        text += f"; too few runs (four each suffice) for {words.count(few, 'pair')} of neighbours"
+    return text and text + "."
+
+
+def failed(summary, found):
+    if found:
+        return sentence(verdict.merged(found))
+    passed = sum(measured.certified is True for measured in summary.measured.values())
+    return f"nothing: {words.count(len(summary.runs), 'run')} ended with exit code 0" + (
+        f", {words.count(passed, 'certificate')} passed." if passed else ".")

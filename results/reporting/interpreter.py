@@ -1,0 +1,26 @@
+"""Which Python runs the report."""
+
+import os
+import subprocess
+import sys
+
+DISTRIBUTION = "/usr/bin/python3"
+TRIED = "SHAKEDOWN_REPORT_PYTHON"  # in the environment of the second try
+
+
+def prefer_one_with_libraries():
+    """Continues under the distribution's Python when this one lacks the libraries and that has
+    them: apt installs them there, and a pyenv, conda or module often comes first in PATH."""
+    try:
+        import jinja2  # noqa: F401
+        import matplotlib  # noqa: F401
+        os.environ.pop(TRIED, None)
+        return
+    except ImportError:
+        pass
+    if os.environ.pop(TRIED, None) or not os.access(DISTRIBUTION, os.X_OK):
+        return
+    probe = [DISTRIBUTION, "-c", "import jinja2, matplotlib"]
+    if subprocess.run(probe, capture_output=True).returncode == 0:
+        os.environ[TRIED] = DISTRIBUTION
+        os.execv(DISTRIBUTION, [DISTRIBUTION, *sys.argv])

@@ -1,0 +1,161 @@
+"""Tables of collectives, links and GPUs."""
+
+import statistics
+
+from . import words
+from .records import number
+from .summary import highest, median_of
+from .tables import Column, Table, by_conditions, figure
+
+
+def grouped(summary, kind, wanted, key):
+    """{key(run, record): [record]} of the records of a kind that have the figure `wanted`."""
+    found = {}
+    for run in summary.runs:
+        for record in run.of(kind):
+            if number(record, wanted) is not None:
+                found.setdefault(key(run, record), []).append(record)
+    return found
+
+
+def collectives(summary):
+    """Latency at the smallest size that moves anything and the highest busbw, of each operation
+    and mode."""
+    found = grouped(summary, "collective", "busbw_gbs",
+                    lambda run, record: (mode_of(run, record), record.get("world_size", 0)))
+
+    def smallest(records):
+        least = min((r["bytes"] for r in records if number(r, "bytes")), default=None)
+        latency = median_of([r for r in records if r.get("bytes") == least], "time_us_p50")
+        return None if None in (least, latency) else f"{latency:.2f} at {words.size(least)}"
+
+    def fastest(records):
+        return max(records, key=lambda record: record["busbw_gbs"])
+
+    def wrong(records):
+        known = [number(r, "wrong_elements") for r in records]
+        known = [elements for elements in known if elements is not None]
+        return f"{sum(known):.0f}" if known else "not checked"
+    shared = shared_parts([mode for mode, _ in found])
+    if not found:
+        return []
+    return [Table("collectives", ", ".join(["collectives", *shared]), [
+        Column("operation", lambda item: ", ".join(
+            part for part in item[0][0] if part not in shared)),
+        Column("ranks", lambda item: item[0][1]),
+        Column("smallest, us", lambda item: smallest(item[1])),
+        Column("busbw GB/s", lambda item: fastest(item[1])["busbw_gbs"], "{:.4g}".format),
+        Column("at", lambda item: words.size(number(fastest(item[1]), "bytes") or 0)),
+        Column("wrong", lambda item: wrong(item[1])),
+    ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])]
+
+
+def shared_parts(several):
+    """What all have besides their first part, for the title."""
+    return [part for part in (several or [()])[0][1:] if all(part in one for one in several)]
+
+
+def mode_of(run, record):
+    """In parts, of which the first is the operation."""
+    parts = [str(record.get("operation")), record.get("dtype"),
+             "in place" if record.get("in_place") else "",
+             str(record.get("launch_mode", "")).replace("_", " "),
+             f"registration {record['registration']}" if record.get("registration") else "",
+             record.get("transport"), run.machine]
+    return tuple(part for part in parts if part)
+
+
+def links(summary):
+    found = grouped(summary, "link", "bandwidth_gbs", lambda run, link: (
+        str(link.get("direction")), str(link.get("concurrency")),
+        words.count(link.get("world_size"), "rank"), run.machine))
+    shared = shared_parts(list(found))
+
+    def median(records):
+        return statistics.median(link["bandwidth_gbs"] for link in records)
+
+    def slowest(records):
+        return min(records, key=lambda link: link["bandwidth_gbs"])
+    return [Table("links", ", ".join(["links", *shared]), [
+        Column("direction", lambda item: ", ".join(
+            part for part in item[0] if part not in shared)),
+        Column("links", lambda item: len(item[1])),
+        Column("median GB/s", lambda item: median(item[1]), "{:.4g}".format),
+        Column("slowest GB/s", lambda item: slowest(item[1])["bandwidth_gbs"], "{:.4g}".format),
+        Column("ranks", lambda item: "{} to {}".format(
+            *(slowest(item[1]).get(end) for end in ("from", "to")))),
+        Column("below median", lambda item: 1 - slowest(item[1])["bandwidth_gbs"] /
+               median(item[1]) if len(item[1]) > 2 else None, words.percent),
+        Column("latency us", lambda item: max((number(link, "latency_us") or 0
+                                               for link in item[1])) or None, "{:.4g}".format),
+    ], list(found.items()), ["latency: the highest"])] if found else []
+
+
+def splits(summary):
+    """All-reduces within a part of the ranks: medians over repetitions."""
+    found = grouped(summary, "split", "busbw_gbs", lambda run, record: (
+        f"{record.get('scope')} {record.get('name')}, {run.machine}", record.get("world_size"),
+        number(record, "bytes") or 0))
+    return [Table("splits", "all-reduce within rails and nodes", [
+        Column("part", lambda item: item[0][0]), Column("ranks", lambda item: item[0][1]),
+        Column("bytes", lambda item: words.size(item[0][2])),
+        Column("busbw GB/s", lambda item: median_of(item[1], "busbw_gbs"), "{:.4g}".format),
+    ], list(found.items()))] if found else []
+
+
+def samples(summary):
+    """The samples of each GPU."""
+    found = {}
+    for record in summary.records("health"):
+        found.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append(record)
+
+    def over(of, key):
+        def value(item):
+            values = [number(record, key) for record in item[1]]
+            values = [value for value in values if value is not None]
+            return of(values) if values else None
+        return value
+    return [Table("gpus", "GPUs", [
+        Column("host and GPU", lambda item: item[0]),
+        Column("samples", lambda item: len(item[1])),
+        Column("highest C", over(max, "temperature_c"), figure(0)),
+        Column("highest W", over(max, "power_w"), figure(0)),
+        Column("lowest SM MHz", over(min, "sm_clock_mhz"), figure(0)),
+        Column("mean utilisation %", over(statistics.fmean, "utilisation"), figure(0)),
+        Column("clocks reduced by", lambda item: reduced_by(item[1], "reasons")),
+    ], list(found.items()))] if found else []
+
+
+def reduced_by(records, key):
+    """Throttle reasons, which are texts with blanks between them, empty where there were none, or
+    lists of such: all that are in the records, and that some are unknown where a key is absent or
+    null."""
+    values = []
+    for record in records:
+        value = record.get(key)
+        values += value if isinstance(value, list) else [value]
+    named = sorted({reason for value in values for reason in (value or "").split()})
+    return ", ".join(named + ["unknown"] * (None in values)) or "nothing"
+
+
+def timed_windows(summary):
+    """What the GPUs did in the timed windows of the throughput runs, the worst rank."""
+    def top(key):
+        def value(measured):
+            tops = [highest(step, key) for step in measured.steps]
+            return max((t for t in tops if t is not None), default=None)
+        return value
+
+    def make(title, rows, name):
+        return Table("timed_windows", f"GPUs in the timed windows, the worst rank: {title}", [
+            name, Column("C", top("temperature_c"), figure(0)),
+            Column("W", top("power_w"), figure(0)),
+            Column("J/image", lambda m: median_of(m.steps, "joules_per_image"), "{:.3g}".format),
+            Column("clocks reduced by", lambda m: reduced_by(m.steps, "throttle_reasons")),
+        ], rows)
+    return by_conditions(summary, lambda m: top("temperature_c")(m) is not None or
+                         top("power_w")(m) is not None, make)
+
+
+def tables(summary):
+    return [table for make in (collectives, links, splits) for table in make(summary)]
