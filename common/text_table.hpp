@@ -1,12 +1,12 @@
-// Tables for people: a left-aligned first column, the others right-aligned.
+// Tables and paragraphs for people.
 #pragma once
-
-#include <fmt/format.h>
 
 #include <string>
 #include <vector>
 
 namespace shakedown {
+
+inline constexpr int kTextWidth = 80;  // of a paragraph: a terminal's, and a batch log's
 
 /// A column's heading on two lines, and its width without the blank before it.
 struct Column {
@@ -15,21 +15,15 @@ struct Column {
   int width;
 };
 
-inline std::string row(const std::vector<Column>& columns, const std::vector<std::string>& cells) {
-  std::string text = fmt::format("{:<{}}", cells.front(), columns.front().width);
-  for (std::size_t i = 1; i < cells.size(); ++i)
-    text += fmt::format(" {:>{}}", cells[i], columns[i].width);
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\n";
-}
+/// The first cell left-aligned, the others right-aligned.
+std::string row(const std::vector<Column>& columns, const std::vector<std::string>& cells);
+std::string heading(const std::vector<Column>& columns);
 
-inline std::string heading(const std::vector<Column>& columns) {
-  std::vector<std::string> over, head;
-  for (const Column& column : columns) {
-    over.emplace_back(column.over);
-    head.emplace_back(column.head);
-  }
-  return row(columns, over) + row(columns, head);
-}
+/// The text in lines of at most kTextWidth columns, broken at blanks, not before %; those after the
+/// first are indented by `indent`. No newline at the end.
+std::string wrapped(const std::string& text, int indent = 0);
+
+/// "label     text", wrapped, and a newline.
+std::string labelled(const std::string& label, const std::string& text);
 
 }  // namespace shakedown

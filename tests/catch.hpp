@@ -12,6 +12,7 @@ inline auto ContainsSubstring(const std::string& text) { return Contains(text); 
 #endif
 
 using Catch::Matchers::ContainsSubstring;
+using Catch::Matchers::EndsWith;
 
 // mpirun gives its ranks a pseudo-terminal; the reports are read in files.
 #if CATCH_VERSION_MAJOR >= 3

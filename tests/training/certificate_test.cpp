@@ -25,7 +25,7 @@ struct OneStep {
     return table.parameters().at(
         static_cast<std::size_t>(table.parameter("layer3.0.conv1.weight")));
   }
-  Comparison compare(bool adam, DataType gradient = DataType::float32) const {
+  WeightDifference compare(bool adam, DataType gradient = DataType::float32) const {
     return compare_weights(table, gradient, adam, wanted, got, start);
   }
 };
@@ -50,7 +50,7 @@ TEST_CASE("a tensor that did not move, moved twice or is not a number fails", "[
         step.got[i] = static_cast<float>(
             step.start[i] + factor * (static_cast<double>(step.wanted[i]) - step.start[i]));
       CAPTURE(adam, factor);
-      const Comparison found = step.compare(adam);
+      const WeightDifference found = step.compare(adam);
       CHECK_FALSE(found.pass);
       CHECK(found.tensor == p.name);
     }

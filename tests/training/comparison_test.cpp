@@ -1,6 +1,12 @@
 #include "training/programs/comparison.hpp"
 
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
 #include "tests/catch.hpp"
+#include "training/programs/comparison_summary.hpp"
+#include "training/programs/comparison_table.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -9,14 +15,47 @@ Result measured(const std::string& strategy, int ranks) {
   Result result;
   result.configuration.options.strategy.strategy = strategy;
   result.configuration.ranks = ranks;
-  result.steps.push_back({{"images_per_s", 1.0}});
+  result.rounds.emplace_back();
   return result;
 }
 
-Result certified(const Json& pass) {
+Result certified(bool pass) {
   Result result = measured("ddp", 2);
-  result.certificate = {{"reference", "all-reduce"}, {"tensor", "fc.weight"}, {"pass", pass}};
-  if (pass.is_null()) result.certificate["waived"] = "all-reduce, the reference, did not move";
+  result.certificate.emplace();
+  result.certificate->reference = "all-reduce";
+  result.certificate->difference.tensor = "fc.weight";
+  result.certificate->pass = pass;
+  return result;
+}
+
+Result waived() {
+  Result result = certified(false);
+  result.certificate->waived = "all-reduce, the reference, did not move";
+  return result;
+}
+
+/// `ranks` ranks at these images/s, a round each; a step takes what the batch of 100 per rank
+/// takes.
+Result timed(const std::string& strategy, int ranks, const std::vector<double>& rates) {
+  Result result = measured(strategy, ranks);
+  result.rounds.clear();
+  for (double rate : rates) {
+    Round& round = result.rounds.emplace_back();
+    round.throughput.images_per_s = rate;
+    round.throughput.step_ms_p50 = 1e5 * ranks / rate;
+    round.throughput.peak_memory_bytes = {1 << 20, 3 << 20};
+    round.efficiency_vs_none = rate / 1000;
+    round.breakdown.step_ms = 100;
+    round.breakdown.compute_ms = 70;
+    round.breakdown.exposed_comm_ms = 20;
+    round.breakdown.optimizer_ms = 9.5;
+    round.breakdown.hidden_comm_ms = 5;
+  }
+  result.certificate.emplace();
+  result.certificate->reference = "all-reduce";
+  result.certificate->pass = true;
+  result.identity.strategy = strategy;
+  result.identity.world_size = ranks;
   return result;
 }
 
@@ -33,16 +72,16 @@ TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
   CHECK(verdict_of(certified(false)).outcome == Outcome::fail);
   CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
   // its reference did not train: that is no proof, while one rank or no exchange needs none
-  CHECK(verdict_of(certified(nullptr)).outcome == Outcome::inconclusive);
-  Result alone = certified(nullptr);
+  CHECK(verdict_of(waived()).outcome == Outcome::inconclusive);
+  Result alone = waived();
   alone.configuration.ranks = 1;
   CHECK(verdict_of(alone).outcome == Outcome::pass);
-  Result none = certified(nullptr);
-  none.certificate["reference"] = "";
+  Result none = waived();
+  none.certificate->reference = "";
   CHECK(verdict_of(none).outcome == Outcome::pass);
   CHECK(verdict_of(measured("ddp", 2)).outcome == Outcome::inconclusive);  // --certificate off
   Result diverged = certified(false);
-  diverged.certificate["cause"] = "all-reduce, the reference, diverged";
+  diverged.certificate->cause = "all-reduce, the reference, diverged";
   CHECK(verdict_of(diverged).outcome == Outcome::fail);
   CHECK_THAT(verdict_of(diverged).cause, ContainsSubstring("diverged"));
 }
@@ -60,10 +99,124 @@ TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
   CHECK(exit_code_of({certified(true), certified(false), skipped()}, ddp) == ExitCode::fail);
   CHECK(exit_code_of({certified(true), skipped()}, ddp) == ExitCode::pass);
   CHECK(exit_code_of({skipped(), skipped()}, ddp) == ExitCode::usage);
-  const Result none = measured("none", 1);  // is there, asked for or not
+  const Result none = measured("none", 1);  // is there, requested or not
   CHECK(exit_code_of({none, skipped()}, ddp) == ExitCode::usage);
   CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::pass);
   CHECK(verdict_of(skipped()).outcome == Outcome::inconclusive);
+}
+
+TEST_CASE("the table has a row per configuration, the fastest first, in 110 columns", "[compare]") {
+  Result setting = timed("ddp", 2, {700, 700, 700});
+  setting.configuration.setting = "broadcast-buffers";
+  const std::string text =
+      table_of({timed("none", 1, {500, 510, 505}),
+                timed("parameter-server-sharded", 2, {880.4, 900, 910}), setting, skipped()});
+  std::istringstream lines(text);
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(lines, line);) {
+    CHECK(line.size() <= 110);
+    rows.push_back(line);
+  }
+  REQUIRE(rows.size() == 7);  // blank, title, two of heading; what was skipped is not here
+  CHECK_THAT(rows[1], ContainsSubstring("median of 3 rounds (lowest-highest)"));
+  CHECK_THAT(rows[4], ContainsSubstring("parameter-server-sharded     2  900.0 (880.4-910.0)"));
+  CHECK_THAT(rows[4], ContainsSubstring("222.2    90.0    20.00    5.00     3 MiB   PASS"));
+  CHECK_THAT(rows[5], ContainsSubstring("ddp, broadcast-buffers       2                700.0 "));
+  CHECK_THAT(rows[6], ContainsSubstring("none (single)                1  505.0 (500.0-510.0)"));
+  CHECK(text_of_rate(12345.6) == "12346");
+  CHECK(text_of_rate(92.514) == "92.51");
+}
+
+TEST_CASE("the CSV has a line per configuration, skipped ones without figures", "[compare]") {
+  const auto path = std::filesystem::temp_directory_path() / "shakedown_comparison.csv";
+  Result missing = skipped();
+  missing.identity.strategy = "ddp";
+  missing.identity.world_size = 3;
+  write_csv(path, {timed("ddp", 2, {880, 900, 910}), missing});
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::filesystem::remove(path);
+  REQUIRE(lines.size() == 3);
+  CHECK(lines[0] ==
+        "backend,model,precision,image_size,batch_size,strategy,bucket_cap_mb,setting,ranks,rounds,"
+        "images_per_s,images_per_s_low,images_per_s_high,step_ms,percent_of_none,exposed_comm_ms,"
+        "hidden_comm_ms,memory_bytes,certificate,verdict");
+  CHECK_THAT(lines[1], EndsWith(",ddp,0,,2,3,900,880,910,222.222,90,20,5,3145728,PASS,PASS"));
+  CHECK_THAT(lines[2], EndsWith(",ddp,0,,3,0,,,,,,,,,,INCONCLUSIVE"));
+  for (const std::string& line : lines) CHECK(std::count(line.begin(), line.end(), ',') == 19);
+}
+
+TEST_CASE("the fastest is named with the next, and those it cannot be told from", "[compare]") {
+  const Result none = timed("none", 2, {1000, 1000, 1000});
+  const Result ddp = timed("ddp", 2, {880, 900, 910});
+  const Result near = timed("zero1", 2, {870, 890, 905});
+  const Result far = timed("all-reduce", 2, {600, 610, 630});
+  CHECK(
+      sentence_of_fastest({none, far, ddp}) ==
+      "fastest on 2 ranks: ddp, 25 MiB, 900.0 images/s, 90 % of none; all-reduce is 32 % slower.");
+  CHECK(sentence_of_fastest({none, far, ddp, near}) ==
+        "fastest on 2 ranks: ddp, 25 MiB, 900.0 images/s, 90 % of none; not distinguishable from "
+        "zero1, 25 MiB (their rounds overlap); all-reduce is 32 % slower.");
+  CHECK_THAT(sentence_of_fastest({none, ddp, near}), EndsWith("(their rounds overlap)."));
+  CHECK_THAT(sentence_of_fastest({none, ddp}), EndsWith("no other to compare with."));
+  Result wrong = timed("zero2", 2, {2000, 2000, 2000});  // fast, but wrong
+  wrong.certificate->pass = false;
+  CHECK_THAT(sentence_of_fastest({none, wrong, far, ddp}), ContainsSubstring("2 ranks: ddp"));
+  CHECK_THAT(sentence_of_fastest({none}), ContainsSubstring("No strategy"));
+  // fewer ranks are not compared with
+  CHECK_THAT(sentence_of_fastest({timed("ddp", 4, {800, 800}), ddp}),
+             ContainsSubstring("fastest on 4 ranks") && EndsWith("no other to compare with."));
+}
+
+TEST_CASE("sentences say where the time goes and what can be gained at most", "[compare]") {
+  const std::vector<Result> results{timed("ddp", 2, {880, 900, 910})};
+  CHECK(sentence_of_time(results, BackendKind::gpu) ==
+        "where the time goes: 100.00 ms per step of ddp, 25 MiB: forward and backward 70 %, "
+        "exposed communication 20 %, optimizer 9.5 %; 5.00 ms of communication hidden.");
+  CHECK_THAT(sentence_of_time(results, BackendKind::cpu),
+             ContainsSubstring("cpu backend overlaps no exchange"));
+  const std::vector<Result> server{timed("parameter-server", 2, {500, 500})};
+  CHECK(sentence_of_time(server, BackendKind::cpu).find("forward") == std::string::npos);
+  CHECK(sentence_of_gain(results) ==
+        "what would help most: a faster or better hidden exchange (at most 20 % of the step), a "
+        "faster optimizer (at most 9.5 % of the step).");
+  std::vector<Result> ideal = results;
+  for (Round& round : ideal.front().rounds)
+    round.breakdown.exposed_comm_ms = round.breakdown.optimizer_ms = 0;
+  CHECK_THAT(sentence_of_gain(ideal), ContainsSubstring("faster computing"));
+}
+
+TEST_CASE("a sentence says what is noise", "[compare]") {
+  CHECK(sentence_of_noise({timed("ddp", 2, {900, 909}), timed("none", 2, {1000, 1000})}) ==
+        "noise: rounds of one configuration differ by 0.5 % (median) to 1.0 % (ddp, 25 MiB on 2 "
+        "ranks); smaller differences mean nothing.");
+  CHECK_THAT(sentence_of_noise({timed("ddp", 2, {900})}), ContainsSubstring("--repeats"));
+}
+
+TEST_CASE("what failed, was not certified or was skipped is named with its cause", "[compare]") {
+  const auto failures = [](const std::vector<Result>& results) {
+    return sentences_of_failures(results);
+  };
+  CHECK(failures({timed("ddp", 2, {900}), waived()}) ==
+        std::vector<std::string>{"INCONCLUSIVE ddp, 25 MiB on 2 ranks: certificate waived: "
+                                 "all-reduce, the reference, did not move"});
+  Result none = waived();
+  none.certificate->reference = "";
+  CHECK(failures({timed("ddp", 2, {900}), none}).front() ==
+        "failed: nothing; 1 certificate passed, 1 waived.");
+  CHECK(failures({certified(false)}).front() ==
+        "FAIL ddp, 25 MiB on 2 ranks: other weights than by all-reduce: fc.weight");
+  CHECK(failures({measured("ddp", 2), measured("none", 2)}).front() ==
+        "INCONCLUSIVE: 2 configurations without a certificate");
+  Result lost = measured("ddp", 2);
+  lost.failure = "the loss is not finite";
+  CHECK(failures({lost}).front() == "FAIL ddp, 25 MiB on 2 ranks: the loss is not finite");
+  CHECK(failures({skipped(), skipped()}).front() ==
+        "skipped: does not fit (ddp, 25 MiB on 1 rank; ddp, 25 MiB on 1 rank)");
+  const std::string text = summary_of({timed("ddp", 2, {880, 900, 910})}, BackendKind::cpu);
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
 }
 
 }  // namespace shakedown::training

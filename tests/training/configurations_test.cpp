@@ -167,7 +167,7 @@ TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
   const auto benches = benches_of(options, BackendKind::cpu, 2);
   std::set<std::string> seen;
   for (const Bench& bench : benches) {
-    const TrainOptions& o = bench.front().options;
+    const StepOptions& o = bench.front().options;
     for (const Configuration& c : bench) CHECK(c.options.batch_size == o.batch_size);
     seen.insert(fmt::format("{} {} {}", o.model.model, o.model.precision, o.batch_size));
   }

@@ -49,7 +49,9 @@ TEST_CASE("validation takes no device memory beside the plan's", "[epochs]") {
   const std::vector<float> start = engine.model.master_weights();
   engine.device().restart_peak();
   const std::size_t planned = engine.device().allocated_bytes();
-  train_epochs(engine, training, 1, &validation, {1, 0.01, {}}, Json::object(), session, record);
+  Identity identity;
+  identity.strategy = "none";
+  train_epochs({engine, training, identity, session, record}, 1, &validation, {1, 0.01, {}});
   CHECK(engine.device().peak_allocated_bytes() == planned);
   CHECK(engine.model.master_weights() != start);
 }

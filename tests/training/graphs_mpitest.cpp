@@ -217,23 +217,20 @@ TEST_CASE("a throughput says whether its steps were graphs, and counts their byt
   Backend backend = test::open_backend_of(kind);
   StrategyOptions strategy;
   EngineSettings settings = settings_of(strategy, Precision::fp32, 1);
-  std::vector<Json> records;
+  std::vector<Throughput> measured;
   for (bool graph : {true, false}) {
     settings.no_graph = graph ? "" : "a test's wish";
     Rig rig(settings, backend);
     const std::string why = rig.engine.step.why_no_graph();
     CHECK(why == (kind == BackendKind::cpu ? "cpu has none" : graph ? "" : settings.no_graph));
-    records.push_back(measure_throughput(rig.engine, *rig.batches, {3, 3, 1e-3}, test::session()));
-    CHECK(records.back().at("graph") == (kind == BackendKind::gpu && graph));
+    measured.push_back(measure_throughput(rig.engine, *rig.batches, {3, 3, 1e-3}, test::session()));
+    CHECK(measured.back().graph == (kind == BackendKind::gpu && graph));
   }
-  const auto bytes = [&](std::size_t i, const char* key) {
-    return records[i].at(key).get<std::vector<double>>();
-  };
-  const std::vector<double> predicted = bytes(0, "bytes_per_step_predicted");
-  CHECK(bytes(1, "bytes_per_step_predicted") == predicted);
+  const std::vector<double> predicted = measured[0].sent.predicted;
+  CHECK(measured[1].sent.predicted == predicted);
   for (std::size_t rank = 0; rank < predicted.size(); ++rank) {
-    const double counted = bytes(0, "bytes_per_step_counted").at(rank);
-    CHECK(bytes(1, "bytes_per_step_counted").at(rank) == Approx(counted));
+    const double counted = measured[0].sent.counted.at(rank);
+    CHECK(measured[1].sent.counted.at(rank) == Approx(counted));
     CHECK(counted == Approx(predicted[rank]).epsilon(0.03));  // with padding
   }
 }

@@ -3,6 +3,7 @@
 #include "common/error.hpp"
 #include "tests/catch.hpp"
 #include "training/measure/layer_tables.hpp"
+#include "training/measure/records.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -135,13 +136,14 @@ TEST_CASE("steps whose calls differ have no median", "[layers]") {
 
 TEST_CASE("records and tables have every layer and kernel, and the account adds up", "[layers]") {
   const StepCalls calls{step(), 3, 40, 44, 33, kRoofs};
-  const std::vector<Json> layers = layer_fields(calls, table());
+  const std::vector<LayerTime> layers = layer_times(calls.calls, table(), kRoofs);
   REQUIRE(layers.size() == 4);
-  CHECK(layers[1].at("layer") == "conv1");
-  CHECK(layers[1].at("step_share") == Approx(16.5 / 40));
-  CHECK(layers[1].at("backward_ms") == 10.5);
-  CHECK_FALSE(layers[0].contains("forward_ms"));  // input
-  CHECK(kernel_fields(calls).size() == 7);
+  const Json conv1 = record_of(layers[1], calls);
+  CHECK(conv1.at("layer") == "conv1");
+  CHECK(conv1.at("step_share") == Approx(16.5 / 40));
+  CHECK(conv1.at("backward_ms") == 10.5);
+  CHECK_FALSE(record_of(layers[0], calls).contains("forward_ms"));  // input
+  CHECK(kernel_times(calls.calls, kRoofs).size() == 7);
 
   const std::string table_text = table_of_layers(calls, table());
   for (const char* name : {"input", "conv1", "layer2.0.downsample.0", "optimizer", "sum"})

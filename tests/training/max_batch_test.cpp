@@ -88,7 +88,7 @@ TEST_CASE("a batch that lacks memory all the same is stepped down from, and told
   CHECK(stepping_down(640, false, fits_up_to(610), tell) == ExitCode::fail);
   CHECK(tried == std::vector<int>{640, 620, 601});
   REQUIRE(told.size() == 2);
-  CHECK_THAT(told[0], ContainsSubstring("640 a rank") && ContainsSubstring("no room") &&
+  CHECK_THAT(told[0], ContainsSubstring("640 per rank") && ContainsSubstring("no room") &&
                           ContainsSubstring("now 620"));
   CHECK_THROWS_WITH(stepping_down(3, false, fits_up_to(0), tell),
                     ContainsSubstring("not even one image"));

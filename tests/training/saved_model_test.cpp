@@ -29,7 +29,7 @@ TrainOptions taken(const File& file, std::vector<const char*> arguments) {
   OptionSet set("train", "test");
   declare_options(set, options);
   REQUIRE_FALSE(set.parse(static_cast<int>(arguments.size()), arguments.data()));
-  take_saved_model(set, options);
+  take_saved_model(set, options.model);
   return options;
 }
 

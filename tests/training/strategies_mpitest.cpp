@@ -12,7 +12,7 @@
 #include "tests/support.hpp"
 #include "tests/support/lossy_strategy.hpp"
 #include "tests/support/network.hpp"
-#include "training/measure/certificate.hpp"
+#include "training/measure/records.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/step/engine.hpp"
 
@@ -468,20 +468,20 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
     engine.allocate(session.local_size());
     const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
                                                 static_cast<std::uint64_t>(session.rank()) + 1);
-    const Json certificate = certify(engine, *batches, 0.01, session);
-    INFO(certificate.dump());
+    const Certificate certificate = certify(engine, *batches, 0.01, session);
+    INFO(record_of(certificate).dump());
     if (session.world_size() == 1 || engine.step.strategy_entry().reference[0] == '\0') {
-      CHECK(certificate.at("pass").is_null());
-      CHECK(!certificate.at("waived").get<std::string>().empty());
+      CHECK_FALSE(certificate.waived.empty());
       continue;
     }
-    CHECK(certificate.at("pass") == true);
+    CHECK(certificate.pass);
     CHECK(engine.model.read_scalars().updates == 0);  // the engine is as at the start
 
     loses = true;
-    const Json failed = certify(engine, *batches, 0.01, session);
-    INFO(failed.dump());
-    CHECK(failed.at("pass") == false);
+    const Certificate failed = certify(engine, *batches, 0.01, session);
+    INFO(record_of(failed).dump());
+    CHECK_FALSE(failed.pass);
+    CHECK(failed.waived.empty());
   }
 }
 
@@ -493,9 +493,9 @@ TEST_CASE("a reference that diverges fails the certificate", "[strategies]") {
   engine.allocate(session.local_size());
   const auto batches =
       make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network, 1);
-  const Json certificate = certify(engine, *batches, 1e38, session);
-  CHECK(certificate.at("pass") == false);
-  CHECK_THAT(certificate.at("cause").get<std::string>(), ContainsSubstring("diverged"));
+  const Certificate certificate = certify(engine, *batches, 1e38, session);
+  CHECK_FALSE(certificate.pass);
+  CHECK_THAT(certificate.cause, ContainsSubstring("diverged"));
   CHECK_NOTHROW(check_weights(engine, session, "here"));  // the engine is as at the start
 }
 
@@ -512,13 +512,13 @@ TEST_CASE("certificates tell what a conversion does", "[strategies]") {
     engine.allocate(session.local_size());
     const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
                                                 static_cast<std::uint64_t>(session.rank()) + 1);
-    const Json certificate = certify(engine, *batches, 0.01, session);
-    INFO(certificate.dump());
-    CHECK(certificate.at("reference") == "all-reduce");
-    CHECK(certificate.at("pass") == true);
-    CHECK(certificate.at("relative_diff").get<double>() > 1e-4);  // bfloat16's roundings
+    const Certificate certificate = certify(engine, *batches, 0.01, session);
+    INFO(record_of(certificate).dump());
+    CHECK(certificate.reference == "all-reduce");
+    CHECK(certificate.pass);
+    CHECK(certificate.difference.relative_diff > 1e-4);  // bfloat16's roundings
     loses = true;
-    CHECK(certify(engine, *batches, 0.01, session).at("pass") == false);
+    CHECK_FALSE(certify(engine, *batches, 0.01, session).pass);
   }
 }
 
@@ -531,10 +531,10 @@ TEST_CASE("ranks that train apart are far outside the tolerance", "[strategies]"
   const auto batches =
       make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network,
                              static_cast<std::uint64_t>(session.rank()) + 1);
-  CHECK(certify(engine, *batches, 0.01, session).at("pass").is_null());
+  CHECK_FALSE(certify(engine, *batches, 0.01, session).waived.empty());
   StrategyOptions reference;
   reference.strategy = "all-reduce";
-  const Comparison wrong =
+  const WeightDifference wrong =
       compare_strategies(engine, *batches, 0.01, session, reference, engine.settings().strategy);
   CHECK_FALSE(wrong.pass);
   CHECK(wrong.relative_diff > 0.3);

@@ -19,10 +19,12 @@ TEST_CASE("NVLink's counters are believed where every rank's can be read and mov
 
 TEST_CASE("a loss that is no number, or no step that trained, fails", "[throughput]") {
   const auto step = [](double loss, int skipped) {
-    return Json{{"loss_first", 7.0},
-                {"loss_last", loss},
-                {"iterations", 4},
-                {"skipped_timed_steps", skipped}};
+    Throughput measured;
+    measured.loss_first = 7;
+    measured.loss_last = loss;
+    measured.iterations = 4;
+    measured.skipped_timed_steps = skipped;
+    return measured;
   };
   CHECK_NOTHROW(check_trained(step(6, 3)));
   CHECK_THROWS_AS(check_trained(step(6, 4)), FailError);

@@ -154,7 +154,7 @@ ExchangeWait waiting_in(const Trace& trace, std::size_t index) {
           static_cast<double>(most->second) / static_cast<double>(steps)};
 }
 
-/// A server's part of the baseline has nothing to be held against.
+/// A server's share of the baseline has nothing to be compared with.
 Trace of_the_same_ranks(Trace baseline, const Trace& trace) {
   for (std::size_t r = 0; r < baseline.size(); ++r) baseline[r].computes = trace.at(r).computes;
   return baseline;
@@ -173,6 +173,7 @@ double step_ms(const Trace& trace) {
 
 Breakdown break_down(const Trace& trace, const Trace* baseline) {
   Breakdown b;
+  b.traced_steps = trace.front().steps.size();
   b.step_ms = step_ms(trace);
   b.compute_ms = baseline != nullptr ? typical(of_the_same_ranks(*baseline, trace), compute_ms)
                                      : typical(trace, compute_ms);
@@ -213,6 +214,7 @@ std::vector<ExchangeTimes> exchange_times(const Trace& trace) {
       return typical(trace, [&](const TracedStep& s) { return measure(s.exchanges[i], s); });
     };
     ExchangeTimes& times = all.emplace_back();
+    times.index = i;
     times.what = first[i].what;
     times.bytes = first[i].bytes;
     times.ready_ms = of([](const auto& e, const auto& s) { return e.ready_ms - s.begin_ms; });

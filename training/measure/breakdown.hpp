@@ -12,6 +12,7 @@ namespace shakedown::training {
 /// Medians over the traced steps, averaged over the ranks that compute; ms.
 ///   step = compute + exposed communication + interference + input stall + optimizer + residual
 struct Breakdown {
+  std::size_t traced_steps = 0;
   double step_ms = 0;
   double compute_ms = 0;       // forward and backward, of the baseline where there is one
   double exposed_comm_ms = 0;  // the compute stream exchanges or waits for an exchange
@@ -25,6 +26,10 @@ struct Breakdown {
   /// The same as a share of these blocks' time in the baseline: what a running exchange slows
   /// computing down by. 0 where there are none.
   double slowdown = 0;
+  // Of a Profile:
+  std::optional<double> none_step_ms;    // a step without an exchange
+  std::optional<double> comm_alone_ms;   // the exchange without a step
+  std::optional<double> serial_step_ms;  // a step whose exchange is not overlapped
 
   double residual_ms() const {
     return step_ms - compute_ms - exposed_comm_ms - interference_ms.value_or(0) - input_stall_ms -
@@ -40,11 +45,12 @@ Breakdown break_down(const Trace& trace, const Trace* baseline);
 struct ExchangeWait {
   double ms = 0;      // mean over the ranks
   int straggler = 0;  // the rank that comes last, most often
-  double share = 0;   // in so many of the steps
+  double share = 0;   // of the steps in which it does
 };
 
 /// The same of one exchange; times are since the step's begin.
 struct ExchangeTimes {
+  std::size_t index = 0;  // in the step
   std::string what;
   double bytes = 0;
   double ready_ms = 0;

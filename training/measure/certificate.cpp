@@ -25,7 +25,7 @@ void step(Engine& engine, BatchSource& batches, double learning_rate) {
 }
 
 /// Whether the weights that this rank computes with are these, rounded. Where it gathers them block
-/// by block, the next step tells.
+/// by block, the next step shows it.
 bool computes_with(Engine& engine, const std::vector<float>& master) {
   const Weights& weights = engine.model.network().weights();
   if (!weights.computes_with_all()) return true;
@@ -97,13 +97,13 @@ Tolerances tolerances_of(DataType gradient, bool adam) {
               : Tolerances{rounding, rounding};
 }
 
-/// Two weights that should be equal are stored half a unit in the last place off each: float32's
-/// unit is at most this share of a weight. (Measured at batch 256 on 4 GPUs: a normalisation's
-/// weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
+/// Two weights that should be equal are each rounded by up to half a unit in the last place:
+/// float32's unit is at most this share of a weight. (Measured at batch 256 on 4 GPUs: a
+/// normalisation's weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
 constexpr double kStored = 0x1p-23;
 
 /// What a tensor differs by, for its tolerances: above 1 it fails.
-double excess(const Comparison& c) {
+double excess(const WeightDifference& c) {
   const bool bounded = std::isfinite(c.tolerance) && c.max_abs_diff > 0;
   const double single = bounded ? c.max_abs_diff / c.tolerance : 0;
   const double all = c.relative_diff / c.relative_tolerance;
@@ -111,11 +111,11 @@ double excess(const Comparison& c) {
 }
 
 /// The same on every rank: of the rank where it fits worst.
-Comparison worst_of(const Comparison& mine, const MpiSession& session) {
+WeightDifference worst_of(const WeightDifference& mine, const MpiSession& session) {
   const auto excesses = session.all_gather(excess(mine));
   const auto worst = static_cast<std::size_t>(std::max_element(excesses.begin(), excesses.end()) -
                                               excesses.begin());
-  Comparison all = mine;
+  WeightDifference all = mine;
   all.tensor = session.all_gather(mine.tensor)[worst];
   all.max_abs_diff = session.all_gather(mine.max_abs_diff)[worst];
   all.tolerance = session.all_gather(mine.tolerance)[worst];
@@ -127,14 +127,14 @@ Comparison worst_of(const Comparison& mine, const MpiSession& session) {
 
 }  // namespace
 
-Comparison compare_weights(const ParameterTable& table, DataType gradient, bool adam,
-                           const std::vector<float>& wanted, const std::vector<float>& got,
-                           const std::vector<float>& start) {
+WeightDifference compare_weights(const ParameterTable& table, DataType gradient, bool adam,
+                                 const std::vector<float>& wanted, const std::vector<float>& got,
+                                 const std::vector<float>& start) {
   const Tolerances allowed = tolerances_of(gradient, adam);
-  Comparison worst;
+  WeightDifference worst;
   double worst_excess = -1;
   for (const Parameter& p : table.parameters()) {
-    Comparison c;
+    WeightDifference c;
     c.tensor = p.name;
     double furthest = 0;
     double squared = 0;
@@ -142,12 +142,12 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
     double largest = 0;
     double size = 0;
     for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
-      double apart = std::abs(static_cast<double>(wanted[i]) - got[i]);
-      if (std::isnan(apart)) apart = INFINITY;
+      double difference = std::abs(static_cast<double>(wanted[i]) - got[i]);
+      if (std::isnan(difference)) difference = INFINITY;
       const double moved = static_cast<double>(wanted[i]) - start[i];
-      c.max_abs_diff = std::max(c.max_abs_diff, apart);
+      c.max_abs_diff = std::max(c.max_abs_diff, difference);
       furthest = std::max(furthest, std::abs(moved));
-      squared += apart * apart;
+      squared += difference * difference;
       movement += moved * moved;
       largest = std::max(largest, std::abs(static_cast<double>(wanted[i])));
       size += static_cast<double>(wanted[i]) * wanted[i];
@@ -166,18 +166,18 @@ Comparison compare_weights(const ParameterTable& table, DataType gradient, bool 
 
 // A step's roundings turn some ReLUs round in the next one, which moves float16 gradients by tens
 // of percent whatever the learning rate (measured on 4 GPUs): of trajectories that are not brought
-// together again before each step nothing could be told.
-Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
-                              const MpiSession& session, StrategyOptions expected,
-                              StrategyOptions found) {
+// together again before each step nothing could be concluded.
+WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
+                                    const MpiSession& session, StrategyOptions expected,
+                                    StrategyOptions found) {
   const Repeatable repeatable(engine);
   const StrategyEntry& entry = find_strategy(found.strategy);
   const Weights3 wanted = reference_weights(engine, batches, learning_rate, expected, entry);
 
   const bool adam = engine.settings().optimizer.optimizer != "sgd";
-  Comparison mine;
+  WeightDifference mine;
   mine.diverged = unsound_tensor(engine.model.network().table(), wanted.back(), {});
-  if (wanted.front() == wanted.back()) mine.untold = "did not move";
+  if (wanted.front() == wanted.back()) mine.inconclusive = "did not move";
 
   engine.step.use_strategy(found);
   if (!mine.diverged.empty()) {
@@ -192,14 +192,14 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
     engine.model.set_weights(wanted[i - 1]);
     step(engine, batches, learning_rate);
     const std::vector<float> got = engine.model.master_weights();
-    Comparison here = compare_weights(engine.model.network().table(), gradient, adam, wanted[i],
-                                      got, wanted[i - 1]);
+    WeightDifference here = compare_weights(engine.model.network().table(), gradient, adam,
+                                            wanted[i], got, wanted[i - 1]);
     if (engine.step.computes() && !computes_with(engine, got)) {
       here.tensor = "the copy that computes";
       here.relative_diff = INFINITY;
     }
     if (i == 1 || excess(here) > excess(mine)) {
-      here.untold = mine.untold;
+      here.inconclusive = mine.inconclusive;
       mine = here;
     }
   }
@@ -207,64 +207,39 @@ Comparison compare_strategies(Engine& engine, BatchSource& batches, double learn
   return worst_of(mine, session);
 }
 
-Json certify(Engine& engine, BatchSource& batches, double learning_rate,
-             const MpiSession& session) {
+Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
+                    const MpiSession& session) {
   const StrategyEntry& entry = engine.step.strategy_entry();
-  // The reference itself, where it exchanges another type, is held against what it is without.
+  // The reference itself, where it exchanges another type, is compared with what it is without.
   const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
-  const std::string name = entry.reference[0] == '\0' && converts ? entry.name : entry.reference;
-  const auto waived = [&](const std::string& why) -> Json {
-    return {{"reference", name},
-            {"max_abs_diff", nullptr},
-            {"tolerance", nullptr},
-            {"pass", nullptr},
-            {"waived", why}};
-  };
-  if (session.world_size() == 1) return waived("one rank exchanges nothing");
-  if (name.empty()) return waived(entry.waived);
+  Certificate certificate;
+  certificate.reference = entry.reference[0] == '\0' && converts ? entry.name : entry.reference;
+  if (session.world_size() == 1)
+    certificate.waived = "one rank exchanges nothing";
+  else if (certificate.reference.empty())
+    certificate.waived = entry.waived;
+  if (!certificate.waived.empty()) return certificate;
+
   const StrategyOptions own = engine.settings().strategy;
   StrategyOptions reference = own;
-  reference.strategy = name;
-  reference.grad_dtype = "auto";  // so that it tells what another type does
-  const Comparison comparison =
+  reference.strategy = certificate.reference;
+  reference.grad_dtype = "auto";  // so that the difference shows what another type does
+  const WeightDifference found =
       compare_strategies(engine, batches, learning_rate, session, reference, own);
-  if (!comparison.diverged.empty())
-    return {{"reference", name},
-            {"tensor", comparison.diverged},
-            {"max_abs_diff", nullptr},
-            {"tolerance", nullptr},
-            {"pass", false},
-            {"cause", fmt::format("{}, the reference, diverged: {} is not finite after {} steps. "
-                                  "A lower --learning-rate, another --precision, or the device "
-                                  "computes wrongly",
-                                  name, comparison.diverged, kSteps)}};
-  if (!comparison.untold.empty())
-    return waived(fmt::format("{}, the reference, {}", name, comparison.untold));
-  return {{"reference", name},
-          {"tensor", comparison.tensor},
-          {"max_abs_diff", comparison.max_abs_diff},
-          {"tolerance", comparison.tolerance},
-          {"relative_diff", comparison.relative_diff},
-          {"relative_tolerance", comparison.relative_tolerance},
-          {"pass", comparison.pass}};
-}
-
-std::string summary_of_certificate(const Json& certificate) {
-  if (certificate.at("pass").is_null())
-    return fmt::format("certificate  waived: {}\n", certificate.at("waived").get<std::string>());
-  if (certificate.contains("cause"))
-    return fmt::format("certificate  {}: {}\n", name_of(Outcome::fail),
-                       certificate["cause"].get<std::string>());
-  const auto number = [&](const char* key) { return certificate.at(key).get<double>(); };
-  const std::string single = std::isfinite(number("tolerance"))
-                                 ? fmt::format(" (tolerance {:.2g})", number("tolerance"))
-                                 : "";
-  return fmt::format(
-      "certificate  {}: weights after each of 3 steps as by {}; {} differs most, by {:.2g} of what "
-      "it moved (tolerance {:.2g}), a weight by {:.2g}{}\n",
-      name_of(certificate.at("pass").get<bool>() ? Outcome::pass : Outcome::fail),
-      certificate.at("reference").get<std::string>(), certificate.at("tensor").get<std::string>(),
-      number("relative_diff"), number("relative_tolerance"), number("max_abs_diff"), single);
+  if (!found.diverged.empty()) {
+    certificate.difference.tensor = found.diverged;
+    certificate.cause = fmt::format(
+        "{}, the reference, diverged: {} is not finite after {} steps. A lower --learning-rate, "
+        "another --precision, or the device computes wrongly",
+        certificate.reference, found.diverged, kSteps);
+  } else if (!found.inconclusive.empty()) {
+    certificate.waived =
+        fmt::format("{}, the reference, {}", certificate.reference, found.inconclusive);
+  } else {
+    certificate.difference = found;
+    certificate.pass = found.pass;
+  }
+  return certificate;
 }
 
 }  // namespace shakedown::training

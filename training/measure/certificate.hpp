@@ -3,14 +3,13 @@
 #pragma once
 
 #include "common/mpi_session.hpp"
-#include "common/record.hpp"
 #include "training/data/batches.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
 
 /// Of the tensor, over all ranks and steps, that comes closest to its tolerances or exceeds them.
-struct Comparison {
+struct WeightDifference {
   std::string tensor;
   double max_abs_diff = 0;
   double tolerance = 0;      // of max_abs_diff; infinite where single weights may differ freely
@@ -18,26 +17,32 @@ struct Comparison {
   double relative_tolerance = 0;
   bool pass = false;
   std::string diverged;  // the first tensor of `expected` that is not finite: nothing was compared
-  std::string untold;    // why nothing could be told: `expected` did not train
+  std::string inconclusive;  // why there was nothing to compare: `expected` did not train
 };
+
 /// After one step from `start`, in flat buffers: of the tensor that fits worst. Tolerances follow
 /// from the gradients' type, the coarser where they are exchanged in another, and the optimiser.
-Comparison compare_weights(const ParameterTable& table, DataType gradient, bool adam,
-                           const std::vector<float>& wanted, const std::vector<float>& got,
-                           const std::vector<float>& start);
+WeightDifference compare_weights(const ParameterTable& table, DataType gradient, bool adam,
+                                 const std::vector<float>& wanted, const std::vector<float>& got,
+                                 const std::vector<float>& start);
 
 /// Three steps by each of two strategies from the same weights and data; `found` starts each of its
 /// steps from the weights that `expected` held there. The engine ends with `found`, at the start
 /// again. The same on every rank.
-Comparison compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
-                              const MpiSession& session, StrategyOptions expected,
-                              StrategyOptions found);
+WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double learning_rate,
+                                    const MpiSession& session, StrategyOptions expected,
+                                    StrategyOptions found);
 
-/// Compares the strategy with its reference. The "certificate" record's fields, the same on every
-/// rank; pass is null, with `waived`, where there is nothing to compare with, and false, with
-/// `cause`, where the reference diverged.
-Json certify(Engine& engine, BatchSource& batches, double learning_rate, const MpiSession& session);
-
-std::string summary_of_certificate(const Json& certificate);
+/// That a strategy computes what its reference does.
+struct Certificate {
+  std::string reference;        // "": it has none
+  WeightDifference difference;  // only `tensor` where the reference diverged
+  bool pass = false;
+  std::string waived;  // why there was nothing to compare; or empty
+  std::string cause;   // that the reference diverged; or empty
+};
+/// Compares the strategy with its reference. The same on every rank.
+Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
+                    const MpiSession& session);
 
 }  // namespace shakedown::training

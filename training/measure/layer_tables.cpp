@@ -18,32 +18,10 @@ WorkSum sum_of(const StepCalls& step) {
   return sum;
 }
 
-/// What every record has of the steps and of its calls.
-Json fields_of(const WorkSum& sum, const StepCalls& step) {
-  return {{"calls", sum.calls},
-          {"time_ms", sum.ms},
-          {"step_share", sum.ms / step.step_ms},
-          {"flop", sum.flop},
-          {"bytes", sum.bytes},
-          {"tflops", sum.tflops()},
-          {"gbs", sum.gbs()},
-          {"roof", sum.roof()},
-          {"roof_ms", sum.roof_ms()},
-          {"roof_share", sum.roof_share()},
-          {"copy_gbs", step.roofs.copy_gbs},
-          {"matrix_tflops", step.roofs.matrix_tflops},
-          {"logged_steps", step.logged_steps},
-          {"step_ms", step.step_ms},
-          {"logged_step_ms", step.logged_step_ms},
-          {"calls_ms", step.calls_ms}};
-}
-
-bool is_of_network(const LayerTime& layer) { return layer.forward_ms + layer.backward_ms > 0; }
-
 std::string layer_row(const std::vector<Column>& columns, const LayerTime& layer,
                       const StepCalls& step) {
   const WorkSum& sum = layer.sum;
-  const bool network = is_of_network(layer);
+  const bool network = layer.is_of_network();
   return row(columns,
              {layer.layer, fixed(sum.ms, 3), or_blank(network, fixed(layer.forward_ms, 3)),
               or_blank(network, fixed(layer.backward_ms, 3)), percent(sum.ms / step.step_ms),
@@ -66,29 +44,6 @@ std::string kernel_row(const std::vector<Column>& columns, const KernelTime& ker
 }
 
 }  // namespace
-
-std::vector<Json> layer_fields(const StepCalls& step, const ParameterTable& table) {
-  std::vector<Json> all;
-  for (const LayerTime& layer : layer_times(step.calls, table, step.roofs)) {
-    Json& fields = all.emplace_back(Json{{"layer", layer.layer}});
-    if (is_of_network(layer))
-      fields.update({{"forward_ms", layer.forward_ms}, {"backward_ms", layer.backward_ms}});
-    fields.update(fields_of(layer.sum, step));
-  }
-  return all;
-}
-
-std::vector<Json> kernel_fields(const StepCalls& step) {
-  std::vector<Json> all;
-  for (const KernelTime& kernel : kernel_times(step.calls, step.roofs)) {
-    Json& fields = all.emplace_back(Json{{"kernel", kernel.kernel},
-                                         {"bytes_per_call", kernel.bytes_per_call},
-                                         {"flop_per_call", kernel.flop_per_call},
-                                         {"copy_share", kernel.sum.gbs() / step.roofs.copy_gbs}});
-    fields.update(fields_of(kernel.sum, step));
-  }
-  return all;
-}
 
 std::string text_of_roofs(const StepCalls& step, const std::string& precision) {
   const Roofs& roofs = step.roofs;
@@ -114,15 +69,15 @@ std::string table_of_layers(const StepCalls& step, const ParameterTable& table) 
     all.backward_ms += layer.backward_ms;
   }
   return text + layer_row(columns, all, step) +
-         "roof ms: each call's FLOP or bytes at the roofs' rates, whichever takes longer; roof: "
-         "which "
-         "most of\nit is; of the roof, above 100 %: data came from a cache\n";
+         "roof ms: max(FLOP / matrix rate, bytes / copy bandwidth) of each call; roof: the one "
+         "that\n"
+         "most of it is; of the roof, above 100 %: data came from a cache\n";
 }
 
 std::string table_of_kernels(const StepCalls& step) {
-  const std::vector<Column> totals{
-      {"", "kernel", 26},    {"calls", "a step", 6}, {"ms", "a step", 9},   {"us", "a call", 9},
-      {"of the", "step", 7}, {"", "GB/s", 7},        {"of the", "copy", 8}, {"", "TFLOP/s", 8}};
+  const std::vector<Column> totals{{"", "kernel", 26},    {"calls", "/step", 6}, {"ms", "/step", 9},
+                                   {"us", "/call", 9},    {"of the", "step", 7}, {"", "GB/s", 7},
+                                   {"of the", "copy", 8}, {"", "TFLOP/s", 8}};
   const std::vector<KernelTime> kernels = kernel_times(step.calls, step.roofs);
   std::string text = fmt::format("\nkernels, medians of {} steps\n", step.logged_steps);
   text += heading(totals);
@@ -130,7 +85,7 @@ std::string table_of_kernels(const StepCalls& step) {
     text += kernel_row(totals, kernel, step, false);
 
   std::vector<Column> sizes = totals;
-  sizes.insert(sizes.begin() + 1, {"bytes", "a call", 11});
+  sizes.insert(sizes.begin() + 1, {"bytes", "/call", 11});
   sizes.pop_back();
   text += "\nthose without FLOP, by size\n" + heading(sizes);
   for (const KernelTime& kernel : kernels)

@@ -1,10 +1,9 @@
-// What --layers and --kernels measured: the records, and the tables for people.
+// What --layers and --kernels measured, as tables for people.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "common/record.hpp"
 #include "training/measure/layer_times.hpp"
 
 namespace shakedown::training {
@@ -19,15 +18,11 @@ struct StepCalls {
   Roofs roofs;
 };
 
-/// Of the "layer" records, one a layer, and of the "kernel" records, one a kernel and size.
-std::vector<Json> layer_fields(const StepCalls& step, const ParameterTable& table);
-std::vector<Json> kernel_fields(const StepCalls& step);
-
 /// `precision`: of the matrix product.
 std::string text_of_roofs(const StepCalls& step, const std::string& precision);
 std::string table_of_layers(const StepCalls& step, const ParameterTable& table);
 std::string table_of_kernels(const StepCalls& step);
-/// What the calls' sum is against the step; `rest`: what no call tells of, for people.
+/// The calls' sum compared with the step; `rest` names what no call covers.
 std::string account_of(const StepCalls& step, const std::string& rest);
 
 }  // namespace shakedown::training

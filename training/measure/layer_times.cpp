@@ -33,7 +33,7 @@ void sort_by_time(std::vector<KernelTime>& kernels) {
                    [](const KernelTime& a, const KernelTime& b) { return a.sum.ms > b.sum.ms; });
 }
 
-/// The first that `matches`, or `fresh` put behind the others.
+/// The first that `matches`, or `fresh` appended.
 template <class T, class Matches>
 T& found_or_added(std::vector<T>& all, const T& fresh, Matches&& matches) {
   const auto known = std::find_if(all.begin(), all.end(), matches);

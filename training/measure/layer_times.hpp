@@ -11,8 +11,8 @@
 
 namespace shakedown::training {
 
-/// The calls of one step with their median times, of the log of so many like steps, one behind the
-/// other. Throws InternalError where they are not alike.
+/// The calls of one step with their median times, from the log of this many consecutive like
+/// steps. Throws InternalError where they are not alike.
 std::vector<TimedWork> median_step(const std::vector<TimedWork>& works, int steps);
 
 /// The median over the steps of all their calls' time together: where something else now and then
@@ -45,6 +45,8 @@ struct LayerTime {
   WorkSum sum;
   double forward_ms = 0;
   double backward_ms = 0;
+
+  bool is_of_network() const { return forward_ms + backward_ms > 0; }
 };
 /// In the order in which the step comes to them first. All of `step` is some layer's.
 std::vector<LayerTime> layer_times(const std::vector<TimedWork>& step, const ParameterTable& table,

@@ -1,16 +1,14 @@
-// Where the time of a configuration's steps goes, measured and told.
+// Where the time of a configuration's steps goes.
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "common/record.hpp"
 #include "training/measure/breakdown.hpp"
 
 namespace shakedown::training {
 
-/// The same steps with more and more of them: the exchange alone, after the computation, beside it.
+/// The same steps with more and more of them: the exchange alone, after the computation, during it.
 struct Profile {
   Trace alone;                  // the exchange alone
   std::optional<Trace> serial;  // as --no-overlap; where the strategy overlaps
@@ -21,17 +19,19 @@ struct Profile {
 Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                       const MpiSession& session);
 
-/// What a "step" record says of the exchange: comm_ms, push_ms, pull_ms, where there are any.
-Json exchange_fields(const Trace& steps);
-/// Of a "breakdown" record. `none`: steps of the same ranks without an exchange, or null.
-Json breakdown_fields(const Trace& steps, const Trace* none);
-Json breakdown_fields(const Profile& profile, const Trace* none);
-/// Of "bucket" records, one an exchange; none where there are more than are worth looking at.
-std::vector<Json> bucket_fields(const Trace& steps);
+/// Of a step: all exchanges one after another, and its pushes and pulls where it has such.
+struct ExchangeSums {
+  double all_ms = 0;
+  std::optional<double> push_ms;
+  std::optional<double> pull_ms;
+};
+ExchangeSums exchange_sums(const Trace& steps);
 
-/// The parts of a step of bin/train, and its exchanges.
-std::string summary_of_breakdown(const Json& breakdown);
-/// A line an exchange, with a heading; empty where there is none.
-std::string table_of_buckets(const std::vector<Json>& buckets);
+/// break_down() with what the other runs add. `none`: steps of the same ranks without an exchange,
+/// or null.
+Breakdown break_down(const Profile& profile, const Trace* none);
+
+/// exchange_times(); none where there are more than are worth looking at.
+std::vector<ExchangeTimes> bucket_times(const Trace& steps);
 
 }  // namespace shakedown::training

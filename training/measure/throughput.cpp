@@ -8,6 +8,7 @@
 #include <numeric>
 #include <utility>
 
+#include "common/error.hpp"
 #include "common/gpu_sampler.hpp"
 #include "common/identity.hpp"
 #include "common/progress.hpp"
@@ -24,17 +25,13 @@ double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-void add_health(Json& record, const GpuWindow& mine, double images, const MpiSession& session) {
-  record["sm_clock_mhz"] = session.all_gather(mine.sm_clock_mhz);
-  record["power_w"] = session.all_gather(mine.power_w);
-  record["temperature_c"] = session.all_gather(mine.temperature_c);
-  record["memory_used_bytes"] = session.all_gather(mine.memory_used_bytes);
-  record["joules_per_image"] = sum(session.all_gather(mine.energy_j)) / images;
-  Json reasons = Json::array();
-  for (const std::string& text :
-       session.all_gather(text_of_throttle_reasons(mine.throttle_reasons)))
-    reasons.push_back(text == kUnknownText ? Json() : Json(text));
-  record["throttle_reasons"] = reasons;
+GpuHealth health_of(const GpuWindow& mine, double images, const MpiSession& session) {
+  return {session.all_gather(mine.sm_clock_mhz),
+          session.all_gather(mine.power_w),
+          session.all_gather(mine.temperature_c),
+          session.all_gather(mine.memory_used_bytes),
+          session.all_gather(text_of_throttle_reasons(mine.throttle_reasons)),
+          sum(session.all_gather(mine.energy_j)) / images};
 }
 
 bool on_one_host(const MpiSession& session) {
@@ -42,31 +39,26 @@ bool on_one_host(const MpiSession& session) {
                      [&](const std::string& host) { return host == session.host(); });
 }
 
-/// This rank sent so many bytes a step, padding included, as the communicator counts its
+/// This rank sent these bytes per step, padding included, as the communicator counts its
 /// operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
-void add_exchange(Json& record, const Engine& engine, double counted, double over_nvlink,
-                  const MpiSession& session) {
+SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
+                     const MpiSession& session) {
   const Network& network = engine.model.network();
   const DataType type = network.weights().type();
   const StepVolume step =
       volume_of(network.table(), engine.step.exchanged_type(), type, engine.settings().accumulate);
-  record["bytes_per_step_predicted"] = session.all_gather(engine.step.strategy_entry().bytes_sent(
+  SentBytes sent;
+  sent.predicted = session.all_gather(engine.step.strategy_entry().bytes_sent(
       step, engine.settings().strategy, session.world_size(), session.rank()));
-  const auto by_communicator = session.all_gather(counted);
+  sent.counted = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
-  const bool nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
-                      nvlink_tells(by_nvlink, by_communicator);
-  record["bytes_per_step_measured"] = nvlink ? by_nvlink : by_communicator;
-  record["bytes_per_step_counted"] = by_communicator;
-  record["bytes_source"] = nvlink ? "nvlink" : "communicator";
+  sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
+                     nvlink_tells(by_nvlink, sent.counted);
+  sent.measured = sent.over_nvlink ? by_nvlink : sent.counted;
+  return sent;
 }
 
-void add_staleness(Json& record, const Engine& engine) {
-  if (const std::vector<long> staleness = engine.step.strategy().staleness(); !staleness.empty())
-    record["staleness_updates"] = staleness;  // known on the server, rank 0, which records it
-}
-
-/// Steps of the warm-up behind the barrier, that count for energy and traffic but not for time. The
+/// Steps of the warm-up after the barrier, that count for energy and traffic but not for time. The
 /// sampler's first readings can hold up the host for longer than a step, and where ranks exchange
 /// all wait for the last: its device has work meanwhile.
 constexpr int kLead = 4;
@@ -171,69 +163,49 @@ class Steps {
 };
 
 /// Throughput of all ranks that compute, each by its own mean step, and its 95 % interval.
-void add_rate(Json& record, Engine& engine, const std::vector<double>& step_ms,
-              double images_a_rank, const MpiSession& session) {
+void add_rate(Throughput& measured, Engine& engine, const std::vector<double>& step_ms,
+              double images_per_rank, const MpiSession& session) {
   const auto rate_by = [&](double mean_ms) {
-    return engine.step.computes() ? images_a_rank / mean_ms * 1e3 : 0;
+    return engine.step.computes() ? images_per_rank / mean_ms * 1e3 : 0;
   };
-  const double rate = sum(session.all_gather(rate_by(summarize(step_ms).mean)));
-  record["images_per_s"] = rate;
-  record["images_per_s_per_rank"] = rate / engine.step.ranks_computing();
-  record["images_per_s_interval"] = "block_bootstrap_mean";
-  record["images_per_s_low"] = record["images_per_s_high"] = nullptr;
+  measured.images_per_s = sum(session.all_gather(rate_by(summarize(step_ms).mean)));
+  measured.images_per_s_per_rank = measured.images_per_s / engine.step.ranks_computing();
   std::vector<double> resampled = block_bootstrap_means(step_ms);
   if (resampled.empty()) return;
   for (double& value : resampled) value = rate_by(value);
   const View total{std::span<double>(resampled)};
   engine.host().all_reduce(total, total, Reduction::sum, engine.stream());
-  const Interval interval = block_bootstrap_interval(std::move(resampled), step_ms.size());
-  record["images_per_s_low"] = interval.low;
-  record["images_per_s_high"] = interval.high;
+  measured.interval = block_bootstrap_interval(std::move(resampled), step_ms.size());
 }
 
-void add_memory(Json& record, const Engine& engine, const Nvml* nvml, const std::string& uuid,
-                const MpiSession& session) {
+/// The step of the slowest rank; its spread and what is fused, of the first that computes.
+void add_step(Throughput& measured, const Engine& engine, const std::vector<double>& step_ms,
+              const MpiSession& session) {
+  const auto first = static_cast<std::size_t>(engine.step.first_computing());
+  const Summary spread = summarize(step_ms);
+  measured.step_ms_p50 = highest(session.all_gather(spread.median));
+  measured.step_ms_p95 = highest(session.all_gather(spread.p95));
+  measured.step_ms_cv = session.all_gather(spread.cv)[first];
+  const NetworkSettings& s = engine.settings().network;
+  const FlopCount flop = flop_per_image(engine.model.network().layers(), s.image_size, s.classes);
+  measured.tflops_per_rank = measured.images_per_s_per_rank * flop.training / 1e12;
+  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
+    measured.fused = fused;
+    measured.fused->statistics = session.all_gather(fused.statistics)[first];
+    measured.fused->gradients = session.all_gather(fused.gradients)[first];
+  }
+}
+
+void add_memory(Throughput& measured, const Engine& engine, const Nvml* nvml,
+                const std::string& uuid, const MpiSession& session) {
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const double known = nvml != nullptr ? nvml->process_memory_bytes(uuid) : kUnknown;
-  record["peak_memory_bytes"] =
+  measured.peak_memory_bytes =
       session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
-  record["process_memory_bytes"] = session.all_gather(gpu ? known : peak_resident_bytes());
-}
-
-/// What the scalars tell of the steps; `before` are those before the first timed step.
-void add_skipped(Json& record, const StepScalars& before, const StepScalars& now,
-                 const MpiSession& session) {
-  record["skipped_steps"] = static_cast<int>(highest(session.all_gather(now.skipped)));
-  record["skipped_timed_steps"] =
-      static_cast<int>(highest(session.all_gather(now.skipped - before.skipped)));
+  measured.process_memory_bytes = session.all_gather(gpu ? known : peak_resident_bytes());
 }
 
 }  // namespace
-
-Json fields_of(const Identity& identity) {
-  Json fields{{"backend", identity.backend},
-              {"model", identity.model},
-              {"image_size", identity.image_size},
-              {"classes", identity.classes},
-              {"precision", identity.precision}};
-  if (identity.batch_size) fields["batch_size"] = *identity.batch_size;
-  fields.update({{"accumulate", identity.accumulate},
-                 {"world_size", identity.world_size},
-                 {"strategy", identity.strategy.strategy},
-                 {"optimizer", identity.optimizer},
-                 {"data", identity.data}});
-  if (find_strategy(identity.strategy.strategy).bucketed)
-    fields["bucket_cap_mb"] = identity.strategy.bucket_cap_mb;
-  if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
-  return fields;
-}
-
-Json identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
-  return fields_of({name_of(backend.kind), s.network.architecture.name, s.network.image_size,
-                    s.network.classes, name_of(s.network.precision), s.network.batch_size,
-                    s.accumulate, backend.world->size(), s.strategy, s.optimizer.optimizer, data,
-                    backend.throttle_gbs});
-}
 
 bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
   constexpr double kLeast = 0.4;  // of what was counted: less, and some went another way
@@ -247,8 +219,8 @@ double steps_to_fill(double seconds, double elapsed_s, long steps) {
   return steps == 0 ? 1 : std::ceil((seconds - elapsed_s) * static_cast<double>(steps) / elapsed_s);
 }
 
-Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
-                        const MpiSession& session) {
+Throughput measure_throughput(Engine& engine, BatchSource& batches,
+                              const ThroughputSettings& settings, const MpiSession& session) {
   engine.device().restart_peak();  // what came before may have needed more
   const bool gpu = engine.device().kind() == BackendKind::gpu;
   const auto nvml = gpu ? Nvml::open() : nullptr;
@@ -257,42 +229,33 @@ Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSe
   const WarmUp warm_up = steps.warm_up();
   const Timed timed = steps.time(nvml, uuid);
 
-  const EngineSettings& s = engine.settings();
-  const double images_a_rank = static_cast<double>(s.network.batch_size) * s.accumulate;
-  const Summary spread = summarize(timed.step_ms);
-  const auto teller = static_cast<std::size_t>(engine.step.first_computing());
-  const FlopCount flop =
-      flop_per_image(engine.model.network().layers(), s.network.image_size, s.network.classes);
-
-  Json record;
-  record["ranks_computing"] = engine.step.ranks_computing();
-  add_rate(record, engine, timed.step_ms, images_a_rank, session);
-  record["iterations"] = settings.iterations;
-  record["warmup_steps"] = warm_up.steps;
-  record["warmup_s"] = highest(session.all_gather(warm_up.seconds));
-  record["step_ms_p50"] = highest(session.all_gather(spread.median));
-  record["step_ms_p95"] = highest(session.all_gather(spread.p95));
-  record["step_ms_cv"] = session.all_gather(spread.cv)[teller];
-  record["tflops_per_rank"] = record["images_per_s_per_rank"].get<double>() * flop.training / 1e12;
-  record["input_stall_ms"] = highest(session.all_gather(timed.stall_s * 1e3));
-  add_memory(record, engine, nvml.get(), uuid, session);
-  if (const Fused fused = engine.model.network().fused(); fused.norms > 0) {
-    record["fused_norms"] = session.all_gather(fused.statistics)[teller];
-    record["fused_gradients"] = session.all_gather(fused.gradients)[teller];
-  }
-  record["graph"] = timed.graph_steps == settings.iterations;
-  record["grad_dtype"] = name_of(engine.step.exchanged_type());
-  record["loss_first"] = warm_up.loss_first;
-  record["loss_last"] = mean_loss(engine, session);
-  add_skipped(record, timed.before, engine.model.read_scalars(), session);
+  const double images_per_rank =
+      static_cast<double>(engine.settings().network.batch_size) * engine.settings().accumulate;
   const double sampled = settings.iterations + steps.lead();
-  add_exchange(record, engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled,
-               session);
-  add_staleness(record, engine);
+  Throughput measured;
+  measured.ranks_computing = engine.step.ranks_computing();
+  measured.iterations = settings.iterations;
+  measured.warmup_steps = warm_up.steps;
+  measured.warmup_s = highest(session.all_gather(warm_up.seconds));
+  add_rate(measured, engine, timed.step_ms, images_per_rank, session);
+  add_step(measured, engine, timed.step_ms, session);
+  measured.input_stall_ms = highest(session.all_gather(timed.stall_s * 1e3));
+  add_memory(measured, engine, nvml.get(), uuid, session);
+  measured.graph = timed.graph_steps == settings.iterations;
+  measured.grad_dtype = engine.step.exchanged_type();
+  measured.loss_first = warm_up.loss_first;
+  measured.loss_last = mean_loss(engine, session);
+  const StepScalars now = engine.model.read_scalars();
+  measured.skipped_steps = static_cast<int>(highest(session.all_gather(now.skipped)));
+  measured.skipped_timed_steps =
+      static_cast<int>(highest(session.all_gather(now.skipped - timed.before.skipped)));
+  measured.sent =
+      sent_bytes(engine, timed.sent_bytes / sampled, timed.window.nvlink.sent / sampled, session);
+  measured.staleness_updates = engine.step.strategy().staleness();  // known on the server, rank 0
   if (gpu)
-    add_health(record, timed.window, sampled * images_a_rank * engine.step.ranks_computing(),
-               session);
-  return record;
+    measured.health =
+        health_of(timed.window, sampled * images_per_rank * engine.step.ranks_computing(), session);
+  return measured;
 }
 
 double mean_loss(Engine& engine, const MpiSession& session) {
@@ -301,6 +264,23 @@ double mean_loss(Engine& engine, const MpiSession& session) {
   const double mine =
       engine.step.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
   return sum(session.all_gather(mine)) / engine.step.ranks_computing();
+}
+
+void check_loss(double first, double last) {
+  if (std::isfinite(last)) return;
+  throw FailError(
+      fmt::format("the loss is not finite any more (it began at {:.4g}): a lower --learning-rate, "
+                  "or another --precision",
+                  first));
+}
+
+void check_trained(const Throughput& measured) {
+  check_loss(measured.loss_first, measured.loss_last);
+  if (measured.skipped_timed_steps == measured.iterations)
+    throw FailError(
+        fmt::format("all {} timed steps were skipped, as their gradients were not finite: nothing "
+                    "was trained",
+                    measured.iterations));
 }
 
 }  // namespace shakedown::training

@@ -1,4 +1,4 @@
-// The throughput run: warm-up, N timed steps, and what they say.
+// The throughput run: warm-up, then N timed steps.
 #pragma once
 
 #include <optional>
@@ -7,7 +7,7 @@
 
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"
-#include "common/record.hpp"
+#include "common/statistics.hpp"
 #include "training/data/batches.hpp"
 #include "training/step/engine.hpp"
 
@@ -20,31 +20,56 @@ struct ThroughputSettings {
   double learning_rate = 0.1;
 };
 
-/// How many steps more bring `elapsed_s`, which `steps` took, to `seconds`; 1 where none tells how
-/// long it takes.
+/// How many more steps bring `elapsed_s`, which `steps` took, to `seconds`; 1 where no step was
+/// timed.
 double steps_to_fill(double seconds, double elapsed_s, long steps);
 
-/// Runs on every rank; the returned "step" record is complete on each.
-Json measure_throughput(Engine& engine, BatchSource& batches, const ThroughputSettings& settings,
-                        const MpiSession& session);
-
-/// What names a configuration, repeated in every record of it.
-struct Identity {
-  std::string backend;
-  std::string model;
-  int image_size = 0;
-  int classes = 0;
-  std::string precision;
-  std::optional<int> batch_size;  // not known where --global-batch does not divide
-  int accumulate = 1;
-  int world_size = 1;
-  const StrategyOptions& strategy;
-  std::string optimizer;
-  std::string data;
-  double throttle_gbs = 0;
+/// Bytes that each rank sends per step.
+struct SentBytes {
+  std::vector<double> predicted;  // of the payload, by the strategy's formula
+  std::vector<double> measured;   // by the GPUs' counters of NVLink, or else as counted
+  std::vector<double> counted;    // by the communicator, padding included
+  bool over_nvlink = false;       // what was measured
 };
-Json fields_of(const Identity& identity);
-Json identity_of(const EngineSettings& settings, const Backend& backend, const std::string& data);
+
+/// The GPUs over the timed window, one value per rank.
+struct GpuHealth {
+  std::vector<double> sm_clock_mhz, power_w, temperature_c, memory_used_bytes;
+  std::vector<std::string> throttle_reasons;  // kUnknownText where NVML does not say
+  double joules_per_image = 0;
+};
+
+/// What a throughput run measured, of all ranks together.
+struct Throughput {
+  int ranks_computing = 0;
+  double images_per_s = 0;
+  double images_per_s_per_rank = 0;
+  std::optional<Interval> interval;  // of images_per_s, 95 %; none with fewer than 25 steps
+  int iterations = 0;
+  long warmup_steps = 0;
+  double warmup_s = 0;
+  double step_ms_p50 = 0;
+  double step_ms_p95 = 0;
+  double step_ms_cv = 0;
+  double tflops_per_rank = 0;
+  double input_stall_ms = 0;
+  std::vector<double> peak_memory_bytes;     // what was allocated, per rank
+  std::vector<double> process_memory_bytes;  // by NVML or /proc, per rank; kUnknown is possible
+  std::optional<Fused> fused;                // where the backend has the choice
+  bool graph = false;
+  DataType grad_dtype = DataType::float32;
+  double loss_first = 0;
+  double loss_last = 0;
+  int skipped_steps = 0;
+  int skipped_timed_steps = 0;
+  SentBytes sent;
+  std::vector<long> staleness_updates;  // on the server that counts them
+  std::optional<GpuHealth> health;
+};
+
+/// Runs on every rank; the result is complete on each.
+Throughput measure_throughput(Engine& engine, BatchSource& batches,
+                              const ThroughputSettings& settings, const MpiSession& session);
 
 /// Of ranks on one host, the bytes that each sent over NVLink by its GPU's counter, and by the
 /// communicator's: whether the first are what was sent. Not where a counter cannot be read, nor
@@ -57,10 +82,7 @@ double mean_loss(Engine& engine, const MpiSession& session);
 /// Throws FailError when the last loss is not finite.
 void check_loss(double first, double last);
 
-/// The same for a "step" record, and when every timed step was skipped: nothing was trained.
-void check_trained(const Json& step);
-
-/// The lines for people.
-std::string summary_of_step(const Json& step);
+/// The same, and when every timed step was skipped: nothing was trained.
+void check_trained(const Throughput& measured);
 
 }  // namespace shakedown::training

@@ -27,7 +27,7 @@ class Process {
     meta("process_sort_index", 0, {{"sort_index", id_}});
     for (const auto& [thread, what] :
          {std::pair{compute, "compute stream"}, std::pair{exchange, "exchanges"},
-          std::pair{host, "host asks for"}}) {
+          std::pair{host, "host enqueue"}}) {
       meta("thread_name", thread, {{"name", what}});
       meta("thread_sort_index", thread, {{"sort_index", static_cast<int>(thread)}});
     }
@@ -88,7 +88,7 @@ void add_steps(const Process& process, const RankTrace& rank,
       process.slice(exchange, name, "exchange", e.begin_ms, e.end_ms,
                     {{"bytes", e.bytes},
                      {"ready_us_before", 1e3 * (e.begin_ms - e.ready_ms)},
-                     {"asked_for_us_before", 1e3 * (e.begin_ms - e.launch_ms)}});
+                     {"enqueue_lead_us", 1e3 * (e.begin_ms - e.launch_ms)}});
       process.instant(name, e.launch_ms);
     }
   }
@@ -101,7 +101,7 @@ double first_ms(const Trace& trace) {
   return first;
 }
 
-/// How long before its first step the host asked for something. Perfetto drops what comes before 0.
+/// How long before its first step the host enqueued something. Perfetto drops what comes before 0.
 double lead_ms(const std::vector<TracedRun>& runs) {
   double lead = 0;
   for (const TracedRun& run : runs)

@@ -16,7 +16,7 @@ struct TracedRun {
 };
 
 /// One process a run and rank, runs side by side from the same zero; in each, what its compute
-/// stream did, its exchanges, and when the host asked for these. Ranks run on these hosts. Throws
+/// stream did, its exchanges, and when the host enqueued these. Ranks run on these hosts. Throws
 /// InconclusiveError when the file cannot be written.
 void write_trace(const std::string& path, const std::vector<TracedRun>& runs,
                  const std::vector<std::string>& hosts);

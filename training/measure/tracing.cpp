@@ -46,7 +46,7 @@ Trace trace(Engine& engine, int steps, const MpiSession& session,
     engine.finish();
     mine.steps.push_back(timeline.read_step());
   }
-  mine.steps.erase(mine.steps.begin());  // no graph yet, or late behind the first one's capture
+  mine.steps.erase(mine.steps.begin());  // no graph yet, or late after the first one's capture
 
   const std::chrono::duration<double> began = timeline.began().time_since_epoch();
   const auto origins_s = session.all_gather(began.count() - ahead_s);

@@ -17,12 +17,12 @@ struct RankTrace {
 };
 using Trace = std::vector<RankTrace>;  // of every rank, in rank order
 
-/// As many steps are traced as tell a median, of a run of so many.
+/// How many steps are traced, of a run of so many: enough for a median.
 int steps_to_trace(int iterations);
 
-/// Traces so many steps, graphs where the engine's are, each behind a step that is not traced: so
-/// it starts as steps do that follow one another. (And one more, which is left out: it is what
-/// graphs are captured behind.) Trains on. Every rank calls it and gets all of it.
+/// Traces this many steps, as graphs where the engine's are, each after a step that is not traced,
+/// so that it starts as consecutive steps do. (The first one, after which graphs are captured, is
+/// left out.) Trains on. Collective; every rank gets all of it.
 Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                   const MpiSession& session);
 /// The same of the exchange alone: no computation, no update.

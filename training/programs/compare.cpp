@@ -3,40 +3,60 @@
 #include "common/options.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
+#include "common/text_table.hpp"
 #include "training/programs/compare_options.hpp"
-#include "training/programs/comparison.hpp"
+#include "training/programs/comparison_details.hpp"
+#include "training/programs/comparison_summary.hpp"
 #include "training/programs/comparison_table.hpp"
 #include "training/programs/forecast.hpp"
+#include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
 namespace {
 
+std::string text_of(const std::vector<Result>& results, const Job& job, bool verbose) {
+  std::string text =
+      table_of(results) + settings_table(results) + "\n" + summary_of(results, job.backend.kind);
+  return verbose ? text + details_of(results, job) : text;
+}
+
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
-  const Dataset data(options.train);
+  const TrainOptions& train = options.train;
+  const Dataset data(dataset_settings(train));
   data.check_ranks_agree(session);
-  if (!options.train.trace.empty() && session.is_root())
-    check_writable({"--trace", options.train.trace});
-  const Job job{options, data, backend, session, record, epoch_images(options, data)};
+  for (const Output& output : {Output{"--trace", train.trace}, {"--csv", options.csv}})
+    if (!output.path.empty() && session.is_root()) check_writable(output);
+  const Job job{options.repeats,
+                throughput_settings(train, backend.kind),
+                train.certificate,
+                input_settings(train),
+                epoch_images(options, data),
+                data,
+                backend,
+                session,
+                record};
   say(session, headline(job));
   const auto benches = benches_of(options, backend.kind, session.world_size());
-  say(session, settings_left_out(options, backend.kind, benches));
+  say(session, wrapped(settings_left_out(options, backend.kind, benches), 2));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {
     const std::vector<Result> results = compare(bench, job);
-    if (session.is_root()) say(session, table_of(results, job));
+    if (session.is_root()) say(session, text_of(results, job, options.verbose));
     all.insert(all.end(), results.begin(), results.end());
   }
-  if (session.is_root()) {
-    say(session, forecast(all, job));
-    write_traces(options.train.trace, all, session);
-  }
-  return session.is_root() ? exit_code_of(all, options.strategies)
-                           : ExitCode::pass;  // rank 0 knows them all
+  if (!session.is_root()) return ExitCode::pass;  // rank 0 knows them all
+  const std::string predicted = forecast(all, job);
+  if (options.verbose) say(session, predicted);
+  write_csv(options.csv, all);
+  write_traces(train.trace, all, session);
+  return exit_code_of(all, options.strategies);
 }
 
 ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct({{"--record", options.train.record}, {"--trace", options.train.trace}});
+  check_distinct({{"--record", options.train.record},
+                  {"--trace", options.train.trace},
+                  {"--csv", options.csv}});
   Backend backend = open_backend(options.train.backend, session);
   take_saved_model(set, options);
   Record record(session.is_root() ? options.train.record : "");

@@ -34,6 +34,10 @@ void declare_options(OptionSet& options, CompareOptions& values) {
       .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
       .at_least(0)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
+  options.add("--verbose", values.verbose,
+              "print scaling, cost, the time of a step by term and bucket, and predictions after "
+              "the table");
+  options.add("--csv", values.csv, "write the table to this file");
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
   options.take_list("--models", values.train.model.model, values.models);
   options.take_list("--precisions", values.train.model.precision, values.precisions);
@@ -45,7 +49,7 @@ void declare_options(OptionSet& options, CompareOptions& values) {
 
 void take_saved_model(const OptionSet& set, CompareOptions& options) {
   if (set.given("--models") || options.train.model.weights.empty()) return;
-  take_saved_model(set, options.train);
+  take_saved_model(set, options.train.model);
   options.models = {options.train.model.model};
 }
 

@@ -22,8 +22,10 @@ struct CompareOptions {
   std::vector<int> batch_sizes{train.batch_size};
   std::vector<double> bucket_caps_mb{train.strategy.bucket_cap_mb};
   std::vector<int> ranks;             // empty: all of the job
-  std::vector<std::string> settings;  // of training/settings.hpp
+  std::vector<std::string> settings;  // of training/programs/settings.hpp
   int repeats = 3;
+  bool verbose = false;
+  std::string csv;
   int epoch_images = 0;  // 0: ImageNet's, or the folder's
 };
 

@@ -8,12 +8,9 @@
 #include <optional>
 
 #include "common/program.hpp"
-#include "training/measure/certificate.hpp"
 #include "training/measure/trace_file.hpp"
 #include "training/measure/weights_check.hpp"
-#include "training/programs/comparison_table.hpp"
-#include "training/programs/throughput_run.hpp"
-#include "training/programs/training_data.hpp"
+#include "training/programs/records.hpp"
 #include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
@@ -21,38 +18,42 @@ namespace {
 
 /// One configuration, ready to run; all its memory is freed with it.
 struct Trial {
-  Trial(const EngineSettings& settings, const TrainOptions& options, Backend& backend,
-        const Dataset& dataset)
-      : engine(settings, backend), data(options, dataset) {}
+  Trial(const EngineSettings& settings, Backend& backend, const Job& job)
+      : engine(settings, backend), data(job.input, job.data) {}
   Engine engine;
   TrainingData data;
 };
 
-/// What names a configuration that cannot be set up; its batch may not be known.
-Json outline_of(const Configuration& configuration, const Job& job) {
-  const TrainOptions& o = configuration.options;
-  std::optional<int> batch_size;
-  if (o.global_batch == 0) batch_size = o.batch_size;
-  return fields_of({name_of(job.backend.kind), o.model.model, o.model.image_size,
-                    job.data.classes(), o.model.precision, batch_size, o.accumulate,
-                    configuration.ranks, o.strategy, o.optimizer.optimizer, job.data.name(),
-                    job.backend.throttle_gbs});
-}
-
-Json with_setting(Json identity, const Configuration& configuration) {
-  if (!configuration.setting.empty()) identity["setting"] = configuration.setting;
-  return identity;
+/// Of a configuration that may not be possible; its batch may be unknown.
+Result unmeasured(const Configuration& configuration, const Job& job) {
+  const StepOptions& o = configuration.options;
+  Result result;
+  result.configuration = configuration;
+  result.identity = {name_of(job.backend.kind),
+                     o.model.model,
+                     o.model.image_size,
+                     job.data.classes(),
+                     o.model.precision,
+                     o.global_batch == 0 ? std::optional(o.batch_size) : std::nullopt,
+                     o.accumulate,
+                     configuration.ranks,
+                     o.strategy.strategy,
+                     o.optimizer.optimizer,
+                     job.data.name(),
+                     o.strategy.bucket_cap_mb,
+                     job.backend.throttle_gbs,
+                     configuration.setting};
+  return result;
 }
 
 /// Null where one of the ranks cannot: then all of them say why in result.skipped.
 std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession& ranks,
                               const Job& job) {
-  const TrainOptions& options = result.configuration.options;
   std::unique_ptr<Trial> trial;
-  const auto possible = [&](const std::function<void()>& part) {
+  const auto possible = [&](const std::function<void()>& attempt) {
     std::string problem;
     try {
-      part();
+      attempt();
     } catch (const UsageError& error) {
       problem = error.what();
     }
@@ -60,47 +61,48 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits =
-      possible([&] {
-        const EngineSettings settings = engine_settings(options, backend, job.data.classes());
-        result.identity =
-            with_setting(identity_of(settings, backend, job.data.name()), result.configuration);
-        trial = std::make_unique<Trial>(settings, options, backend, job.data);
-      }) &&
-      possible([&] {  // together: ranks ask one another
-        trial->engine.allocate(ranks_on_device(backend, ranks));
-        trial->data.open(trial->engine.settings().network, backend, trial->engine.stream());
-      });
+  const bool fits = possible([&] {
+                      const EngineSettings settings = engine_settings(result.configuration.options,
+                                                                      backend, job.data.classes());
+                      result.identity = identity_of(settings, backend, job.data.name());
+                      result.identity.setting = result.configuration.setting;
+                      trial = std::make_unique<Trial>(settings, backend, job);
+                    }) &&
+                    possible([&] {  // together: ranks ask one another
+                      trial->engine.allocate(ranks_on_device(backend, ranks));
+                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
+                    });
   return fits ? std::move(trial) : nullptr;
 }
 
 /// One turn, on the ranks that the configuration has.
 void measure(Result& result, Backend& backend, const MpiSession& ranks, const Job& job) {
-  const TrainOptions& options = result.configuration.options;
-  const double learning_rate = options.optimizer.learning_rate;
+  const double learning_rate = job.timing.learning_rate;
   auto trial = set_up(result, backend, ranks, job);
   if (!trial) return;
   Engine& engine = trial->engine;
-  const Json step = measure_throughput(engine, trial->data.training(),
-                                       throughput_settings(options, backend.kind), ranks);
+  BatchSource& batches = trial->data.training();
+  Round round;
+  round.throughput = measure_throughput(engine, batches, job.timing, ranks);
   try {
-    check_trained(step);
+    check_trained(round.throughput);
     check_weights(engine, ranks, "after the timed steps");
     if (engine.step.strategy_entry().ranks_agree)
       check_ranks_agree(engine, ranks, "after the timed steps");
   } catch (const FailError& error) {  // the same on all ranks
     result.failure = error.what();
   }
-  result.profiles.push_back(profile_steps(
-      engine, trial->data.training(), steps_to_trace(options.iterations), learning_rate, ranks));
-  result.steps.push_back(
-      merged(merged(result.identity, step), exchange_fields(result.profiles.back().steps)));
+  round.profile =
+      profile_steps(engine, batches, steps_to_trace(job.timing.iterations), learning_rate, ranks);
+  round.exchange = exchange_sums(round.profile.steps);
   if (result.configuration.strategy() == "none" && !result.inputs)
-    result.inputs = model_inputs(engine, result.profiles.back().steps);
-  // Behind the timing, whose memory it would change.
-  if (options.certificate && result.certificate.is_null()) {
-    result.certificate = certify(engine, trial->data.training(), learning_rate, ranks);
-    job.record.write("certificate", merged(result.identity, result.certificate));
+    result.inputs = model_inputs(engine, round.profile.steps);
+  result.rounds.push_back(std::move(round));
+  // After the timing, whose memory it would change.
+  if (job.certifies && !result.certificate) {
+    result.certificate = certify(engine, batches, learning_rate, ranks);
+    job.record.write("certificate",
+                     merged(record_of(result.identity), record_of(*result.certificate)));
   }
   engine.finish();
   const DataType type = engine.model.network().weights().type();
@@ -120,9 +122,9 @@ void take_turn(Result& result, const Job& job) {
   const bool takes_part = job.session.rank() < wanted;
   const auto ranks = job.session.split(takes_part ? 0 : -1);
   if (takes_part) {
-    std::optional<Backend> part;
-    if (wanted < all) part = open_backend(job.backend, *ranks);
-    measure(result, part ? *part : job.backend, *ranks, job);
+    std::optional<Backend> own;
+    if (wanted < all) own = open_backend(job.backend, *ranks);
+    measure(result, own ? *own : job.backend, *ranks, job);
     job.session.barrier();
   } else {
     job.session.wait_idle();
@@ -135,10 +137,10 @@ template <class Predicate>
 const Result* measured_in(const std::vector<Result>& results, std::size_t round, Predicate&& so) {
   const auto found = std::find_if(results.begin(), results.end(),
                                   [&](const Result& r) { return so(r.configuration); });
-  return found != results.end() && found->steps.size() > round ? &*found : nullptr;
+  return found != results.end() && found->rounds.size() > round ? &*found : nullptr;
 }
 
-/// `none` on so many ranks; of a setting that changes how a rank computes there is none.
+/// `none` on this many ranks; of a setting that changes how a rank computes there is none.
 const Result* baseline(const std::vector<Result>& results, const Configuration& of, int ranks,
                        std::size_t round) {
   const ModelOptions& model = of.options.model;
@@ -149,7 +151,7 @@ const Result* baseline(const std::vector<Result>& results, const Configuration& 
   });
 }
 
-/// What a setting is held against; null for others.
+/// What a setting is compared with; null for others.
 const Result* plain(const std::vector<Result>& results, const Configuration& of,
                     std::size_t round) {
   if (of.setting.empty()) return nullptr;
@@ -159,72 +161,74 @@ const Result* plain(const std::vector<Result>& results, const Configuration& of,
   });
 }
 
-void record_profile(Result& result, const Result* none, std::size_t round, const Job& job) {
-  // A server's share of --global-batch makes the others' batches larger than those of `none`.
-  const bool alike =
-      none != nullptr && none->identity["batch_size"] == result.identity["batch_size"];
-  const Trace* without = alike ? &none->profiles[round].steps : nullptr;
-  const Profile& profile = result.profiles[round];
-  const Json identity = merged(result.identity, {{"repeat", round + 1}});
-  result.breakdowns.push_back(merged(identity, breakdown_fields(profile, without)));
-  job.record.write("breakdown", result.breakdowns.back());
-  if (!find_strategy(result.configuration.strategy()).ranks_agree) return;  // nobody waits for all
-  for (const Json& bucket : bucket_fields(profile.steps))
-    job.record.write("bucket", merged(identity, bucket));
+double rate_of(const Result& result, std::size_t round) {
+  return result.rounds[round].throughput.images_per_s;
 }
 
-/// Adds to a round's records what follows from all of them, and writes them.
-void finish_round(std::vector<Result>& results, std::size_t round, const Job& job) {
-  const auto rate = [](const Json& step) { return step.at("images_per_s").get<double>(); };
+/// Adds to a round what follows from the others measured in it.
+void complete(Result& result, const std::vector<Result>& all, std::size_t index, const Job& job) {
+  const Configuration& c = result.configuration;
+  const double rate = rate_of(result, index);
+  Round& round = result.rounds[index];
+  round.epoch_s = static_cast<double>(job.epoch_images) / rate;
+  const Result* none = baseline(all, c, c.ranks, index);
+  if (none != nullptr) round.efficiency_vs_none = rate / rate_of(*none, index);
+  if (const Result* single = baseline(all, c, 1, index))
+    round.efficiency_vs_single = rate / (c.ranks * rate_of(*single, index));
+  if (const Result* without = plain(all, c, index))
+    round.speedup_vs_plain = rate / rate_of(*without, index);
+  // A server's share of --global-batch makes the others' batches larger than those of `none`.
+  const bool alike = none != nullptr && none->identity.batch_size == result.identity.batch_size;
+  round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
+}
+
+/// Completes a round, and writes its records.
+void finish_round(std::vector<Result>& results, std::size_t index, const Job& job) {
   for (Result& result : results) {
-    if (result.steps.size() <= round) continue;
-    Json& step = result.steps[round];
-    const Configuration& c = result.configuration;
-    step["repeat"] = round + 1;
-    step["epoch_s"] = static_cast<double>(job.epoch_images) / rate(step);
-    const Result* none = baseline(results, c, c.ranks, round);
-    if (none != nullptr) step["efficiency_vs_none"] = rate(step) / rate(none->steps[round]);
-    if (const Result* single = baseline(results, c, 1, round))
-      step["efficiency_vs_single"] = rate(step) / (c.ranks * rate(single->steps[round]));
-    if (const Result* without = plain(results, c, round))
-      step["speedup_vs_plain"] = rate(step) / rate(without->steps[round]);
-    job.record.write("step", step);
-    record_profile(result, none, round, job);
+    if (result.rounds.size() <= index) continue;
+    complete(result, results, index, job);
+    const Round& round = result.rounds[index];
+    const Json identity = record_of(result.identity);
+    const auto write = [&](const char* kind, const Json& fields) {
+      job.record.write(kind, merged(identity, fields));
+    };
+    const Json repeat{{"repeat", index + 1}};
+    write("step", merged(record_of(round), merged(repeat, ratios_of(round))));
+    write("breakdown", merged(repeat, record_of(round.breakdown)));
+    if (!find_strategy(result.configuration.strategy()).ranks_agree) continue;  // nobody waits
+    for (const ExchangeTimes& bucket : bucket_times(round.profile.steps))
+      write("bucket", merged(repeat, record_of(bucket)));
   }
 }
 
-void tell_turn(const Result& result, int round, const Job& job) {
-  if (!result.skipped.empty()) return;  // the table tells it
-  say(job.session, fmt::format("repeat {} of {}: {:<28} {:10.1f} images/s", round + 1,
-                               job.options.repeats, label_of(result.configuration),
-                               result.steps.back().at("images_per_s").get<double>()));
-}
-
-Result unmeasured(const Configuration& c, const Job& job) {
-  return {c, with_setting(outline_of(c, job), c), {}, {}, {}, {}, {}, {}, {}};
+void print_turn(const Result& result, int round, const Job& job) {
+  if (!result.skipped.empty()) return;  // named below the table
+  say(job.session,
+      fmt::format("repeat {} of {}: {:<42} {:10.1f} images/s", round + 1, job.repeats,
+                  label_of(result.configuration), result.rounds.back().throughput.images_per_s));
 }
 
 }  // namespace
 
 void build_discarded_network(const Bench& bench, const Job& job) {
   if (job.backend.kind != BackendKind::gpu) return;
-  Result none = unmeasured(bench.front(), job);  // what keeps it from being built is told later
+  Result none = unmeasured(bench.front(), job);  // why it cannot be built is reported later
   if (const auto trial = set_up(none, job.backend, job.session, job)) trial->engine.finish();
 }
 
 std::vector<Result> compare(const Bench& bench, const Job& job) {
   std::vector<Result> results;
   for (const Configuration& c : bench) results.push_back(unmeasured(c, job));
-  for (int round = 0; round < job.options.repeats; ++round) {
-    for (std::size_t i : turns(results.size(), round, job.options.repeats)) {
+  for (int round = 0; round < job.repeats; ++round) {
+    for (std::size_t i : turns(results.size(), round, job.repeats)) {
       if (!results[i].skipped.empty()) continue;
       take_turn(results[i], job);
-      if (job.session.is_root()) tell_turn(results[i], round, job);
+      if (job.session.is_root()) print_turn(results[i], round, job);
     }
     finish_round(results, static_cast<std::size_t>(round), job);
   }
   for (const Result& result : results)
-    job.record.write("verdict", merged(result.identity, record_of(verdict_of(result))));
+    job.record.write("verdict", merged(record_of(result.identity), record_of(verdict_of(result))));
   return results;
 }
 
@@ -234,24 +238,23 @@ Verdict verdict_of(const Result& result) {
   };
   if (!result.skipped.empty()) return verdict(Outcome::inconclusive, result.skipped);
   if (!result.failure.empty()) return verdict(Outcome::fail, result.failure);
-  if (result.certificate.is_null()) {
+  if (!result.certificate) {
     Verdict unproved = verdict(Outcome::inconclusive, "no certificate was requested");
     unproved.class_ = Class::config;
     unproved.action = "leave out --certificate off";
     return unproved;
   }
-  const std::string reference = result.certificate.at("reference");
-  const Json& pass = result.certificate.at("pass");
-  if (pass.is_null()) {
-    const bool expected = reference.empty() || result.configuration.ranks == 1;
+  const Certificate& certificate = *result.certificate;
+  if (!certificate.waived.empty()) {
+    const bool expected = certificate.reference.empty() || result.configuration.ranks == 1;
     return verdict(expected ? Outcome::pass : Outcome::inconclusive,
-                   "certificate waived: " + result.certificate.at("waived").get<std::string>());
+                   "certificate waived: " + certificate.waived);
   }
-  if (pass == true) return verdict(Outcome::pass, "the same weights as by " + reference);
-  if (result.certificate.contains("cause"))
-    return verdict(Outcome::fail, result.certificate["cause"]);
-  return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", reference,
-                                            result.certificate.at("tensor").get<std::string>()));
+  if (certificate.pass)
+    return verdict(Outcome::pass, "the same weights as by " + certificate.reference);
+  if (!certificate.cause.empty()) return verdict(Outcome::fail, certificate.cause);
+  return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", certificate.reference,
+                                            certificate.difference.tensor));
 }
 
 void write_traces(const std::string& path, const std::vector<Result>& results,
@@ -260,22 +263,23 @@ void write_traces(const std::string& path, const std::vector<Result>& results,
   std::vector<TracedRun> runs;
   for (const Result& r : results) {
     if (!r.measured()) continue;
-    const std::string batch = std::to_string(r.identity.at("batch_size").get<int>());
     const ModelOptions& model = r.configuration.options.model;
-    runs.push_back({fmt::format("{}, {}, batch {}, {}", model.model, model.precision, batch,
-                                label_of(r.configuration)),
-                    model.model, r.profiles.back().steps});
+    runs.push_back({fmt::format("{}, {}, batch {}, {}", model.model, model.precision,
+                                r.identity.batch_size.value(), label_of(r.configuration)),
+                    model.model, r.rounds.back().profile.steps});
   }
   write_trace(path, runs, session.hosts());
 }
 
-ExitCode exit_code_of(const std::vector<Result>& results, const std::vector<std::string>& asked) {
+ExitCode exit_code_of(const std::vector<Result>& results,
+                      const std::vector<std::string>& requested) {
   std::vector<Verdict> verdicts;
   for (const Result& result : results) verdicts.push_back(verdict_of(result));
   if (worst(verdicts) == ExitCode::fail) return ExitCode::fail;
   const auto measured = [&](const Result& r) {  // `none` is always there
-    return r.measured() && (r.configuration.strategy() != "none" ||
-                            std::find(asked.begin(), asked.end(), "none") != asked.end());
+    return r.measured() &&
+           (r.configuration.strategy() != "none" ||
+            std::find(requested.begin(), requested.end(), "none") != requested.end());
   };
   return std::any_of(results.begin(), results.end(), measured) ? ExitCode::pass : ExitCode::usage;
 }

@@ -1,4 +1,4 @@
-// Measures configurations in turns, in one job, and holds each against `none` and against one rank
+// Measures configurations, interleaved, in one job, and compares each with `none` and with one rank
 // alone.
 #pragma once
 
@@ -10,54 +10,71 @@
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "common/verdict.hpp"
-#include "training/measure/profile.hpp"
+#include "training/measure/records.hpp"
 #include "training/predict/model_inputs.hpp"
 #include "training/programs/configurations.hpp"
 #include "training/programs/dataset.hpp"
+#include "training/programs/training_data.hpp"
 
 namespace shakedown::training {
 
 /// What all configurations of a job share.
 struct Job {
-  const CompareOptions& options;
+  int repeats;
+  ThroughputSettings timing;
+  bool certifies;
+  InputSettings input;
+  long epoch_images;  // of the epoch whose time is reported
   const Dataset& data;
   Backend& backend;
   const MpiSession& session;
   Record& record;
-  long epoch_images;
+};
+
+/// One configuration measured once.
+struct Round {
+  Throughput throughput;
+  ExchangeSums exchange;
+  Profile profile;
+  // Known once all configurations of the round are measured; ratios of images/s, within the round,
+  // with what was measured in it.
+  Breakdown breakdown;
+  double epoch_s = 0;
+  std::optional<double> efficiency_vs_none;    // of the same ranks
+  std::optional<double> efficiency_vs_single;  // of the ideal: ranks x one rank alone
+  std::optional<double> speedup_vs_plain;      // of a setting
 };
 
 /// Of one configuration; complete on rank 0.
 struct Result {
   Configuration configuration;
-  Json identity;                      // what names it in every record
-  std::vector<Json> steps;            // a "step" record of each round
-  std::vector<Profile> profiles;      // of each round
-  std::vector<Json> breakdowns;       // a "breakdown" record of each round
-  Json certificate;                   // null until there is one
+  Identity identity;
+  std::vector<Round> rounds;
+  std::optional<Certificate> certificate;
   std::optional<ModelInputs> inputs;  // of `none`
   std::string skipped;                // why it could not run
   std::string failure;                // what went wrong beyond the certificate
 
-  bool measured() const { return !steps.empty(); }
+  bool measured() const { return !rounds.empty(); }
 };
 
 /// Builds the first configuration on every rank, and drops it: the steps of a GPU process's first
 /// network can be 2 % shorter than those of all that follow (docs/engineering/fast-step.md), which
-/// would favour whichever is measured first. Every rank calls it.
+/// would favour whichever is measured first. Collective.
 void build_discarded_network(const Bench& bench, const Job& job);
 
-/// Every configuration `repeats` times, in rounds. One that cannot run is left out, with its
-/// reason; ranks that a configuration does not have wait. Writes the records. Every rank calls it.
+/// Every configuration `repeats` times, in rounds. One that cannot run is skipped, with its reason;
+/// ranks that a configuration does not have wait. Writes the records. Collective.
 std::vector<Result> compare(const Bench& bench, const Job& job);
 
 Verdict verdict_of(const Result& result);
 
-/// The last round's traces into one file, if there is to be one.
+/// The last round's traces into one file, if it has a name.
 void write_traces(const std::string& path, const std::vector<Result>& results,
                   const MpiSession& session);
 
-/// fail when a configuration failed; usage when of the strategies asked for none could run.
-ExitCode exit_code_of(const std::vector<Result>& results, const std::vector<std::string>& asked);
+/// fail when a configuration failed; usage when none of the requested strategies could run.
+ExitCode exit_code_of(const std::vector<Result>& results,
+                      const std::vector<std::string>& requested);
 
 }  // namespace shakedown::training

@@ -1,6 +1,7 @@
-// The comparison for people.
+// The one table of bin/compare, for people and as CSV.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,17 +9,43 @@
 
 namespace shakedown::training {
 
+/// The lowest, the middle and the highest of the rounds.
+struct Spread {
+  double low = 0;
+  double median = 0;
+  double high = 0;
+};
+
+/// A configuration over its rounds.
+struct TableRow {
+  const Result* result = nullptr;
+  Spread images_per_s;  // of one round: its 95 % interval, or nothing but the median
+  double step_ms = 0;
+  std::optional<double> efficiency_vs_none;
+  double exposed_ms = 0;
+  double hidden_ms = 0;
+  double memory_bytes = 0;  // of the rank that has most
+};
+/// Of what was measured, the fastest first.
+std::vector<TableRow> rows_of(const std::vector<Result>& results);
+
+/// The round with the median step, of two in the middle the shorter one: medians of each term over
+/// the rounds would not add up.
+const Breakdown& account_of(const Result& result);
+
+/// "PASS", "FAIL", "waived", or "-" without one.
+std::string certificate_of(const Result& result);
+/// Four significant digits at least: "3067", "123.4", "92.51".
+std::string text_of_rate(double images_per_s);
+
 /// What the job compares, and where.
 std::string headline(const Job& job);
 
-/// "ddp, 25 MiB", or with a setting "ddp, 25 MiB, bucket-copy".
-std::string strategy_label(const Configuration& configuration);
-/// "ddp, 25 MiB on 4 ranks".
-std::string label_of(const Configuration& configuration);
+/// Of one bench: at most 110 columns.
+std::string table_of(const std::vector<Result>& results);
 
-/// Of one bench, on rank 0: speed and efficiency, the fastest first, then cost and certificate.
-/// Figures are medians over the rounds, ratios are taken within a round; what failed is named
-/// below.
-std::string table_of(const std::vector<Result>& results, const Job& job);
+/// Of all benches, what was skipped with empty figures. Throws InconclusiveError when the file
+/// cannot be written.
+void write_csv(const std::string& path, const std::vector<Result>& results);
 
 }  // namespace shakedown::training

@@ -20,8 +20,8 @@ std::vector<T> each_once(const std::vector<T>& values) {
   return once;
 }
 
-/// By their own names, so that auto is not measured beside what it stands for. What the backend has
-/// not stays: it will be told when it is its turn.
+/// By their own names, so that auto is not measured next to what it stands for. A precision that
+/// the backend lacks stays: its configurations are skipped with the reason.
 std::vector<std::string> precisions_of(const CompareOptions& options, BackendKind backend) {
   std::vector<std::string> names;
   for (const std::string& name : options.precisions)
@@ -29,7 +29,7 @@ std::vector<std::string> precisions_of(const CompareOptions& options, BackendKin
   return each_once(names);
 }
 
-void add(Bench& bench, const TrainOptions& base, const std::string& strategy, double bucket_cap_mb,
+void add(Bench& bench, const StepOptions& base, const std::string& strategy, double bucket_cap_mb,
          int ranks) {
   const auto same = [&](const Configuration& known) {
     return known.setting.empty() && known.strategy() == strategy && known.ranks == ranks &&
@@ -49,39 +49,39 @@ int most_ranks(const std::vector<int>& ranks, int world_size) {
   return most > 0 ? most : *std::max_element(ranks.begin(), ranks.end());
 }
 
-/// Plain ddp, and beside it what differs in one switch.
-void add_settings(Bench& bench, const CompareOptions& options, const TrainOptions& base, int ranks,
+/// Plain ddp, and what differs from it in one switch.
+void add_settings(Bench& bench, const CompareOptions& options, const StepOptions& base, int ranks,
                   BackendKind backend) {
-  const auto& asked = options.settings;
-  if (asked.empty()) return;
-  TrainOptions plain = base;
+  const auto& requested = options.settings;
+  if (requested.empty()) return;
+  StepOptions plain = base;
   plain.strategy.strategy = "ddp";
   plain.strategy.bucket_cap_mb = options.bucket_caps_mb.front();
   add(bench, plain, "ddp", plain.strategy.bucket_cap_mb, ranks);
   for (const Setting& setting : settings()) {
-    if (std::find(asked.begin(), asked.end(), setting.name) == asked.end()) continue;
+    if (std::find(requested.begin(), requested.end(), setting.name) == requested.end()) continue;
     Configuration changed{plain, ranks, setting.name};
     if (setting.apply(changed.options, backend).empty()) bench.push_back(std::move(changed));
   }
 }
 
-Bench bench_of(const CompareOptions& options, const TrainOptions& base, BackendKind backend,
+Bench bench_of(const CompareOptions& options, const StepOptions& base, BackendKind backend,
                int world_size) {
   const std::vector<double>& caps = options.bucket_caps_mb;
   Bench bench;
   add(bench, base, "none", caps.front(), 1);
-  const auto ranks_asked = options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
-  for (int ranks : ranks_asked) {
+  const auto ranks_requested = options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
+  for (int ranks : ranks_requested) {
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
         add(bench, base, strategy, find_strategy(strategy).bucketed ? cap : caps.front(), ranks);
   }
-  add_settings(bench, options, base, most_ranks(ranks_asked, world_size), backend);
+  add_settings(bench, options, base, most_ranks(ranks_requested, world_size), backend);
   return bench;
 }
 
-/// Those asked for that no bench has, with the reason.
+/// Those requested that no bench has, with the reason.
 std::vector<std::string> idle_settings(const CompareOptions& options, BackendKind backend,
                                        const std::vector<Bench>& benches) {
   std::vector<std::string> idle;
@@ -91,7 +91,7 @@ std::vector<std::string> idle_settings(const CompareOptions& options, BackendKin
                          [&](const Configuration& c) { return c.setting == name; });
     };
     if (std::any_of(benches.begin(), benches.end(), measured)) continue;
-    TrainOptions plain = benches.front().front().options;
+    StepOptions plain = benches.front().front().options;
     idle.push_back(
         fmt::format("--settings {}: {}", name, find_setting(name).apply(plain, backend)));
   }
@@ -100,12 +100,24 @@ std::vector<std::string> idle_settings(const CompareOptions& options, BackendKin
 
 }  // namespace
 
+std::string strategy_label(const Configuration& c) {
+  const std::string& strategy = c.strategy();
+  if (strategy == "none" && c.ranks == 1) return "none (single)";
+  if (!c.setting.empty()) return fmt::format("{}, {}", strategy, c.setting);
+  if (!find_strategy(strategy).bucketed) return strategy;
+  return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
+}
+
+std::string label_of(const Configuration& c) {
+  return fmt::format("{} on {} rank{}", strategy_label(c), c.ranks, c.ranks == 1 ? "" : "s");
+}
+
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
   std::vector<Bench> benches;
   for (const std::string& model : each_once(options.models))
     for (const std::string& precision : precisions_of(options, backend))
       for (int batch_size : each_once(options.batch_sizes)) {
-        TrainOptions base = options.train;
+        StepOptions base = options.train;
         base.model.model = model;
         base.model.precision = precision;
         base.batch_size = batch_size;

@@ -9,21 +9,26 @@
 namespace shakedown::training {
 
 struct Configuration {
-  TrainOptions options;
+  StepOptions options;
   int ranks = 1;        // the job's first
   std::string setting;  // that it differs in from plain ddp (training/settings.hpp), or empty
 
   const std::string& strategy() const { return options.strategy.strategy; }
 };
 
-/// Configurations of one model, precision and batch: measured in turns and held against one
-/// another. The first is `none` on one rank, and each number of ranks has its `none`, asked for or
+/// "ddp, 25 MiB", or of a setting "ddp, bucket-copy".
+std::string strategy_label(const Configuration& configuration);
+/// "ddp, 25 MiB on 4 ranks".
+std::string label_of(const Configuration& configuration);
+
+/// Configurations of one model, precision and batch: measured interleaved and compared with one
+/// another. The first is `none` on one rank, and each number of ranks has its `none`, requested or
 /// not; settings have their plain ddp.
 using Bench = std::vector<Configuration>;
 
 /// All combinations of the options' lists, each once; a bucket cap counts only where there are
 /// buckets. `world_size` is the number of ranks where the options name none.
-/// Throws UsageError naming a setting that changes nothing, unless all of them were asked for.
+/// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
 
 /// Of --settings all: which change nothing, and why; "" when each is measured.

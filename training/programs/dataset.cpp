@@ -6,19 +6,18 @@
 
 namespace shakedown::training {
 
-Dataset::Dataset(const TrainOptions& options) : classes_(options.model.classes) {
-  const bool evaluates = options.epochs == 0;
-  if (!options.data.synthetic()) training_ = scan_image_folder(options.data.train_dir);
-  if (!options.data.val_dir.empty()) validation_ = scan_image_folder(options.data.val_dir);
+Dataset::Dataset(const DatasetSettings& settings) : classes_(settings.classes) {
+  if (!settings.train_dir.empty()) training_ = scan_image_folder(settings.train_dir);
+  if (!settings.val_dir.empty()) validation_ = scan_image_folder(settings.val_dir);
   if (!synthetic() && !validation_.root.empty()) check_same_classes(training_, validation_);
-  if (synthetic() && !evaluates) return;
+  if (synthetic() && !settings.evaluates) return;
 
   const ImageFolder& folder = synthetic() ? validation_ : training_;
   classes_ = static_cast<int>(folder.classes.size());
-  const std::string& weights = options.model.weights;
+  const std::string& weights = settings.weights;
   if (!weights.empty())
     check_classes(saved_model_of(read_safetensors_metadata(weights), weights), weights, folder,
-                  evaluates);
+                  settings.evaluates);
 }
 
 void Dataset::check_ranks_agree(const MpiSession& session) const {

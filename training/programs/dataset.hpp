@@ -4,17 +4,25 @@
 #include <string>
 
 #include "common/mpi_session.hpp"
+#include "resnet/network.hpp"
 #include "training/data/image_folder.hpp"
 #include "training/programs/saved_model.hpp"
-#include "training/programs/train_options.hpp"
 
 namespace shakedown::training {
+
+struct DatasetSettings {
+  std::string train_dir;  // empty: synthetic
+  std::string val_dir;    // or empty
+  std::string weights;    // of --weights, or empty
+  int classes = 1000;     // of synthetic data
+  bool evaluates = false;
+};
 
 class Dataset {
  public:
   /// Lists the folders, once for all that is measured. Throws UsageError when they do not fit
   /// together, or --weights was trained on other classes.
-  explicit Dataset(const TrainOptions& options);
+  explicit Dataset(const DatasetSettings& settings);
 
   bool synthetic() const { return training_.root.empty(); }
   /// Throws UsageError naming the first rank whose folders list other images than rank 0's.

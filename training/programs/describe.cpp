@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <span>
 
+#include "common/text_table.hpp"
+
 namespace shakedown::training {
 namespace {
 
-std::string row(const std::string& name, const std::string& output, double parameters, double mflop,
-                double activation_bytes) {
+std::string layer_row(const std::string& name, const std::string& output, double parameters,
+                      double mflop, double activation_bytes) {
   return fmt::format("{:<24} {:>16} {:>12.0f} {:>10.1f} {:>11}\n", name, output, parameters, mflop,
                      activation_bytes > 0 ? readable_bytes(activation_bytes) : "");
 }
 
 std::string text_of(const ActivationShape& s) { return fmt::format("{} x {} x {}", s.c, s.h, s.w); }
 
-/// One row a layer; the shape it hands on.
+/// One row per layer; the shape of its output.
 class LayerTable {
  public:
   LayerTable(double bytes_per_element) : bytes_(bytes_per_element) {
@@ -25,10 +27,10 @@ class LayerTable {
   }
   ActivationShape conv(const ConvLayer& layer, const ActivationShape& x) {
     const ConvShape conv{x, layer.k, layer.kernel, layer.stride, layer.pad()};
-    text_ += row(fmt::format("{} {}x{}{}", layer.conv, layer.kernel, layer.kernel,
-                             layer.stride > 1 ? fmt::format("/{}", layer.stride) : ""),
-                 text_of(conv.y()), static_cast<double>(conv.weight_count()) + 2.0 * layer.k,
-                 conv.flop() / 1e6, bytes_ * static_cast<double>(conv.y().count()));
+    text_ += layer_row(fmt::format("{} {}x{}{}", layer.conv, layer.kernel, layer.kernel,
+                                   layer.stride > 1 ? fmt::format("/{}", layer.stride) : ""),
+                       text_of(conv.y()), static_cast<double>(conv.weight_count()) + 2.0 * layer.k,
+                       conv.flop() / 1e6, bytes_ * static_cast<double>(conv.y().count()));
     return conv.y();
   }
   void line(const std::string& text) { text_ += text; }
@@ -51,15 +53,15 @@ std::string describe(const Engine& engine) {
   LayerTable list(element);
   ActivationShape x = list.conv(layers.stem, {1, 3, s.image_size, s.image_size});
   x = pooled(x);
-  list.line(row("maxpool 3x3/2", text_of(x), 0, 0, element * static_cast<double>(x.count())));
+  list.line(layer_row("maxpool 3x3/2", text_of(x), 0, 0, element * static_cast<double>(x.count())));
   for (const ResidualBlock& block : layers.blocks) {
     const ActivationShape input = x;
     for (const ConvLayer& layer : block.path) x = list.conv(layer, x);
     if (block.shortcut) list.conv(*block.shortcut, input);
   }
-  list.line(row("fc", fmt::format("{}", s.classes),
-                static_cast<double>(layers.features + 1) * s.classes,
-                2e-6 * layers.features * s.classes, 4.0 * s.classes));
+  list.line(layer_row("fc", fmt::format("{}", s.classes),
+                      static_cast<double>(layers.features + 1) * s.classes,
+                      2e-6 * layers.features * s.classes, 4.0 * s.classes));
 
   const FlopCount flop = flop_per_image(layers, s.image_size, s.classes);
   const auto bytes = [](std::size_t count) { return readable_bytes(static_cast<double>(count)); };
@@ -70,22 +72,18 @@ std::string describe(const Engine& engine) {
       s.architecture.name, table.parameters().size(), table.payload_count(),
       bytes(table.payload_count() * sizeof(float)), 2 * table.statistics().size(),
       flop.forward / 1e9, flop.training / 1e9);
+  std::size_t unshared = 0;
+  for (const Slot& slot : network.plan().slots()) unshared += slot.bytes();
   text += fmt::format(
-      "\nmemory of a rank, batch {}, {}:\n"
+      "\nmemory per rank, batch {}, {}:\n"
       "  weights, gradients, statistics  {}\n"
-      "  optimiser's state{}  {}\n"
-      "  activations and their gradients {} (tensors sharing bytes by lifetime; {} if each had "
-      "its\n"
-      "                                  own, {} at least)\n",
+      "  optimizer state{}  {}\n"
+      "  activations and their gradients {} (tensors sharing bytes by lifetime;\n"
+      "                                  {} if each had its own, {} at least)\n",
       s.batch_size, name_of(s.precision), bytes(network.weights().bytes()),
-      engine.settings().accumulate > 1 ? ", sums    " : "            ",
+      engine.settings().accumulate > 1 ? ", sums      " : "              ",
       bytes(engine.model.optimizer_bytes() + engine.step.sum_bytes()),
-      bytes(network.plan().bytes()), bytes([&] {
-        std::size_t sum = 0;
-        for (const Slot& slot : network.plan().slots()) sum += slot.bytes();
-        return sum;
-      }()),
-      bytes(network.plan().lower_bound()));
+      bytes(network.plan().bytes()), bytes(unshared), bytes(network.plan().lower_bound()));
 
   const std::vector<Range> buckets = engine.step.strategy().buckets();
   if (buckets.empty()) return text;
@@ -112,20 +110,24 @@ std::string text_of_ranks(const std::vector<std::string>& hosts) {
                      nodes.size(), nodes.size() == 1 ? "" : "s", names);
 }
 
+std::string text_of_machine(const Backend& backend, const std::vector<std::string>& hosts) {
+  return fmt::format("on {}, {} ({}), {}", text_of_ranks(hosts), backend.remark,
+                     backend.world->transport(), backend.device->identity().model);
+}
+
 std::string headline(const Engine& engine, const Backend& backend,
                      const std::vector<std::string>& hosts, const std::string& data) {
   const NetworkSettings& s = engine.settings().network;
-  const long update = static_cast<long>(s.batch_size) * engine.settings().accumulate;
-  std::string batch = fmt::format("batch {}", s.batch_size);
-  if (engine.settings().accumulate > 1)
-    batch += fmt::format(" x {} accumulated", engine.settings().accumulate);
-  std::string text = fmt::format(
-      "train: {}, {}, {}, {} a rank, {} globally, {}x{} pixels, {}\n"
-      "on {}, {} ({}), {}",
-      s.architecture.name, name_of(s.precision), engine.settings().strategy.strategy, batch,
-      update * engine.step.ranks_computing(), s.image_size, s.image_size, data,
-      text_of_ranks(hosts), backend.remark, backend.world->transport(),
-      backend.device->identity().model);
+  const int accumulate = engine.settings().accumulate;
+  std::string batch = fmt::format("batch {} per rank", s.batch_size);
+  if (accumulate > 1) batch += fmt::format(" x {} micro-batches", accumulate);
+  std::string text = wrapped(
+      fmt::format("train: {}, {}, {}, {}, {} globally, {}x{} pixels, {}", s.architecture.name,
+                  name_of(s.precision), engine.settings().strategy.strategy, batch,
+                  static_cast<long>(s.batch_size) * accumulate * engine.step.ranks_computing(),
+                  s.image_size, s.image_size, data),
+      2);
+  text += "\n" + wrapped(text_of_machine(backend, hosts), 2);
   const std::string why = engine.step.why_no_graph();
   if (backend.kind == BackendKind::gpu && !why.empty())
     text += "\nsteps are not CUDA graphs: " + why;

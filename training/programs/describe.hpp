@@ -14,6 +14,9 @@ std::string describe(const Engine& engine);
 /// "8 ranks on 2 nodes (n1, n2)", of each rank's host.
 std::string text_of_ranks(const std::vector<std::string>& hosts);
 
+/// "on 8 ranks on 2 nodes (n1, n2), gpu (mpi), NVIDIA H200".
+std::string text_of_machine(const Backend& backend, const std::vector<std::string>& hosts);
+
 /// What runs, on what, with which batch; and why steps are not graphs where they could be.
 std::string headline(const Engine& engine, const Backend& backend,
                      const std::vector<std::string>& hosts, const std::string& data);

@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "common/progress.hpp"
+#include "common/text_table.hpp"
 #include "training/measure/weights_check.hpp"
+#include "training/programs/records.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -38,7 +40,7 @@ Metrics add_up(const Metrics& mine, const MpiSession& session) {
 }
 
 /// All ranks that compute validate the same weights, each on a part of the images.
-Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
+Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
   engine.model.with_common_weights([&] {
     Network& network = engine.model.network();
     network.zero_total_metrics();
@@ -54,116 +56,126 @@ Metrics validate(Engine& engine, BatchSource& batches, const MpiSession& session
     engine.finish();
     if (server_waits) part ? session.barrier() : session.wait_idle();
   });
-  return add_up(engine.model.network().read_metrics().total, session);
+  const Metrics total = add_up(engine.model.network().read_metrics().total, session);
+  const auto images = static_cast<double>(total.samples);
+  return {total.loss_sum / images, static_cast<double>(total.top1) / images,
+          static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
 }
 
-/// In a column of ten characters.
+/// In a column of nine characters.
 std::string text_of_loss(double loss) {
-  return loss < 1e5 ? fmt::format("{:>10.4f}", loss) : fmt::format("{:>10.3e}", loss);
+  return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
 }
 
-void check_epoch(const Json& line, const std::string& weights_file) {
-  const auto finite = [&](const char* key) {
-    return !line.contains(key) || std::isfinite(line[key].get<double>());
-  };
-  if (finite("train_loss") && finite("val_loss")) return;
-  const int epoch = line.at("epoch").get<int>();
-  if (epoch == 0)
+std::string percent(double share) { return fmt::format("{:.2f}%", 100 * share); }
+
+const std::vector<Column> kColumns{
+    {"", "epoch", 5},        {"train", "loss", 9}, {"train", "top1", 8},
+    {"val", "loss", 9},      {"val", "top1", 8},   {"val", "top5", 8},
+    {"learning", "rate", 8}, {"", "images/s", 9},  {"", "time", 8}};
+
+std::string row_of(const EpochResult& result) {
+  std::vector<std::string> cells(kColumns.size());
+  cells[0] = fmt::format("{:>5}", result.epoch);
+  if (const auto& trained = result.trained) {
+    cells[1] = text_of_loss(trained->loss);
+    cells[2] = percent(trained->top1);
+    cells[6] = fmt::format("{:.2g}", trained->learning_rate);
+    cells[7] = fmt::format("{:.1f}", trained->images_per_s);
+    cells[8] = readable_duration(result.seconds);
+  }
+  if (const auto& validated = result.validated) {
+    cells[3] = text_of_loss(validated->loss);
+    cells[4] = percent(validated->top1);
+    cells[5] = percent(validated->top5);
+  }
+  return row(kColumns, cells);
+}
+
+/// The skipped steps are counted from `skipped_before` on.
+void check_epoch(const EpochResult& result, int skipped_before, long updates,
+                 const std::string& weights_file) {
+  const bool finite = (!result.trained || std::isfinite(result.trained->loss)) &&
+                      (!result.validated || std::isfinite(result.validated->loss));
+  if (!finite && result.epoch == 0)
     throw FailError(fmt::format("the validation loss of --weights {} is not finite", weights_file));
-  throw FailError(
-      fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
-                  "another --precision",
-                  epoch));
-}
-
-/// An epoch whose every step was skipped trained nothing. Returns the steps skipped so far.
-int check_skipped(const Json& line, int before, long steps) {
-  const int skipped = line.at("skipped_steps").get<int>();
-  if (skipped - before == steps)
+  if (!finite)
+    throw FailError(
+        fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
+                    "another --precision",
+                    result.epoch));
+  if (result.trained && result.trained->skipped_steps - skipped_before == updates)
     throw FailError(
         fmt::format("all {} steps of epoch {} were skipped, as their gradients were "
                     "not finite: nothing was trained",
-                    steps, line.at("epoch").get<int>()));
-  return skipped;
+                    updates, result.epoch));
+}
+
+TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule& schedule,
+                         const EpochSettings& settings) {
+  Engine& engine = run.engine;
+  const auto start = Clock::now();
+  Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
+                    run.session.is_root());
+  engine.model.network().zero_total_metrics();
+  run.batches.start_epoch(epoch);
+  TrainedEpoch trained;
+  for (long i = 0; i < updates; ++i) {
+    trained.learning_rate =
+        schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
+    engine.step.run(
+        [&](int) { ENSURE(run.batches.load_next(engine.model.network()), "a batch is missing"); },
+        trained.learning_rate);
+    progress.update(i + 1);
+  }
+  engine.finish();
+  trained.seconds = seconds_since(start);
+  const Metrics total = add_up(engine.model.network().read_metrics().total, run.session);
+  const auto images = static_cast<double>(total.samples);
+  trained.loss = total.loss_sum / images;
+  trained.top1 = static_cast<double>(total.top1) / images;
+  trained.images_per_s = images / trained.seconds;
+  trained.input_stall_ms = highest(run.session.all_gather(run.batches.stall_seconds() * 1e3));
+  trained.skipped_steps =
+      static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
+  return trained;
+}
+
+void check_possible(const Run& run, long batches_per_epoch, int epochs) {
+  const std::string& seeded = run.engine.model.load_remarks().seeded;
+  if (epochs == 0 && !seeded.empty()) throw UsageError("--epochs 0 evaluates: " + seeded);
+  const int accumulate = run.engine.settings().accumulate;
+  if (epochs > 0 && batches_per_epoch < accumulate)
+    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches per rank",
+                                 accumulate, batches_per_epoch));
 }
 
 }  // namespace
 
-void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
-                  BatchSource* validation, const EpochSettings& settings, const Json& identity,
-                  const MpiSession& session, Record& record) {
-  if (settings.epochs == 0 && !engine.model.load_remarks().seeded.empty())
-    throw UsageError("--epochs 0 evaluates: " + engine.model.load_remarks().seeded);
+void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                  const EpochSettings& settings) {
+  check_possible(run, batches_per_epoch, settings.epochs);
   const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
-  const long updates = batches_per_epoch / engine.settings().accumulate;
-  if (settings.epochs > 0 && updates == 0)
-    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches a rank",
-                                 engine.settings().accumulate, batches_per_epoch));
-  if (session.is_root())
-    fmt::print("{:>5} {:>10} {:>10} {:>10} {:>10} {:>9} {:>8} {:>10} {:>8}\n", "epoch",
-               "train loss", "train top1", "val loss", "val top1", "val top5", "lr", "images/s",
-               "time");
-
+  const long updates = batches_per_epoch / run.engine.settings().accumulate;
+  const auto print = [&](const std::string& line) {
+    if (run.session.is_root()) fmt::print("{}", line);
+    std::fflush(stdout);
+  };
+  print(heading(kColumns));
   int skipped_before = 0;
   for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
-    Json line = identity;
-    line["epoch"] = epoch;
     const auto start = Clock::now();
-    double rate = schedule.at(epoch - 1);
-    std::string shown = fmt::format("{:>5}", epoch);
-    if (epoch > 0) {
-      Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
-                        session.is_root());
-      engine.model.network().zero_total_metrics();
-      training.start_epoch(epoch);
-      for (long i = 0; i < updates; ++i) {
-        rate = schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
-        engine.step.run(
-            [&](int) { ENSURE(training.load_next(engine.model.network()), "a batch is missing"); },
-            rate);
-        progress.update(i + 1);
-      }
-      engine.finish();
-      const double elapsed = seconds_since(start);
-      const Metrics total = add_up(engine.model.network().read_metrics().total, session);
-      const auto samples = static_cast<double>(total.samples);
-      line["train_loss"] = total.loss_sum / samples;
-      line["train_top1"] = static_cast<double>(total.top1) / samples;
-      line["learning_rate"] = rate;
-      line["images_per_s"] = samples / elapsed;
-      line["epoch_s"] = elapsed;
-      line["input_stall_ms"] = highest(session.all_gather(training.stall_seconds() * 1e3));
-      line["skipped_steps"] =
-          static_cast<int>(highest(session.all_gather(engine.model.read_scalars().skipped)));
-      shown += fmt::format(" {} {:>9.2f}%", text_of_loss(total.loss_sum / samples),
-                           100.0 * static_cast<double>(total.top1) / samples);
-    } else {
-      shown += fmt::format(" {:>10} {:>10}", "", "");
-    }
-    if (validation != nullptr) {
-      const Metrics total = validate(engine, *validation, session);
-      const auto samples = static_cast<double>(total.samples);
-      line["val_loss"] = total.loss_sum / samples;
-      line["val_top1"] = static_cast<double>(total.top1) / samples;
-      line["val_top5"] = static_cast<double>(total.top5) / samples;
-      line["validated_images"] = total.samples;
-      line["validating_rank"] = engine.step.first_computing();
-      shown += fmt::format(" {} {:>9.2f}% {:>8.2f}%", text_of_loss(total.loss_sum / samples),
-                           100.0 * static_cast<double>(total.top1) / samples,
-                           100.0 * static_cast<double>(total.top5) / samples);
-    } else {
-      shown += fmt::format(" {:>10} {:>10} {:>9}", "", "", "");
-    }
-    if (epoch > 0)
-      shown += fmt::format(" {:>8.2g} {:>10.1f} {:>8}", rate, line["images_per_s"].get<double>(),
-                           readable_duration(seconds_since(start)));
-    if (session.is_root()) fmt::print("{}\n", shown);
-    std::fflush(stdout);
-    record.write("epoch", line);
-    check_epoch(line, engine.settings().weights_file);
-    if (epoch > 0) skipped_before = check_skipped(line, skipped_before, updates);
+    EpochResult result;
+    result.epoch = epoch;
+    if (epoch > 0) result.trained = train_epoch(run, epoch, updates, schedule, settings);
+    if (validation != nullptr) result.validated = validate(run.engine, *validation, run.session);
+    result.seconds = seconds_since(start);
+    print(row_of(result));
+    run.write("epoch", record_of(result));
+    check_epoch(result, skipped_before, updates, run.engine.settings().weights_file);
+    if (result.trained) skipped_before = result.trained->skipped_steps;
   }
-  check_weights(engine, session, "after the last epoch");
+  check_weights(run.engine, run.session, "after the last epoch");
 }
 
 }  // namespace shakedown::training

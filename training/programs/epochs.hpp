@@ -1,10 +1,9 @@
 // Training over epochs of a data folder, with validation.
 #pragma once
 
-#include "common/mpi_session.hpp"
-#include "common/record.hpp"
-#include "training/data/batches.hpp"
-#include "training/step/engine.hpp"
+#include <optional>
+
+#include "training/programs/run.hpp"
 #include "training/step/schedule.hpp"
 
 namespace shakedown::training {
@@ -15,11 +14,34 @@ struct EpochSettings {
   ScheduleOptions schedule;
 };
 
-/// Trains and validates; prints one line an epoch and writes one "epoch" record, with `identity`'s
-/// fields. `validation` may be null. With 0 epochs it only validates. Throws FailError when the
-/// loss is not finite, or every step of an epoch was skipped.
-void train_epochs(Engine& engine, BatchSource& training, long batches_per_epoch,
-                  BatchSource* validation, const EpochSettings& settings, const Json& identity,
-                  const MpiSession& session, Record& record);
+/// What an epoch's training and its validation gave, over all ranks.
+struct TrainedEpoch {
+  double loss = 0;
+  double top1 = 0;
+  double learning_rate = 0;  // of the last step
+  double images_per_s = 0;
+  double seconds = 0;
+  double input_stall_ms = 0;
+  int skipped_steps = 0;  // since the start
+};
+struct Validation {
+  double loss = 0;
+  double top1 = 0;
+  double top5 = 0;
+  std::int64_t images = 0;
+  int rank = 0;  // whose statistics normalised
+};
+struct EpochResult {
+  int epoch = 0;  // 0: only evaluated
+  std::optional<TrainedEpoch> trained;
+  std::optional<Validation> validated;
+  double seconds = 0;  // both
+};
+
+/// Trains on run.batches and validates; prints one line and writes one "epoch" record per epoch.
+/// `validation` may be null. With 0 epochs it only validates. Throws FailError when the loss is not
+/// finite, or every step of an epoch was skipped. Collective.
+void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                  const EpochSettings& settings);
 
 }  // namespace shakedown::training

@@ -9,6 +9,14 @@
 namespace shakedown::training {
 namespace {
 
+/// 0 where no round has it.
+double interference_median(const Result& result) {
+  std::vector<double> values;
+  for (const Round& round : result.rounds)
+    if (round.breakdown.interference_ms) values.push_back(*round.breakdown.interference_ms);
+  return values.empty() ? 0 : median_of(values);
+}
+
 /// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
 /// measured and hides any.
 double interference_beside(const Group& group, const Result& base) {
@@ -17,14 +25,14 @@ double interference_beside(const Group& group, const Result& base) {
         result->configuration.ranks != base.configuration.ranks ||
         batch_of(*result) != batch_of(base))
       continue;
-    const double hidden = breakdown_median(*result, "hidden_comm_ms");
-    if (hidden > 0) return std::max(0.0, breakdown_median(*result, "interference_ms") / hidden);
+    const double hidden = median_over_rounds(*result, &Breakdown::hidden_comm_ms);
+    if (hidden > 0) return std::max(0.0, interference_median(*result) / hidden);
   }
   return 0;
 }
 
 /// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
-double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
+double gradient_bytes_factor(const StepOptions& options, BackendKind backend) {
   StrategyOptions o = options.strategy;
   if (o.strategy == "none") o.strategy = "ddp";
   const DataType computed = compute_type(parse_precision(options.model.precision, backend));
@@ -33,20 +41,19 @@ double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
 
 }  // namespace
 
-double breakdown_median(const Result& result, const char* key) {
+double median_over_rounds(const Result& result, double Breakdown::*term) {
   std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns)
-    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
-  return values.empty() ? 0 : median_of(values);
+  for (const Round& round : result.rounds) values.push_back(round.breakdown.*term);
+  return median_of(values);
 }
-double step_median(const Result& result, const char* key) {
+double step_ms_median(const Result& result) {
   std::vector<double> values;
-  for (const Json& step : result.steps) values.push_back(step.at(key).get<double>());
+  for (const Round& round : result.rounds) values.push_back(round.throughput.step_ms_p50);
   return median_of(values);
 }
 
-const TrainOptions& options_of(const Result& result) { return result.configuration.options; }
-int batch_of(const Result& result) { return result.identity.at("batch_size").get<int>(); }
+const StepOptions& options_of(const Result& result) { return result.configuration.options; }
+int batch_of(const Result& result) { return result.identity.batch_size.value(); }
 
 std::vector<Group> groups_of(const std::vector<Result>& results) {
   std::vector<Group> groups;
@@ -82,11 +89,12 @@ StepModel model_of(const Group& group, const std::vector<const Result*>& bases,
   MeasuredStep measured;
   for (const Result* other : bases)
     measured.compute.push_back(
-        {batch_of(*other), breakdown_median(*other, "compute_ms") / options_of(*other).accumulate});
+        {batch_of(*other),
+         median_over_rounds(*other, &Breakdown::compute_ms) / options_of(*other).accumulate});
   measured.gradients = base.inputs->gradients;
   measured.backward_ms = base.inputs->backward_ms;
   measured.ready_batch_size = batch_of(base);
-  measured.optimizer_ms = breakdown_median(base, "optimizer_ms");
+  measured.optimizer_ms = median_over_rounds(base, &Breakdown::optimizer_ms);
   measured.interference = interference_beside(group, base);
   measured.input_bytes_per_image = base.inputs->input_bytes_per_image;
   return StepModel(std::move(measured));
@@ -107,7 +115,7 @@ double worst_error(const LinkFit& fit) {
 
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
                      BackendKind backend) {
-  const TrainOptions& o = options_of(result);
+  const StepOptions& o = options_of(result);
   Scenario scenario;
   scenario.world_size = result.configuration.ranks;
   scenario.batch_size = batch_of(result);

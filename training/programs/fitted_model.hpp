@@ -10,11 +10,11 @@
 
 namespace shakedown::training {
 
-/// Medians over the rounds; of a breakdown 0 where no round has the term.
-double breakdown_median(const Result& result, const char* key);
-double step_median(const Result& result, const char* key);
+/// Medians over the rounds.
+double median_over_rounds(const Result& result, double Breakdown::*term);
+double step_ms_median(const Result& result);
 
-const TrainOptions& options_of(const Result& result);
+const StepOptions& options_of(const Result& result);
 int batch_of(const Result& result);
 
 /// Results of one model and precision; none of settings, which the model does not describe.

@@ -91,10 +91,11 @@ class Forecast {
       const std::string& strategy = result->configuration.strategy();
       const Prediction p =
           model_.predict(strategy, scenario_of(*result, *base_.inputs, links_, job_.backend.kind));
-      const double measured = step_median(*result, "step_ms_p50");
+      const double measured = step_ms_median(*result);
       const double error = p.step_ms / measured - 1;
-      job_.record.write("prediction", merged(merged(result->identity, prediction_fields(p)),
-                                             {{"step_ms_measured", measured}, {"error", error}}));
+      job_.record.write("prediction",
+                        merged(merged(record_of(result->identity), prediction_fields(p)),
+                               {{"step_ms_measured", measured}, {"error", error}}));
       compared_ = true;
       if (std::abs(error) > worst_) {
         worst_ = std::abs(error);
@@ -128,7 +129,7 @@ class Forecast {
       Scenario more = scenario_;
       more.world_size *= times;
       const Prediction p = model_.predict("ddp", more);
-      Json identity = base_.identity;
+      Json identity = record_of(base_.identity);
       identity["strategy"] = "ddp";
       identity["world_size"] = more.world_size;
       identity["bucket_cap_mb"] = more.bucket_cap_mb;
@@ -156,7 +157,7 @@ class Forecast {
       sizes.push_back(bucket.bytes / kMebibyte);
       listed += fmt::format("{}{:.1f}", listed.empty() ? "" : ", ", sizes.back());
     }
-    job_.record.write("bucket_plan", merged(with_error(base_.identity),
+    job_.record.write("bucket_plan", merged(with_error(record_of(base_.identity)),
                                             {{"rule_buckets", rule.ends.size()},
                                              {"rule_exposed_ms", rule.overlap.exposed_ms},
                                              {"best_exposed_ms", best.overlap.exposed_ms},
@@ -169,13 +170,13 @@ class Forecast {
   }
 
   std::string advice() const {
-    const auto peaks = base_.steps.front().at("peak_memory_bytes").get<std::vector<double>>();
+    const auto peaks = base_.rounds.front().throughput.peak_memory_bytes;
     const int sharing = ranks_on_device(job_.backend, job_.session);
     const double room = static_cast<double>(job_.backend.device->memory().total_bytes) / sharing /
                         *std::max_element(peaks.begin(), peaks.end());
     const auto largest = static_cast<int>(batch_of(base_) * std::min(room, 1e3));
     std::string text = "advice for ddp, by predicted gain:\n";
-    Json identity = with_error(base_.identity);
+    Json identity = with_error(record_of(base_.identity));
     identity["strategy"] = "ddp";
     identity["bucket_cap_mb"] = scenario_.bucket_cap_mb;
     std::vector<Change> changes = usual_changes(scenario_, largest, half_speedup());
@@ -222,7 +223,7 @@ class Forecast {
       std::vector<std::string> cells{fmt::format("  {:>5}", batches[b])};
       for (std::size_t w = 0; w < bandwidths.size(); ++w) {
         const Winner& winner = map[b * bandwidths.size() + w];
-        Json identity = with_error(base_.identity);
+        Json identity = with_error(record_of(base_.identity));
         identity["batch_size"] = winner.batch_size;
         identity["strategy"] = winner.strategy;
         job_.record.write("winner",
@@ -255,7 +256,8 @@ class Forecast {
           other.configuration.strategy() == "none" &&
           other.configuration.ranks == base_.configuration.ranks &&
           batch_of(other) == batch_of(base_) && options_of(base_).model.precision != "fp16")
-        return breakdown_median(base_, "compute_ms") / breakdown_median(other, "compute_ms");
+        return median_over_rounds(base_, &Breakdown::compute_ms) /
+               median_over_rounds(other, &Breakdown::compute_ms);
     return std::nullopt;
   }
 

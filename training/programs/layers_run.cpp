@@ -8,14 +8,13 @@
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/measure/layer_tables.hpp"
-#include "training/measure/throughput.hpp"
 
 namespace shakedown::training {
 namespace {
 
-constexpr int kMostLogged = 20;  // steps: they tell a median
+constexpr int kMostLogged = 20;  // steps: enough for a median
 
-/// Trains so many steps after one that starts without another before it; the median step, ms.
+/// Trains this many steps after one that starts without another before it; the median step, ms.
 template <class Step>
 double median_step_ms(Engine& engine, int steps, Step&& step) {
   std::vector<std::unique_ptr<Event>> marks;
@@ -31,21 +30,22 @@ double median_step_ms(Engine& engine, int steps, Step&& step) {
   return median_of(ms);
 }
 
-StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                  const MpiSession& session) {
-  EndlessBatches endless(batches);
-  const int logged = std::min(options.iterations, kMostLogged);
-  const long all = options.warmup + options.iterations + logged + 3;
+StepCalls measure(const Run& run, const LayersSettings& settings) {
+  Engine& engine = run.engine;
+  const MpiSession& session = run.session;
+  EndlessBatches endless(run.batches);
+  const int logged = std::min(settings.iterations, kMostLogged);
+  const long all = settings.warmup + settings.iterations + logged + 3;
   Progress progress("layers", all, "steps", session.is_root());
   long done = 0;
   const auto step = [&] {
     engine.step.run([&](int) { endless.load_next(engine.model.network()); },
-                    options.optimizer.learning_rate);
+                    settings.learning_rate);
     progress.update(++done);
   };
   step();
   const double loss_first = mean_loss(engine, session);
-  for (int i = 1; i < options.warmup; ++i) step();
+  for (int i = 1; i < settings.warmup; ++i) step();
   engine.finish();
   session.barrier();
 
@@ -53,7 +53,7 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   measured.roofs = engine.model.network().measure_roofs();
   session.barrier();
   measured.logged_steps = logged;
-  measured.step_ms = median_step_ms(engine, options.iterations, step);
+  measured.step_ms = median_step_ms(engine, settings.iterations, step);
   session.barrier();
   WorkLog& log = engine.model.network().work_log();
   log.start();
@@ -72,7 +72,7 @@ StepCalls measure(Engine& engine, BatchSource& batches, const TrainOptions& opti
   return measured;
 }
 
-/// What of a step is no call that is told of.
+/// What of a step is no call that the log has.
 std::string rest_of(const Engine& engine) {
   const std::string& strategy = engine.settings().strategy.strategy;
   std::string rest = "the batch's way to the device, the step's scalars";
@@ -85,26 +85,26 @@ std::string rest_of(const Engine& engine) {
 
 }  // namespace
 
-ExitCode run_layers(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                    const Json& identity, const MpiSession& session, Record& record) {
-  if (engine.step.first_computing() != 0)
+ExitCode run_layers(const Run& run, const LayersSettings& settings) {
+  if (run.engine.step.first_computing() != 0)
     throw UsageError(fmt::format(
-        "--layers, --kernels: rank 0 tells, but computes nothing with --strategy {}: take "
+        "--layers, --kernels: rank 0 reports, but computes nothing with --strategy {}: use "
         "another, or none",
-        engine.settings().strategy.strategy));
-  const StepCalls step = measure(engine, batches, options, session);
-  const ParameterTable& table = engine.model.network().table();
-  std::string text = text_of_roofs(step, name_of(engine.settings().network.precision));
-  if (options.layers) {
-    for (const Json& layer : layer_fields(step, table))
-      record.write("layer", merged(identity, layer));
+        run.identity.strategy));
+  const StepCalls step = measure(run, settings);
+  const ParameterTable& table = run.engine.model.network().table();
+  std::string text = text_of_roofs(step, run.identity.precision);
+  if (settings.layers) {
+    for (const LayerTime& layer : layer_times(step.calls, table, step.roofs))
+      run.write("layer", record_of(layer, step));
     text += table_of_layers(step, table);
   }
-  if (options.kernels) {
-    for (const Json& kernel : kernel_fields(step)) record.write("kernel", merged(identity, kernel));
+  if (settings.kernels) {
+    for (const KernelTime& kernel : kernel_times(step.calls, step.roofs))
+      run.write("kernel", record_of(kernel, step));
     text += table_of_kernels(step);
   }
-  say(session, text + account_of(step, rest_of(engine)));
+  say(run.session, text + account_of(step, rest_of(run.engine)));
   return ExitCode::pass;
 }
 

@@ -1,22 +1,22 @@
-// bin/train --layers and --kernels: trains some steps with an event behind each call, and tells
+// bin/train --layers and --kernels: trains some steps with an event after each call, and prints
 // where their time goes.
 #pragma once
 
 #include "common/error.hpp"
-#include "common/record.hpp"
-#include "training/data/batches.hpp"
-#include "training/programs/train_options.hpp"
-#include "training/step/engine.hpp"
-
-namespace shakedown {
-class MpiSession;
-}  // namespace shakedown
+#include "training/programs/run.hpp"
 
 namespace shakedown::training {
 
-/// Writes the records and tells people what rank 0 measured. Throws UsageError where rank 0
-/// computes nothing, FailError when the loss is not finite any more. Every rank calls it.
-ExitCode run_layers(Engine& engine, BatchSource& batches, const TrainOptions& options,
-                    const Json& identity, const MpiSession& session, Record& record);
+struct LayersSettings {
+  int iterations = 100;
+  int warmup = 20;
+  double learning_rate = 0.1;
+  bool layers = false;   // print and record times by layer
+  bool kernels = false;  // by kernel
+};
+
+/// Writes the records and prints what rank 0 measured. Throws UsageError where rank 0 computes
+/// nothing, FailError when the loss is not finite any more. Collective.
+ExitCode run_layers(const Run& run, const LayersSettings& settings);
 
 }  // namespace shakedown::training

@@ -3,11 +3,11 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "common/backend.hpp"
 #include "common/error.hpp"
-#include "common/record.hpp"
-#include "training/programs/train_options.hpp"
+#include "training/measure/throughput.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -15,22 +15,26 @@ class MpiSession;
 
 namespace shakedown::training {
 
-/// Finds the largest batch a rank that fits on every rank by the plan, says so, and hands the
-/// options with it to `run`. Where that lacks memory all the same, says so and takes a smaller one.
-/// Throws UsageError where nothing fits. Every rank calls it.
-ExitCode at_largest_batch(const TrainOptions& options, int classes, Backend& backend,
-                          const MpiSession& session,
-                          const std::function<ExitCode(const TrainOptions&)>& run);
+/// Finds the largest batch per rank that fits on every rank by the plan of settings_of(batch), up
+/// to `limit` (0: the backend's), prints it, and hands it to `run`. Where that lacks memory all the
+/// same, a smaller one follows. Throws UsageError where nothing fits. Collective.
+ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batch)>& settings_of,
+                          Backend& backend, const MpiSession& session,
+                          const std::function<ExitCode(int batch)>& run);
 
 /// Calls attempt(batch) with the largest batch, and as long as it throws BatchTooLarge (or, where
-/// one rank runs `alone`, OutOfMemory) tells `remark` and goes on with one smaller by a 32nd.
-/// Throws UsageError behind a batch of one.
+/// one rank runs `alone`, OutOfMemory) calls `remark` and goes on with one smaller by a 32nd.
+/// Throws UsageError after a batch of one.
 ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
                        const std::function<void(const std::string&)>& remark);
 
-/// What a "step" record has besides: that its batch was the largest, and the devices' memory.
-Json largest_batch_fields(const Device& device, const MpiSession& session);
-/// Of a step record with these, for people.
-std::string summary_of_largest_batch(const Json& step, int batch_size);
+/// What was found.
+struct LargestBatch {
+  int batch_size = 0;
+  std::vector<double> device_memory_bytes;  // per rank
+};
+LargestBatch largest_batch_of(const Engine& engine, const MpiSession& session);
+/// As a line for people.
+std::string summary_of(const LargestBatch& found, const Throughput& measured);
 
 }  // namespace shakedown::training

@@ -7,8 +7,8 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "resnet/network.hpp"
 #include "training/data/image_folder.hpp"
-#include "training/programs/train_options.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -42,16 +42,16 @@ SavedModel saved_model_of(const Metadata& metadata, const std::string& file) {
   }
 }
 
-void take_saved_model(const OptionSet& set, TrainOptions& options) {
-  const std::string& file = options.model.weights;
+void take_saved_model(const OptionSet& set, ModelOptions& options) {
+  const std::string& file = options.weights;
   if (file.empty()) return;
   const SavedModel saved = saved_model_of(read_safetensors_metadata(file), file);
   if (saved.model.empty()) return;
-  if (set.given("--model") && options.model.model != saved.model)
+  if (set.given("--model") && options.model != saved.model)
     throw UsageError(
-        fmt::format("--model {}: --weights {} holds a {}", options.model.model, file, saved.model));
-  options.model.model = saved.model;
-  if (!set.given("--image-size")) options.model.image_size = saved.image_size;
+        fmt::format("--model {}: --weights {} holds a {}", options.model, file, saved.model));
+  options.model = saved.model;
+  if (!set.given("--image-size")) options.image_size = saved.image_size;
 }
 
 void check_classes(const SavedModel& saved, const std::string& file, const ImageFolder& folder,

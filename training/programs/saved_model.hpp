@@ -8,12 +8,12 @@
 
 namespace shakedown {
 class OptionSet;
+struct ModelOptions;
 }  // namespace shakedown
 
 namespace shakedown::training {
 
 struct ImageFolder;
-struct TrainOptions;
 
 /// Empty where the file does not say it, as one from elsewhere.
 struct SavedModel {
@@ -28,7 +28,7 @@ SavedModel saved_model_of(const Metadata& metadata, const std::string& file);
 
 /// --model and --image-size become those of --weights unless they were given. Throws UsageError
 /// where --model was and the file holds another. Reads the file's header. `set` parsed the options.
-void take_saved_model(const OptionSet& set, TrainOptions& options);
+void take_saved_model(const OptionSet& set, ModelOptions& options);
 
 /// Throws UsageError naming the classes in which `folder` and the file differ. A folder to train
 /// on may have another number of them: then its classifier starts anew.

@@ -16,7 +16,7 @@ bool set(T& target, const T& value) {
 }  // namespace
 
 const std::vector<Setting>& settings() {
-  using Options = TrainOptions;
+  using Options = StepOptions;
   static const std::vector<Setting> table{
       {"autotune-off", true, [](Options& o) { return set(o.model.autotune, false); }},
       // both keep float32 in memory; other precisions are no neighbours of theirs
@@ -38,10 +38,10 @@ const std::vector<Setting>& settings() {
 const Setting& find_setting(const std::string& name) {
   for (const Setting& setting : settings())
     if (name == setting.name) return setting;
-  throw InternalError("training/settings.cpp has no line for " + name);
+  throw InternalError("training/programs/settings.cpp has no line for " + name);
 }
 
-std::string Setting::apply(TrainOptions& options, BackendKind backend) const {
+std::string Setting::apply(StepOptions& options, BackendKind backend) const {
   if (only_gpu && backend != BackendKind::gpu) return "only on the gpu backend";
   if (change(options)) return "";
   return "no change from plain ddp with these options";

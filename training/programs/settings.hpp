@@ -1,12 +1,11 @@
-// What bin/compare --settings holds against plain ddp: configurations that differ from it in one
-// switch that people argue about.
+// bin/compare --settings: one-switch variants of plain ddp.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "common/device.hpp"
-#include "training/programs/train_options.hpp"
+#include "training/programs/step_options.hpp"
 
 namespace shakedown::training {
 
@@ -15,9 +14,9 @@ struct Setting {
   bool only_gpu;  // the cpu backend has no such switch
   /// Throws the switch in options of plain ddp; false where it stands so already, or has no such
   /// position there: then there is nothing to compare.
-  bool (*change)(TrainOptions& options);
+  bool (*change)(StepOptions& options);
   /// Changes the options, or says why there is nothing to compare: "" or "only on the gpu backend".
-  std::string apply(TrainOptions& options, BackendKind backend) const;
+  std::string apply(StepOptions& options, BackendKind backend) const;
 };
 
 /// The one list of settings.

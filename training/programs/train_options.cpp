@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "common/error.hpp"
 #include "common/options.hpp"
-#include "training/data/batches.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -151,44 +149,6 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
   options.check([&] { check_epochs(values); });
-}
-
-int batch_size_of(const TrainOptions& options, int ranks) {
-  if (options.global_batch == 0) return options.batch_size;
-  const long parts = static_cast<long>(ranks) * options.accumulate;
-  if (options.global_batch % parts != 0)
-    throw UsageError(
-        fmt::format("--global-batch {}: not a multiple of {} (the {} rank{} that compute{} x "
-                    "--accumulate {})",
-                    options.global_batch, parts, ranks, ranks == 1 ? "" : "s",
-                    ranks == 1 ? "s" : "", options.accumulate));
-  return static_cast<int>(options.global_batch / parts);
-}
-
-EngineSettings engine_settings(const TrainOptions& options, const Backend& backend, int classes) {
-  const int ranks =
-      std::max(1, find_strategy(options.strategy.strategy).computing(backend.world->size()));
-  EngineSettings settings;
-  settings.network = {find_architecture(options.model.model),
-                      batch_size_of(options, ranks),
-                      options.model.image_size,
-                      classes,
-                      parse_precision(options.model.precision, backend.kind, backend.no_gpu),
-                      static_cast<float>(options.model.label_smoothing),
-                      options.model.recompute,
-                      tuning_of(options.model)};
-  settings.optimizer = options.optimizer;
-  settings.strategy = options.strategy;
-  settings.accumulate = options.accumulate;
-  if (options.layers || options.kernels)
-    settings.no_graph = "--layers, --kernels tell call by call";
-  if (options.graph == "off") settings.no_graph = "--graph off";
-  settings.seed = static_cast<std::uint64_t>(options.seed);
-  settings.weights_file = options.model.weights;
-  settings.batches_held = options.epochs >= 0 && !options.data.val_dir.empty() ? 2 : 1;
-  if (find_strategy(options.strategy.strategy).ranks.first_has_inputs)
-    settings.batches_held += backend.world->rank() == 0 ? ranks - 1 : 0;  // it holds every rank's
-  return settings;
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -7,22 +7,22 @@
 
 namespace shakedown::training {
 
-TrainingData::TrainingData(const TrainOptions& options, const Dataset& dataset)
-    : options_(options), dataset_(dataset) {}
+TrainingData::TrainingData(const InputSettings& settings, const Dataset& dataset)
+    : settings_(settings), dataset_(dataset) {}
 
-LoaderSettings TrainingData::loader_settings(const NetworkSettings& shape, bool training, int rank,
+LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool training, int rank,
                                              int ranks) const {
   LoaderSettings s;
-  s.batch_size = shape.batch_size;
-  s.workers = options_.data.workers;
-  s.prefetch = options_.data.prefetch;
+  s.batch_size = step.network.batch_size;
+  s.workers = settings_.workers;
+  s.prefetch = settings_.prefetch;
   s.shuffle = training;
   s.drop_last = training;
-  s.seed = derive_seed(static_cast<std::uint64_t>(options_.seed), 1);
+  s.seed = derive_seed(step.seed, 1);
   s.rank = rank;
   s.world_size = ranks;
-  const Augmentation augmentation = augmentation_of(options_);
-  s.transform.image_size = shape.image_size;
+  const Augmentation augmentation = settings_.augmentation;
+  s.transform.image_size = step.network.image_size;
   s.transform.augmentation = training ? augmentation : Augmentation::none;
   s.transform.center_crop = augmentation == Augmentation::resized_crop;
   return s;
@@ -37,51 +37,47 @@ std::unique_ptr<BatchSource> TrainingData::loaded(const ImageFolder& folder,
 }
 
 /// Of the batches of rank number `rank` of those that compute.
-std::unique_ptr<BatchSource> TrainingData::training_source(const NetworkSettings& shape,
+std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings& step,
                                                            const Backend& backend, Stream& stream,
                                                            int rank, int ranks) {
   if (!dataset_.synthetic())
-    return loaded(dataset_.training(), loader_settings(shape, true, rank, ranks), shape, backend,
-                  stream);
-  return make_synthetic_batches(*backend.device, stream, shape,
-                                derive_seed(static_cast<std::uint64_t>(options_.seed),
-                                            1000 + static_cast<std::uint64_t>(rank)));
+    return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
+                  backend, stream);
+  return make_synthetic_batches(*backend.device, stream, step.network,
+                                derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(rank)));
 }
 
-void TrainingData::open(const NetworkSettings& shape, const Backend& backend, Stream& stream) {
+void TrainingData::open(const EngineSettings& step, const Backend& backend, Stream& stream) {
   Communicator& world = *backend.world;
-  const StrategyEntry& strategy = find_strategy(options_.strategy.strategy);
+  const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int ranks = strategy.computing(world.size());
   const bool computes = strategy.computes(world.rank());
   const int rank = strategy.computing_rank(world.rank());
-  const bool validates = options_.epochs >= 0 && !options_.data.val_dir.empty();
 
   if (!dataset_.synthetic())
     batches_per_epoch_ =
-        training::batches_per_epoch(dataset_.training(), loader_settings(shape, true, rank, ranks));
+        training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
   if (!computes) {
     training_ = make_no_batches();
-    if (validates) validation_ = make_no_batches();
+    if (settings_.validates) validation_ = make_no_batches();
     return;
   }
   if (strategy.ranks.first_has_inputs) {
     std::vector<std::unique_ptr<BatchSource>> of_every_rank;
     for (int r = 0; world.rank() == 0 && r < ranks; ++r)
-      of_every_rank.push_back(training_source(shape, backend, stream, r, ranks));
-    training_ = make_scattered_batches(world, *backend.device, stream, shape,
+      of_every_rank.push_back(training_source(step, backend, stream, r, ranks));
+    training_ = make_scattered_batches(world, *backend.device, stream, step.network,
                                        std::move(of_every_rank), batches_per_epoch_);
   } else {
-    training_ = training_source(shape, backend, stream, rank, ranks);
+    training_ = training_source(step, backend, stream, rank, ranks);
   }
-  if (validates)
-    validation_ = loaded(dataset_.validation(), loader_settings(shape, false, rank, ranks), shape,
-                         backend, stream);
+  if (settings_.validates)
+    validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
+                         step.network, backend, stream);
 }
 
-std::string TrainingData::remark() const {
-  const long batches =
-      (static_cast<long>(options_.iterations) + options_.warmup) * options_.accumulate;
-  if (options_.epochs >= 0 || batches_per_epoch_ == 0 || batches <= batches_per_epoch_) return "";
+std::string TrainingData::remark(long batches) const {
+  if (batches_per_epoch_ == 0 || batches <= batches_per_epoch_) return "";
   return fmt::format("the run is longer than the data: its {} batches per rank are {:.1f} epochs",
                      batches,
                      static_cast<double>(batches) / static_cast<double>(batches_per_epoch_));

@@ -8,33 +8,41 @@
 #include "common/backend.hpp"
 #include "training/data/batches.hpp"
 #include "training/programs/dataset.hpp"
+#include "training/step/engine.hpp"
 
 namespace shakedown::training {
+
+struct InputSettings {
+  int workers = 4;  // loader threads
+  int prefetch = 4;
+  Augmentation augmentation = Augmentation::none;
+  bool validates = false;
+};
 
 class TrainingData {
  public:
   /// The dataset outlives this.
-  TrainingData(const TrainOptions& options, const Dataset& dataset);
+  TrainingData(const InputSettings& settings, const Dataset& dataset);
 
   /// Starts the loaders. The stream and device outlive this.
-  void open(const NetworkSettings& shape, const Backend& backend, Stream& stream);
+  void open(const EngineSettings& step, const Backend& backend, Stream& stream);
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
   /// Of each rank that computes; 0 where an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
-  /// That a throughput run is longer than the data, or "".
-  std::string remark() const;
+  /// That this many batches per rank are longer than the data, or "".
+  std::string remark(long batches) const;
 
  private:
-  LoaderSettings loader_settings(const NetworkSettings& shape, bool training, int rank,
+  LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank,
                                  int ranks) const;
   std::unique_ptr<BatchSource> loaded(const ImageFolder& folder, const LoaderSettings& settings,
                                       const NetworkSettings& shape, const Backend& backend,
                                       Stream& stream);
-  std::unique_ptr<BatchSource> training_source(const NetworkSettings& shape, const Backend& backend,
+  std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
                                                Stream& stream, int rank, int ranks);
 
-  TrainOptions options_;
+  const InputSettings settings_;
   const Dataset& dataset_;
   long batches_per_epoch_ = 0;
   std::vector<std::unique_ptr<Loader>> loaders_;

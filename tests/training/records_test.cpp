@@ -1,0 +1,120 @@
+#include "training/programs/records.hpp"
+
+#include "common/nvml.hpp"
+#include "common/text_table.hpp"
+#include "tests/catch.hpp"
+#include "training/measure/summary.hpp"
+
+namespace shakedown::training {
+namespace {
+
+std::vector<std::string> keys_of(const Json& record) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : record.items()) keys.push_back(key);
+  return keys;
+}
+using Keys = std::vector<std::string>;
+
+Throughput on_gpus() {
+  Throughput measured;
+  measured.peak_memory_bytes = {1e9, 2e9};
+  measured.process_memory_bytes = {3e9, kUnknown};
+  measured.health = GpuHealth{
+      {1980, 1980}, {650, 640}, {50, 51}, {1e9, 1e9}, {kUnknownText, "sw_power_cap"}, 0.25};
+  return measured;
+}
+
+}  // namespace
+
+TEST_CASE("an identity names what is known, and buckets where there are any", "[records]") {
+  Identity identity;
+  identity.strategy = "none";
+  const Keys always{"backend",    "model",      "image_size", "classes",   "precision",
+                    "accumulate", "world_size", "strategy",   "optimizer", "data"};
+  CHECK(keys_of(record_of(identity)) == always);
+  identity.strategy = "ddp";
+  identity.batch_size = 4;
+  identity.throttle_gbs = 1;
+  identity.setting = "no-overlap";
+  const Json record = record_of(identity);
+  CHECK(record.at("batch_size") == 4);
+  CHECK(keys_of(record).back() == "setting");
+  CHECK(record.contains("bucket_cap_mb"));
+  CHECK(record.contains("throttle_gbs"));
+}
+
+TEST_CASE("a certificate's record has null where nothing was compared", "[records]") {
+  Certificate certificate;
+  certificate.reference = "all-reduce";
+  certificate.difference.tensor = "fc.weight";
+  certificate.pass = true;
+  CHECK(keys_of(record_of(certificate)) == Keys{"reference", "tensor", "max_abs_diff", "tolerance",
+                                                "relative_diff", "relative_tolerance", "pass"});
+  CHECK(record_of(certificate).at("pass") == true);
+  Certificate diverged = certificate;
+  diverged.pass = false;
+  diverged.cause = "all-reduce, the reference, diverged";
+  CHECK(keys_of(record_of(diverged)) ==
+        Keys{"reference", "tensor", "max_abs_diff", "tolerance", "pass", "cause"});
+  CHECK(record_of(diverged).at("pass") == false);
+  CHECK(record_of(diverged).at("tolerance").is_null());
+  Certificate waived;
+  waived.waived = "one rank exchanges nothing";
+  CHECK(keys_of(record_of(waived)) ==
+        Keys{"reference", "max_abs_diff", "tolerance", "pass", "waived"});
+  CHECK(record_of(waived).at("pass").is_null());
+  CHECK_THAT(summary_of(certificate), ContainsSubstring("PASS") && ContainsSubstring("fc.weight"));
+  CHECK_THAT(summary_of(diverged), ContainsSubstring("FAIL") && ContainsSubstring("diverged"));
+  CHECK_THAT(summary_of(waived), ContainsSubstring("waived: one rank"));
+}
+
+TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[records]") {
+  const Json record = record_of(on_gpus());
+  CHECK(record.at("throttle_reasons") == Json{nullptr, "sw_power_cap"});
+  CHECK(record.at("images_per_s_low").is_null());
+  const std::string text = summary_of(on_gpus(), {});
+  CHECK_THAT(text, ContainsSubstring("650 W, 1980 MHz, 50 C (rank 0), 0.250 J/image, throttle "));
+  CHECK_THAT(text, ContainsSubstring("on rank 0, 1.863 GiB on the others"));
+  Throughput host = on_gpus();
+  host.health.reset();
+  CHECK_FALSE(record_of(host).contains("power_w"));
+  CHECK(summary_of(host, {}).find(" W,") == std::string::npos);
+}
+
+TEST_CASE("a breakdown's record has the terms that were measured, and their residual",
+          "[records]") {
+  Breakdown b;
+  b.step_ms = 10;
+  b.compute_ms = 7;
+  b.exposed_comm_ms = 2;
+  const Json record = record_of(b);
+  CHECK(record.at("residual_ms") == Approx(1));
+  CHECK(record.at("residual") == Approx(0.1));
+  CHECK_FALSE(record.contains("interference_ms"));
+  CHECK_FALSE(record.contains("serial_step_ms"));
+  b.interference_ms = 0.5;
+  b.comm_alone_ms = 3;
+  CHECK(record_of(b).at("residual_ms") == Approx(0.5));
+  CHECK(record_of(b).at("comm_alone_ms") == 3);
+}
+
+TEST_CASE("an epoch's record has what it did", "[records]") {
+  EpochResult result;
+  result.validated = Validation{2.0, 0.5, 0.9, 24, 1};
+  CHECK(keys_of(record_of(result)) ==
+        Keys{"epoch", "val_loss", "val_top1", "val_top5", "validated_images", "validating_rank"});
+  result.trained.emplace();
+  CHECK(keys_of(record_of(result)).at(1) == "train_loss");
+}
+
+TEST_CASE("a paragraph is wrapped at blanks, and a long word is left whole", "[text]") {
+  CHECK(wrapped("short") == "short");
+  const std::string path(90, 'x');
+  CHECK(wrapped("a " + path + " b", 2) == "a\n  " + path + "\n  b");
+  const std::string words = wrapped(std::string(79, 'a') + " b c", 4);
+  CHECK(words == std::string(79, 'a') + "\n    b c");
+  CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2) == std::string(76, 'a') + "\n  94 % b");
+  CHECK(labelled("step", "1 ms") == "step      1 ms\n");
+}
+
+}  // namespace shakedown::training

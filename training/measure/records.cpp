@@ -1,0 +1,190 @@
+#include "training/measure/records.hpp"
+
+#include "common/nvml.hpp"
+#include "training/exchange/strategy.hpp"
+
+namespace shakedown::training {
+namespace {
+
+Json record_of(const GpuHealth& health) {
+  Json reasons = Json::array();
+  for (const std::string& text : health.throttle_reasons)
+    reasons.push_back(text == kUnknownText ? Json() : Json(text));
+  return {{"sm_clock_mhz", health.sm_clock_mhz},
+          {"power_w", health.power_w},
+          {"temperature_c", health.temperature_c},
+          {"memory_used_bytes", health.memory_used_bytes},
+          {"joules_per_image", health.joules_per_image},
+          {"throttle_reasons", reasons}};
+}
+
+Json record_of(const SentBytes& sent) {
+  return {{"bytes_per_step_predicted", sent.predicted},
+          {"bytes_per_step_measured", sent.measured},
+          {"bytes_per_step_counted", sent.counted},
+          {"bytes_source", sent.over_nvlink ? "nvlink" : "communicator"}};
+}
+
+/// What "layer" and "kernel" records have of the step and of some of its calls.
+Json record_of(const WorkSum& sum, const StepCalls& step) {
+  return {{"calls", sum.calls},
+          {"time_ms", sum.ms},
+          {"step_share", sum.ms / step.step_ms},
+          {"flop", sum.flop},
+          {"bytes", sum.bytes},
+          {"tflops", sum.tflops()},
+          {"gbs", sum.gbs()},
+          {"roof", sum.roof()},
+          {"roof_ms", sum.roof_ms()},
+          {"roof_share", sum.roof_share()},
+          {"copy_gbs", step.roofs.copy_gbs},
+          {"matrix_tflops", step.roofs.matrix_tflops},
+          {"logged_steps", step.logged_steps},
+          {"step_ms", step.step_ms},
+          {"logged_step_ms", step.logged_step_ms},
+          {"calls_ms", step.calls_ms}};
+}
+
+}  // namespace
+
+Identity identity_of(const EngineSettings& s, const Backend& backend, const std::string& data) {
+  return {name_of(backend.kind),
+          s.network.architecture.name,
+          s.network.image_size,
+          s.network.classes,
+          name_of(s.network.precision),
+          s.network.batch_size,
+          s.accumulate,
+          backend.world->size(),
+          s.strategy.strategy,
+          s.optimizer.optimizer,
+          data,
+          s.strategy.bucket_cap_mb,
+          backend.throttle_gbs,
+          ""};
+}
+
+Json record_of(const Identity& identity) {
+  Json fields{{"backend", identity.backend},
+              {"model", identity.model},
+              {"image_size", identity.image_size},
+              {"classes", identity.classes},
+              {"precision", identity.precision}};
+  if (identity.batch_size) fields["batch_size"] = *identity.batch_size;
+  fields.update({{"accumulate", identity.accumulate},
+                 {"world_size", identity.world_size},
+                 {"strategy", identity.strategy},
+                 {"optimizer", identity.optimizer},
+                 {"data", identity.data}});
+  if (find_strategy(identity.strategy).bucketed) fields["bucket_cap_mb"] = identity.bucket_cap_mb;
+  if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
+  if (!identity.setting.empty()) fields["setting"] = identity.setting;
+  return fields;
+}
+
+Json record_of(const Throughput& measured) {
+  const auto bound = [&](double Interval::*end) {
+    return measured.interval ? Json((*measured.interval).*end) : Json();
+  };
+  Json fields{{"ranks_computing", measured.ranks_computing},
+              {"images_per_s", measured.images_per_s},
+              {"images_per_s_per_rank", measured.images_per_s_per_rank},
+              {"images_per_s_interval", "block_bootstrap_mean"},
+              {"images_per_s_high", bound(&Interval::high)},
+              {"images_per_s_low", bound(&Interval::low)},
+              {"iterations", measured.iterations},
+              {"warmup_steps", measured.warmup_steps},
+              {"warmup_s", measured.warmup_s},
+              {"step_ms_p50", measured.step_ms_p50},
+              {"step_ms_p95", measured.step_ms_p95},
+              {"step_ms_cv", measured.step_ms_cv},
+              {"tflops_per_rank", measured.tflops_per_rank},
+              {"input_stall_ms", measured.input_stall_ms},
+              {"peak_memory_bytes", measured.peak_memory_bytes},
+              {"process_memory_bytes", measured.process_memory_bytes}};
+  if (measured.fused)
+    fields.update({{"fused_norms", static_cast<double>(measured.fused->statistics)},
+                   {"fused_gradients", static_cast<double>(measured.fused->gradients)}});
+  fields.update({{"graph", measured.graph},
+                 {"grad_dtype", name_of(measured.grad_dtype)},
+                 {"loss_first", measured.loss_first},
+                 {"loss_last", measured.loss_last},
+                 {"skipped_steps", measured.skipped_steps},
+                 {"skipped_timed_steps", measured.skipped_timed_steps}});
+  fields.update(record_of(measured.sent));
+  if (!measured.staleness_updates.empty()) fields["staleness_updates"] = measured.staleness_updates;
+  if (measured.health) fields.update(record_of(*measured.health));
+  return fields;
+}
+
+Json record_of(const ExchangeSums& sums) {
+  Json fields = Json::object();
+  if (sums.all_ms > 0) fields["comm_ms"] = sums.all_ms;
+  if (sums.push_ms) fields["push_ms"] = *sums.push_ms;
+  if (sums.pull_ms) fields["pull_ms"] = *sums.pull_ms;
+  return fields;
+}
+
+Json record_of(const Certificate& certificate) {
+  const WeightDifference& found = certificate.difference;
+  Json fields{{"reference", certificate.reference}};
+  if (!found.tensor.empty()) fields["tensor"] = found.tensor;
+  const bool compared = certificate.waived.empty() && certificate.cause.empty();
+  fields["max_abs_diff"] = compared ? Json(found.max_abs_diff) : Json();
+  fields["tolerance"] = compared ? Json(found.tolerance) : Json();
+  if (compared)
+    fields.update(
+        {{"relative_diff", found.relative_diff}, {"relative_tolerance", found.relative_tolerance}});
+  fields["pass"] = certificate.waived.empty() ? Json(certificate.pass) : Json();
+  if (!certificate.waived.empty()) fields["waived"] = certificate.waived;
+  if (!certificate.cause.empty()) fields["cause"] = certificate.cause;
+  return fields;
+}
+
+Json record_of(const Breakdown& b) {
+  Json fields{{"traced_steps", b.traced_steps},
+              {"step_ms", b.step_ms},
+              {"compute_ms", b.compute_ms},
+              {"exposed_comm_ms", b.exposed_comm_ms}};
+  if (b.interference_ms)
+    fields.update({{"interference_ms", *b.interference_ms}, {"interference_slowdown", b.slowdown}});
+  fields.update({{"input_stall_ms", b.input_stall_ms},
+                 {"optimizer_ms", b.optimizer_ms},
+                 {"residual_ms", b.residual_ms()},
+                 {"residual", b.residual_ms() / b.step_ms},
+                 {"hidden_comm_ms", b.hidden_comm_ms},
+                 {"comm_ms", b.comm_ms}});
+  if (b.none_step_ms) fields["none_step_ms"] = *b.none_step_ms;
+  if (b.comm_alone_ms) fields["comm_alone_ms"] = *b.comm_alone_ms;
+  if (b.serial_step_ms) fields["serial_step_ms"] = *b.serial_step_ms;
+  return fields;
+}
+
+Json record_of(const ExchangeTimes& e) {
+  Json fields{{"index", e.index},       {"exchange", e.what},       {"bytes", e.bytes},
+              {"ready_ms", e.ready_ms}, {"launch_ms", e.launch_ms}, {"start_ms", e.start_ms},
+              {"end_ms", e.end_ms},     {"hidden_ms", e.hidden_ms}, {"exposed_ms", e.exposed_ms}};
+  if (e.waiting)
+    fields.update({{"wait_ms", e.waiting->ms},
+                   {"straggler_rank", e.waiting->straggler},
+                   {"straggler_share", e.waiting->share}});
+  return fields;
+}
+
+Json record_of(const LayerTime& layer, const StepCalls& step) {
+  Json fields{{"layer", layer.layer}};
+  if (layer.is_of_network())
+    fields.update({{"forward_ms", layer.forward_ms}, {"backward_ms", layer.backward_ms}});
+  fields.update(record_of(layer.sum, step));
+  return fields;
+}
+
+Json record_of(const KernelTime& kernel, const StepCalls& step) {
+  return merged({{"kernel", kernel.kernel},
+                 {"bytes_per_call", kernel.bytes_per_call},
+                 {"flop_per_call", kernel.flop_per_call},
+                 {"copy_share", kernel.sum.gbs() / step.roofs.copy_gbs}},
+                record_of(kernel.sum, step));
+}
+
+}  // namespace shakedown::training

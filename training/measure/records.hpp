@@ -1,0 +1,44 @@
+// The fields of the records that a measurement leaves: each key is written here and nowhere else.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "common/record.hpp"
+#include "training/measure/certificate.hpp"
+#include "training/measure/layer_tables.hpp"
+#include "training/measure/profile.hpp"
+#include "training/measure/throughput.hpp"
+
+namespace shakedown::training {
+
+/// What names a configuration, repeated in every record of it.
+struct Identity {
+  std::string backend;
+  std::string model;
+  int image_size = 0;
+  int classes = 0;
+  std::string precision;
+  std::optional<int> batch_size;  // unknown where --global-batch does not divide
+  int accumulate = 1;
+  int world_size = 1;
+  std::string strategy;
+  std::string optimizer;
+  std::string data;
+  double bucket_cap_mb = 0;  // recorded where the strategy has buckets
+  double throttle_gbs = 0;
+  std::string setting;  // of bin/compare --settings, or empty
+};
+Identity identity_of(const EngineSettings& settings, const Backend& backend,
+                     const std::string& data);
+
+Json record_of(const Identity& identity);
+Json record_of(const Throughput& measured);
+Json record_of(const ExchangeSums& sums);
+Json record_of(const Certificate& certificate);
+Json record_of(const Breakdown& breakdown);
+Json record_of(const ExchangeTimes& exchange);
+Json record_of(const LayerTime& layer, const StepCalls& step);
+Json record_of(const KernelTime& kernel, const StepCalls& step);
+
+}  // namespace shakedown::training

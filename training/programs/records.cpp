@@ -1,0 +1,40 @@
+#include "training/programs/records.hpp"
+
+namespace shakedown::training {
+
+Json record_of(const EpochResult& result) {
+  Json fields{{"epoch", result.epoch}};
+  if (const auto& trained = result.trained)
+    fields.update({{"train_loss", trained->loss},
+                   {"train_top1", trained->top1},
+                   {"learning_rate", trained->learning_rate},
+                   {"images_per_s", trained->images_per_s},
+                   {"epoch_s", trained->seconds},
+                   {"input_stall_ms", trained->input_stall_ms},
+                   {"skipped_steps", trained->skipped_steps}});
+  if (const auto& validated = result.validated)
+    fields.update({{"val_loss", validated->loss},
+                   {"val_top1", validated->top1},
+                   {"val_top5", validated->top5},
+                   {"validated_images", validated->images},
+                   {"validating_rank", validated->rank}});
+  return fields;
+}
+
+Json record_of(const LargestBatch& found) {
+  return {{"max_batch", true}, {"device_memory_bytes", found.device_memory_bytes}};
+}
+
+Json record_of(const Round& round) {
+  return merged(record_of(round.throughput), record_of(round.exchange));
+}
+
+Json ratios_of(const Round& round) {
+  Json fields{{"epoch_s", round.epoch_s}};
+  if (round.efficiency_vs_none) fields["efficiency_vs_none"] = *round.efficiency_vs_none;
+  if (round.efficiency_vs_single) fields["efficiency_vs_single"] = *round.efficiency_vs_single;
+  if (round.speedup_vs_plain) fields["speedup_vs_plain"] = *round.speedup_vs_plain;
+  return fields;
+}
+
+}  // namespace shakedown::training

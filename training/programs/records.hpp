@@ -1,0 +1,18 @@
+// The fields of the records that the programs add to those of measure/records.hpp: each key is
+// written here and nowhere else.
+#pragma once
+
+#include "common/record.hpp"
+#include "training/programs/comparison.hpp"
+#include "training/programs/epochs.hpp"
+#include "training/programs/max_batch.hpp"
+
+namespace shakedown::training {
+
+Json record_of(const EpochResult& result);
+Json record_of(const LargestBatch& found);
+/// What was measured, and what followed from the others of the round.
+Json record_of(const Round& round);
+Json ratios_of(const Round& round);
+
+}  // namespace shakedown::training

@@ -1,0 +1,25 @@
+// What each kind of run of bin/train works with.
+#pragma once
+
+#include "common/mpi_session.hpp"
+#include "common/record.hpp"
+#include "training/data/batches.hpp"
+#include "training/measure/records.hpp"
+#include "training/step/engine.hpp"
+
+namespace shakedown::training {
+
+struct Run {
+  Engine& engine;
+  BatchSource& batches;
+  const Identity& identity;
+  const MpiSession& session;
+  Record& record;
+
+  /// Writes a record of this configuration.
+  void write(const char* kind, const Json& fields) const {
+    record.write(kind, merged(record_of(identity), fields));
+  }
+};
+
+}  // namespace shakedown::training

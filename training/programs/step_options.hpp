@@ -1,0 +1,30 @@
+// The options of a training step: those that bin/compare sweeps over.
+#pragma once
+
+#include <string>
+
+#include "common/backend.hpp"
+#include "resnet/network.hpp"
+#include "training/step/engine.hpp"
+
+namespace shakedown::training {
+
+struct StepOptions {
+  ModelOptions model;
+  StrategyOptions strategy;
+  OptimizerOptions optimizer;
+  int batch_size = 64;
+  int global_batch = 0;  // 0: batch_size per rank
+  int accumulate = 1;
+  std::string graph = "auto";
+  int seed = 0;
+};
+
+/// Images per rank and micro-batch, for this many computing ranks. Throws UsageError where
+/// --global-batch cannot be divided.
+int batch_size_of(const StepOptions& options, int ranks);
+
+/// Settings that follow from the options, the backend and the classes of the data.
+EngineSettings engine_settings(const StepOptions& options, const Backend& backend, int classes);
+
+}  // namespace shakedown::training

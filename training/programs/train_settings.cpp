@@ -1,0 +1,80 @@
+#include "training/programs/train_settings.hpp"
+
+#include "common/error.hpp"
+#include "training/programs/max_batch.hpp"
+
+namespace shakedown::training {
+namespace {
+
+TrainOptions with_batch(TrainOptions options, int batch_size) {
+  options.batch_size = batch_size;
+  return options;
+}
+
+bool validates(const TrainOptions& options) {
+  return options.epochs >= 0 && !options.data.val_dir.empty();
+}
+
+}  // namespace
+
+DatasetSettings dataset_settings(const TrainOptions& options) {
+  const bool evaluates = options.epochs == 0;
+  if (evaluates && options.data.val_dir.empty())
+    throw UsageError("--epochs 0 evaluates: --val-dir is needed");
+  if (evaluates && options.model.weights.empty())
+    throw UsageError("--epochs 0 evaluates: --weights is needed");
+  if (options.epochs > 0 && options.data.synthetic())
+    throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
+  return {options.data.train_dir, options.data.val_dir, options.model.weights,
+          options.model.classes, evaluates};
+}
+
+EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
+  EngineSettings settings = engine_settings(options, backend, classes);
+  if (settings.no_graph.empty() && (options.layers || options.kernels))
+    settings.no_graph = "--layers, --kernels time each call";
+  if (validates(options)) ++settings.batches_held;
+  return settings;
+}
+
+InputSettings input_settings(const TrainOptions& options) {
+  return {options.data.workers, options.data.prefetch, augmentation_of(options),
+          validates(options)};
+}
+
+ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
+  return {options.iterations, options.warmup, warmup_seconds_of(options, kind),
+          options.optimizer.learning_rate};
+}
+
+LayersSettings layers_settings(const TrainOptions& options) {
+  return {options.iterations, options.warmup, options.optimizer.learning_rate, options.layers,
+          options.kernels};
+}
+
+EpochSettings epoch_settings(const TrainOptions& options) {
+  return {options.epochs, options.optimizer.learning_rate, options.schedule};
+}
+
+OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
+  return {options.save, options.trace, dataset.metadata(options.model)};
+}
+
+long batches_needed(const TrainOptions& options) {
+  if (options.epochs >= 0) return 0;
+  return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
+}
+
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run) {
+  if (!options.max_batch) return run(options);
+  return at_largest_batch(
+      options.max_batch_limit,
+      [&](int batch_size) {
+        return run_settings(with_batch(options, batch_size), backend, classes);
+      },
+      backend, session, [&](int batch_size) { return run(with_batch(options, batch_size)); });
+}
+
+}  // namespace shakedown::training

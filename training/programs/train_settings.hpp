@@ -1,0 +1,33 @@
+// What the options of bin/train say to each part of a run.
+#pragma once
+
+#include <functional>
+
+#include "training/programs/dataset.hpp"
+#include "training/programs/epochs.hpp"
+#include "training/programs/layers_run.hpp"
+#include "training/programs/output_files.hpp"
+#include "training/programs/throughput_run.hpp"
+#include "training/programs/train_options.hpp"
+#include "training/programs/training_data.hpp"
+
+namespace shakedown::training {
+
+/// Throws UsageError where the options lack what --epochs needs.
+DatasetSettings dataset_settings(const TrainOptions& options);
+/// engine_settings() of the step, and what a run by bin/train needs besides.
+EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
+InputSettings input_settings(const TrainOptions& options);
+ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
+LayersSettings layers_settings(const TrainOptions& options);
+EpochSettings epoch_settings(const TrainOptions& options);
+OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
+/// Batches per rank of a throughput run; 0 of another.
+long batches_needed(const TrainOptions& options);
+
+/// Calls `run` with these options; with --max-batch at the largest batch that fits.
+ExitCode at_requested_batch(const TrainOptions& options, int classes, Backend& backend,
+                            const MpiSession& session,
+                            const std::function<ExitCode(const TrainOptions&)>& run);
+
+}  // namespace shakedown::training
