@@ -21,10 +21,8 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
              MpiSession& session, Record& record) {
   Engine engine(engine_settings(options, backend, dataset.classes()), backend);
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
-  if (options.describe) {
-    say(session, describe(engine));
-    return ExitCode::pass;
-  }
+  if (options.describe) say(session, describe(engine));
+  if (options.describe) return ExitCode::pass;
   for (const Output& output : {Output{"--save", options.save}, {"--trace", options.trace}})
     if (!output.path.empty() && session.is_root()) check_writable(output);
   engine.allocate(ranks_on_device(backend, session));
@@ -34,7 +32,6 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   TrainingData data(options, dataset);
   data.open(engine.settings().network, backend, engine.stream());
   say(session, data.remark());
-
   const Json identity = identity_of(engine.settings(), backend, dataset.name());
   const Metadata metadata = dataset.metadata(options.model);
   ExitCode result = ExitCode::pass;
@@ -79,6 +76,5 @@ int main(int argc, char** argv) {
   OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
   training::declare_options(set, options);
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
-  return run_program(set, argc, argv,
-                     [&](MpiSession& session) { return training::train(options, set, session); });
+  return run_program(set, argc, argv, [&](auto& s) { return training::train(options, set, s); });
 }
