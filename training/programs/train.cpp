@@ -72,6 +72,5 @@ int main(int argc, char** argv) {
   OptionSet set("train", "Trains a ResNet data-parallel, or measures how fast it trains.");
   training::declare_options(set, options);
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
-  return run_program(set, argc, argv,
-                     [&](MpiSession& session) { return training::train(options, set, session); });
+  return run_program(set, argc, argv, [&](auto& s) { return training::train(options, set, s); });
 }
