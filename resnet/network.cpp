@@ -200,29 +200,28 @@ struct Network::Build {
     return reserve(name, shape, moments(from).backward, moments(to).backward);
   }
 
-  /// Gradients that cross from block to block. An identity hands on the gradient of its block's
-  /// output: that lives until the unit before the block has read it.
-  void reserve_border_gradients() {
+  /// Gradients of border b. An identity hands on the gradient of its block's output: that lives
+  /// until the unit before the block has read it.
+  void reserve_gradients(std::size_t b) {
     const auto& blocks = net.layers_.blocks;
-    for (std::size_t b = 0; b < borders.size(); ++b) {
-      const bool handed_on = b > 0 && !blocks[b - 1].shortcut;
-      const std::string name = handed_on           ? blocks[b - 1].name + " dy"
-                               : b < blocks.size() ? blocks[b].name + " dx"
-                                                   : "head dx";
-      const Border& reader = borders[handed_on ? b - 1 : b];
-      borders[b].dx.first =
-          gradient(name, borders[b].shape, borders[b].producer + 1, reader.producer);
-    }
-    for (std::size_t b = 0; b < blocks.size(); ++b)
-      borders[b].dx.second = blocks[b].shortcut
-                                 ? gradient(blocks[b].name + " dshortcut", borders[b].shape,
-                                            borders[b + 1].producer, borders[b].producer)
-                                 : borders[b + 1].dx.first;
+    Border& in = borders[b];
+    if (in.dx.first == nullptr)
+      in.dx.first = gradient((b < blocks.size() ? blocks[b].name : "head") + " dx", in.shape,
+                             in.producer + 1, in.producer);
+    if (b == blocks.size()) return;
+    Border& out = borders[b + 1];
+    if (blocks[b].shortcut)
+      in.dx.second = gradient(blocks[b].name + " dshortcut", in.shape, out.producer, in.producer);
+    else
+      in.dx.second = out.dx.first =
+          gradient(blocks[b].name + " dy", in.shape, out.producer + 1, in.producer);
   }
 
-  /// The units of a block between two borders; `input` is its input. Returns its output.
-  const Slot* add_block(const ResidualBlock& block, const Border& in, const Border& out,
-                        const Slot* input) {
+  /// The units of block b, and the gradients of the border after it. Returns its output.
+  const Slot* add_block(std::size_t b, const Slot* input) {
+    const ResidualBlock& block = net.layers_.blocks[b];
+    const Border& in = borders[b];
+    const Border& out = borders[b + 1];
     auto& units = net.blocks_.emplace_back();
     ActivationShape shape = in.shape;
     const Slot* x = input;
@@ -244,6 +243,7 @@ struct Network::Build {
       rebuilt_x = rebuilt_y;
     }
     const Slot* y = output(block.path.back().norm, out.shape, out.producer);
+    reserve_gradients(b + 1);
     ConvNormAddSpec last{.when = moments(out.producer),
                          .layer = net.normed(block.path.back(), shape),
                          .x = x,
@@ -268,15 +268,14 @@ void Network::build_units() {
   labels_ = plan_.reserve("labels", n * sizeof(std::int32_t), 0, end);
   logits_ = plan_.reserve("logits", n * static_cast<std::size_t>(settings_.classes) * sizeof(float),
                           0, end);
-  build.reserve_border_gradients();
 
   const Build::Border& stem = build.borders.front();
   const Slot* x = build.output("stem", stem.shape, stem.producer);
+  build.reserve_gradients(0);
   blocks_.emplace_back().push_back(units_->stem(
       {build.moments(stem.producer), normed(layers_.stem, image_shape()), input_, x, stem.dx}));
 
-  for (std::size_t b = 0; b < layers_.blocks.size(); ++b)
-    x = build.add_block(layers_.blocks[b], build.borders[b], build.borders[b + 1], x);
+  for (std::size_t b = 0; b < layers_.blocks.size(); ++b) x = build.add_block(b, x);
 
   const Build::Border& head = build.borders.back();
   check_statistics(head.shape);
