@@ -9,21 +9,33 @@
 namespace shakedown::training {
 namespace {
 
-/// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
+/// Over the rounds; 0 where none has the term.
+double breakdown_median(const Result& result, const char* key) {
+  std::vector<double> values;
+  for (const Json& breakdown : result.breakdowns)
+    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
+  return values.empty() ? 0 : median_of(values);
+}
+
+bool same_model(const Result& a, const Result& b) {
+  return options_of(a).model.model == options_of(b).model.model;
+}
+bool same_ranks_and_batch(const Result& a, const Result& b) {
+  return a.configuration.ranks == b.configuration.ranks && batch_of(a) == batch_of(b);
+}
+
+/// By how much computing slows for a ms of hidden exchange: of ddp next to the base, if it was
 /// measured and hides any.
-double interference_beside(const Group& group, const Result& base) {
+double interference_of(const Group& group, const Result& base) {
   for (const Result* result : group) {
-    if (result->configuration.strategy() != "ddp" ||
-        result->configuration.ranks != base.configuration.ranks ||
-        batch_of(*result) != batch_of(base))
-      continue;
+    if (result->configuration.strategy() != "ddp" || !same_ranks_and_batch(*result, base)) continue;
     const double hidden = breakdown_median(*result, "hidden_comm_ms");
     if (hidden > 0) return std::max(0.0, breakdown_median(*result, "interference_ms") / hidden);
   }
   return 0;
 }
 
-/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
+/// Sent for a byte of float32 gradient. Next to `none` it is ddp that is predicted.
 double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
   StrategyOptions o = options.strategy;
   if (o.strategy == "none") o.strategy = "ddp";
@@ -33,12 +45,6 @@ double gradient_bytes_factor(const TrainOptions& options, BackendKind backend) {
 
 }  // namespace
 
-double breakdown_median(const Result& result, const char* key) {
-  std::vector<double> values;
-  for (const Json& breakdown : result.breakdowns)
-    if (breakdown.contains(key)) values.push_back(breakdown.at(key).get<double>());
-  return values.empty() ? 0 : median_of(values);
-}
 double step_median(const Result& result, const char* key) {
   std::vector<double> values;
   for (const Json& step : result.steps) values.push_back(step.at(key).get<double>());
@@ -52,12 +58,10 @@ std::vector<Group> groups_of(const std::vector<Result>& results) {
   std::vector<Group> groups;
   for (const Result& result : results) {
     if (!result.measured() || !result.configuration.setting.empty()) continue;
-    const auto same = [&](const Group& group) {
-      const ModelOptions& known = options_of(*group.front()).model;
-      return known.model == options_of(result).model.model &&
-             known.precision == options_of(result).model.precision;
-    };
-    const auto group = std::find_if(groups.begin(), groups.end(), same);
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& known) {
+      return same_model(*known.front(), result) &&
+             options_of(*known.front()).model.precision == options_of(result).model.precision;
+    });
     if (group == groups.end())
       groups.push_back({&result});
     else
@@ -87,7 +91,8 @@ StepModel model_of(const Group& group, const std::vector<const Result*>& bases,
   measured.backward_ms = base.inputs->backward_ms;
   measured.ready_batch_size = batch_of(base);
   measured.optimizer_ms = breakdown_median(base, "optimizer_ms");
-  measured.interference = interference_beside(group, base);
+  measured.interference = interference_of(group, base);
+  measured.average_ms_per_byte = 1e3 * base.inputs->links.average_s_per_byte;
   measured.input_bytes_per_image = base.inputs->input_bytes_per_image;
   return StepModel(std::move(measured));
 }
@@ -96,13 +101,6 @@ Links fit_links(const Result& base) {
   const int ranks = base.configuration.ranks;
   return {fit_link(ring_all_reduce(ranks), base.inputs->links.ring),
           fit_link(star_pass(ranks - 1), base.inputs->links.star)};
-}
-
-double worst_error(const LinkFit& fit) {
-  double error = 0;
-  for (std::size_t i = 0; i < fit.errors.size(); ++i)
-    if (fit.outlier != i) error = std::max(error, std::abs(fit.errors[i]));
-  return error;
 }
 
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
@@ -141,6 +139,16 @@ bool model_describes(const Result& result) {
   if (o.strategy == "all-reduce" && o.per_tensor) return false;
   if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
   return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
+}
+
+std::optional<double> fp16_speedup(const std::vector<Result>& results, const Result& base) {
+  if (options_of(base).model.precision == "fp16") return std::nullopt;
+  for (const Result& other : results)
+    if (other.measured() && options_of(other).model.precision == "fp16" &&
+        other.configuration.strategy() == "none" && same_model(other, base) &&
+        same_ranks_and_batch(other, base))
+      return breakdown_median(base, "compute_ms") / breakdown_median(other, "compute_ms");
+  return std::nullopt;
 }
 
 }  // namespace shakedown::training

@@ -1,7 +1,7 @@
 // The step model of a comparison, fitted to its results.
 #pragma once
 
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "training/predict/link_cost.hpp"
@@ -10,8 +10,7 @@
 
 namespace shakedown::training {
 
-/// Medians over the rounds; of a breakdown 0 where no round has the term.
-double breakdown_median(const Result& result, const char* key);
+/// Median over the rounds.
 double step_median(const Result& result, const char* key);
 
 const TrainOptions& options_of(const Result& result);
@@ -31,8 +30,6 @@ struct Links {
   LinkFit ring, star;
 };
 Links fit_links(const Result& base);
-/// At a measured size, as a share of its time; an outlier left out.
-double worst_error(const LinkFit& fit);
 
 /// What was measured as `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
@@ -42,5 +39,8 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
 bool comparable_with_none(const Result& result, BackendKind backend);
 /// Whether the model describes what ran.
 bool model_describes(const Result& result);
+
+/// By how much float16 computes faster than `base`, where that was measured.
+std::optional<double> fp16_speedup(const std::vector<Result>& results, const Result& base);
 
 }  // namespace shakedown::training
