@@ -53,8 +53,8 @@ LinkFit fit_link(const Exchange& exchange, std::span<const TransferPoint> points
   LinkFit fit{{latency / exchange.messages, std::numeric_limits<double>::infinity()}, 0};
   if (slope > 0) fit.link.bytes_per_s = exchange.volume / slope;
   for (const TransferPoint& point : points)
-    fit.worst_error = std::max(
-        fit.worst_error, std::abs((latency + slope * point.bytes) / point.seconds - 1));
+    fit.worst_error =
+        std::max(fit.worst_error, std::abs((latency + slope * point.bytes) / point.seconds - 1));
   return fit;
 }
 

@@ -91,7 +91,8 @@ class Sweep {
   void average(std::size_t count) const {
     if (world().rank() > 0) return;
     const Kernels& kernels = backend_.device->kernels();
-    const View sum = type_ == DataType::float32 ? mine(count) : buffers_.sum.view(DataType::float32);
+    const View sum =
+        type_ == DataType::float32 ? mine(count) : buffers_.sum.view(DataType::float32);
     if (type_ != DataType::float32) kernels.accumulate(sum, mine(count), true, *stream_);
     for (int from = 1; from < world().size(); ++from)
       kernels.accumulate(sum, theirs(from, count), false, *stream_);

@@ -25,10 +25,11 @@ ComputeTime::ComputeTime(std::vector<BatchTime> measured) : measured_(std::move(
 
 ComputeTime::Estimate ComputeTime::at(int batch_size) const {
   ENSURE(batch_size > 0, "a batch has images");
-  const auto upper = std::lower_bound(
-      measured_.begin(), measured_.end(), batch_size,
-      [](const BatchTime& time, int size) { return time.batch_size < size; });
-  if (upper != measured_.end() && upper->batch_size == batch_size) return {upper->compute_ms, false};
+  const auto upper =
+      std::lower_bound(measured_.begin(), measured_.end(), batch_size,
+                       [](const BatchTime& time, int size) { return time.batch_size < size; });
+  if (upper != measured_.end() && upper->batch_size == batch_size)
+    return {upper->compute_ms, false};
   const bool outside = upper == measured_.begin() || upper == measured_.end();
   const BatchTime& nearest = upper == measured_.end() ? measured_.back() : *upper;
   const double in_proportion = nearest.compute_ms * batch_size / nearest.batch_size;

@@ -16,8 +16,8 @@ namespace shakedown::training {
 namespace {
 
 constexpr double kGigabyte = 1e9;
-constexpr int kTimesRanks = 8;     // predictions go up to this many times the measured ranks
-constexpr double kTrusted = 0.15;  // a model further off what was measured is not printed
+constexpr int kTimesRanks = 8;          // predictions go up to this many times the measured ranks
+constexpr double kTrusted = 0.15;       // a model further off what was measured is not printed
 constexpr std::size_t kMostAdvice = 3;  // printed
 
 /// The model of one measured batch.
@@ -76,16 +76,15 @@ class Forecast {
         bytes.push_back(point.bytes);
         time_us.push_back(point.seconds * 1e6);
       }
-      job_.record.write("link_cost",
-                        merged({{"path", path},
-                                {"backend", name_of(job_.backend.kind)},
-                                {"world_size", models_.front().scenario.world_size},
-                                {"alpha_us", fit.link.alpha_s * 1e6},
-                                {"bandwidth_gbs", fit.link.bytes_per_s / kGigabyte},
-                                {"worst_error", fit.worst_error},
-                                {"bytes", bytes},
-                                {"time_us", time_us}},
-                               more));
+      job_.record.write("link_cost", merged({{"path", path},
+                                             {"backend", name_of(job_.backend.kind)},
+                                             {"world_size", models_.front().scenario.world_size},
+                                             {"alpha_us", fit.link.alpha_s * 1e6},
+                                             {"bandwidth_gbs", fit.link.bytes_per_s / kGigabyte},
+                                             {"worst_error", fit.worst_error},
+                                             {"bytes", bytes},
+                                             {"time_us", time_us}},
+                                            more));
     };
     write("ring", links_.ring, inputs.links.ring, Json::object());
     write("star", links_.star, inputs.links.star,
@@ -95,17 +94,18 @@ class Forecast {
   void compare_with_measured(const Modelled& m) {
     for (const Result* result : group_) {
       if (result->configuration.ranks == 1 || result == &m.base || !model_describes(*result) ||
-          !comparable_with_none(*result, job_.backend.kind) || batch_of(*result) != batch_of(m.base))
+          !comparable_with_none(*result, job_.backend.kind) ||
+          batch_of(*result) != batch_of(m.base))
         continue;
       const Prediction p =
           m.model.predict(result->configuration.strategy(),
                           scenario_of(*result, *m.base.inputs, links_, job_.backend.kind));
-      const Row& row = rows_.emplace_back(
-          Row{strategy_label(result->configuration), batch_of(*result), result->configuration.ranks,
-              p.step_ms, step_median(*result, "step_ms_p50")});
-      job_.record.write("prediction", merged(merged(result->identity, prediction_fields(p)),
-                                             {{"step_ms_measured", row.measured_ms},
-                                              {"error", row.error()}}));
+      const Row& row = rows_.emplace_back(Row{strategy_label(result->configuration),
+                                              batch_of(*result), result->configuration.ranks,
+                                              p.step_ms, step_median(*result, "step_ms_p50")});
+      job_.record.write("prediction",
+                        merged(merged(result->identity, prediction_fields(p)),
+                               {{"step_ms_measured", row.measured_ms}, {"error", row.error()}}));
       if (std::abs(row.error()) >= std::abs(worst_.error())) worst_ = row;
     }
   }
@@ -189,11 +189,12 @@ class Forecast {
     if (std::abs(worst_.error()) > kTrusted)
       return title +
              fmt::format(
-                 ": predictions and advice are in the record alone, as the model is off by {:.1f} % "
+                 ": predictions and advice are in the record alone, as the model is off by {:.1f} "
+                 "% "
                  "({} on {} ranks: {:.2f} ms predicted, {:.2f} measured); up to {:.0f} % they are "
                  "printed\n",
-                 100 * std::abs(worst_.error()), worst_.strategy, worst_.ranks,
-                 worst_.predicted_ms, worst_.measured_ms, 100 * kTrusted);
+                 100 * std::abs(worst_.error()), worst_.strategy, worst_.ranks, worst_.predicted_ms,
+                 worst_.measured_ms, 100 * kTrusted);
     constexpr const char* kRow = "  {:<26} {:>6} {:>6} {:>10} {:>9} {:>7}\n";
     std::string text = title + ", on more ranks were all links as these\n" +
                        fmt::format(kRow, "", "batch", "ranks", "predicted", "measured", "error");
