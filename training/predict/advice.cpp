@@ -50,7 +50,7 @@ Winner find_winner(const StepModel& model, const Scenario& scenario,
 }
 
 std::vector<Change> usual_changes(const StepModel& model, const Scenario& base,
-                                  int largest_batch_size, std::optional<double> fp16_speedup) {
+                                  int largest_batch_size) {
   std::vector<Change> changes;
   const auto add = [&](std::string text, auto change) {
     Scenario scenario = base;
@@ -63,10 +63,7 @@ std::vector<Change> usual_changes(const StepModel& model, const Scenario& base,
     add(fmt::format("batch {}", batch_size), [&](Scenario& s) { s.batch_size = batch_size; });
   }
   if (base.gradient_bytes_factor > 0.5)
-    add(fp16_speedup ? "fp16" : "fp16 gradients", [&](Scenario& s) {
-      s.gradient_bytes_factor = 0.5;
-      s.compute_speedup *= fp16_speedup.value_or(1);
-    });
+    add("fp16 gradients", [](Scenario& s) { s.gradient_bytes_factor = 0.5; });
   add("gradients compressed to a quarter", [](Scenario& s) { s.gradient_bytes_factor /= 4; });
   for (const int factor : {2, 4, 8}) {
     add(fmt::format("a path {} times as fast", factor), [&](Scenario& s) {

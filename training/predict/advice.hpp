@@ -1,7 +1,6 @@
 // What to change, and where which strategy wins, by the step model.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,12 +22,11 @@ struct Change {
   std::string text;
   Scenario scenario;
 };
-/// Larger batches up to `largest_batch_size`, float16 with its measured speed-up of compute, or
-/// where that was not measured, float16 gradients alone; gradients compressed to a quarter; a
-/// faster path; accumulation; and of the bucket caps and orders that people try, the fastest ones
-/// for ddp. Halved gradients are left out where the base has them.
+/// Larger batches up to `largest_batch_size`, float16 gradients where they are not yet, gradients
+/// compressed to a quarter, a faster path, accumulation, and of the bucket caps and orders that
+/// people try, the fastest ones for ddp.
 std::vector<Change> usual_changes(const StepModel& model, const Scenario& base,
-                                  int largest_batch_size, std::optional<double> fp16_speedup);
+                                  int largest_batch_size);
 
 struct Advice {
   std::string text;

@@ -51,7 +51,7 @@ struct StepCosts {
       : scenario(s),
         ranks(s.world_size),
         others(s.world_size - 1),
-        compute_ms(compute.at(s.batch_size).ms / s.compute_speedup),
+        compute_ms(compute.at(s.batch_size).ms),
         gradients(measured.gradients),
         input_bytes(measured.input_bytes_per_image * s.batch_size),
         average_ms_per_byte(measured.average_ms_per_byte) {
@@ -219,8 +219,7 @@ Prediction StepModel::predict(const std::string& strategy, const Scenario& scena
   const StrategyModel& model = find_model(strategy);
   const StrategyEntry& entry = find_strategy(strategy);
   ENSURE(scenario.world_size >= entry.ranks.least, "the strategy has its ranks");
-  ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1 && scenario.compute_speedup > 0,
-         "a step has micro-batches");
+  ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1, "a step has micro-batches");
   const StepCosts costs(measured_, compute_, scenario);
   const Overlap communication = model.communication(costs);
   Prediction p;

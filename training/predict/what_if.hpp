@@ -57,7 +57,6 @@ struct Scenario {
   SmallBucket small_bucket = SmallBucket::first;
   double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16
   double weight_bytes_factor = 1;    // the same for weights
-  double compute_speedup = 1;        // of forward and backward against those measured
   bool overlap = true;               // exchanges may go on while a rank computes
 };
 

@@ -17,18 +17,14 @@ double breakdown_median(const Result& result, const char* key) {
   return values.empty() ? 0 : median_of(values);
 }
 
-bool same_model(const Result& a, const Result& b) {
-  return options_of(a).model.model == options_of(b).model.model;
-}
-bool same_ranks_and_batch(const Result& a, const Result& b) {
-  return a.configuration.ranks == b.configuration.ranks && batch_of(a) == batch_of(b);
-}
-
 /// By how much computing slows for a ms of hidden exchange: of ddp next to the base, if it was
 /// measured and hides any.
 double interference_of(const Group& group, const Result& base) {
   for (const Result* result : group) {
-    if (result->configuration.strategy() != "ddp" || !same_ranks_and_batch(*result, base)) continue;
+    if (result->configuration.strategy() != "ddp" ||
+        result->configuration.ranks != base.configuration.ranks ||
+        batch_of(*result) != batch_of(base))
+      continue;
     const double hidden = breakdown_median(*result, "hidden_comm_ms");
     if (hidden > 0) return std::max(0.0, breakdown_median(*result, "interference_ms") / hidden);
   }
@@ -59,8 +55,9 @@ std::vector<Group> groups_of(const std::vector<Result>& results) {
   for (const Result& result : results) {
     if (!result.measured() || !result.configuration.setting.empty()) continue;
     const auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& known) {
-      return same_model(*known.front(), result) &&
-             options_of(*known.front()).model.precision == options_of(result).model.precision;
+      const ModelOptions& model = options_of(*known.front()).model;
+      return model.model == options_of(result).model.model &&
+             model.precision == options_of(result).model.precision;
     });
     if (group == groups.end())
       groups.push_back({&result});
@@ -139,16 +136,6 @@ bool model_describes(const Result& result) {
   if (o.strategy == "all-reduce" && o.per_tensor) return false;
   if (o.strategy == "ddp" && (o.bucket_copy || o.broadcast_buffers)) return false;
   return o.strategy != "parameter-server" || o.ps_exchange == "send-receive";
-}
-
-std::optional<double> fp16_speedup(const std::vector<Result>& results, const Result& base) {
-  if (options_of(base).model.precision == "fp16") return std::nullopt;
-  for (const Result& other : results)
-    if (other.measured() && options_of(other).model.precision == "fp16" &&
-        other.configuration.strategy() == "none" && same_model(other, base) &&
-        same_ranks_and_batch(other, base))
-      return breakdown_median(base, "compute_ms") / breakdown_median(other, "compute_ms");
-  return std::nullopt;
 }
 
 }  // namespace shakedown::training

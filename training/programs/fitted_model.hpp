@@ -1,7 +1,6 @@
 // The step model of a comparison, fitted to its results.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "training/predict/link_cost.hpp"
@@ -39,8 +38,5 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
 bool comparable_with_none(const Result& result, BackendKind backend);
 /// Whether the model describes what ran.
 bool model_describes(const Result& result);
-
-/// By how much float16 computes faster than `base`, where that was measured.
-std::optional<double> fp16_speedup(const std::vector<Result>& results, const Result& base);
 
 }  // namespace shakedown::training

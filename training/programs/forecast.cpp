@@ -1,11 +1,9 @@
 #include "training/programs/forecast.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "training/predict/advice.hpp"
 #include "training/programs/comparison_table.hpp"
@@ -16,9 +14,8 @@ namespace shakedown::training {
 namespace {
 
 constexpr double kGigabyte = 1e9;
-constexpr int kTimesRanks = 8;          // predictions go up to this many times the measured ranks
-constexpr double kTrusted = 0.15;       // a model further off what was measured is not printed
-constexpr std::size_t kMostAdvice = 3;  // printed
+constexpr int kTimesRanks = 8;     // predictions go up to this many times the measured ranks
+constexpr double kTrusted = 0.15;  // a model further off what was measured is not printed
 
 /// The model of one measured batch.
 struct Modelled {
@@ -54,16 +51,15 @@ class Forecast {
                          scenario_of(*base, *base->inputs, links_, job.backend.kind)});
   }
 
-  std::string write(const std::vector<Result>& results) {
+  std::string write() {
     record_links();
     for (const Modelled& m : models_) compare_with_measured(m);
-    std::string advice;
     for (const Modelled& m : models_) {
       predict_more_ranks(m);
-      advice += advise_ddp(m, fp16_speedup(results, m.base));
+      record_advice(m);
     }
     record_winners();
-    return text(advice);
+    return text();
   }
 
  private:
@@ -124,7 +120,7 @@ class Forecast {
     }
   }
 
-  std::string advise_ddp(const Modelled& m, std::optional<double> fp16_speedup) const {
+  void record_advice(const Modelled& m) const {
     const auto peaks = m.base.steps.front().at("peak_memory_bytes").get<std::vector<double>>();
     const int sharing = ranks_on_device(job_.backend, job_.session);
     const double room = static_cast<double>(job_.backend.device->memory().total_bytes) / sharing /
@@ -132,19 +128,11 @@ class Forecast {
     const auto largest = static_cast<int>(batch_of(m.base) * std::min(room, 1e3));
     Json identity = identity_of(m, "ddp");
     identity["bucket_cap_mb"] = m.scenario.bucket_cap_mb;
-    std::vector<std::string> most;
-    for (const Advice& a : advise(m.model, "ddp", m.scenario,
-                                  usual_changes(m.model, m.scenario, largest, fp16_speedup))) {
+    for (const Advice& a :
+         advise(m.model, "ddp", m.scenario, usual_changes(m.model, m.scenario, largest)))
       job_.record.write("advice", merged(identity, {{"change", a.text},
                                                     {"gain_percent", a.gain_percent},
                                                     {"extrapolated", a.extrapolated}}));
-      if (most.size() < kMostAdvice)
-        most.push_back(fmt::format("{:+.1f} % by {}{}", a.gain_percent, a.text,
-                                   a.extrapolated ? " (extrapolated)" : ""));
-    }
-    if (most.empty()) return "";
-    return fmt::format("images/s of ddp at batch {}: {}\n", batch_of(m.base),
-                       fmt::join(most, "; "));
   }
 
   /// By batch, and by bandwidth from a slow network's to the measured one.
@@ -181,7 +169,7 @@ class Forecast {
     return fields;
   }
 
-  std::string text(const std::string& advice) const {
+  std::string text() const {
     const Result& base = models_.front().base;
     const std::string title =
         fmt::format("\nwhat if: {}, {}, from {} ranks", options_of(base).model.model,
@@ -205,7 +193,7 @@ class Forecast {
                           measured ? fmt::format("{:.2f} ms", row.measured_ms) : "-",
                           measured ? fmt::format("{:+.1f} %", 100 * row.error()) : "-");
     }
-    return text + advice;
+    return text;
   }
 
   const Group& group_;
@@ -222,7 +210,7 @@ std::string forecast(const std::vector<Result>& results, const Job& job) {
   std::string text;
   for (const Group& group : groups_of(results))
     if (const std::vector<const Result*> bases = bases_of(group); !bases.empty())
-      text += Forecast(group, bases, job).write(results);
+      text += Forecast(group, bases, job).write();
   return text;
 }
 
