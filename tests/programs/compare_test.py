@@ -171,7 +171,6 @@ class AllStrategies(Folder):
         for kind in ("prediction", "advice", "winner"):
             self.assertEqual({p["model_error"] for p in self.lines(kind) if "error" not in p},
                              {worst}, kind)
-        self.assertEqual("advice for ddp" in text, worst <= 0.15)
         self.assertEqual("on more ranks" in text, worst <= 0.15)
         self.assertEqual(f"the model is off by {100 * worst:.1f} %" in text, worst > 0.15)
         if not support.GPUS:
@@ -288,6 +287,9 @@ class Configurations(Folder):
         for link in self.lines("link_cost"):
             self.assertLess(link["bandwidth_gbs"], 0.022)  # what the transfer itself takes comes on top
             self.assertGreater(link["bandwidth_gbs"], 0.01)
+            self.assertEqual(link["bytes"], sorted(link["bytes"]))
+            self.assertEqual(len(link["bytes"]), len(link["time_us"]))
+            self.assertEqual("average_gbs" in link, link["path"] == "star")
         measured = [p for p in self.lines("prediction") if "error" in p]
         self.assertEqual({(key(p)) for p in measured}, {("all-reduce", 2)} |
                          ({("parameter-server", 2)} if support.GPUS else set()))

@@ -1,5 +1,6 @@
 #include "training/predict/link_cost.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -24,15 +25,6 @@ std::vector<TransferPoint> measure(const Exchange& exchange, const LinkCost& lin
   return points;
 }
 
-double squares(const LinkCost& link, const Exchange& exchange,
-               const std::vector<TransferPoint>& points) {
-  double sum = 0;
-  for (const auto& point : points) {
-    sum += std::pow(time_of(exchange, link).ms(point.bytes) * 1e-3 / point.seconds - 1, 2);
-  }
-  return sum;
-}
-
 }  // namespace
 
 TEST_CASE("exchanges count messages and volume", "[what_if]") {
@@ -46,6 +38,8 @@ TEST_CASE("exchanges count messages and volume", "[what_if]") {
   check(star_pass(3), 3, 3);
   check(ring_all_reduce(1), 0, 0);
   check(star_pass(0), 0, 0);
+  check(chain_pass(4), 3, 1);
+  check(chain_pass(1), 0, 0);
   CHECK_THROWS_AS(ring_pass(0), InternalError);
 }
 
@@ -66,29 +60,20 @@ TEST_CASE("a fit finds the link it was measured on", "[what_if]") {
     const LinkFit exact = fit_link(exchange, measure(exchange, link));
     CHECK(exact.link.alpha_s == Approx(link.alpha_s));
     CHECK(exact.link.bytes_per_s == Approx(link.bytes_per_s));
-    CHECK_FALSE(exact.outlier.has_value());
+    CHECK(exact.worst_error < 1e-9);
 
     const auto points = measure(exchange, link, 0.03);
     const LinkFit noisy = fit_link(exchange, points);
     CHECK(noisy.link.alpha_s == Approx(link.alpha_s).epsilon(0.03));
     CHECK(noisy.link.bytes_per_s == Approx(link.bytes_per_s).epsilon(0.03));
-    CHECK_FALSE(noisy.outlier.has_value());
-    REQUIRE(noisy.errors.size() == points.size());
-    for (std::size_t i = 0; i < points.size(); ++i) {
-      const double fitted_s = time_of(exchange, noisy.link).ms(points[i].bytes) * 1e-3;
-      CHECK(noisy.errors[i] == Approx(fitted_s / points[i].seconds - 1).margin(1e-12));
-      CHECK(std::abs(noisy.errors[i]) < 0.06);
+    double worst = 0;
+    for (const TransferPoint& point : points) {
+      const double fitted_s = time_of(exchange, noisy.link).ms(point.bytes) * 1e-3;
+      worst = std::max(worst, std::abs(fitted_s / point.seconds - 1));
     }
-    // no link nearby has smaller relative errors
-    const double least = squares(noisy.link, exchange, points);
-    for (const double nudge : {0.99, 1.01}) {
-      LinkCost other = noisy.link;
-      other.alpha_s *= nudge;
-      CHECK(squares(other, exchange, points) > least);
-      other = noisy.link;
-      other.bytes_per_s *= nudge;
-      CHECK(squares(other, exchange, points) > least);
-    }
+    CHECK(noisy.worst_error == Approx(worst));
+    CHECK(worst > 0);
+    CHECK(worst < 0.06);
   }
 }
 
@@ -98,24 +83,23 @@ TEST_CASE("a fit by hand", "[what_if]") {
   const LinkFit fit = fit_link(ring_all_reduce(2), two);
   CHECK(fit.link.alpha_s == Approx(10e-6));
   CHECK(fit.link.bytes_per_s == Approx(1e10));
-  CHECK(fit.errors[0] == Approx(0).margin(1e-12));
+  CHECK(fit.worst_error == Approx(0).margin(1e-12));
 
-  // Falling times: no slope. The least relative squares of a constant c for 1.1 and 0.9 are at
-  // (1/1.1 + 1/0.9) / (1/1.1^2 + 1/0.9^2) = 2.020202 / 2.061014 = 0.980198
+  // Falling times: no slope, the median time is all latency.
   const std::vector<TransferPoint> falling{{1e3, 1.1e-4}, {1e6, 0.9e-4}};
   const LinkFit flat = fit_link(ring_all_reduce(2), falling);
-  CHECK(flat.link.alpha_s == Approx(0.980198e-4 / 2));
+  CHECK(flat.link.alpha_s == Approx(1e-4 / 2));
   CHECK(flat.link.bytes_per_s == kInfinity);
+  CHECK(flat.worst_error == Approx(1 / 0.9 - 1));
 
-  // Faster than in proportion: no latency. bytes/t are 2e10 and 4/3e10, so 1/B is
-  // (10/3) / (4 + 16/9) e-10 = 5.769231e-11
+  // Faster than in proportion: no latency; 100 us a megabyte.
   const std::vector<TransferPoint> steep{{1e6, 0.5e-4}, {2e6, 1.5e-4}};
   const LinkFit through_zero = fit_link(ring_all_reduce(2), steep);
   CHECK(through_zero.link.alpha_s == 0);
-  CHECK(through_zero.link.bytes_per_s == Approx(1 / 5.769231e-11));
+  CHECK(through_zero.link.bytes_per_s == Approx(1e10));
 }
 
-TEST_CASE("one outlier is left out of the fit and named", "[what_if]") {
+TEST_CASE("one bad point moves little of a fit", "[what_if]") {
   const LinkCost link{12e-6, 4.5e10};
   const Exchange exchange = ring_all_reduce(8);
   for (const double factor : {0.5, 1.5, 3.0, 100.0}) {
@@ -123,23 +107,11 @@ TEST_CASE("one outlier is left out of the fit and named", "[what_if]") {
       auto points = measure(exchange, link, 0.02);
       points[i].seconds *= factor;
       const LinkFit fit = fit_link(exchange, points);
-      REQUIRE(fit.outlier.has_value());
-      CHECK(*fit.outlier == i);
-      CHECK(fit.link.alpha_s == Approx(link.alpha_s).epsilon(0.03));
-      CHECK(fit.link.bytes_per_s == Approx(link.bytes_per_s).epsilon(0.03));
-      CHECK(fit.errors[i] == Approx(1 / factor - 1).epsilon(0.1));
+      CHECK(fit.link.alpha_s == Approx(link.alpha_s).epsilon(0.05));
+      CHECK(fit.link.bytes_per_s == Approx(link.bytes_per_s).epsilon(0.05));
+      CHECK(fit.worst_error == Approx(std::abs(1 / factor - 1)).epsilon(0.15));
     }
   }
-  // The only small size is no outlier, though the large ones, 1 % off, foretell 124 us there.
-  const std::vector<TransferPoint> lone{
-      {1e3, 20e-6}, {6.4e7, 6.4e-3}, {1.28e8, 12.53e-3}, {2.56e8, 25.3e-3}};
-  const LinkFit kept = fit_link(ring_all_reduce(2), lone);
-  CHECK_FALSE(kept.outlier.has_value());
-  CHECK(kept.errors[0] == Approx(0).margin(0.01));
-
-  // of three nobody can tell which
-  const std::vector<TransferPoint> three{{1e3, 20e-6}, {1e6, 120e-6}, {2e6, 900e-6}};
-  CHECK_FALSE(fit_link(ring_all_reduce(2), three).outlier.has_value());
 }
 
 TEST_CASE("a fit of measured all-reduces", "[what_if]") {
@@ -148,9 +120,9 @@ TEST_CASE("a fit of measured all-reduces", "[what_if]") {
                                             {16777216, 78.0e-6},  {33554432, 143.7e-6},
                                             {67108864, 255.0e-6}, {134217728, 470.8e-6}};
   const LinkFit fit = fit_link(ring_all_reduce(2), measured);
-  CHECK(fit.link.alpha_s == Approx(10.3e-6).epsilon(0.01));
-  CHECK(fit.link.bytes_per_s == Approx(288.5e9).epsilon(0.01));
-  for (const double error : fit.errors) CHECK(std::abs(error) < 0.05);
+  CHECK(fit.link.alpha_s == Approx(10.5e-6).epsilon(0.01));
+  CHECK(fit.link.bytes_per_s == Approx(294e9).epsilon(0.01));
+  CHECK(fit.worst_error < 0.065);
 }
 
 TEST_CASE("what cannot be fitted", "[what_if]") {

@@ -34,7 +34,6 @@ std::vector<std::size_t> bucket_ends(std::span<const double> bytes, double small
 
 std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
                                SmallBucket small) {
-  constexpr double kMiB = 1048576;
   const auto& parameters = table.parameters();
   std::vector<double> bytes;  // in the flat order, which is the reverse
   for (std::size_t i = parameters.size(); i-- > 0;) {
@@ -42,7 +41,7 @@ std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb,
   }
   std::vector<Range> buckets;
   std::size_t begin = 0;
-  const auto ends = bucket_ends(bytes, small_cap_mb * kMiB, cap_mb * kMiB, small);
+  const auto ends = bucket_ends(bytes, small_cap_mb * kMebibyte, cap_mb * kMebibyte, small);
   for (const std::size_t end : ends) {
     const bool last = end == parameters.size();
     const std::size_t stop =

@@ -9,6 +9,8 @@
 
 namespace shakedown::training {
 
+inline constexpr double kMebibyte = 1 << 20;
+
 /// PyTorch DDP's rule: parameters in the order in which backward finishes them are added to a
 /// bucket until it has `first_cap` bytes or more (the first), or `cap` (the others); parameters
 /// are never split. Returns of each bucket the index one past its last parameter.

@@ -17,7 +17,7 @@ constexpr int kServer = 0;
 /// Pieces of whole chunks, of at most `mib` MiB; 0: one piece.
 std::vector<Range> pieces_of(Range all, double mib, DataType type) {
   auto most =
-      static_cast<std::size_t>(mib * 1048576) / size_of(type) / kFlatAlignment * kFlatAlignment;
+      static_cast<std::size_t>(mib * kMebibyte) / size_of(type) / kFlatAlignment * kFlatAlignment;
   if (mib == 0) most = all.count();
   most = std::max(most, kFlatAlignment);
   std::vector<Range> pieces;

@@ -1,9 +1,11 @@
 #include "training/predict/link_cost.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/error.hpp"
-#include "training/predict/affine_fit.hpp"
+#include "common/statistics.hpp"
 
 namespace shakedown::training {
 
@@ -20,8 +22,11 @@ Exchange ring_all_reduce(int world_size) {
 
 Exchange star_pass(int workers) {
   ENSURE(workers >= 0, "workers cannot be fewer than none");
-  const double passes = workers;
-  return {passes, passes};
+  return {static_cast<double>(workers), static_cast<double>(workers)};
+}
+
+Exchange chain_pass(int world_size) {
+  return {ring_pass(world_size).messages, world_size > 1 ? 1.0 : 0.0};
 }
 
 ExchangeTime time_of(const Exchange& exchange, const LinkCost& link, double bytes_factor) {
@@ -32,15 +37,25 @@ ExchangeTime time_of(const Exchange& exchange, const LinkCost& link, double byte
 
 LinkFit fit_link(const Exchange& exchange, std::span<const TransferPoint> points) {
   if (exchange.messages <= 0) throw UsageError("one rank exchanges nothing: its link has no cost");
-  std::vector<Point> sizes;
-  for (const TransferPoint& point : points) {
-    ENSURE(point.bytes > 0, "libraries skip an exchange of nothing: it measures no latency");
-    sizes.push_back({point.bytes, point.seconds});
+  std::vector<double> slopes;
+  for (const TransferPoint& a : points) {
+    ENSURE(std::isfinite(a.bytes) && a.bytes > 0 && std::isfinite(a.seconds) && a.seconds > 0,
+           "an exchange of some bytes takes time");
+    for (const TransferPoint& b : points)
+      if (a.bytes < b.bytes) slopes.push_back((b.seconds - a.seconds) / (b.bytes - a.bytes));
   }
-  AffineFit line = fit_affine(sizes);
-  const double bytes_per_s =
-      line.slope > 0 ? exchange.volume / line.slope : std::numeric_limits<double>::infinity();
-  return {{line.offset / exchange.messages, bytes_per_s}, std::move(line.errors), line.outlier};
+  if (slopes.empty()) throw UsageError("a latency and a bandwidth need exchanges of two sizes");
+  const double slope = std::max(0.0, median_of(slopes));
+  std::vector<double> rests;
+  for (const TransferPoint& point : points) rests.push_back(point.seconds - slope * point.bytes);
+  const double latency = std::max(0.0, median_of(rests));
+
+  LinkFit fit{{latency / exchange.messages, std::numeric_limits<double>::infinity()}, 0};
+  if (slope > 0) fit.link.bytes_per_s = exchange.volume / slope;
+  for (const TransferPoint& point : points)
+    fit.worst_error =
+        std::max(fit.worst_error, std::abs((latency + slope * point.bytes) / point.seconds - 1));
+  return fit;
 }
 
 }  // namespace shakedown::training

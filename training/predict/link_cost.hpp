@@ -1,7 +1,6 @@
-// What an exchange of gradients costs: a latency a message and a time a byte.
+// What an exchange costs: a latency per message and a time per byte.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -25,11 +24,14 @@ struct Exchange {
 /// all-reduce sends less). Another algorithm's alpha comes out of a fit in these units, so that
 /// carrying it over to another world size assumes a ring.
 Exchange ring_all_reduce(int world_size);
-/// Half of it: a reduce-scatter or an all-gather of `bytes` over all ranks together.
+/// Half of it: a reduce-scatter or an all-gather of `bytes` over all ranks together. Also where
+/// each rank sends every other one its shard of `bytes`.
 Exchange ring_pass(int world_size);
 /// One rank sends `bytes` to each of `workers`, or receives as much from each: its own link is what
 /// all of it passes.
 Exchange star_pass(int workers);
+/// One rank's `bytes` are passed on from rank to rank, in pieces that follow one another.
+Exchange chain_pass(int world_size);
 
 /// An exchange over a link, as a function of its size. Nothing is sent for no bytes, as MPI and
 /// NCCL do.
@@ -48,15 +50,14 @@ struct TransferPoint {
 
 struct LinkFit {
   LinkCost link;
-  std::vector<double> errors;          // of each point: fitted / measured - 1
-  std::optional<std::size_t> outlier;  // the point that was left out of the fit
+  double worst_error = 0;  // at a measured size, a share of its time
 };
-/// The link on which `exchange` takes the measured times; see fit_affine. A time that does not
-/// grow with the size is an infinite bandwidth. Measure at the sizes to be predicted: two
-/// parameters do not follow a library's changes of protocol. NCCL's all-reduces on two H200 fit
-/// within 5 % from 4 to 128 MiB, but only within 50 % from 8 B to 4 GiB (results/0.1/h200). Throws
-/// UsageError where there is but one size, or one rank, which exchanges nothing; InternalError for
-/// a time of no bytes.
+/// The link on which `exchange` takes the measured times: medians of the slopes between all pairs
+/// of points, and of what remains of each point, so that one bad point moves nothing (Theil 1950,
+/// Sen 1968); neither negative, and a time that does not grow with the size is an infinite
+/// bandwidth. Measure at the sizes to be predicted: two parameters do not follow a library's
+/// changes of protocol. Throws UsageError where there is but one size, or one rank, which exchanges
+/// nothing; InternalError for a time of no bytes.
 LinkFit fit_link(const Exchange& exchange, std::span<const TransferPoint> points);
 
 }  // namespace shakedown::training

@@ -4,104 +4,141 @@
 #include <functional>
 
 #include "common/error.hpp"
+#include "common/kernels.hpp"
 #include "common/statistics.hpp"
 
 namespace shakedown::training {
 namespace {
 
 constexpr std::size_t kParts = 32;
-constexpr int kRepetitions = 5;
-constexpr int kMostInARow = 10;
-constexpr double kInARow_s = 0.02;  // an exchange that takes longer is timed alone,
-constexpr double kLong_s = 0.5;     // and one that takes this long, once
+constexpr int kSamples = 5;
+constexpr double kLong_s = 0.5;  // an exchange that takes this long is timed twice
+constexpr std::size_t kMostTouched = std::size_t{256} << 20;  // beyond the caches of a rank
 
-class Sweep {
- public:
-  Sweep(Backend& backend, Stream& stream, const MpiSession& session)
-      : backend_(backend),
-        stream_(stream),
-        session_(session),
-        begin_(backend.device->make_event()),
-        end_(backend.device->make_event()) {}
-
-  /// Seconds of one exchange; the same on every rank.
-  double time(const std::function<void()>& exchange) const {
-    const double first = once(1, exchange);  // connects, too
-    const double second = once(1, exchange);
-    if (second > kLong_s) return std::min(first, second);
-    const auto in_a_row = std::clamp(static_cast<int>(kInARow_s / second), 1, kMostInARow);
-    std::vector<double> samples;
-    for (int i = 0; i < kRepetitions; ++i) samples.push_back(once(in_a_row, exchange));
-    return median_of(samples);
-  }
-
- private:
-  double once(int in_a_row, const std::function<void()>& exchange) const {
-    backend_.world->barrier();
-    begin_->record(stream_);
-    for (int i = 0; i < in_a_row; ++i) exchange();
-    end_->record(stream_);
-    backend_.world->wait(*end_, HostWait::polite);
-    const auto all = session_.all_gather(end_->milliseconds_since(*begin_) / 1e3 / in_a_row);
-    return *std::max_element(all.begin(), all.end());
-  }
-
-  Backend& backend_;
-  Stream& stream_;
-  const MpiSession& session_;
-  std::unique_ptr<Event> begin_;
-  std::unique_ptr<Event> end_;
-};
-
-/// A gradient buffer on each rank, and at rank 0 another for each of the others; nothing where that
-/// does not fit on every rank.
+/// Gradients of each rank, rank 0's memory to average all of them, and what is touched in between;
+/// `fit` says whether all ranks have the memory.
 struct Buffers {
-  Buffers(Backend& backend, std::size_t bytes, const MpiSession& session) {
+  Buffers(Backend& backend, DataType type, std::size_t bytes, std::size_t step_bytes,
+          const MpiSession& session) {
     const auto others = static_cast<std::size_t>(session.world_size() - 1);
     double fits = 1;
     try {
-      mine = Buffer(*backend.device, bytes);
-      if (session.is_root()) theirs = Buffer(*backend.device, bytes * others);
+      Device& device = *backend.device;
+      mine = Buffer(device, bytes);
+      touched = Buffer(device, std::min(step_bytes, kMostTouched));
+      aligned = Buffer(device, sizeof(float));
+      if (session.is_root()) {
+        theirs = Buffer(device, bytes * others);
+        if (type != DataType::float32) sum = Buffer(device, bytes / size_of(type) * sizeof(float));
+      }
     } catch (const UsageError&) {
       fits = 0;
     }
     const auto all = session.all_gather(fits);
     fit = *std::min_element(all.begin(), all.end()) > 0;
   }
-  Buffer mine;
-  Buffer theirs;
+  Buffer mine, theirs, sum, touched, aligned;
   bool fit = false;
+};
+
+class Sweep {
+ public:
+  Sweep(Backend& backend, DataType type, const Buffers& buffers, const MpiSession& session)
+      : backend_(backend),
+        type_(type),
+        buffers_(buffers),
+        session_(session),
+        stream_(backend.device->make_stream()),
+        begin_(backend.device->make_event()),
+        end_(backend.device->make_event()) {
+    for (const Buffer* buffer :
+         {&buffers.mine, &buffers.theirs, &buffers.sum, &buffers.touched, &buffers.aligned})
+      backend.device->zero(buffer->data(), buffer->bytes(), *stream_);
+  }
+
+  MeasuredLinks measure() const {
+    MeasuredLinks links;
+    const std::size_t largest = buffers_.mine.bytes() / size_of(type_);
+    for (std::size_t part = kParts; part >= 1; part /= 2) {
+      const std::size_t count = largest / part;
+      const auto bytes = static_cast<double>(count * size_of(type_));
+      links.ring.push_back({bytes, time([&] { all_reduce(count); })});
+      links.star.push_back({bytes, time([&] { push(count); })});
+    }
+    links.average_s_per_byte = time([&] { average(largest); }) /
+                               static_cast<double>(buffers_.mine.bytes()) / session_.world_size();
+    return links;
+  }
+
+ private:
+  Communicator& world() const { return *backend_.world; }
+  View mine(std::size_t count) const { return buffers_.mine.view(type_).slice(0, count); }
+  View theirs(int rank, std::size_t count) const {
+    return buffers_.theirs.view(type_).slice(static_cast<std::size_t>(rank - 1) * count, count);
+  }
+
+  void all_reduce(std::size_t count) const {
+    world().all_reduce(mine(count), mine(count), Reduction::avg, *stream_);
+  }
+  void push(std::size_t count) const {
+    world().group([&] {
+      if (world().rank() > 0) return world().send(mine(count), 0, *stream_);
+      for (int from = 1; from < world().size(); ++from)
+        world().recv(theirs(from, count), from, *stream_);
+    });
+  }
+  /// As exchange/received_gradients.cpp does.
+  void average(std::size_t count) const {
+    if (world().rank() > 0) return;
+    const Kernels& kernels = backend_.device->kernels();
+    const View sum =
+        type_ == DataType::float32 ? mine(count) : buffers_.sum.view(DataType::float32);
+    if (type_ != DataType::float32) kernels.accumulate(sum, mine(count), true, *stream_);
+    for (int from = 1; from < world().size(); ++from)
+      kernels.accumulate(sum, theirs(from, count), false, *stream_);
+    kernels.scale(sum, mine(count), 1.0F / static_cast<float>(world().size()), *stream_);
+  }
+
+  /// Seconds; the same on every rank.
+  double time(const std::function<void()>& work) const {
+    const double first = once(work);  // connects, too
+    if (const double second = once(work); second > kLong_s) return std::min(first, second);
+    std::vector<double> samples;
+    for (int i = 0; i < kSamples; ++i) samples.push_back(once(work));
+    return median_of(samples);
+  }
+
+  /// Of the slowest rank. The ranks are aligned on the stream: no host is late for the work.
+  double once(const std::function<void()>& work) const {
+    const View touched = buffers_.touched.view(DataType::float32);
+    backend_.device->kernels().scale(touched, touched, 1, *stream_);
+    const View aligned = buffers_.aligned.view(DataType::float32);
+    world().all_reduce(aligned, aligned, Reduction::sum, *stream_);
+    begin_->record(*stream_);
+    work();
+    end_->record(*stream_);
+    world().wait(*end_, HostWait::polite);
+    const auto all = session_.all_gather(end_->milliseconds_since(*begin_) / 1e3);
+    return *std::max_element(all.begin(), all.end());
+  }
+
+  Backend& backend_;
+  DataType type_;
+  const Buffers& buffers_;
+  const MpiSession& session_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Event> begin_;
+  std::unique_ptr<Event> end_;
 };
 
 }  // namespace
 
 MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            const MpiSession& session) {
-  MeasuredLinks links;
-  Communicator& world = *backend.world;
-  if (world.size() == 1) return links;
-  const Buffers buffers(backend, largest_bytes, session);
-  if (!buffers.fit) return links;
-  const auto stream = backend.device->make_stream();
-  backend.device->zero(buffers.mine.data(), buffers.mine.bytes(), *stream);
-  const Sweep sweep(backend, *stream, session);
-  for (std::size_t part = kParts; part >= 1; part /= 2) {
-    const std::size_t count = largest_bytes / size_of(type) / part;
-    const View view = buffers.mine.view(type).slice(0, count);
-    const auto bytes = static_cast<double>(view.bytes());
-    links.ring.push_back(
-        {bytes, sweep.time([&] { world.all_reduce(view, view, Reduction::sum, *stream); })});
-    links.star.push_back({bytes, sweep.time([&] {
-                            world.group([&] {
-                              if (world.rank() > 0) return world.send(view, 0, *stream);
-                              for (int from = 1; from < world.size(); ++from)
-                                world.recv(buffers.theirs.view(type).slice(
-                                               static_cast<std::size_t>(from - 1) * count, count),
-                                           from, *stream);
-                            });
-                          })});
-  }
-  return links;
+                            std::size_t step_bytes, const MpiSession& session) {
+  if (session.world_size() == 1) return {};
+  const Buffers buffers(backend, type, largest_bytes, step_bytes, session);
+  if (!buffers.fit) return {};
+  return Sweep(backend, type, buffers, session).measure();
 }
 
 }  // namespace shakedown::training

@@ -1,4 +1,4 @@
-// What the job's own exchanges take, by size: to fit a model of its links to.
+// What the job's own exchanges take, by size: what a model of its links is fitted to.
 #pragma once
 
 #include <vector>
@@ -12,13 +12,14 @@ namespace shakedown::training {
 struct MeasuredLinks {
   std::vector<TransferPoint> ring;  // all-reduces of so many bytes
   std::vector<TransferPoint> star;  // every other rank sends so many bytes to rank 0
+  double average_s_per_byte = 0;    // rank 0 averages what all ranks sent: per byte of one rank
 };
 
-/// Of a gradient buffer of `largest_bytes` and of parts of it, down to a thirty-second: what
-/// buckets are. Seconds of one of several in a row, of the slowest rank; the median of some
-/// repetitions. Empty on one rank, and where a rank has no memory for it. Every rank calls it; the
-/// same on all.
+/// Of a gradient buffer of `largest_bytes` and of parts of it, down to a thirty-second: the sizes
+/// of buckets. Between two exchanges a step computes, which leaves none of the gradients in the
+/// caches; so before each exchange every rank touches `step_bytes` of other memory. Medians; empty
+/// for one rank, and where a rank has no memory for it. Every rank calls it; the same on all.
 MeasuredLinks measure_links(Backend& backend, DataType type, std::size_t largest_bytes,
-                            const MpiSession& session);
+                            std::size_t step_bytes, const MpiSession& session);
 
 }  // namespace shakedown::training

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "training/measure/tracing.hpp"
-#include "training/predict/bucket_plan.hpp"
 #include "training/predict/link_sweep.hpp"
+#include "training/predict/overlap.hpp"
 
 namespace shakedown::training {
 

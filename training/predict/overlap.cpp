@@ -7,6 +7,22 @@
 namespace shakedown::training {
 namespace {
 
+/// The buckets that end there, each one past its last gradient.
+std::vector<ReadyBucket> group(std::span<const ReadyGradient> gradients,
+                               std::span<const std::size_t> ends) {
+  std::vector<ReadyBucket> buckets;
+  std::size_t begin = 0;
+  for (const std::size_t end : ends) {
+    ReadyBucket& bucket = buckets.emplace_back();
+    for (const ReadyGradient& gradient : gradients.subspan(begin, end - begin)) {
+      bucket.bytes += gradient.bytes;
+      bucket.ready_ms = std::max(bucket.ready_ms, gradient.ready_ms);
+    }
+    begin = end;
+  }
+  return buckets;
+}
+
 /// The two streams of a rank that gathers a block's weights before it computes with them.
 struct GatheredStreams {
   double communication_ms = 0;  // when the stream is next free
@@ -26,21 +42,32 @@ struct GatheredStreams {
 
 }  // namespace
 
+std::vector<ReadyBucket> in_buckets(std::span<const ReadyGradient> gradients,
+                                    double small_cap_bytes, double cap_bytes, SmallBucket small) {
+  std::vector<double> bytes;
+  for (const ReadyGradient& gradient : gradients) bytes.push_back(gradient.bytes);
+  return group(gradients, bucket_ends(bytes, small_cap_bytes, cap_bytes, small));
+}
+
+std::vector<ReadyBucket> in_blocks(std::span<const ReadyGradient> gradients) {
+  std::vector<std::size_t> ends;
+  for (std::size_t i = 1; i <= gradients.size(); ++i)
+    if (i == gradients.size() || gradients[i].block != gradients[i - 1].block) ends.push_back(i);
+  return group(gradients, ends);
+}
+
 Overlap overlap_buckets(std::span<const ReadyBucket> buckets, double backward_ms,
                         const ExchangeTime& time) {
-  Overlap overlap;
+  double busy_ms = 0;
   double free_ms = 0;
   for (const ReadyBucket& bucket : buckets) {
-    BucketTimes at;
-    at.start_ms = std::max(bucket.ready_ms, free_ms);
-    at.end_ms = free_ms = at.start_ms + time.ms(bucket.bytes);
-    at.exposed_ms = std::max(0.0, at.end_ms - std::max(at.start_ms, backward_ms));
-    at.hidden_ms = at.end_ms - at.start_ms - at.exposed_ms;
-    overlap.hidden_ms += at.hidden_ms;
-    overlap.buckets.push_back(at);
+    const double ms = time.ms(bucket.bytes);
+    free_ms = std::max(bucket.ready_ms, free_ms) + ms;
+    busy_ms += ms;
   }
-  overlap.exposed_ms = std::max(0.0, free_ms - backward_ms);
-  return overlap;
+  // No gradient is ready after backward's end, so what runs after it runs without a gap.
+  const double exposed_ms = std::max(0.0, free_ms - backward_ms);
+  return {busy_ms - exposed_ms, exposed_ms};
 }
 
 Overlap overlap_gathered(std::span<const ReadyBucket> blocks, double forward_ms, double backward_ms,
@@ -69,10 +96,8 @@ Overlap overlap_gathered(std::span<const ReadyBucket> blocks, double forward_ms,
   const double forward_end_ms = forward.computed_ms + forward_ms * (1 - blocks_ms / backward_ms);
   const double backward_end_ms =
       std::max(backward.computed_ms + backward_ms - blocks_ms, backward.communication_ms);
-  Overlap overlap;
-  overlap.exposed_ms = forward_end_ms - forward_ms + backward_end_ms - backward_ms;
-  overlap.hidden_ms = std::max(0.0, forward.busy_ms + backward.busy_ms - overlap.exposed_ms);
-  return overlap;
+  const double exposed_ms = forward_end_ms - forward_ms + backward_end_ms - backward_ms;
+  return {std::max(0.0, forward.busy_ms + backward.busy_ms - exposed_ms), exposed_ms};
 }
 
 }  // namespace shakedown::training

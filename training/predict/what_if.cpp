@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "common/error.hpp"
+#include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
 
@@ -14,53 +15,53 @@ ComputeTime::ComputeTime(std::vector<BatchTime> measured) : measured_(std::move(
   ENSURE(!measured_.empty(), "compute was measured");
   std::sort(measured_.begin(), measured_.end(),
             [](const BatchTime& a, const BatchTime& b) { return a.batch_size < b.batch_size; });
-  std::vector<Point> points;
+  int last = 0;
   for (const BatchTime& time : measured_) {
-    ENSURE(time.batch_size > (points.empty() ? 0 : points.back().x) && time.compute_ms > 0,
+    ENSURE(time.batch_size > last && time.compute_ms > 0,
            "a batch has images, takes time, and is given once");
-    points.push_back({static_cast<double>(time.batch_size), time.compute_ms});
-  }
-  if (points.size() > 1) {
-    line_ = fit_affine(points);
-  } else {
-    line_.slope = points[0].y / points[0].x;
+    last = time.batch_size;
   }
 }
 
 ComputeTime::Estimate ComputeTime::at(int batch_size) const {
   ENSURE(batch_size > 0, "a batch has images");
-  const auto above = std::find_if(measured_.begin(), measured_.end(), [&](const BatchTime& time) {
-    return time.batch_size >= batch_size;
-  });
-  if (above != measured_.end() && above->batch_size == batch_size)
-    return {above->compute_ms, false};
-  if (above == measured_.begin() || above == measured_.end()) {
-    const BatchTime& nearest = above == measured_.end() ? measured_.back() : measured_.front();
-    return {nearest.compute_ms * line_.at(batch_size) / line_.at(nearest.batch_size), true};
-  }
-  const BatchTime& below = *std::prev(above);
-  const double part = static_cast<double>(batch_size - below.batch_size) /
-                      static_cast<double>(above->batch_size - below.batch_size);
-  return {std::lerp(below.compute_ms, above->compute_ms, part), false};
+  const auto upper =
+      std::lower_bound(measured_.begin(), measured_.end(), batch_size,
+                       [](const BatchTime& time, int size) { return time.batch_size < size; });
+  if (upper != measured_.end() && upper->batch_size == batch_size)
+    return {upper->compute_ms, false};
+  const bool outside = upper == measured_.begin() || upper == measured_.end();
+  const BatchTime& nearest = upper == measured_.end() ? measured_.back() : *upper;
+  const double in_proportion = nearest.compute_ms * batch_size / nearest.batch_size;
+  if (measured_.size() == 1) return {in_proportion, true};
+  const auto above = std::clamp(upper, measured_.begin() + 1, measured_.end() - 1);
+  const auto below = above - 1;
+  const double part = static_cast<double>(batch_size - below->batch_size) /
+                      static_cast<double>(above->batch_size - below->batch_size);
+  const double ms = std::lerp(below->compute_ms, above->compute_ms, part);
+  // A line through two noisy times could end below 0.
+  return {outside && ms <= 0 ? in_proportion : ms, outside};
 }
 
 namespace {
 
-struct Communication {
-  double hidden_ms = 0;
-  double exposed_ms = 0;
-};
-
-/// What the strategies' formulas are made of: one micro-batch of a scenario.
-struct Exchanges {
-  Exchanges(const StepModel& model, const Scenario& scenario)
-      : scenario(scenario),
-        gradients(model.gradients(scenario)),
-        backward_ms(model.backward_ms(scenario)),
-        forward_ms(std::max(0.0, model.compute_ms(scenario) - backward_ms)),
-        others(scenario.world_size - 1),
-        input_bytes(model.measured().input_bytes_per_image * scenario.batch_size) {
-    for (const ReadyGradient& gradient : gradients) bytes += gradient.bytes;
+/// What a strategy's formula is made of: one micro-batch in a scenario. Bytes are in float32.
+struct StepCosts {
+  StepCosts(const MeasuredStep& measured, const ComputeTime& compute, const Scenario& s)
+      : scenario(s),
+        ranks(s.world_size),
+        others(s.world_size - 1),
+        compute_ms(compute.at(s.batch_size).ms),
+        gradients(measured.gradients),
+        input_bytes(measured.input_bytes_per_image * s.batch_size),
+        average_ms_per_byte(measured.average_ms_per_byte) {
+    const double stretch = compute_ms / compute.at(measured.ready_batch_size).ms;
+    backward_ms = measured.backward_ms * stretch;
+    forward_ms = std::max(0.0, compute_ms - backward_ms);
+    for (ReadyGradient& gradient : gradients) {
+      gradient.ready_ms *= stretch;
+      bytes += gradient.bytes;
+    }
   }
 
   ExchangeTime gradient_time(const Exchange& exchange) const {
@@ -69,118 +70,131 @@ struct Exchanges {
   ExchangeTime weight_time(const Exchange& exchange) const {
     return time_of(exchange, scenario.ring, scenario.weight_bytes_factor);
   }
-  double star_ms(double sent_bytes) const {
-    return time_of(star_pass(others), scenario.star).ms(sent_bytes);
+  // By sends and receives.
+  double gradients_sent_ms(const Exchange& exchange, int partitions = 1) const {
+    return time_of(exchange, scenario.star, scenario.gradient_bytes_factor).ms(bytes / partitions);
   }
-  Communication bucketed(const Exchange& exchange) const {
-    return beside_compute(capped_plan(gradients, scenario.first_bucket_mb * kMebibyte,
-                                      scenario.bucket_cap_mb * kMebibyte, backward_ms,
-                                      gradient_time(exchange), scenario.small_bucket)
-                              .overlap);
+  double weights_sent_ms(const Exchange& exchange, int partitions = 1) const {
+    return time_of(exchange, scenario.star, scenario.weight_bytes_factor).ms(bytes / partitions);
   }
-  /// Each block's gradients on their own.
-  Communication by_block(const Exchange& exchange) const {
-    return beside_compute(overlap_buckets(group(gradients, block_ends(gradients)), backward_ms,
-                                          gradient_time(exchange)));
+  double inputs_sent_ms() const {
+    return time_of(star_pass(others), scenario.star).ms(input_bytes);
   }
-  Communication beside_compute(const Overlap& overlap) const {
+  /// A rank averages the gradients of so many; a rank that is alone has them.
+  double average_ms(int of_ranks) const {
+    return others == 0 ? 0
+                       : average_ms_per_byte * bytes * scenario.gradient_bytes_factor * of_ranks;
+  }
+
+  Overlap bucketed(const Exchange& exchange) const {
+    return next_to_compute(
+        overlap_buckets(in_buckets(gradients, scenario.first_bucket_mb * kMebibyte,
+                                   scenario.bucket_cap_mb * kMebibyte, scenario.small_bucket),
+                        backward_ms, gradient_time(exchange)));
+  }
+  Overlap by_block(const Exchange& exchange) const {
+    return next_to_compute(
+        overlap_buckets(in_blocks(gradients), backward_ms, gradient_time(exchange)));
+  }
+  Overlap gathered_by_block(const Exchange& exchange) const {
+    return next_to_compute(overlap_gathered(in_blocks(gradients), forward_ms, backward_ms,
+                                            weight_time(exchange), gradient_time(exchange)));
+  }
+  Overlap next_to_compute(const Overlap& overlap) const {
     if (!scenario.overlap) return {0, overlap.hidden_ms + overlap.exposed_ms};
-    return {overlap.hidden_ms, overlap.exposed_ms};
+    return overlap;
   }
 
   const Scenario& scenario;
+  int ranks;
+  int others;
+  double compute_ms;
+  double forward_ms = 0;
+  double backward_ms = 0;
   std::vector<ReadyGradient> gradients;
-  double backward_ms;
-  double forward_ms;
-  int others;          // ranks but this one
-  double input_bytes;  // of one rank's micro-batch
-  double bytes = 0;    // of all gradients or weights, in float32
+  double bytes = 0;    // of all gradients, or weights
+  double input_bytes;  // of one rank
+  double average_ms_per_byte;
 };
 
-Communication none(const Exchanges&) { return {}; }
+Overlap none(const StepCosts&) { return {}; }
 
-Communication ddp(const Exchanges& x) { return x.bucketed(ring_all_reduce(x.scenario.world_size)); }
+Overlap ddp(const StepCosts& c) { return c.bucketed(ring_all_reduce(c.ranks)); }
 
-Communication all_reduce(const Exchanges& x) {
-  return {0, x.gradient_time(ring_all_reduce(x.scenario.world_size)).ms(x.bytes)};
+Overlap all_reduce(const StepCosts& c) {
+  return {0, c.gradient_time(ring_all_reduce(c.ranks)).ms(c.bytes)};
 }
 
 /// Push and pull of a parameter server (Li et al. 2014), in partitions that follow one another:
 /// pulls overlap the next pushes on a full-duplex link (BytePS, Jiang et al. 2020). A pipeline of
 /// two stages, which differ where weights and gradients do.
-Communication parameter_server(const Exchanges& x) {
-  const Scenario& s = x.scenario;
-  const double push_ms = x.star_ms(x.bytes * s.gradient_bytes_factor / s.partitions);
-  const double pull_ms = x.star_ms(x.bytes * s.weight_bytes_factor / s.partitions);
-  return {0, push_ms + pull_ms + (s.partitions - 1) * std::max(push_ms, pull_ms)};
+Overlap parameter_server(const StepCosts& c) {
+  const int partitions = c.scenario.partitions;
+  const double push_ms = c.gradients_sent_ms(star_pass(c.others), partitions);
+  const double pull_ms = c.weights_sent_ms(star_pass(c.others), partitions);
+  return {0, push_ms + pull_ms + (partitions - 1) * std::max(push_ms, pull_ms) +
+                 c.average_ms(c.others)};
 }
 
-/// Also where shards travel directly: every rank's link then carries the same bytes and messages.
-Communication scatter_then_gather(const Exchanges& x) {
-  const Exchange pass = ring_pass(x.scenario.world_size);
-  return {0, x.gradient_time(pass).ms(x.bytes) + x.weight_time(pass).ms(x.bytes)};
+/// Every rank sends each other one its shard, averages its own, and sends it to all.
+Overlap parameter_server_sharded(const StepCosts& c) {
+  const Exchange pass = ring_pass(c.ranks);
+  return {0, c.gradients_sent_ms(pass) + c.average_ms(c.ranks) / c.ranks + c.weights_sent_ms(pass)};
 }
 
 /// Gradients are scattered in buckets, weights gathered after the update.
-Communication zero1(const Exchanges& x) {
-  const Exchange pass = ring_pass(x.scenario.world_size);
-  const Communication scatter = x.bucketed(pass);
-  return {scatter.hidden_ms, scatter.exposed_ms + x.weight_time(pass).ms(x.bytes)};
+Overlap zero1(const StepCosts& c) {
+  const Exchange pass = ring_pass(c.ranks);
+  Overlap overlap = c.bucketed(pass);
+  overlap.exposed_ms += c.weight_time(pass).ms(c.bytes);
+  return overlap;
 }
 
 /// ZeRO (Rajbhandari et al. 2020): without whole gradients, every micro-batch's are scattered,
 /// block by block. What they leave exposed is counted each time: that the next forward might hide
 /// it is not.
-Communication zero2(const Exchanges& x) {
-  const Exchange pass = ring_pass(x.scenario.world_size);
-  const Communication scatter = x.by_block(pass);
-  const int times = x.scenario.accumulate;
-  return {times * scatter.hidden_ms, times * scatter.exposed_ms + x.weight_time(pass).ms(x.bytes)};
+Overlap zero2(const StepCosts& c) {
+  const Exchange pass = ring_pass(c.ranks);
+  const Overlap scatter = c.by_block(pass);
+  const int times = c.scenario.accumulate;
+  return {times * scatter.hidden_ms, times * scatter.exposed_ms + c.weight_time(pass).ms(c.bytes)};
 }
 
-Communication fsdp(const Exchanges& x) {
-  const Exchange pass = ring_pass(x.scenario.world_size);
-  const Overlap overlap =
-      overlap_gathered(group(x.gradients, block_ends(x.gradients)), x.forward_ms, x.backward_ms,
-                       x.weight_time(pass), x.gradient_time(pass));
-  const Communication once = x.beside_compute(overlap);
-  const int times = x.scenario.accumulate;
+Overlap fsdp(const StepCosts& c) {
+  const Overlap once = c.gathered_by_block(ring_pass(c.ranks));
+  const int times = c.scenario.accumulate;
   return {times * once.hidden_ms, times * once.exposed_ms};
 }
 
-/// Rank 0 sends every micro-batch's inputs, broadcasts the weights along a chain, and receives the
-/// gradients.
-Communication data_parallel(const Exchanges& x) {
-  const Scenario& s = x.scenario;
-  const Exchange chain{static_cast<double>(x.others), x.others > 0 ? 1.0 : 0.0};
-  return {0, s.accumulate * x.star_ms(x.input_bytes) + x.weight_time(chain).ms(x.bytes) +
-                 x.star_ms(x.bytes * s.gradient_bytes_factor)};
+/// Rank 0 sends every micro-batch's inputs, receives and averages the gradients, and broadcasts the
+/// weights along a chain.
+Overlap data_parallel(const StepCosts& c) {
+  return {0, c.scenario.accumulate * c.inputs_sent_ms() + c.gradients_sent_ms(star_pass(c.others)) +
+                 c.average_ms(c.ranks) + c.weights_sent_ms(chain_pass(c.ranks))};
 }
 
 struct StrategyModel {
   const char* name;
-  int servers;          // ranks that do not compute
   bool sharded_update;  // each rank updates its part
-  Communication (*communication)(const Exchanges& exchanges);
+  Overlap (*communication)(const StepCosts& costs);
 };
 
 constexpr StrategyModel kStrategies[] = {
-    {"none", 0, false, none},
-    {"all-reduce", 0, false, all_reduce},
-    {"ddp", 0, false, ddp},
-    {"parameter-server", 1, false, parameter_server},
-    {"parameter-server-sharded", 0, true, scatter_then_gather},
-    {"data-parallel", 0, false, data_parallel},
-    {"zero1", 0, true, zero1},
-    {"zero2", 0, true, zero2},
-    {"fsdp", 0, true, fsdp},
+    {"none", false, none},
+    {"all-reduce", false, all_reduce},
+    {"ddp", false, ddp},
+    {"parameter-server", false, parameter_server},
+    {"parameter-server-sharded", true, parameter_server_sharded},
+    {"data-parallel", false, data_parallel},
+    {"zero1", true, zero1},
+    {"zero2", true, zero2},
+    {"fsdp", true, fsdp},
 };
 
 const StrategyModel& find_model(const std::string& name) {
-  for (const StrategyModel& model : kStrategies) {
+  for (const StrategyModel& model : kStrategies)
     if (name == model.name) return model;
-  }
-  throw UsageError(fmt::format("strategy {}: there is no model of it", name));
+  throw InternalError(fmt::format("strategy {}: there is no model of it", name));
 }
 
 }  // namespace
@@ -191,51 +205,26 @@ std::vector<std::string> predicted_strategies() {
   return names;
 }
 
-bool runs_on(const std::string& strategy, int world_size) {
-  return world_size > find_model(strategy).servers;
-}
-
 StepModel::StepModel(MeasuredStep measured)
     : measured_(std::move(measured)), compute_(measured_.compute) {
   ENSURE(measured_.backward_ms > 0 && measured_.ready_batch_size > 0, "backward was measured");
   ENSURE(measured_.optimizer_ms >= 0 && measured_.interference >= 0 &&
-             measured_.input_bytes_per_image >= 0,
+             measured_.average_ms_per_byte >= 0 && measured_.input_bytes_per_image >= 0,
          "measured figures are not negative");
-  for (const ReadyGradient& gradient : measured_.gradients) {
+  for (const ReadyGradient& gradient : measured_.gradients)
     ENSURE(gradient.bytes >= 0 && gradient.ready_ms >= 0, "measured figures are not negative");
-  }
-}
-
-double StepModel::compute_ms(const Scenario& scenario) const {
-  return compute_.at(scenario.batch_size).ms / scenario.compute_speedup;
-}
-
-double StepModel::stretch(const Scenario& scenario) const {
-  return compute_ms(scenario) / compute_.at(measured_.ready_batch_size).ms;
-}
-
-double StepModel::backward_ms(const Scenario& scenario) const {
-  return measured_.backward_ms * stretch(scenario);
-}
-
-std::vector<ReadyGradient> StepModel::gradients(const Scenario& scenario) const {
-  std::vector<ReadyGradient> gradients = measured_.gradients;
-  for (ReadyGradient& gradient : gradients) gradient.ready_ms *= stretch(scenario);
-  return gradients;
 }
 
 Prediction StepModel::predict(const std::string& strategy, const Scenario& scenario) const {
   const StrategyModel& model = find_model(strategy);
-  if (!runs_on(strategy, scenario.world_size)) {
-    throw UsageError(fmt::format("strategy {} needs at least {} ranks, not {}", strategy,
-                                 model.servers + 1, scenario.world_size));
-  }
-  ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1 && scenario.compute_speedup > 0,
-         "a step has micro-batches");
-  const Communication communication = model.communication(Exchanges(*this, scenario));
+  const StrategyEntry& entry = find_strategy(strategy);
+  ENSURE(scenario.world_size >= entry.ranks.least, "the strategy has its ranks");
+  ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1, "a step has micro-batches");
+  const StepCosts costs(measured_, compute_, scenario);
+  const Overlap communication = model.communication(costs);
   Prediction p;
-  p.ranks_computing = scenario.world_size - model.servers;
-  p.compute_ms = scenario.accumulate * compute_ms(scenario);
+  p.ranks_computing = entry.computing(scenario.world_size);
+  p.compute_ms = scenario.accumulate * costs.compute_ms;
   p.hidden_ms = communication.hidden_ms;
   p.exposed_ms = communication.exposed_ms;
   p.interference_ms = measured_.interference * p.hidden_ms;

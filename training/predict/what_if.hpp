@@ -5,9 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "training/predict/affine_fit.hpp"
-#include "training/predict/bucket_plan.hpp"
 #include "training/predict/link_cost.hpp"
+#include "training/predict/overlap.hpp"
 
 namespace shakedown::training {
 
@@ -17,9 +16,8 @@ struct BatchTime {
   double compute_ms = 0;
 };
 
-/// Compute time as a function of the batch: piecewise linear between the measured batches. Beyond
-/// them the fitted line a + b * batch gives the ratio to the nearest one; a single batch, constant
-/// images/s.
+/// Compute time as a function of the batch: lines between the measured batches, the nearest of
+/// which goes on beyond them; of a single batch, constant images/s.
 class ComputeTime {
  public:
   struct Estimate {
@@ -32,7 +30,6 @@ class ComputeTime {
 
  private:
   std::vector<BatchTime> measured_;  // ascending
-  AffineFit line_;
 };
 
 /// What a job measured.
@@ -43,6 +40,7 @@ struct MeasuredStep {
   int ready_batch_size = 0;              // the batch of ready_ms and backward_ms
   double optimizer_ms = 0;               // update of all parameters
   double interference = 0;           // by which compute slows while an exchange runs: 0.1 is 10 %
+  double average_ms_per_byte = 0;    // a server's, to average gradients: of each rank's that it has
   double input_bytes_per_image = 0;  // as data-parallel scatters them
 };
 
@@ -59,7 +57,6 @@ struct Scenario {
   SmallBucket small_bucket = SmallBucket::first;
   double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16
   double weight_bytes_factor = 1;    // the same for weights
-  double compute_speedup = 1;        // of forward and backward against those measured
   bool overlap = true;               // exchanges may go on while a rank computes
 };
 
@@ -68,7 +65,7 @@ struct Prediction {
   int ranks_computing = 0;
   double compute_ms = 0;       // of all micro-batches
   double hidden_ms = 0;        // of the exchange
-  double exposed_ms = 0;       // of the exchange
+  double exposed_ms = 0;       // of the exchange, with a server's averages
   double interference_ms = 0;  // MeasuredStep::interference of the hidden part
   double optimizer_ms = 0;
   double step_ms = 0;
@@ -84,25 +81,15 @@ class StepModel {
   /// Throws InternalError where a time is negative or nothing was measured.
   explicit StepModel(MeasuredStep measured);
 
-  /// Throws UsageError for a strategy that it does not know, or that needs more ranks.
+  /// Throws InternalError for a strategy that it does not know, or that needs more ranks.
   Prediction predict(const std::string& strategy, const Scenario& scenario) const;
 
-  const MeasuredStep& measured() const { return measured_; }
-  /// Gradients as they would be ready, and backward's end, with the scenario's batch and speed.
-  std::vector<ReadyGradient> gradients(const Scenario& scenario) const;
-  double backward_ms(const Scenario& scenario) const;
-  double compute_ms(const Scenario& scenario) const;  // of one micro-batch
-
  private:
-  double stretch(const Scenario& scenario) const;
-
   MeasuredStep measured_;
   ComputeTime compute_;
 };
 
-/// The strategies that can be predicted; all but "none" exchange gradients.
+/// The strategies that can be predicted.
 std::vector<std::string> predicted_strategies();
-/// False where the strategy needs more ranks.
-bool runs_on(const std::string& strategy, int world_size);
 
 }  // namespace shakedown::training

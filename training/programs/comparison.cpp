@@ -107,9 +107,10 @@ void measure(Result& result, Backend& backend, const MpiSession& ranks, const Jo
   engine.finish();
   const DataType type = engine.model.network().weights().type();
   const std::size_t bytes = engine.model.network().table().stored_count() * size_of(type);
+  const std::size_t step_bytes = engine.device().peak_allocated_bytes();
   trial.reset();  // the links want memory of their own
   if (result.inputs && result.inputs->links.ring.empty())
-    result.inputs->links = measure_links(backend, type, bytes, ranks);
+    result.inputs->links = measure_links(backend, type, bytes, step_bytes, ranks);
 }
 
 void take_turn(Result& result, const Job& job) {

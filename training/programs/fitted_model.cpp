@@ -17,9 +17,9 @@ double interference_median(const Result& result) {
   return values.empty() ? 0 : median_of(values);
 }
 
-/// By how much computing slows for a ms of hidden exchange: of ddp beside the base, if it was
+/// By how much computing slows for a ms of hidden exchange: of ddp next to the base, if it was
 /// measured and hides any.
-double interference_beside(const Group& group, const Result& base) {
+double interference_of(const Group& group, const Result& base) {
   for (const Result* result : group) {
     if (result->configuration.strategy() != "ddp" ||
         result->configuration.ranks != base.configuration.ranks ||
@@ -31,7 +31,7 @@ double interference_beside(const Group& group, const Result& base) {
   return 0;
 }
 
-/// Sent for a byte of float32 gradient. Beside `none` it is ddp that is predicted.
+/// Sent for a byte of float32 gradient. Next to `none` it is ddp that is predicted.
 double gradient_bytes_factor(const StepOptions& options, BackendKind backend) {
   StrategyOptions o = options.strategy;
   if (o.strategy == "none") o.strategy = "ddp";
@@ -59,12 +59,11 @@ std::vector<Group> groups_of(const std::vector<Result>& results) {
   std::vector<Group> groups;
   for (const Result& result : results) {
     if (!result.measured() || !result.configuration.setting.empty()) continue;
-    const auto same = [&](const Group& group) {
-      const ModelOptions& known = options_of(*group.front()).model;
-      return known.model == options_of(result).model.model &&
-             known.precision == options_of(result).model.precision;
-    };
-    const auto group = std::find_if(groups.begin(), groups.end(), same);
+    const auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& known) {
+      const ModelOptions& model = options_of(*known.front()).model;
+      return model.model == options_of(result).model.model &&
+             model.precision == options_of(result).model.precision;
+    });
     if (group == groups.end())
       groups.push_back({&result});
     else
@@ -95,7 +94,8 @@ StepModel model_of(const Group& group, const std::vector<const Result*>& bases,
   measured.backward_ms = base.inputs->backward_ms;
   measured.ready_batch_size = batch_of(base);
   measured.optimizer_ms = median_over_rounds(base, &Breakdown::optimizer_ms);
-  measured.interference = interference_beside(group, base);
+  measured.interference = interference_of(group, base);
+  measured.average_ms_per_byte = 1e3 * base.inputs->links.average_s_per_byte;
   measured.input_bytes_per_image = base.inputs->input_bytes_per_image;
   return StepModel(std::move(measured));
 }
@@ -104,13 +104,6 @@ Links fit_links(const Result& base) {
   const int ranks = base.configuration.ranks;
   return {fit_link(ring_all_reduce(ranks), base.inputs->links.ring),
           fit_link(star_pass(ranks - 1), base.inputs->links.star)};
-}
-
-double worst_error(const LinkFit& fit) {
-  double error = 0;
-  for (std::size_t i = 0; i < fit.errors.size(); ++i)
-    if (fit.outlier != i) error = std::max(error, std::abs(fit.errors[i]));
-  return error;
 }
 
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,

@@ -1,7 +1,6 @@
 // The step model of a comparison, fitted to its results.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "training/predict/link_cost.hpp"
@@ -31,8 +30,6 @@ struct Links {
   LinkFit ring, star;
 };
 Links fit_links(const Result& base);
-/// At a measured size, as a share of its time; an outlier left out.
-double worst_error(const LinkFit& fit);
 
 /// What was measured as `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,

@@ -1,6 +1,7 @@
-// What bin/compare says of what it did not measure: other numbers of ranks, buckets, batches and
-// links, by the step model fitted to what it did. Where that is off by more than 15 % on a step
-// that was measured, one line says so; the records have it all, with the error.
+// What bin/compare says of what it did not measure: other numbers of ranks, batches and links, by
+// the step model fitted to what it did. The records have it all, with the model's error, and
+// results/report tells it; here is a short table, or where the model is off by more than 15 % on a
+// step that was measured, one line.
 #pragma once
 
 #include <string>
