@@ -198,20 +198,21 @@ TEST_CASE("what failed, was not certified or was skipped is named with its cause
   const auto failures = [](const std::vector<Result>& results) {
     return sentences_of_failures(results);
   };
-  CHECK(failures({timed("ddp", 2, {900}), waived()}) ==
-        std::vector<std::string>{"INCONCLUSIVE ddp, 25 MiB on 2 ranks: certificate waived: "
-                                 "all-reduce, the reference, did not move"});
+  CHECK(
+      failures({timed("ddp", 2, {900}), waived()}) ==
+      std::vector<std::string>{"INCONCLUSIVE strategy ddp, 25 MiB on 2 ranks: certificate waived: "
+                               "all-reduce, the reference, did not move"});
   Result none = waived();
   none.certificate->reference = "";
   CHECK(failures({timed("ddp", 2, {900}), none}).front() ==
         "failed: nothing; 1 certificate passed, 1 waived.");
   CHECK(failures({certified(false)}).front() ==
-        "FAIL ddp, 25 MiB on 2 ranks: other weights than by all-reduce: fc.weight");
+        "FAIL strategy ddp, 25 MiB on 2 ranks: other weights than by all-reduce: fc.weight");
   CHECK(failures({measured("ddp", 2), measured("none", 2)}).front() ==
         "INCONCLUSIVE: 2 configurations without a certificate");
   Result lost = measured("ddp", 2);
   lost.failure = "the loss is not finite";
-  CHECK(failures({lost}).front() == "FAIL ddp, 25 MiB on 2 ranks: the loss is not finite");
+  CHECK(failures({lost}).front() == "FAIL strategy ddp, 25 MiB on 2 ranks: the loss is not finite");
   CHECK(failures({skipped(), skipped()}).front() ==
         "skipped: does not fit (ddp, 25 MiB on 1 rank; ddp, 25 MiB on 1 rank)");
   const std::string text = summary_of({timed("ddp", 2, {880, 900, 910})}, BackendKind::cpu);

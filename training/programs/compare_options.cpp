@@ -37,7 +37,7 @@ void declare_options(OptionSet& options, CompareOptions& values) {
   options.add("--verbose", values.verbose,
               "print scaling, cost, the time of a step by term and bucket, and predictions after "
               "the table");
-  options.add("--csv", values.csv, "write the table to this file");
+  options.add("--csv", values.csv, "write the table to this file").metavar("FILE");
   options.take_list("--strategies", values.train.strategy.strategy, values.strategies);
   options.take_list("--models", values.train.model.model, values.models);
   options.take_list("--precisions", values.train.model.precision, values.precisions);

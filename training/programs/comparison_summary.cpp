@@ -162,10 +162,10 @@ std::vector<std::string> sentences_of_failures(const std::vector<Result>& result
     if (result.failure.empty() && !certified) ++uncertified;
     if (certified && certificate_of(result) == name_of(Outcome::pass)) ++passed;
     if (certified && certificate_of(result) == "waived") ++waived;
-    const Verdict verdict = verdict_of(result);
+    Verdict verdict = verdict_of(result);
     if (verdict.outcome == Outcome::pass || (result.failure.empty() && !certified)) continue;
-    sentences.push_back(fmt::format("{} {}: {}", name_of(verdict.outcome),
-                                    training::label_of(result.configuration), verdict.cause));
+    verdict.name = training::label_of(result.configuration);
+    sentences.push_back(line_of(verdict));
   }
   if (uncertified > 0)
     sentences.push_back(fmt::format("{}: {} configuration{} without a certificate",

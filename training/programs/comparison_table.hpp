@@ -33,7 +33,7 @@ std::vector<TableRow> rows_of(const std::vector<Result>& results);
 /// the rounds would not add up.
 const Breakdown& account_of(const Result& result);
 
-/// "PASS", "FAIL", "waived", or "-" without one.
+/// The outcome's name, "waived", or "-" without one.
 std::string certificate_of(const Result& result);
 /// Four significant digits at least: "3067", "123.4", "92.51".
 std::string text_of_rate(double images_per_s);

@@ -1,6 +1,5 @@
 #include "training/programs/train_settings.hpp"
 
-#include "common/error.hpp"
 #include "training/programs/max_batch.hpp"
 
 namespace shakedown::training {
@@ -18,15 +17,8 @@ bool validates(const TrainOptions& options) {
 }  // namespace
 
 DatasetSettings dataset_settings(const TrainOptions& options) {
-  const bool evaluates = options.epochs == 0;
-  if (evaluates && options.data.val_dir.empty())
-    throw UsageError("--epochs 0 evaluates: --val-dir is needed");
-  if (evaluates && options.model.weights.empty())
-    throw UsageError("--epochs 0 evaluates: --weights is needed");
-  if (options.epochs > 0 && options.data.synthetic())
-    throw UsageError("--epochs: --train-dir is needed (--iterations runs on synthetic data)");
   return {options.data.train_dir, options.data.val_dir, options.model.weights,
-          options.model.classes, evaluates};
+          options.model.classes, options.epochs == 0};
 }
 
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {

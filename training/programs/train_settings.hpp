@@ -13,7 +13,6 @@
 
 namespace shakedown::training {
 
-/// Throws UsageError where the options lack what --epochs needs.
 DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, and what a run by bin/train needs besides.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
