@@ -158,7 +158,7 @@ run-tests: tests
 include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
-.PHONY: check doctor format tidy sanitize readme clean help
+.PHONY: check doctor format tidy sanitize docs clean help
 FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
@@ -192,8 +192,8 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
 
 # Renews README's option tables from the programs.
-readme: all
-	tests/check_tree --renew-readme
+docs: all
+	docs/pages.py
 
 clean:
 	rm -rf $(BUILD) $(BIN)
@@ -207,4 +207,4 @@ help:
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
-	@echo 'make readme    renew the option tables; make clean  remove what was built'
+	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Writes what the pages of docs/ repeat from elsewhere: options.md from the programs, install.md's table from
+launch/tested_versions. usage: docs/pages.py. tests/check_tree holds the pages equal to it."""
+
+import json
+import pathlib
+import re
+import subprocess
+
+TREE = pathlib.Path(__file__).resolve().parents[1]
+PROGRAMS = ["train", "compare", "collective_perf", "link_matrix"]
+VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
+
+OPTIONS_HEAD = """# Options
+
+Generated from the programs by `make docs`; do not edit. `PROGRAM --help` prints the same.
+
+Underscores are accepted for hyphens. An option that is given twice has its last value. An option that another one makes
+idle is an error that names both.
+"""
+AS_TRAIN = "`bin/compare` also has these options of `bin/train`, with the same meaning and default:"
+
+
+def table(rows):
+    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows]) + "\n"
+
+
+def rows_of(program):
+    """(group, option's first name, row) of each option that the help shows."""
+    text = subprocess.run([TREE / "bin" / program, "--help-json"], capture_output=True, text=True,
+                          check=True).stdout
+    for group in json.loads(text)["groups"]:
+        for option in group["options"]:
+            if not option["hidden"]:
+                names = ", ".join(f"`{name}`" for name in option["names"])
+                meaning = option["help"].replace("\n", "<br>").replace("|", "\\|")
+                row = f"| {names} | {option['default']} | {meaning} |"
+                yield group["title"], option["names"][0], row
+
+
+def options_page():
+    page = OPTIONS_HEAD
+    of_train = {row for _, _, row in rows_of("train")}
+    for program in PROGRAMS:
+        options = list(rows_of(program))
+        shared = [name for _, name, row in options if program == "compare" and row in of_train]
+        page += f"\n## bin/{program}\n"
+        titles = dict.fromkeys(title for title, name, _ in options if name not in shared)
+        for title in titles:
+            rows = [row for of, name, row in options if of == title and name not in shared]
+            page += f"\n### {title}\n\n{table(rows)}"
+        if shared:
+            page += f"\n{AS_TRAIN} " + ", ".join(f"`{name}`" for name in shared) + ".\n"
+    return page
+
+
+def versions_table():
+    rows = [line.split("\t") for line in (TREE / "launch/tested_versions").read_text().splitlines()
+            if not line.startswith("#")]
+    lines = ["| software | version | where |", "|---|---|---|"]
+    lines += [f"| {name} | {version} | {where} |" for name, version, where in rows]
+    return "\n".join(lines) + "\n"
+
+
+def install_page():
+    page = (TREE / "docs/install.md").read_text()
+    return VERSIONS.sub(lambda m: m[1] + versions_table() + m[2], page)
+
+
+def pages():
+    """Path and text of every page that can be written here: options.md needs the programs."""
+    yield "docs/install.md", install_page()
+    if all((TREE / "bin" / program).exists() for program in PROGRAMS):
+        yield "docs/options.md", options_page()
+
+
+if __name__ == "__main__":
+    for path, text in pages():
+        (TREE / path).write_text(text)
