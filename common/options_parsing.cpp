@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 
 #include "common/options.hpp"
@@ -89,7 +90,10 @@ std::string Option::refusal(const std::string& text) const {
   if (below_ && !(value < *below_)) return fmt::format("must be below {}", *below_);
   if ((at_least_ || at_most_ || below_) && !std::isfinite(value)) return "must be finite";
   int whole = 0;
-  if (is_whole && !convert(text, whole)) return "must be a whole number";
+  if (is_whole && !convert(text, whole))
+    return value == std::floor(value) && std::isfinite(value)
+               ? fmt::format("must be at most {}", std::numeric_limits<int>::max())
+               : "must be a whole number";
   return "";
 }
 

@@ -46,7 +46,8 @@ def read_idx(path, dimensions, item_bytes, published_count, published_md5):
         packed = path.read_bytes()
         data = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read: {error}") from None
+        why = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: cannot be read: {why}") from None
     header_bytes = 4 + 4 * dimensions
     if len(data) < header_bytes:
         raise UsageError(f"{path}: {len(data)} bytes are too few for an IDX header")

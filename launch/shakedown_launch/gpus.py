@@ -6,6 +6,8 @@ import subprocess
 
 from .places import TREE, UsageError
 
+ENTRY = r"\d+|(GPU|MIG)-[^,]+"  # of CUDA_VISIBLE_DEVICES
+
 
 def built(environ):
     """Whether the programs have the gpu backend (not built yet: perhaps)."""
@@ -40,7 +42,7 @@ def named(text):
     """The entries of CUDA_VISIBLE_DEVICES, which ends at its first invalid one."""
     entries = []
     for entry in text.split(","):
-        if not re.fullmatch(r"\d+|(GPU|MIG)-.+", entry):
+        if not re.fullmatch(ENTRY, entry):
             break
         entries.append(entry)
     return entries

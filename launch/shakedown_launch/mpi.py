@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 
-from . import messages, places, ranks
+from . import gpus, messages, places, ranks
 from .command import Command, Option, UsageError, parse, positive, say
 from .job import Job, Output
 
@@ -39,15 +39,15 @@ COMMAND = Command(
     started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. SIGUSR1 and SIGUSR2 are passed on to
     the ranks.
     """)
-LIST = r"[^,]+(,[^,]+)*"
 
 
 def request(values, words, environ):
     """The ranks.Request of options and program."""
     if not words:
         raise UsageError("no program named")
-    for option, example in [("--gpus", "0,1,2,3"), ("--hosts", "h1,h2")]:
-        if option in values and not re.fullmatch(LIST, values[option]):
+    for option, entry, example in [("--gpus", gpus.ENTRY, "0,1,2,3"),
+                                   ("--hosts", "[^,]+", "h1,h2")]:
+        if option in values and not re.fullmatch(f"({entry})(,({entry}))*", values[option]):
             raise UsageError(f"{option} {values[option]} is not a list such as {example}")
     if "--hosts" in values and "--hostfile" in values:
         raise UsageError("--hosts and --hostfile cannot be combined")

@@ -12,9 +12,11 @@ def allocation(environ):
     if not environ.get("SLURM_JOB_ID"):
         return None
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
+    nodes = int(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or 1)
+    per_node = int(environ.get("SLURM_NTASKS_PER_NODE") or 0)  # older Slurm says no more
     return Allocation(
-        nodes=int(environ.get("SLURM_JOB_NUM_NODES") or 1),
-        tasks=int(environ["SLURM_NTASKS"]) if environ.get("SLURM_NTASKS") else None,
+        nodes=nodes,
+        tasks=int(environ.get("SLURM_NTASKS") or per_node * nodes) or None,
         names_gpus=any(map(environ.get, ("SLURM_JOB_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"))),
         on_node=bool(environ.get("SLURMD_NODENAME")),
         gpus_on_node=int(gpus) if gpus.isdigit() else None)

@@ -125,6 +125,7 @@ TEST_CASE("a usage error names option, value and what is allowed", "[options]") 
       {{"--wings", "0"}, "--wings 0: must be at least 1"},
       {{"--wings", "13"}, "--wings 13: must be at most 12"},
       {{"--wings", "99999999999"}, "--wings 99999999999: must be at most 12"},
+      {{"-H", "99999999999"}, "--heights 99999999999: must be at most 2147483647"},
       {{"--wings", "2x"}, "--wings 2x: must be a whole number"},
       {{"--wings", "-1"}, "--wings -1: must be at least 1"},
       {{"--wings"}, "--wings: requires a value"},

@@ -162,7 +162,11 @@ class Slurm(unittest.TestCase):
         self.assertEqual((found.nodes, found.tasks, found.names_gpus, found.on_node,
                           found.gpus_on_node),
                          (2, 4, True, False, None))
-        self.assertEqual(slurm.allocation({"SLURM_JOB_ID": "1"}).nodes, 1)
+        found = slurm.allocation({"SLURM_JOB_ID": "1"})
+        self.assertEqual((found.nodes, found.tasks), (1, None))
+        found = slurm.allocation({"SLURM_JOB_ID": "1", "SLURM_NNODES": "2",
+                                  "SLURM_NTASKS_PER_NODE": "8"})
+        self.assertEqual((found.nodes, found.tasks), (2, 16))
 
     def test_tasks(self):
         words = line("true", SLURM_NTASKS="16", **self.TWO)
@@ -231,6 +235,7 @@ class Options(unittest.TestCase):
                           ["--hostfile", "/dev/null", "true"], ["--hostfile", comments, "true"],
                           ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
                           ["--gpus", "", "true"], ["--gpus=", "true"], ["--gpus", "0,,1", "true"],
+                          ["--gpus", "0,a", "true"],
                           ["no_such_program"], ["no/such_program"]]:
                 with self.assertRaises(command.UsageError, msg=words) as raised:
                     line(*words)

@@ -172,7 +172,7 @@ TEST_CASE("the fastest is named with the next, and those it cannot be told from"
 TEST_CASE("sentences say where the time goes and what can be gained at most", "[compare]") {
   const std::vector<Result> results{timed("ddp", 2, {880, 900, 910})};
   CHECK(sentence_of_time(results, BackendKind::gpu) ==
-        "where the time goes: 100.00 ms per step of ddp, 25 MiB: forward and backward 70 %, "
+        "where the time goes: 100.00 ms per traced step of ddp, 25 MiB: forward and backward 70 %, "
         "exposed communication 20 %, optimizer 9.5 %; 5.00 ms of communication hidden.");
   CHECK_THAT(sentence_of_time(results, BackendKind::cpu),
              ContainsSubstring("cpu backend overlaps no exchange"));

@@ -70,6 +70,7 @@ TEST_CASE("settings stand beside plain ddp at the first cap on the most ranks", 
                  "--settings", "small-last,bucket-copy"}) ==
         Names{"none/1", "none/4", "none/2", "none/9", "ddp/4/4", "ddp/4/4/bucket-copy",
               "ddp/4/4/small-last"});
+  CHECK_THROWS_WITH(planned({"--ranks", "8,9"}), "--ranks 8,9: the job has 4 ranks");
   CHECK(parse({"--settings", "all"}).settings == setting_names());
   CHECK_THROWS_WITH(parse({"--settings", "bucket-cpoy"}), ContainsSubstring("bucket-cpoy"));
   CHECK(parse({}).settings.empty());

@@ -88,7 +88,7 @@ std::string sentence_of_fastest(const std::vector<Result>& results) {
   for (auto row = rows.begin() + 1; row != next; ++row) level.push_back(label_of(*row));
   if (!level.empty())
     text += fmt::format(
-        "; not distinguishable from {}{}", fmt::join(level, ", "),
+        "; not distinguishable from {}{}", fmt::join(level, "; "),
         first.result->rounds.size() > 1 ? " (their rounds overlap)" : " (their intervals overlap)");
   if (next == rows.end()) return text + ".";
   return text + fmt::format("; {} is {} slower.", label_of(*next),
@@ -110,7 +110,8 @@ std::string sentence_of_time(const std::vector<Result>& results, BackendKind bac
   if (comparable && std::abs(b.residual_ms()) >= kWorthSaying * b.step_ms)
     parts.push_back(fmt::format("unexplained {}", percent(b.residual_ms() / b.step_ms)));
   return fmt::format(
-      "where the time goes: {:.2f} ms per step of {}: {}; {:.2f} ms of communication hidden{}.",
+      "where the time goes: {:.2f} ms per traced step of {}: {}; {:.2f} ms of communication "
+      "hidden{}.",
       b.step_ms, label_of(rows.front()), fmt::join(parts, ", "), b.hidden_comm_ms,
       backend == BackendKind::cpu ? ": the cpu backend overlaps no exchange with computing" : "");
 }

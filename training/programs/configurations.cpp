@@ -41,12 +41,12 @@ void add(Bench& bench, const StepOptions& base, const std::string& strategy, dou
   added.options.strategy.bucket_cap_mb = bucket_cap_mb;
 }
 
-/// Of those that the job has, if it has any of them.
+/// Of those that the job has.
 int most_ranks(const std::vector<int>& ranks, int world_size) {
   int most = 0;
   for (int n : ranks)
     if (n <= world_size) most = std::max(most, n);
-  return most > 0 ? most : *std::max_element(ranks.begin(), ranks.end());
+  return most;
 }
 
 /// Plain ddp, and what differs from it in one switch.
@@ -113,6 +113,10 @@ std::string label_of(const Configuration& c) {
 }
 
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
+  const std::vector<int>& ranks = options.ranks;
+  if (!ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) > world_size)
+    throw UsageError(fmt::format("--ranks {}: the job has {} rank{}", fmt::join(ranks, ","),
+                                 world_size, world_size == 1 ? "" : "s"));
   std::vector<Bench> benches;
   for (const std::string& model : each_once(options.models))
     for (const std::string& precision : precisions_of(options, backend))
