@@ -191,7 +191,7 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
 
-# Renews README's option tables from the programs.
+# Renews docs/options.md from the programs, and the table of versions in docs/install.md.
 docs: all
 	docs/pages.py
 

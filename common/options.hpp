@@ -1,5 +1,5 @@
 // Command-line options, each declared once: help, JSON, README tables and the record's echo are
-// read off the declaration. Nothing here looks at the disk or needs MPI.
+// read off the declaration. Nothing here needs MPI, and only missing_file looks at the disk.
 #pragma once
 
 #include <cstddef>

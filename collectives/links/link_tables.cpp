@@ -4,6 +4,7 @@
 
 #include "collectives/links/link_series.hpp"
 #include "common/statistics.hpp"
+#include "common/text_table.hpp"
 
 namespace shakedown::collectives {
 namespace {
@@ -51,13 +52,14 @@ std::string rank_table(const std::vector<Series>& all, const std::vector<Link>& 
 std::string headline(const MessageSettings& settings, const Backend& backend,
                      const NodeMap& nodes) {
   const std::size_t count = nodes.names.size();
-  return fmt::format(
-      "link_matrix: messages of {}, {} timed after {} untimed; round trips of 8 bytes, {} timed\n"
-      "on {} ranks of {} node{}, {} ({}), {}",
+  const std::string messages = fmt::format(
+      "link_matrix: messages of {}, {} timed after {} untimed; round trips of 8 bytes, {} timed",
       readable_bytes(8.0 * static_cast<double>(settings.words)), settings.iterations,
-      settings.warmup, settings.latency_iterations, backend.world->size(), count,
-      count == 1 ? "" : "s", backend.remark, backend.world->transport(),
-      backend.device->identity().model);
+      settings.warmup, settings.latency_iterations);
+  const std::string ranks = fmt::format(
+      "on {} ranks of {} node{}, {} ({}), {}", backend.world->size(), count, count == 1 ? "" : "s",
+      backend.remark, backend.world->transport(), backend.device->identity().model);
+  return wrapped(messages, 2) + "\n" + wrapped(ranks, 2);
 }
 
 std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks) {

@@ -220,7 +220,8 @@ class Configurations(Folder):
         skipped = [v for v in self.lines("verdict") if v["verdict"] == "INCONCLUSIVE"]
         self.assertEqual({key(v) for v in skipped}, {("none", 3), ("ddp", 3)})
         self.assertIn("--ranks 3", skipped[0]["cause"])
-        self.expect(self.compare("--strategies", "ddp", "--ranks", 3), 2, "skipped: --ranks 3")
+        self.expect(self.compare("--strategies", "ddp", "--ranks", 3), 2,
+                    "--ranks 3: the job has 2 ranks")
 
     def test_a_global_batch_that_does_not_divide_is_skipped(self):
         result = self.compare("--strategies", "none", "--global-batch", 9, options=WITHOUT_BATCH)

@@ -1,4 +1,4 @@
-// No exchange: every rank trains alone. What all other strategies are held against.
+// No exchange: every rank trains alone. What all other strategies are compared with.
 #include "training/exchange/entries.hpp"
 
 namespace shakedown::training {

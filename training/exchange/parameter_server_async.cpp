@@ -148,7 +148,7 @@ StrategyEntry parameter_server_async_strategy() {
   return {.name = "parameter-server-async",
           .summary = "the parameter server, its workers not waiting for one another",
           .reference = "",
-          .waived = "workers apply gradients as they come; their staleness is told instead",
+          .waived = "workers apply gradients as they come; their staleness is reported instead",
           .ranks_agree = false,
           .each_updates_all = false,
           .overlaps = false,

@@ -43,8 +43,8 @@ struct StrategyOptions {
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
 /// Of the gradients that the strategy exchanges, where they were computed in `computed`. Throws
-/// UsageError where it cannot exchange what --grad-dtype asks for; `none` exchanges nothing, and is
-/// what others are held against.
+/// UsageError where it cannot exchange what --grad-dtype requests; `none` exchanges nothing, and is
+/// what others are compared with.
 DataType exchanged_type(const StrategyOptions& options, DataType computed);
 
 /// What this rank updates after a step.

@@ -132,9 +132,9 @@ std::string headline(const Job& job) {
   const ThroughputSettings& timing = job.timing;
   const std::string seconds =
       timing.warmup_seconds > 0 ? fmt::format(" and at least {:g} s", timing.warmup_seconds) : "";
-  return wrapped(fmt::format("compare: {}; {} timed steps after {}{}, {} repeats interleaved",
+  return wrapped(fmt::format("compare: {}; {} timed steps after {}{}, {} repeat{}",
                              job.data.summary(), timing.iterations, timing.warmup, seconds,
-                             job.repeats),
+                             job.repeats, job.repeats == 1 ? "" : "s interleaved"),
                  2) +
          "\n" + wrapped(text_of_machine(job.backend, job.session.hosts()), 2);
 }

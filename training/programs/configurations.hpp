@@ -11,7 +11,7 @@ namespace shakedown::training {
 struct Configuration {
   StepOptions options;
   int ranks = 1;        // the job's first
-  std::string setting;  // that it differs in from plain ddp (training/settings.hpp), or empty
+  std::string setting;  // that it differs in from plain ddp (settings.hpp), or empty
 
   const std::string& strategy() const { return options.strategy.strategy; }
 };
