@@ -44,7 +44,7 @@ class Option {
   Option& idle_with(std::vector<std::string> options);
   /// It contradicts these.
   Option& not_with(std::vector<std::string> options);
-  /// Given, it makes the program use `value` of `option` besides.
+  /// If this option is given, the program also uses `value` of `option`.
   Option& brings(std::string option, std::string value);
   /// Of an option whose value is a path: OptionSet::missing_file looks for it.
   Option& existing_file();

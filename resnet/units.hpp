@@ -3,7 +3,7 @@
 //
 // A unit is built once from its shapes and then run forward and backward, always on the stream it
 // was built for. Outputs are finished tensors. A gradient arrives as one or two addends (the next
-// block's main path and its shortcut); whoever reads it adds them. backward() overwrites the
+// block's main path and its shortcut); its reader adds them. backward() overwrites the
 // gradients of the unit's parameters.
 #pragma once
 

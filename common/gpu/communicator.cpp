@@ -67,7 +67,7 @@ ncclRedOp_t nccl_operation(Reduction op) {
 }
 
 /// ncclCommInitRank, in a thread: it has no time-out of its own and waits for every rank for ever.
-/// Throws TimeoutError past timeout_s; the thread is left behind then, as the job is at its end.
+/// Throws TimeoutError after timeout_s and leaves the thread running, as the job ends then.
 /// `ctas` are the blocks that kernels have; 0: as many as NCCL likes.
 ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double timeout_s) {
   int device = 0;
@@ -321,8 +321,8 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// Has NCCL's kernels end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
-  /// with a stopped rank showed, for more that may never come. So it goes on in a thread, which is
-  /// given a little time and then left behind.
+  /// with a stopped rank showed, for more that may never come. So it runs in a thread, which gets a
+  /// little time and is then detached.
   void abort() {
     int device = 0;
     cudaGetDevice(&device);

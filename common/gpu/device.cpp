@@ -206,7 +206,7 @@ class CudaDevice final : public Device {
   cudaError_t end_capture(Stream& stream, cudaGraph_t& captured) noexcept {
     capture_ = 0;
     const cudaError_t status = cudaStreamEndCapture(native(stream), &captured);
-    cudaGetLastError();  // what a capture died of is not told of what comes next
+    cudaGetLastError();  // else the next call would report the error of the capture
     return status;
   }
 

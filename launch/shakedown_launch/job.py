@@ -8,10 +8,10 @@
     job.result.code
 
 Its standard output and error pass through this process: to the same of this process, to a log, or
-to both. A signal to this process (INT, TERM, HUP, QUIT) is handed over to every job that runs,
-once: at a second one mpirun leaves at once, and ranks behind. A Ctrl-C reaches a job only so,
-because of its process group. A job that does not end in its grace is killed with all that it
-started."""
+to both. A signal to this process (INT, TERM, HUP, QUIT) is forwarded once to every job that runs:
+at a second one mpirun exits at once and leaves its ranks running. A Ctrl-C reaches a job only this
+way, because a job has its own process group. A job that does not end in its grace is killed with
+all that it started."""
 
 import collections
 import contextlib

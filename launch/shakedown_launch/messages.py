@@ -34,7 +34,7 @@ class Messages:
         self.dead = []  # (rank, host, "signal 9 (Killed)")
         self.lost = []  # hosts, as far as they are known
         self.said = []
-        self.rank_ended = False  # with an exit code of its own, which mpirun hands on
+        self.rank_ended = False  # with an exit code of its own, which mpirun returns
 
     @property
     def job_must_end(self):

@@ -200,7 +200,7 @@ bool any_note(const Descriptor& engine, cudnnBackendAttributeName_t name,
                             unwanted.end()) != notes.begin() + count;
 }
 
-/// Whether the engine behind a configuration keeps the precision and, where requested, is bitwise
+/// Whether the engine of a configuration keeps the precision and, where requested, is bitwise
 /// repeatable.
 bool acceptable(const Descriptor& config, const PlanQuery& query) {
   const Descriptor engine = engine_of(config);

@@ -58,7 +58,7 @@ class Comparison:
 
 
 def by_chance(old, new, rows):
-    """The probability that of so many rows one has all samples of NEW above all of OLD."""
+    """The probability that at least one of `rows` rows has all samples of NEW above all of OLD."""
     if RANGE not in (old.kind, new.kind):
         return 0
     return rows / math.comb(old.samples + new.samples, old.samples)

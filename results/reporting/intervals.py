@@ -71,8 +71,8 @@ def rate_of_epochs(epochs):
 
 def distinct(first, second):
     """Whether two rates differ: False where their intervals overlap; None where one has none, or
-    where ranges that are apart may be so by chance: of n and m samples of one distribution they are
-    with probability 2 / C(n+m, n), which must be 5 % at most."""
+    where ranges may be disjoint by chance: of n and m samples of one distribution they are with
+    probability 2 / C(n+m, n), which must be 5 % at most."""
     if None in (first.low, second.low):
         return None
     if first.low <= second.high and second.low <= first.high:

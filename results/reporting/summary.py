@@ -242,8 +242,8 @@ class Summary:
         return measured.rate.median / (single.rate.median * measured.conditions.world_size)
 
     def series(self, least=2):
-        """{(conditions without ranks, strategy): [Measured by rising world_size]}, on so many
-        numbers of ranks at least."""
+        """{(conditions without ranks, strategy): [Measured by rising world_size]}, for those
+        measured on at least `least` numbers of ranks."""
         series = {}
         for (conditions, strategy), measured in self.measured.items():
             if measured.rate:

@@ -39,7 +39,7 @@ FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
 
 def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
     """(outcome, words) of NEW's rate over OLD's, with its interval; without one the threshold, in
-    percent, alone decides. `by_chance`: it may be so with so few samples of so many rows."""
+    percent, alone decides. `by_chance`: it may be chance, with these few samples."""
     if ratio < 1 - threshold / 100:
         if two_machines:
             return INCONCLUSIVE, ELSEWHERE

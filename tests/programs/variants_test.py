@@ -134,7 +134,7 @@ class Runs(Folder):
         self.assertIn("ring ok", rows["ring"][0])
         pids = (self.folder / "pids").read_text().split()
         self.assertEqual(len(pids), 4)
-        self.assertTrue(support.gone(*pids), "left behind")
+        self.assertTrue(support.gone(*pids), "still running")
 
     def test_a_signal_stops_everything(self):
         program = self.program("echo $$ >>pids; exec sleep 60")
@@ -154,7 +154,7 @@ class Runs(Folder):
             self.assertEqual(list(self.rows(output)), ["default"])
             self.assertIn("default stopped", self.rows(output)["default"][0])
             self.assertEqual(len(pids), 2)
-            self.assertTrue(support.gone(*pids), "left behind")
+            self.assertTrue(support.gone(*pids), "still running")
             shutil.rmtree(self.results())
             (self.folder / "pids").unlink()
 

@@ -108,7 +108,7 @@ const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (delivered_ == batches_per_epoch_) return nullptr;
   const auto lent = std::count_if(slots_.begin(), slots_.end(), [](auto& s) { return s.lent; });
-  ENSURE(lent < kLentAtMost, "batches must be released before more are asked for");
+  ENSURE(lent < kLentAtMost, "batches must be released before more are requested");
 
   const auto start = std::chrono::steady_clock::now();
   done_.wait(lock, [&] { return !pending_.empty() && pending_.front()->unfinished == 0; });

@@ -19,7 +19,7 @@ namespace shakedown::training {
 struct LoaderSettings {
   int batch_size = 64;  // per rank
   int workers = 4;      // threads
-  int prefetch = 4;     // batches made ahead of the one that is asked for
+  int prefetch = 4;     // batches made ahead of the requested one
   bool shuffle = true;
   bool drop_last = true;  // only full batches; else the last ones are padded
   std::uint64_t seed = 0;

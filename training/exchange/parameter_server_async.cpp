@@ -127,10 +127,10 @@ class ParameterServerAsync final : public Strategy {
     }
   }
 
-  void count(long updates_behind) {
-    const auto behind = static_cast<std::size_t>(updates_behind);
-    if (histogram_.size() <= behind) histogram_.resize(behind + 1, 0);
-    ++histogram_[behind];
+  void count(long updates_missed) {
+    const auto missed = static_cast<std::size_t>(updates_missed);
+    if (histogram_.size() <= missed) histogram_.resize(missed + 1, 0);
+    ++histogram_[missed];
   }
 
   std::unique_ptr<Event> computed_;
@@ -148,7 +148,7 @@ StrategyEntry parameter_server_async_strategy() {
   return {.name = "parameter-server-async",
           .summary = "the parameter server, its workers not waiting for one another",
           .reference = "",
-          .waived = "workers apply gradients as they come; their staleness is told instead",
+          .waived = "asynchronous updates have no synchronous reference; staleness is reported",
           .ranks_agree = false,
           .each_updates_all = false,
           .overlaps = false,

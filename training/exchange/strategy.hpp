@@ -1,6 +1,6 @@
-// How ranks exchange gradients and weights. The step drives: it tells the strategy what comes next
-// and what backward has finished, and asks it, at the end, which averaged gradients this rank
-// holds.
+// How ranks exchange gradients and weights. The step drives: it notifies the strategy of what comes
+// next and of what backward has finished; at the end the strategy returns the averaged gradients
+// that this rank holds.
 #pragma once
 
 #include <functional>
@@ -42,9 +42,9 @@ struct StrategyOptions {
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
-/// Of the gradients that the strategy exchanges, where they were computed in `computed`. Throws
-/// UsageError where it cannot exchange what --grad-dtype asks for; `none` exchanges nothing, and is
-/// what others are held against.
+/// The type of the gradients that the strategy exchanges if they are computed in `computed`. Throws
+/// UsageError if it cannot exchange the type of --grad-dtype, except for `none`: it exchanges
+/// nothing, and others are compared with it.
 DataType exchanged_type(const StrategyOptions& options, DataType computed);
 
 /// What this rank updates after a step.
@@ -165,7 +165,7 @@ struct StrategyEntry {
   bool overlaps;          // it exchanges while the rank computes
   bool bucketed = false;  // it exchanges buckets, whose cap then is part of the configuration
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
-  /// A step can be a graph: the host asks for the same every time and waits for nothing within.
+  /// A step can be a graph: the host enqueues the same work every time and does not wait within it.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
   /// before it.
   bool capturable = true;

@@ -40,8 +40,8 @@ struct Breakdown {
 /// `baseline`: the same ranks' steps without an exchange, or null.
 Breakdown break_down(const Trace& trace, const Trace* baseline);
 
-/// The time of a collective is wait and transfer: whoever comes last waits for nobody, so the
-/// shortest time of all ranks is the transfer. No clock is compared.
+/// The time of a collective is wait and transfer. The last rank to arrive does not wait, so the
+/// shortest time of all ranks is the transfer. No clocks are compared.
 struct ExchangeWait {
   double ms = 0;      // mean over the ranks
   int straggler = 0;  // the rank that comes last, most often

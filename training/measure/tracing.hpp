@@ -17,7 +17,7 @@ struct RankTrace {
 };
 using Trace = std::vector<RankTrace>;  // of every rank, in rank order
 
-/// How many steps are traced, of a run of so many: enough for a median.
+/// The number of steps that a run of `iterations` traces: enough for a median.
 int steps_to_trace(int iterations);
 
 /// Traces this many steps, as graphs where the engine's are, each after a step that is not traced,

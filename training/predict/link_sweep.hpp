@@ -10,8 +10,8 @@
 namespace shakedown::training {
 
 struct MeasuredLinks {
-  std::vector<TransferPoint> ring;  // all-reduces of so many bytes
-  std::vector<TransferPoint> star;  // every other rank sends so many bytes to rank 0
+  std::vector<TransferPoint> ring;  // all-reduces of `bytes` bytes
+  std::vector<TransferPoint> star;  // every other rank sends `bytes` bytes to rank 0
   double average_s_per_byte = 0;    // rank 0 averages what all ranks sent: per byte of one rank
 };
 

@@ -14,7 +14,7 @@
 namespace shakedown::training {
 
 DatasetSettings dataset_settings(const TrainOptions& options);
-/// engine_settings() of the step, and what a run by bin/train needs besides.
+/// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
 InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
