@@ -37,7 +37,7 @@ class Nvml {
 
   /// Loads `library`; null when it or a driver is missing.
   static std::shared_ptr<Nvml> open(const std::string& library = "libnvidia-ml.so.1");
-  /// Of a library that is loaded; a function that it lacks leaves its reading unknown.
+  /// Opens a library that is loaded already. The reading of a function that it lacks is unknown.
   static std::shared_ptr<Nvml> open(const FindFunction& find);
   ~Nvml();
   Nvml(const Nvml&) = delete;

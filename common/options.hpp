@@ -46,9 +46,9 @@ class Option {
   Option& not_with(std::vector<std::string> options);
   /// If this option is given, the program also uses `value` of `option`.
   Option& brings(std::string option, std::string value);
-  /// Of an option whose value is a path: OptionSet::missing_file looks for it.
+  /// The value is the path of a file that must exist: OptionSet::missing_file checks it.
   Option& existing_file();
-  /// What the help has in the value's place: FILE, SECONDS. Else N, X, TEXT or the choices.
+  /// The name of the value in the help: FILE, SECONDS. Default: N, X, TEXT or the choices.
   Option& metavar(std::string text);
   /// The words for a default that depends on the machine.
   Option& default_text(std::string text);

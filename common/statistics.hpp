@@ -7,7 +7,7 @@
 
 namespace shakedown {
 
-/// Of a non-empty sample; in the sample's unit but for cv (a ratio).
+/// Summary of a non-empty sample, in the sample's unit except for cv (a ratio).
 struct Summary {
   std::size_t count = 0;
   double min = 0;

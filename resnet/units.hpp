@@ -178,7 +178,7 @@ class UnitFactory {
   virtual bool rebuilds() const { return false; }
   /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
-  /// Of the units that are bound.
+  /// What is fused in the units that are bound.
   virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}
@@ -227,7 +227,7 @@ inline int stem_channels(Precision precision) { return precision == Precision::b
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace gpu
 
-/// Of the image as the backend stores it.
+/// Channels of the image as the backend stores it.
 inline int stem_channels(BackendKind backend, Precision precision) {
   return backend == BackendKind::gpu ? gpu::stem_channels(precision) : cpu::kStemChannels;
 }

@@ -21,7 +21,7 @@
 namespace shakedown::gpu {
 namespace {
 
-/// Of the capture that the stream takes part in; 0: it is not being captured.
+/// The id of the capture that the stream takes part in; 0: it is not being captured.
 unsigned long long capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;

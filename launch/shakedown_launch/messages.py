@@ -118,7 +118,7 @@ class Messages:
 
 
 class NoMessages:
-    """Of a command that is no mpirun."""
+    """Messages of a command other than mpirun: none."""
 
     job_must_end = False
 

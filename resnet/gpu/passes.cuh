@@ -26,7 +26,7 @@ inline float share_of_element(const ActivationShape& shape) {
   return static_cast<float>(1 / count_of(shape));
 }
 
-/// Of the current device.
+/// An attribute of the current device.
 inline int attribute(cudaDeviceAttr which) {
   int device = 0;
   int value = 0;

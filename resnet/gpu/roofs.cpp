@@ -12,7 +12,7 @@ constexpr int kMatrixSize = 8192;
 constexpr int kWarmup = 20;  // clocks rise, and power finds its limit
 constexpr int kRuns = 50;
 
-/// Of one of `kRuns` back to back.
+/// Median time of `kRuns` runs back to back.
 template <class Body>
 double median_ms(const UnitContext& context, Body&& body) {
   for (int i = 0; i < kWarmup; ++i) body();

@@ -94,7 +94,7 @@ def table_of(found, old, new, everything):
     show = words.rate if found.kind == "steps" else "{:.4g}".format
 
     def ends(side):
-        """Of steps alone: the names of collectives need the room."""
+        """Intervals, for steps only: the names of collectives need the width."""
         def of(change):
             rate = getattr(change, side).rate
             return None if rate.low is None or found.kind != "steps" else \

@@ -44,7 +44,7 @@ def communications(summary):
 
 
 def hidden_share(measured):
-    """Of the communication; None where nothing is exchanged."""
+    """Share of the communication that is hidden; None where nothing is exchanged."""
     known = measured.communication
     if "hidden" in known and known.get("total"):
         return known["hidden"] / known["total"]
@@ -78,7 +78,7 @@ def median_difference(measured, longer, shorter):
 
 
 def saved(measured):
-    """As text: the median over the rounds, or that they disagree about its sign."""
+    """Text of the median over the rounds, or that they disagree about its sign."""
     found = sorted(measured.differences("serial_step_ms", "step_ms"))
     if not found:
         return None

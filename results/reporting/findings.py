@@ -119,7 +119,7 @@ def points(difference):
 
 
 def choice(summary):
-    """By throughput, memory and accuracy, as measured here."""
+    """Recommends strategies by throughput, memory and accuracy, as measured here."""
     for conditions, group in summary.groups():
         order = ranked(group)
         if conditions.world_size < 2 or len(order) < 2:

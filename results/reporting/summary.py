@@ -63,7 +63,7 @@ class Measured:
 
     @property
     def best_epochs(self):
-        """Of each training its epoch with the best validation accuracy."""
+        """The epoch with the best validation accuracy of each training."""
         scored = [[epoch for epoch in history if number(epoch, "val_top1") is not None]
                   for history in self.histories]
         return [max(epochs, key=lambda epoch: epoch["val_top1"]) for epochs in scored if epochs]
@@ -95,7 +95,7 @@ class Measured:
 
     @property
     def verdict_of_weights(self):
-        """As a table has it; None where nothing was compared."""
+        """Verdict for a table; None where nothing was compared."""
         waived = "waived" if any(c.get("waived") for c in self.certificates) else None
         return "diverged" if self.diverged else {True: "pass", False: "FAIL", None: waived}[
             self.certified]
@@ -126,7 +126,7 @@ class Measured:
         return number(self.account, key)
 
     def differences(self, longer, shorter):
-        """Of the rounds that have both terms, ms: within a round, for rounds drift."""
+        """Differences in ms within each round that has both terms, as rounds drift."""
         pairs = [(number(record, longer), number(record, shorter)) for record in self.breakdowns]
         return [a - b for a, b in pairs if None not in (a, b)]
 

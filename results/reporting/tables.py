@@ -218,7 +218,7 @@ def samples(measured):
 
 
 def fastest_rate(summary, measured):
-    """Of the strategies under the same conditions; None for the fastest itself, and for none."""
+    """Rate of the fastest strategy under the same conditions; None for itself, and for none."""
     order = ranked(dict(summary.groups())[measured.conditions])
     return order[0].rate if measured in order[1:] else None
 

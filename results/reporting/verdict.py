@@ -11,7 +11,7 @@ EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
 
 class Verdict(NamedTuple):
-    """As a `verdict` record has it."""
+    """The fields of a `verdict` record."""
     outcome: str
     scope: str
     name: str
@@ -81,7 +81,7 @@ def of_runs(summary):
 
 
 def merged(found):
-    """As text, those of one cause together."""
+    """Text of verdicts; those of one cause share a line."""
     names = {}
     for one in found:
         names.setdefault(one._replace(name=""), {})[one.name] = None

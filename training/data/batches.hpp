@@ -37,7 +37,7 @@ class EndlessBatches {
  public:
   explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
   void load_next(Network& network);
-  /// Of all epochs.
+  /// Time that all epochs waited for batches.
   double stall_seconds() const { return stall_s_ + source_.stall_seconds(); }
 
  private:

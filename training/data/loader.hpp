@@ -35,7 +35,7 @@ struct Batch {
   int count = 0;                         // samples, which come first; with padding fewer than N
 };
 
-/// That a rank's loader makes. Throws UsageError where --batch-size is more images than a rank has.
+/// Batches per epoch of one rank. Throws UsageError if --batch-size is more images than a rank has.
 long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings);
 
 /// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th. What a batch

@@ -117,11 +117,11 @@ class Strategy {
   /// A step of such a rank: takes the gradients and has them applied.
   virtual void serve(const Updates& updates);
 
-  /// Of a server whose workers do not wait for one another: how many gradients were that many
-  /// updates older than the weights they were applied to, by updates.
+  /// On a server whose workers do not wait for one another: element i is the number of gradients
+  /// that were i updates older than the weights they were applied to.
   virtual std::vector<long> staleness() const { return {}; }
 
-  /// Of the learning rate, that one update here takes.
+  /// The share of the learning rate that one update here uses.
   virtual double rate_share() const { return 1; }
 
   /// The ranges that are exchanged as one, for reports; empty where there are none.

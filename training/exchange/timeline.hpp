@@ -101,7 +101,7 @@ class Timeline {
     now_.spans_.push_back({what, bytes, ready, launched, begin, record(stream)});
   }
 
-  /// Of `body`, which captures what it marks in a graph: none of the step's.
+  /// The marks of `body`, which captures work in a graph; they are not the current step's.
   template <class Body>
   Marks captured(Body&& body) {
     Marks step = std::exchange(now_, Marks());

@@ -20,13 +20,12 @@ struct Breakdown {
   double optimizer_ms = 0;
   double hidden_comm_ms = 0;  // exchanges go on while it computes
   double comm_ms = 0;         // all exchanges, one after another
-  /// By how much the blocks that computed while an exchange went on took longer than in the
-  /// baseline.
+  /// Extra time, compared with the baseline, of the blocks that computed during an exchange.
   std::optional<double> interference_ms;
-  /// The same as a share of these blocks' time in the baseline: what a running exchange slows
-  /// computing down by. 0 where there are none.
+  /// The same as a share of these blocks' time in the baseline: how much a running exchange slows
+  /// computing down. 0 if there are no such blocks.
   double slowdown = 0;
-  // Of a Profile:
+  // Set in a Profile only:
   std::optional<double> none_step_ms;    // a step without an exchange
   std::optional<double> comm_alone_ms;   // the exchange without a step
   std::optional<double> serial_step_ms;  // a step whose exchange is not overlapped

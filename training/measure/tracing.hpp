@@ -10,7 +10,7 @@
 
 namespace shakedown::training {
 
-/// Of one rank: ms since the first rank's trace began, on rank 0's clock.
+/// The trace of one rank: ms since the first rank's trace began, on rank 0's clock.
 struct RankTrace {
   bool computes = true;
   std::vector<TracedStep> steps;
@@ -25,7 +25,7 @@ int steps_to_trace(int iterations);
 /// left out.) Trains on. Collective; every rank gets all of it.
 Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                   const MpiSession& session);
-/// The same of the exchange alone: no computation, no update.
+/// Traces the exchange alone: no computation, no update.
 Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
 
 }  // namespace shakedown::training

@@ -108,7 +108,7 @@ class Sweep {
     return median_of(samples);
   }
 
-  /// Of the slowest rank. The ranks are aligned on the stream: no host is late for the work.
+  /// Time of the slowest rank. The ranks are aligned on the stream: no host is late for the work.
   double once(const std::function<void()>& work) const {
     const View touched = buffers_.touched.view(DataType::float32);
     backend_.device->kernels().scale(touched, touched, 1, *stream_);

@@ -70,7 +70,7 @@ struct StepCosts {
   ExchangeTime weight_time(const Exchange& exchange) const {
     return time_of(exchange, scenario.ring, scenario.weight_bytes_factor);
   }
-  // By sends and receives.
+  // Times of sends and receives.
   double gradients_sent_ms(const Exchange& exchange, int partitions = 1) const {
     return time_of(exchange, scenario.star, scenario.gradient_bytes_factor).ms(bytes / partitions);
   }

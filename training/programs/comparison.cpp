@@ -24,7 +24,7 @@ struct Trial {
   TrainingData data;
 };
 
-/// Of a configuration that may not be possible; its batch may be unknown.
+/// The result of a configuration that may not be possible; its batch may be unknown.
 Result unmeasured(const Configuration& configuration, const Job& job) {
   const StepOptions& o = configuration.options;
   Result result;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kNone = "-";  // not measured
 
-/// Of the rounds that have it.
+/// The values of the rounds that have one.
 template <class Measure>
 std::vector<double> values_of(const Result& result, Measure&& measure) {
   std::vector<double> values;

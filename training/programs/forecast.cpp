@@ -135,7 +135,7 @@ class Forecast {
                                                     {"extrapolated", a.extrapolated}}));
   }
 
-  /// By batch, and by bandwidth from a slow network's to the measured one.
+  /// Records the fastest strategy by batch, and by bandwidth from a slow network's to the measured.
   void record_winners() const {
     const Modelled& first = models_.front();
     std::vector<std::string> strategies = predicted_strategies();

@@ -39,7 +39,7 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
   return largest;
 }
 
-/// Of all ranks that are known, the highest share of their device's memory; or kUnknown.
+/// The highest share of a device's memory among the ranks that are known; or kUnknown.
 double highest_share(const std::vector<double>& bytes, const LargestBatch& found) {
   double highest = kUnknown;
   for (std::size_t r = 0; r < bytes.size(); ++r)
