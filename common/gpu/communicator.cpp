@@ -48,8 +48,8 @@ ncclDataType_t nccl_type(DataType type) {
 #else
     case DataType::float8_e4m3:
     case DataType::float8_e5m2:
-      throw UsageError(fmt::format("{}: built with NCCL {}.{}, 2.24 or newer has it", name_of(type),
-                                   NCCL_MAJOR, NCCL_MINOR));
+      throw UsageError(fmt::format("{}: built with NCCL {}.{}, 2.24 or newer is required",
+                                   name_of(type), NCCL_MAJOR, NCCL_MINOR));
 #endif
   }
   throw InternalError("unknown data type");
@@ -115,7 +115,7 @@ class NcclMemory final : public TransportMemory {
         throw UsageError("symmetric windows: NCCL has none between these GPUs");
 #else
       throw UsageError(
-          fmt::format("symmetric windows: built with NCCL {}.{}, 2.27 or newer has them",
+          fmt::format("symmetric windows: built with NCCL {}.{}, 2.27 or newer is required",
                       NCCL_MAJOR, NCCL_MINOR));
 #endif
     }

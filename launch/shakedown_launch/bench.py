@@ -52,7 +52,7 @@ def make_images(source, part, environ):
         name += f"-{part['train']}"
     if not source:
         print(f"Fashion-MNIST is not in {fashion_mnist.SOURCE}: training on generated images, whose "
-              "accuracy says nothing; throughput is the same (--source DIR reads Fashion-MNIST's "
+              "accuracy is meaningless; throughput is the same (--source DIR reads Fashion-MNIST's "
               "files)", flush=True)
     data = Path(places.runs_folder(environ), "data", name)
     data.parent.mkdir(parents=True, exist_ok=True)

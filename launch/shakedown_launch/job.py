@@ -266,7 +266,7 @@ class Job:
         if self._killed or self._given_up:
             program = os.path.basename(self._words[0])
             code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
-                             "or its link is lost; ranks may be left there")
+                             "or its link is lost; ranks may still run there")
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
         if text:

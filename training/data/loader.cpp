@@ -127,7 +127,7 @@ void Loader::release(const Batch* batch) {
   const std::lock_guard lock(mutex_);
   const auto slot = std::find_if(slots_.begin(), slots_.end(),
                                  [&](const Slot& s) { return &s.batch == batch && s.lent; });
-  ENSURE(slot != slots_.end(), "a batch that is not lent is released");
+  ENSURE(slot != slots_.end(), "only a batch in use can be released");
   slot->lent = false;
   free_.push_back(&*slot);
   work_.notify_all();

@@ -146,7 +146,7 @@ class ParameterServerAsync final : public Strategy {
 
 StrategyEntry parameter_server_async_strategy() {
   return {.name = "parameter-server-async",
-          .summary = "the parameter server, its workers not waiting for one another",
+          .summary = "parameter server whose workers do not wait for one another",
           .reference = "",
           .waived = "asynchronous updates have no synchronous reference; staleness is reported",
           .ranks_agree = false,

@@ -33,7 +33,7 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
   std::string text = fmt::format("largest batch by the plan: {} per rank", largest);
   if (largest == bound) text += ", the limit: no larger one was tried (--max-batch-limit)";
   if (!gpu)
-    text += fmt::format("; {} rank{} of this host may take {:.0f} % of its free memory", sharing,
+    text += fmt::format("; {} rank{} of this host may use {:.0f} % of its free memory", sharing,
                         sharing == 1 ? "" : "s", 100 * kShareOfHost);
   say(session, wrapped(text, 10));
   return largest;
