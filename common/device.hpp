@@ -60,7 +60,7 @@ struct MemoryInfo {
   std::size_t total_bytes = 0;
 };
 
-/// What a device says of itself; an empty string is "not known".
+/// The description of a device; an empty string is "not known".
 struct DeviceIdentity {
   std::string model;
   std::string uuid;

@@ -1,4 +1,4 @@
-// Marks functions that a .cu file compiles for both sides, and that a .cpp file compiles as ever.
+// Marks functions that a .cu file compiles for both sides, and that a .cpp file compiles as usual.
 #pragma once
 
 #include <bit>

@@ -91,7 +91,7 @@ class MpiSession {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-/// Which variable of the environment says that a launcher started more than one task, or "".
+/// The environment variable which shows that a launcher started more than one task, or "".
 std::string launched_with_others();
 
 }  // namespace shakedown

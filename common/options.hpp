@@ -35,7 +35,7 @@ class Option {
   Option& at_most(double maximum);
   Option& below(double limit);
   // Options that make one another idle; those that a program does not have count as not given. A
-  // switch counts as given when it is on. The help says all of these.
+  // switch counts as given when it is on. The help lists all of these.
   /// It matters only where `option` is one of `values`, or a list with one of them.
   Option& only_where(std::string option, std::vector<std::string> values);
   /// It matters only where one of these is given.

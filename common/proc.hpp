@@ -1,4 +1,4 @@
-// What the kernel says in files such as /proc/meminfo.
+// Values that the kernel reports in files such as /proc/meminfo.
 #pragma once
 
 #include <cstdlib>

@@ -45,7 +45,7 @@ struct NetworkSettings {
 /// The tuning that the options request.
 Tuning tuning_of(const ModelOptions& options);
 
-/// What loading a file of weights has to say; empty: nothing.
+/// Remarks of loading a file of weights; empty: none.
 struct LoadRemarks {
   std::string seeded;   // why the classifier is not the file's
   std::string ignored;  // tensors that the network does not have
@@ -61,7 +61,7 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Bytes that allocate() takes.
+  /// Bytes that allocate() needs.
   std::size_t activation_bytes() const { return plan_.bytes(); }
   void allocate();
 

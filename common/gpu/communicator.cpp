@@ -66,9 +66,9 @@ ncclRedOp_t nccl_operation(Reduction op) {
   throw InternalError("unknown reduction");
 }
 
-/// ncclCommInitRank, in a thread: it has no time-out of its own and waits for every rank for ever.
+/// ncclCommInitRank, in a thread: it has no time-out and waits for every rank for ever.
 /// Throws TimeoutError after timeout_s and leaves the thread running, as the job ends then.
-/// `ctas` are the blocks that kernels have; 0: as many as NCCL likes.
+/// `ctas`: CTAs per kernel; 0: NCCL's default.
 ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double timeout_s) {
   int device = 0;
   CHECK_CUDA(cudaGetDevice(&device));

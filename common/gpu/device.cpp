@@ -68,7 +68,7 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  /// `capture`: the one that goes on, or 0.
+  /// `capture`: the one in progress, or 0.
   CudaStream(StreamPriority priority, const unsigned long long& capture) : capture_(capture) {
     int lowest = 0;
     int highest = 0;
@@ -211,7 +211,7 @@ class CudaDevice final : public Device {
   }
 
   int index_;
-  unsigned long long capture_ = 0;  // that goes on
+  unsigned long long capture_ = 0;  // in progress
   cudaDeviceProp properties_{};
   CudaKernels kernels_;
 };

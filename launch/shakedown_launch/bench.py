@@ -45,7 +45,7 @@ def settings(gpu_count):
 
 
 def make_images(source, part, environ):
-    """The image folder; where Fashion-MNIST is not, its images are generated, as its name says."""
+    """The image folder; without Fashion-MNIST it has generated images, as its name shows."""
     source = source or (fashion_mnist.SOURCE if fashion_mnist.available() else None)
     name = "fashion-mnist" if source else "generated-images"
     if part["train"]:

@@ -27,7 +27,7 @@ from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
 # stop() or a signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)")
-# of each rank known to have died; lost: hosts; said: what was reported of it
+# of each rank known to have died; lost: hosts; said: the messages about it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -125,7 +125,7 @@ def write_all(descriptor, data):
 
 
 class Job:
-    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's
+    """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
     own line."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):

@@ -1,4 +1,4 @@
-"""What Slurm says of the job's allocation, in the environment of its batch script or step."""
+"""The job's allocation, from Slurm's variables in its batch script or step."""
 
 import collections
 

@@ -149,7 +149,7 @@ def aligned(rows):
 
 
 def last_words(said):
-    """The last lines that report a failure; where none does, the last that say anything."""
+    """The last lines that report a failure; otherwise the last lines that are not empty."""
     lines = [line.strip() for line in said
              if re.search(r"\w", line) and "Collective test concluded" not in line]
     failures = [line for line in lines if re.search(r"\bFAIL|\berror:", line)]

@@ -112,7 +112,7 @@ void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, v
 
 // These reductions fused with the data gradient of a 1x1 convolution of stride 1, which computes
 // their input: dz (pixels x depth, its filters) times w (depth x channels of x). Tensor cores,
-// 16-bit elements; only where has_*() says so.
+// 16-bit elements; only if has_*() is true.
 
 /// dz = grad_a * dnormed + grad_b * z + grad_c, as normalise_apply.
 struct NormGradient {

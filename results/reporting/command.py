@@ -170,7 +170,7 @@ def default_folder():
 
 
 def show(found, options, name):
-    """Prints tables; writes them where --output says."""
+    """Prints tables; writes them to --output."""
     shown = "\n\n".join(map(text.table_text, found))
     if options.output or options.csv:
         folder = options.output or default_folder()

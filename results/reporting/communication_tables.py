@@ -1,4 +1,4 @@
-"""Tables of what a step exchanges: what it takes, hides, costs and sends."""
+"""Tables of a step's exchanges: their time, how much is hidden, their cost and bytes."""
 
 from . import words
 from .exchanges import total
@@ -135,7 +135,7 @@ COUNTED_BY = {"nvlink": "NVLink counters", "communicator": "communicator"}
 
 
 def bytes_sent(summary):
-    """What the busiest rank sends, who counted it, and what theory says."""
+    """Bytes that the busiest rank sends, their source, and the bytes in theory."""
     def make(title, rows, name):
         return Table("bytes", f"sent per step by the rank that sends most: {title}", [
             name,

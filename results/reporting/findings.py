@@ -1,4 +1,4 @@
-"""The sentences of the appendix: what tables cannot say. Each topic yields (conditions, sentence);
+"""The sentences of the appendix: what tables cannot show. Each topic yields (conditions, sentence);
 conditions are None for what concerns all. A sentence is made only where the figures that it names
 are there, and what it claims is decided by them."""
 

@@ -56,7 +56,7 @@ class Measured:
 
     @property
     def epoch_s(self):
-        """Mean time of an epoch; else what a throughput run says a data set would take."""
+        """Mean time of an epoch; else the time a data set would need, by a throughput run."""
         times = [number(epoch, "epoch_s") for history in self.histories for epoch in history]
         times = [time for time in times if time is not None]
         return statistics.fmean(times) if times else median_of(self.steps, "epoch_s")

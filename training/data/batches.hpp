@@ -67,7 +67,7 @@ std::unique_ptr<BatchSource> make_scattered_batches(
 /// For a rank that does not compute.
 std::unique_ptr<BatchSource> make_no_batches();
 
-/// Device memory that a source of either kind takes.
+/// Device memory that a source of either kind uses.
 std::size_t batch_bytes(const NetworkSettings& shape);
 
 }  // namespace shakedown::training

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kServer = 0;
 
-/// What a worker's notice says: its gradients follow, or were not finite and do not.
+/// The content of a worker's notice: its gradients follow, or were not finite and do not.
 enum Notice { skipped = 0, pushes = 1 };
 
 class ParameterServerAsync final : public Strategy {
@@ -69,7 +69,7 @@ class ParameterServerAsync final : public Strategy {
     pulled_.assign(pulled_.size(), updates_);
   }
 
-  /// As many notices as there are workers, whosever they are. A worker waits for its weights
+  /// Serves as many notices as there are workers, from any of them. A worker waits for its weights
   /// after each, so that none runs ahead.
   void serve(const Updates& updates) override {
     for (int i = 1; i < context_.world.size(); ++i) {

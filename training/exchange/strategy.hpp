@@ -66,7 +66,7 @@ struct StrategyContext {
   Timeline& timeline;
 
   Range all() const { return {0, table.stored_count()}; }
-  /// Enqueues: everyone's scalars say whether every gradient of every rank is finite.
+  /// Enqueues the agreement of all ranks on whether every gradient is finite.
   void agree_on_finite() const;
   /// Enqueues the same, of gradients that nobody has looked at yet.
   void check_and_agree(ConstView gradients) const;
@@ -81,7 +81,7 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// What this rank holds. Everything, unless the strategy says otherwise.
+  /// What this rank holds. Everything, unless the strategy overrides it.
   virtual WeightsLayout layout() const { return whole_weights(context_.table); }
   /// The ranges that this rank updates, step after step: everything, or each element on one rank.
   virtual std::vector<Range> owned() const { return {context_.all()}; }
@@ -156,7 +156,7 @@ struct StrategyRanks {
 struct StrategyEntry {
   const char* name;
   const char* summary;
-  /// The strategy whose weights it must match after the same steps, or "": then `waived` says why.
+  /// The strategy whose weights it must match after the same steps, or "" with `waived`.
   const char* reference;
   const char* waived;
   /// Whether every rank that computes does so with the same weights after every step.

@@ -108,7 +108,7 @@ class Timeline {
     body();
     return std::exchange(now_, std::move(step));
   }
-  /// The step goes on with a launch of that graph.
+  /// The step continues with a launch of that graph.
   void launched(const Marks& captured);
 
  private:

@@ -35,7 +35,7 @@ struct SentBytes {
 /// The GPUs over the timed window, one value per rank.
 struct GpuHealth {
   std::vector<double> sm_clock_mhz, power_w, temperature_c, memory_used_bytes;
-  std::vector<std::string> throttle_reasons;  // kUnknownText where NVML does not say
+  std::vector<std::string> throttle_reasons;  // kUnknownText where NVML has none
   double joules_per_image = 0;
 };
 

@@ -46,7 +46,7 @@ Result unmeasured(const Configuration& configuration, const Job& job) {
   return result;
 }
 
-/// Null where one of the ranks cannot: then all of them say why in result.skipped.
+/// Null if one of the ranks cannot: then result.skipped has the reasons of all.
 std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession& ranks,
                               const Job& job) {
   std::unique_ptr<Trial> trial;

@@ -13,7 +13,7 @@
 namespace shakedown::training {
 namespace {
 
-// A host's memory is not for this program alone, and one that takes too much is killed without an
+// A host's memory is not for this program alone, and one that uses too much is killed without an
 // error.
 constexpr double kShareOfHost = 0.8;
 constexpr int kMostOnHost = 4096;    // images per rank: a step takes long enough

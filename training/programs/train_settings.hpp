@@ -1,4 +1,4 @@
-// What the options of bin/train say to each part of a run.
+// The settings of each part of a run, from the options of bin/train.
 #pragma once
 
 #include <functional>

@@ -28,7 +28,7 @@ int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of
 
 /// Collective. Throws BatchTooLarge where the engine's batch does not fit by the plan.
 void check_memory(Engine& engine, int ranks_on_device);
-/// Collective. Throws BatchTooLarge where the device has less memory than the plan says.
+/// Collective. Throws BatchTooLarge where the device has less memory than the plan needs.
 void allocate_activations(Engine& engine);
 
 }  // namespace shakedown::training
