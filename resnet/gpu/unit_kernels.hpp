@@ -43,7 +43,7 @@ struct NormParameters {
   void* dbeta;
 };
 
-/// Floats of scratch that a reduction over `shape` needs, for `sums` sums a channel.
+/// Floats of scratch that a reduction over `shape` needs, for `sums` sums per channel.
 std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums);
 
 // Two-phase reductions: partial sums by blocks, finished in a fixed order, so results repeat

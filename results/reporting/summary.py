@@ -25,7 +25,7 @@ def median_of(records, key):
 
 
 def highest(record, key):
-    """The highest of one value a rank; None where there is none."""
+    """The highest of one value per rank; None where there is none."""
     values = record.get(key)
     values = [v for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
     return max(values, default=None)
