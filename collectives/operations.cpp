@@ -67,7 +67,7 @@ Ranges from_the_rank_before(Counts counts, Seat seat) {
   return {{0, counts.recv, (seat.rank + seat.ranks - 1) % seat.ranks, 0}};
 }
 
-/// To the next rank, from the one before.
+/// Sends to the next rank and receives from the previous one.
 void send_and_recv(Communicator& c, const Call& call, Stream& stream) {
   c.group([&] {
     c.send(call.send, (c.rank() + 1) % c.size(), stream);

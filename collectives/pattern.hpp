@@ -234,8 +234,8 @@ SHAKEDOWN_HOST_DEVICE inline bool fits(const Pattern& p, std::uint64_t expected,
     const auto magnitude = static_cast<std::int64_t>(pattern::low_bits(bits, format.width - 1));
     return (bits >> (format.width - 1)) != 0 ? -magnitude : magnitude;
   };
-  const std::int64_t apart = ordered(expected) - ordered(found);
-  return apart >= -2 && apart <= 2;
+  const std::int64_t ulps = ordered(expected) - ordered(found);
+  return ulps >= -2 && ulps <= 2;
 }
 
 }  // namespace shakedown::collectives

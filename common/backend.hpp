@@ -18,7 +18,7 @@ struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
   double throttle_gbs = 0;            // of the world's operations; 0: as fast as they go
-  int ctas = 0;                       // blocks that NCCL's kernels may have; 0: as it likes
+  int ctas = 0;                       // CTAs per NCCL kernel; 0: NCCL's default
   std::string mpi_algorithm = "own";  // of communicators over MPI: a name of MpiAlgorithm
 };
 /// All but throttle, blocks and algorithm, which programs declare where it is said how they
@@ -63,7 +63,7 @@ std::vector<LibraryVersion> library_versions();
 
 namespace gpu {
 bool built();
-/// The UUIDs of the GPUs this process sees; `problem` says why there are none.
+/// The UUIDs of the GPUs visible to this process; `problem` is the reason if there are none.
 std::vector<std::string> visible_devices(std::string& problem);
 std::unique_ptr<Device> make_device(int index);
 std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,

@@ -89,7 +89,7 @@ class Communicator {
     end_group();
   }
 
-  /// Collective where `registration` is not none: then every rank asks for as many bytes. The
+  /// Collective where `registration` is not none: every rank must request the same size. The
   /// memory must not outlive the communicator. Throws UsageError where the transport cannot
   /// register.
   virtual std::unique_ptr<TransportMemory> allocate(std::size_t bytes,

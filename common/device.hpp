@@ -26,8 +26,8 @@ class Stream {
   /// Later work on this stream starts after what `event` recorded; the host does not wait.
   /// A stream that is not being captured joins the capture that `event` was recorded in, while that
   /// goes on. Else an event of another capture, or of none while this stream is being captured, is
-  /// passed over: a graph starts after, and ends before, what the stream that it is launched on
-  /// has before and behind it, so what it may depend on must be joined to that stream.
+  /// ignored: a graph starts after all earlier work of the stream that it is launched on, and ends
+  /// before all later work, so whatever it depends on must be joined to that stream.
   virtual void wait(const Event& event) = 0;
   /// Blocks the host. Where ranks depend on one another, use Communicator::wait: it times out.
   virtual void synchronize() = 0;
@@ -37,7 +37,7 @@ class Event {
  public:
   virtual ~Event() = default;
   /// For Stream::wait, and outside of graphs for the rest. While the stream is being captured it
-  /// only orders what is captured, and tells no time.
+  /// only orders what is captured, and measures no time.
   virtual void record(Stream& stream) = 0;
   /// For done() and milliseconds_since(), also from within a graph: each launch records it anew. A
   /// stream must not wait for it.
@@ -60,7 +60,7 @@ struct MemoryInfo {
   std::size_t total_bytes = 0;
 };
 
-/// What a device says of itself; an empty string is "not known".
+/// The description of a device; an empty string is "not known".
 struct DeviceIdentity {
   std::string model;
   std::string uuid;
@@ -108,8 +108,8 @@ class Device {
 
   /// Whether a Buffer of this device holds the byte.
   bool owns(const void* byte) const;
-  /// From now on no Buffer's memory is released: a transport has timed out, and what it was told to
-  /// read and write is still in use.
+  /// From now on no Buffer's memory is released: after a time-out a transport may still read and
+  /// write it.
   void keep_memory() { keeps_memory_ = true; }
 
  protected:

@@ -32,14 +32,14 @@ struct FailError : Error {
 struct UsageError : Error {
   explicit UsageError(const std::string& what) : Error(ExitCode::usage, what) {}
 };
-/// Memory that was asked for is not there.
+/// The requested memory is not available.
 struct OutOfMemory : UsageError {
   using UsageError::UsageError;
 };
 struct InconclusiveError : Error {
   explicit InconclusiveError(const std::string& what) : Error(ExitCode::inconclusive, what) {}
 };
-/// An operation between ranks that did not end: some rank is stopped, dead or far behind.
+/// An operation between ranks did not end: a rank has stopped, died or fallen behind.
 struct TimeoutError : InconclusiveError {
   using InconclusiveError::InconclusiveError;
 };

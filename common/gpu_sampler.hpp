@@ -15,9 +15,10 @@ struct EnergyReading {
   double time_s = 0;
   double energy_j = kUnknown;
 };
-/// Of readings, in order, of a counter that is updated only every 20 to 100 ms: the energy between
-/// the first and the last reading that differ from the one before, over their time. Each follows
-/// an update by no more than the time between readings. kUnknown with fewer than two such readings.
+/// Mean power from readings, in order, of a counter that is updated only every 20 to 100 ms: the
+/// energy between the first and the last reading that differ from the previous one, over their
+/// time. Each follows an update by no more than the time between readings. kUnknown with fewer than
+/// two such readings.
 double mean_power_w(const std::vector<EnergyReading>& readings);
 
 /// What happened on a GPU while something was timed, from the samples that are known.
@@ -36,7 +37,7 @@ struct GpuWindow {
 /// Samples one GPU ten times per second on its own thread, from construction to finish().
 class GpuSampler {
  public:
-  /// With no NVML or an empty UUID the window is all unknown.
+  /// Without NVML, or with an empty UUID, everything in the window is unknown.
   GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid);
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;

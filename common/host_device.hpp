@@ -1,4 +1,4 @@
-// Marks functions that a .cu file compiles for both sides, and that a .cpp file compiles as ever.
+// Marks functions that a .cu file compiles for both sides, and that a .cpp file compiles as usual.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 
 namespace shakedown {
 
-/// Of x > 0.
+/// Requires x > 0.
 SHAKEDOWN_HOST_DEVICE inline int floor_log2(std::uint64_t x) {
 #ifdef __CUDA_ARCH__
   return 63 - __clzll(static_cast<long long>(x));

@@ -22,7 +22,7 @@ Json recorded_environment(const char* const* environment);
 /// Now, as 2026-11-21T06:23:00Z.
 std::string utc_now();
 
-/// Highest resident set of this process in bytes; kUnknown where /proc does not say.
+/// Highest resident set of this process in bytes; kUnknown where /proc does not have it.
 double peak_resident_bytes();
 
 }  // namespace shakedown

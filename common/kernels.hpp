@@ -92,7 +92,7 @@ class Kernels {
 
   /// A link is busy each way for `needed` from now on, or from `free_at` on (its next free time on
   /// the device's clock, moved on by this) where that is later. What follows on the stream waits
-  /// until then; other streams' work goes on beside it.
+  /// until then; other streams continue.
   virtual void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const = 0;
 };
 

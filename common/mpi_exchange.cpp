@@ -34,7 +34,7 @@ struct MpiExchange::Job {
     return send.count * static_cast<std::size_t>(rank) / static_cast<std::size_t>(size);
   }
   std::size_t segment_count() const { return segment_bytes / size_of(send.type); }
-  /// Of the longest part; shorter ones end with an empty segment.
+  /// Number of segments of the longest part; shorter ones end with an empty segment.
   std::size_t segments() const {
     const auto ranks = static_cast<std::size_t>(size);
     const std::size_t longest = (send.count + ranks - 1) / ranks;

@@ -18,8 +18,8 @@ struct MpiHandle {
   MPI_Comm comm = MPI_COMM_NULL;
   double timeout_s = 300;
   bool ends_mpi = false;  // of the first session, which the split ones must not outlive
-  // Of a part's rank 0: the whole that it was split from, and the ranks there that do not belong to
-  // it; see MpiSession::progress.
+  // On rank 0 of a part: the session that it was split from, and the ranks of that session that do
+  // not belong to the part; see MpiSession::progress.
   MPI_Comm whole = MPI_COMM_NULL;
   std::vector<int> others;
 };
@@ -44,7 +44,7 @@ class MpiDeadline {
   /// reads and writes must never be released, as a rank that is late still completes them.
   bool wait(std::vector<MPI_Request>& requests);
 
-  /// Of `what`, which is not done.
+  /// The error that `what` is not done.
   TimeoutError error(const std::string& what) const;
 
  private:

@@ -95,9 +95,10 @@ std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv) {
   int provided = 0;
   CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
   if (provided < MPI_THREAD_FUNNELED)
-    throw UsageError(MpiSession::library_version() +
-                     ": was built without threads (MPI_THREAD_FUNNELED), which the loader and the "
-                     "GPU's sampler are; load another MPI");
+    throw UsageError(
+        MpiSession::library_version() +
+        ": was built without thread support (MPI_THREAD_FUNNELED), which the image loader "
+        "and the GPU sampler need; load another MPI");
   CHECK_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &handle->comm));
   return handle;
 }

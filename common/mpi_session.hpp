@@ -27,7 +27,7 @@ class MpiSession {
   int local_rank() const { return local_rank_; }
   int local_size() const { return local_size_; }
   const std::string& host() const { return host_; }
-  /// Of every rank.
+  /// The host of every rank.
   const std::vector<std::string>& hosts() const { return hosts_; }
   bool is_root() const { return rank_ == 0; }
 
@@ -51,9 +51,9 @@ class MpiSession {
   /// its core to them. Throws TimeoutError when one of them has given up, or when none has shown
   /// progress() for somewhat longer than the timeout.
   void wait_idle() const;
-  /// Of a part: lets the ranks outside it, which wait_idle() in the whole, know that this part is
-  /// at work. To be called as often as convenient: it sends at most eight notices per timeout, from
-  /// rank 0, and none in a session that is no part. all_gather() calls it too.
+  /// In a part: notifies the ranks outside it, which wait_idle() in the whole session, that this
+  /// part is at work. Call it as often as convenient: it sends at most eight notices per timeout,
+  /// from rank 0, and none in a session that is no part. all_gather() calls it too.
   void progress() const;
   /// The same to these ranks of this session, for work that is not a part's.
   void progress(const std::vector<int>& waiting) const;
@@ -71,7 +71,7 @@ class MpiSession {
 
   const MpiHandle& handle() const { return *handle_; }
 
-  /// Of the library at build and at run time.
+  /// The version of the MPI library at build and at run time.
   static std::string build_version();
   static std::string library_version();
 
@@ -91,7 +91,7 @@ class MpiSession {
   int exceptions_ = std::uncaught_exceptions();
 };
 
-/// Which variable of the environment says that a launcher started more than one task, or "".
+/// The environment variable which shows that a launcher started more than one task, or "".
 std::string launched_with_others();
 
 }  // namespace shakedown

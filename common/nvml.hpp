@@ -13,7 +13,7 @@ namespace shakedown {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-/// One reading of one GPU; kUnknown where the driver does not say.
+/// One reading of one GPU; kUnknown where the driver does not report it.
 struct GpuSample {
   double sm_clock_mhz = kUnknown;
   double power_w = kUnknown;
@@ -24,7 +24,7 @@ struct GpuSample {
 };
 
 /// What a GPU's NVLinks have carried since the driver was loaded: payload, in steps of 1 KiB, of
-/// all its links and of every process. kUnknown where there are none, or the driver does not say.
+/// all its links and of every process. kUnknown where there are none, or none are reported.
 struct NvlinkBytes {
   double sent = kUnknown;
   double received = kUnknown;
@@ -37,7 +37,7 @@ class Nvml {
 
   /// Loads `library`; null when it or a driver is missing.
   static std::shared_ptr<Nvml> open(const std::string& library = "libnvidia-ml.so.1");
-  /// Of a library that is loaded; a function that it lacks leaves its reading unknown.
+  /// Opens a library that is loaded already. The reading of a function that it lacks is unknown.
   static std::shared_ptr<Nvml> open(const FindFunction& find);
   ~Nvml();
   Nvml(const Nvml&) = delete;
@@ -58,7 +58,7 @@ class Nvml {
 };
 
 /// The names of the set bits, as nvidia-smi has them, separated by blanks; idle and application
-/// clocks are left out. "unknown" where the driver did not say.
+/// clocks are left out. "unknown" if the driver did not report them.
 std::string text_of_throttle_reasons(const std::optional<std::uint64_t>& reasons);
 inline constexpr const char* kUnknownText = "unknown";
 

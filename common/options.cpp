@@ -175,7 +175,7 @@ std::vector<std::string> OptionSet::known(const std::vector<std::string>& names)
   return known;
 }
 
-/// Of an option of texts, with what others bring along.
+/// The values of an option of texts, with those that other options add.
 std::vector<std::string> OptionSet::values_of(const Option& option) const {
   std::vector<std::string> values;
   if (auto* const* list = std::get_if<std::vector<std::string>*>(&option.target_))

@@ -35,7 +35,7 @@ class Option {
   Option& at_most(double maximum);
   Option& below(double limit);
   // Options that make one another idle; those that a program does not have count as not given. A
-  // switch counts as given when it is on. The help says all of these.
+  // switch counts as given when it is on. The help lists all of these.
   /// It matters only where `option` is one of `values`, or a list with one of them.
   Option& only_where(std::string option, std::vector<std::string> values);
   /// It matters only where one of these is given.
@@ -44,11 +44,11 @@ class Option {
   Option& idle_with(std::vector<std::string> options);
   /// It contradicts these.
   Option& not_with(std::vector<std::string> options);
-  /// Given, it makes the program use `value` of `option` besides.
+  /// If this option is given, the program also uses `value` of `option`.
   Option& brings(std::string option, std::string value);
-  /// Of an option whose value is a path: OptionSet::missing_file looks for it.
+  /// The value is the path of a file that must exist: OptionSet::missing_file checks it.
   Option& existing_file();
-  /// What the help has in the value's place: FILE, SECONDS. Else N, X, TEXT or the choices.
+  /// The name of the value in the help: FILE, SECONDS. Default: N, X, TEXT or the choices.
   Option& metavar(std::string text);
   /// The words for a default that depends on the machine.
   Option& default_text(std::string text);

@@ -18,7 +18,7 @@ struct Output {
 void check_distinct(const std::vector<Output>& outputs);
 
 /// Makes the folder that `path` lies in, and those above it. Where that fails, opening the file
-/// fails too and says why.
+/// fails too and reports why.
 void make_folder_of(const std::string& path);
 
 /// Throws UsageError when the file cannot be written, or is a folder: before the work whose result

@@ -82,10 +82,11 @@ BackendKind choose_backend(const std::string& option, const std::vector<RankView
 
   const std::string by = requested ? ", though " + requesting->gpu_request + " requests GPUs" : "";
   if (!gpu_built)
-    throw UsageError(fmt::format(
-        "--backend {}: built without gpu{}; make doctor says what is missing, --backend cpu runs "
-        "without GPUs",
-        option, by));
+    throw UsageError(
+        fmt::format("--backend {}: built without gpu{}; make doctor reports what is missing, "
+                    "--backend cpu runs "
+                    "without GPUs",
+                    option, by));
   const std::string text = fmt::format(
       "--backend {}: no GPU is visible to {}{}{}{}. Check the driver (nvidia-smi), "
       "CUDA_VISIBLE_DEVICES and the scheduler's GPU binding; --backend cpu runs without GPUs",

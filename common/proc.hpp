@@ -1,4 +1,4 @@
-// What the kernel says in files such as /proc/meminfo.
+// Values that the kernel reports in files such as /proc/meminfo.
 #pragma once
 
 #include <cstdlib>
@@ -7,7 +7,7 @@
 
 namespace shakedown {
 
-/// The value in kB behind `key` ("MemAvailable:"), in bytes; `otherwise` where there is none.
+/// The value in kB that follows `key` ("MemAvailable:"), in bytes; `otherwise` if there is none.
 inline double proc_bytes(const std::string& file, const std::string& key, double otherwise = 0) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)

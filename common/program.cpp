@@ -23,7 +23,7 @@ std::string who_is_silent(const MpiSession& session) {
       who += fmt::format("{}rank {} on {}", who.empty() ? "" : ", ", r,
                          session.hosts()[static_cast<std::size_t>(r)]);
   } catch (const Error& error) {
-    return fmt::format("; asking around failed: {}", error.what());
+    return fmt::format("; which ranks answer is unknown: {}", error.what());
   }
   return who.empty() ? "" : "; no answer from " + who;
 }

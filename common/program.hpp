@@ -24,7 +24,7 @@ int run_program(const OptionSet& set, int argc, char** argv,
                 const std::function<ExitCode(MpiSession&)>& body);
 
 /// Runs `body` and writes the "end" record: with its code, or with that of a FailError or
-/// UsageError, which goes on its way. After any other exception there is none: what was measured is
+/// UsageError, which is rethrown. After any other exception there is none: what was measured is
 /// incomplete.
 ExitCode recorded(Record& record, const std::function<ExitCode()>& body);
 

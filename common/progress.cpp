@@ -21,7 +21,7 @@ Progress::Progress(std::string title, long total, std::string unit, bool shown)
       total_(total),
       unit_(std::move(unit)),
       shown_(shown),
-      // under mpirun stderr is a pipe: launch/mpi says whether a terminal stands behind it
+      // under mpirun stderr is a pipe: launch/mpi sets this if it ends in a terminal
       terminal_(isatty(STDERR_FILENO) != 0 || std::getenv("SHAKEDOWN_TERMINAL") != nullptr) {}
 
 Progress::~Progress() {

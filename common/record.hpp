@@ -35,7 +35,7 @@ class Record {
   int file_ = -1;
 };
 
-/// `fields` with `more` behind them.
+/// `fields` followed by `more`.
 inline Json merged(Json fields, const Json& more) {
   fields.update(more);
   return fields;

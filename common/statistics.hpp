@@ -7,7 +7,7 @@
 
 namespace shakedown {
 
-/// Of a non-empty sample; in the sample's unit but for cv (a ratio).
+/// Summary of a non-empty sample, in the sample's unit except for cv (a ratio).
 struct Summary {
   std::size_t count = 0;
   double min = 0;
@@ -38,7 +38,7 @@ double median_of(std::span<const double> samples);
 /// the end so that every sample is as likely (Politis & Romano 1992). Blocks have ceil(sqrt(n))
 /// samples. Series of the same length are resampled alike, so that those of several ranks can be
 /// combined resample by resample. Empty for fewer than five blocks, i.e. fewer than 25 samples:
-/// these tell no interval.
+/// they are too few for an interval.
 std::vector<double> block_bootstrap_means(std::span<const double> series, int resamples = 2000);
 
 /// The confidence interval that such estimates, of series of n samples, give: percentiles, farther

@@ -8,8 +8,8 @@
 
 namespace shakedown {
 
-/// Hands everything on to `fast`. Each rank is then as if behind one full-duplex link of `gbs` (1e9
-/// bytes/s each way), which it shares with whatever is split from this:
+/// Forwards every operation to `fast`. Each rank behaves as if connected by one full-duplex link of
+/// `gbs` (1e9 bytes/s each way), which it shares with all communicators split from this one:
 ///
 /// - An operation starts after what this rank sends in it over the rate, and what it receives over
 ///   the rate, as Traffic counts them; so nobody has finished before the rank that moves most could

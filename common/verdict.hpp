@@ -1,5 +1,5 @@
-// What a program concludes of one thing that it measured: the one type behind every PASS, FAIL and
-// INCONCLUSIVE, whether printed, recorded or turned into an exit code.
+// The conclusion of a program about one thing that it measured. Every PASS, FAIL and INCONCLUSIVE
+// is of this type, whether it is printed, recorded or turned into an exit code.
 #pragma once
 
 #include <optional>

@@ -24,7 +24,7 @@ const std::vector<Architecture>& architectures();
 /// Throws UsageError listing the known names.
 const Architecture& find_architecture(const std::string& name);
 
-/// One convolution and the batch normalisation behind it, with torchvision's names.
+/// One convolution and the batch normalisation after it, with torchvision's names.
 struct ConvLayer {
   std::string conv;  // "layer1.0.conv1"
   std::string norm;  // "layer1.0.bn1"

@@ -17,7 +17,7 @@ struct PlacedRange {
 };
 using Layout = std::vector<PlacedRange>;
 
-/// The ranges one behind the other.
+/// The ranges in order, without gaps.
 Layout packed(const std::vector<Range>& ranges);
 /// Range i shares buffer i % buffers, each as large as the largest range in it: double buffering,
 /// with two.

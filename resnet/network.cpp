@@ -133,7 +133,7 @@ void Network::check_statistics(const ActivationShape& y) const {
   if (std::int64_t{y.n} * y.h * y.w < 2)
     throw UsageError(
         fmt::format("--batch-size {}, --image-size {}: batch normalisation needs more "
-                    "than the one value a channel that is left after the last block",
+                    "than the one value per channel that is left after the last block",
                     settings_.batch_size, settings_.image_size));
 }
 
@@ -200,7 +200,7 @@ struct Network::Build {
     return reserve(name, shape, moments(from).backward, moments(to).backward);
   }
 
-  /// Gradients of border b. An identity hands on the gradient of its block's output: that lives
+  /// Gradients of border b. An identity passes on the gradient of its block's output: that lives
   /// until the unit before the block has read it.
   void reserve_gradients(std::size_t b) {
     const auto& blocks = net.layers_.blocks;

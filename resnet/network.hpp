@@ -42,10 +42,10 @@ struct NetworkSettings {
   bool recompute = false;  // activations inside blocks are not kept for backward but rebuilt
   Tuning tuning;
 };
-/// Of what was asked for.
+/// The tuning that the options request.
 Tuning tuning_of(const ModelOptions& options);
 
-/// What loading a file of weights has to say; empty: nothing.
+/// Remarks of loading a file of weights; empty: none.
 struct LoadRemarks {
   std::string seeded;   // why the classifier is not the file's
   std::string ignored;  // tensors that the network does not have
@@ -61,7 +61,7 @@ class Network {
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Bytes that allocate() takes.
+  /// Bytes that allocate() needs.
   std::size_t activation_bytes() const { return plan_.bytes(); }
   void allocate();
 
@@ -71,7 +71,7 @@ class Network {
   void forward(int block, Pass pass);
   void backward(int block);
 
-  /// That so many batches were trained on, here or elsewhere, for state().
+  /// Adds batches that were trained on, here or elsewhere, to the count of state().
   void count_batches(int batches) { batches_tracked_ += batches; }
 
   /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1
@@ -109,7 +109,7 @@ class Network {
   void set_repeatable(bool repeatable) { units_->set_repeatable(repeatable); }
   /// After allocate().
   Fused fused() const { return units_->fused(); }
-  /// Tells of what batches, forward and backward enqueue, where it is asked to.
+  /// Records what batches, forward and backward enqueue, while it is on.
   WorkLog& work_log() { return log_; }
   /// See UnitFactory.
   Roofs measure_roofs() { return units_->measure_roofs(); }

@@ -43,7 +43,7 @@ std::vector<float> initial_values(const Parameter& p, int features, Random rando
   return values;
 }
 
-/// A file's tensors by name, and which of them were asked for.
+/// A file's tensors by name, and which of them were requested.
 class NamedTensors {
  public:
   NamedTensors(const std::vector<Tensor>& tensors, std::string file, std::string network)
@@ -70,7 +70,7 @@ class NamedTensors {
     return *tensor;
   }
 
-  /// Names those that were never asked for; empty where there are none.
+  /// Names the tensors that were never requested; empty if there are none.
   std::string ignored() const {
     constexpr std::size_t kNamed = 3;
     if (rest_.empty()) return "";

@@ -17,7 +17,7 @@ const char* name_of(Precision precision);
 /// `no_gpu` is Backend::no_gpu, why the cpu backend was chosen.
 Precision parse_precision(const std::string& name, BackendKind backend,
                           const std::string& no_gpu = "");
-/// Of activations, compute weights and gradients.
+/// The type of activations, compute weights and gradients.
 DataType compute_type(Precision precision);
 /// Only float16's range needs the loss scaled.
 inline bool scales_loss(Precision precision) { return precision == Precision::fp16; }

@@ -34,8 +34,8 @@ struct ConvShape {
     return static_cast<std::size_t>(k) * static_cast<std::size_t>(x.c) *
            static_cast<std::size_t>(kernel) * static_cast<std::size_t>(kernel);
   }
-  /// Of the forward pass, a multiply and an add counted as two. Each of the backward pass's two
-  /// convolutions (data gradient, weight gradient) has as many.
+  /// FLOP of the forward pass, a multiply and an add counted as two. Each of the backward pass's
+  /// two convolutions (data gradient, weight gradient) has the same number.
   double flop() const { return 2.0 * static_cast<double>(y().count()) * x.c * kernel * kernel; }
   bool operator==(const ConvShape&) const = default;
 };

@@ -22,7 +22,7 @@ using Metadata = std::map<std::string, std::string>;
 
 /// Reads tensors of floating-point and integer numbers, as float32. Throws UsageError naming the
 /// file, the tensor and what the format forbids: overlaps, holes, duplicate keys, trailing bytes.
-/// PyTorch pickles are detected; the error message says how to convert them.
+/// PyTorch pickles are detected; the error message shows how to convert them.
 std::vector<Tensor> read_safetensors(const std::string& path);
 
 /// Reads only the header. Throws as read_safetensors.

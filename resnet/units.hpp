@@ -3,7 +3,7 @@
 //
 // A unit is built once from its shapes and then run forward and backward, always on the stream it
 // was built for. Outputs are finished tensors. A gradient arrives as one or two addends (the next
-// block's main path and its shortcut); whoever reads it adds them. backward() overwrites the
+// block's main path and its shortcut); its reader adds them. backward() overwrites the
 // gradients of the unit's parameters.
 #pragma once
 
@@ -178,7 +178,7 @@ class UnitFactory {
   virtual bool rebuilds() const { return false; }
   /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
-  /// Of the units that are bound.
+  /// What is fused in the units that are bound.
   virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}
@@ -227,7 +227,7 @@ inline int stem_channels(Precision precision) { return precision == Precision::b
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace gpu
 
-/// Of the image as the backend stores it.
+/// Channels of the image as the backend stores it.
 inline int stem_channels(BackendKind backend, Precision precision) {
   return backend == BackendKind::gpu ? gpu::stem_channels(precision) : cpu::kStemChannels;
 }

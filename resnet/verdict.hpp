@@ -11,7 +11,7 @@ namespace shakedown {
 /// which a timing at full clocks does not show. So it may take this much longer.
 inline constexpr double kFusedMargin = 1.04;
 
-/// By the medians of two samples that were taken interleaved.
+/// Compares the medians of two interleaved samples.
 inline bool prefers_fused(std::span<const double> fused_ms, std::span<const double> unfused_ms) {
   return median_of(fused_ms) <= kFusedMargin * median_of(unfused_ms);
 }

@@ -1,5 +1,5 @@
 // A network's weights, gradients and running statistics in flat buffers. On one rank alone it holds
-// all of each; strategies that share the memory out over ranks say which parts it holds.
+// all of each; strategies that shard the memory over ranks declare which parts it holds.
 #pragma once
 
 #include "common/device.hpp"

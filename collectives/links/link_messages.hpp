@@ -52,7 +52,7 @@ class LinkMessages {
   Buffer mismatches_;
 };
 
-/// Of one kind of message on one rank.
+/// Times of one kind of message on one rank.
 struct MessageTimes {
   double time_us_p50 = 0;
   double time_us_cv = 0;

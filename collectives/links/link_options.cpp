@@ -13,7 +13,7 @@ namespace {
 constexpr int kGpuMiB = 64;
 constexpr int kCpuMiB = 4;
 
-/// Of 8 bytes, in a message whose bandwidth is measured. Throws UsageError.
+/// Number of 8-byte words in a message whose bandwidth is measured. Throws UsageError.
 std::size_t message_words(const LinkOptions& options, BackendKind kind) {
   const std::size_t mib = kind == BackendKind::gpu ? kGpuMiB : kCpuMiB;
   const std::size_t bytes =

@@ -35,8 +35,8 @@ struct LinkOptions {
 
 void declare_options(OptionSet& options, LinkOptions& values);
 
-/// Of the ranks' hosts; with --pretend-nodes, of that many blocks of ranks. Throws UsageError where
-/// there are fewer ranks than that.
+/// The nodes of the ranks' hosts; with --pretend-nodes, that many blocks of ranks. Throws
+/// UsageError if there are fewer ranks.
 NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts);
 
 /// What is sent.

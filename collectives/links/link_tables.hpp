@@ -12,7 +12,7 @@ namespace shakedown::collectives {
 /// What is measured, and on what.
 std::string headline(const MessageSettings& settings, const Backend& backend, const NodeMap& nodes);
 
-/// Of `ranks` ranks.
+/// The tables of the links between `ranks` ranks.
 std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks);
 
 std::string split_table(const std::vector<Split>& splits);

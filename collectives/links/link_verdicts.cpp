@@ -84,7 +84,7 @@ class Comparison {
   bool compared_ = false;             // any series
 };
 
-/// By --min-bandwidth and --max-latency.
+/// Judges every link by --min-bandwidth and --max-latency.
 std::vector<Verdict> missed_limits(const LinkOptions& options, const std::vector<Link>& links) {
   std::vector<Verdict> missed;
   for (const Link& link : links) {

@@ -12,7 +12,7 @@
 namespace shakedown::collectives {
 namespace {
 
-/// Of the messages from one rank to another; both generate it as rank 0's.
+/// The pattern of the messages from one rank to another; both generate it as rank 0's.
 Pattern pattern_of(int from, int to) {
   Pattern pattern;
   pattern.type = DataType::uint64;

@@ -46,9 +46,9 @@ struct LinkOutliers {
   std::vector<LinkTime> links;  // the other outliers
 };
 
-/// Of links that should be alike. One slow rank of four slows half of all links, which spoils their
-/// median. So where four ranks or more have links, ranks are compared first, and the bar is
-/// computed from the links between ranks that are not slow themselves.
+/// Finds outliers among links that should be alike. One slow rank of four slows half of all links,
+/// which spoils their median. So where four ranks or more have links, ranks are compared first, and
+/// the bar is computed from the links between ranks that are not slow themselves.
 LinkOutliers find_outliers(std::span<const LinkTime> links, const OutlierRule& rule);
 
 }  // namespace shakedown::collectives

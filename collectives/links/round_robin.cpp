@@ -5,7 +5,7 @@
 namespace shakedown::collectives {
 
 std::vector<std::vector<RankPair>> round_robin(int ranks) {
-  const int seats = ranks + ranks % 2;  // where the number is odd, whoever meets the last has a bye
+  const int seats = ranks + ranks % 2;  // if odd, the opponent of the last seat has a bye
   const int circle = seats - 1;
   std::vector<std::vector<RankPair>> rounds;
   for (int round = 0; round < circle; ++round) {

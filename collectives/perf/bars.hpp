@@ -11,9 +11,9 @@
 
 namespace shakedown::collectives {
 
-/// Of one "collective" record and the time that the table shows for it. `smallest` and `largest`:
+/// Judges one "collective" record and the time that the table shows for it. `smallest`, `largest`:
 /// whether the row has the smallest size of its operation that moves data, and the largest size.
-/// Nothing where no bar applies and all elements are right.
+/// Empty if no bar applies and all elements are right.
 std::optional<Verdict> judge_row(const BarOptions& options, const Json& collective,
                                  double shown_time_us, bool smallest, bool largest);
 
@@ -25,7 +25,7 @@ class Bars {
 
   /// `rows` of one operation are judged from here on.
   void start(const std::vector<Trial>& rows);
-  // To the totals.
+  // Add to the totals.
   void count_wrong(const Measurement& measured) { wrong_rows_ += measured.wrong > 0 ? 1 : 0; }
   void count_busbw(double gbs);
   /// Judges a row; `collective` is its record.

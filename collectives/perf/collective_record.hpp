@@ -16,7 +16,7 @@ namespace shakedown::collectives {
 Json conditions_of(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
                    const Backend& backend, const MpiSession& session);
 
-/// Of one measurement, without the conditions.
+/// The record of one measurement, without the conditions.
 Json record_of(const Trial& trial, const Measurement& measured, const Figures& figures,
                const MpiSession& session);
 

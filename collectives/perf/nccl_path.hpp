@@ -8,7 +8,8 @@
 
 namespace shakedown::collectives {
 
-/// Of one operation. NCCL logs it on rank 0 only, and not for send, recv or symmetric kernels.
+/// The choice for one operation. NCCL logs it on rank 0 only, and not for send, recv or symmetric
+/// kernels.
 struct PathChoice {
   std::string algorithm;  // "RING"
   std::string protocol;   // "SIMPLE"
@@ -32,7 +33,7 @@ class NcclPath {
   NcclPath(const NcclPath&) = delete;
   NcclPath& operator=(const NcclPath&) = delete;
 
-  /// Of the operations since the last call; the transports are all that were ever logged.
+  /// Lines of the operations since the last call; the transports are all that were ever logged.
   PathLines read();
 
  private:

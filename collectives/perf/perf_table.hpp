@@ -21,10 +21,10 @@ struct Figures {
   Summary spread;               // of the samples, us
   std::vector<double> samples;  // batches, or one by one iterations on their slowest rank
 };
-/// Of a measurement: nccl-tests' formulas, with the median sample as the time.
+/// The figures of a measurement by nccl-tests' formulas, with the median sample as the time.
 Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);
 
-/// Of all measurements.
+/// Totals of all measurements.
 struct Totals {
   long wrong_rows = 0;  // measurements in which an element was wrong
   double mean_busbw_gbs = 0;

@@ -175,7 +175,7 @@ Reference::Reference(const std::string& path, const std::string& text, double to
         fmt::format("--reference {}: holds no collective records that were checked", path));
 }
 
-// Of a file with several runs, the last one.
+// Finds the row of the last run, if the file has several.
 const Json* Reference::find(const Json& collective, std::string& difference) const {
   const auto rows = rows_.find(key_of(collective));
   if (rows == rows_.end()) {

@@ -17,7 +17,7 @@ void relaunch_for_gpus(int gpus, int argc, char** argv) {
       !launched_with_others().empty())
     return;
   const std::string ranks = std::to_string(gpus);
-  // bin/all_reduce_perf is a link: its name says what is measured.
+  // bin/all_reduce_perf is a link: its name selects the operation.
   const std::filesystem::path binary = std::filesystem::read_symlink("/proc/self/exe");
   const std::string program =
       (binary.parent_path() / std::filesystem::path(argv[0]).filename()).string();

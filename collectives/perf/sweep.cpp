@@ -138,7 +138,7 @@ class Sweep {
     remarks_.clear();
   }
 
-  /// What NCCL's log says of it, printed when it changes.
+  /// The path in NCCL's log, printed when it changes.
   void add_path(Json& fields) {
     const PathLines path = path_.read();
     if (!path.transports.empty()) fields["transports"] = path.transports;

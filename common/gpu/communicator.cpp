@@ -48,8 +48,8 @@ ncclDataType_t nccl_type(DataType type) {
 #else
     case DataType::float8_e4m3:
     case DataType::float8_e5m2:
-      throw UsageError(fmt::format("{}: built with NCCL {}.{}, 2.24 or newer has it", name_of(type),
-                                   NCCL_MAJOR, NCCL_MINOR));
+      throw UsageError(fmt::format("{}: built with NCCL {}.{}, 2.24 or newer is required",
+                                   name_of(type), NCCL_MAJOR, NCCL_MINOR));
 #endif
   }
   throw InternalError("unknown data type");
@@ -66,9 +66,9 @@ ncclRedOp_t nccl_operation(Reduction op) {
   throw InternalError("unknown reduction");
 }
 
-/// ncclCommInitRank, in a thread: it has no time-out of its own and waits for every rank for ever.
-/// Throws TimeoutError past timeout_s; the thread is left behind then, as the job is at its end.
-/// `ctas` are the blocks that kernels have; 0: as many as NCCL likes.
+/// ncclCommInitRank, in a thread: it has no time-out and waits for every rank for ever.
+/// Throws TimeoutError after timeout_s and leaves the thread running, as the job ends then.
+/// `ctas`: CTAs per kernel; 0: NCCL's default.
 ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double timeout_s) {
   int device = 0;
   CHECK_CUDA(cudaGetDevice(&device));
@@ -115,7 +115,7 @@ class NcclMemory final : public TransportMemory {
         throw UsageError("symmetric windows: NCCL has none between these GPUs");
 #else
       throw UsageError(
-          fmt::format("symmetric windows: built with NCCL {}.{}, 2.27 or newer has them",
+          fmt::format("symmetric windows: built with NCCL {}.{}, 2.27 or newer is required",
                       NCCL_MAJOR, NCCL_MINOR));
 #endif
     }
@@ -321,8 +321,8 @@ class NcclCommunicator final : public Communicator {
   }
 
   /// Has NCCL's kernels end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
-  /// with a stopped rank showed, for more that may never come. So it goes on in a thread, which is
-  /// given a little time and then left behind.
+  /// with a stopped rank showed, for more that may never come. So it runs in a thread, which gets a
+  /// little time and is then detached.
   void abort() {
     int device = 0;
     cudaGetDevice(&device);

@@ -21,7 +21,7 @@
 namespace shakedown::gpu {
 namespace {
 
-/// Of the capture that the stream takes part in; 0: it is not being captured.
+/// The id of the capture that the stream takes part in; 0: it is not being captured.
 unsigned long long capture_of(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
@@ -68,7 +68,7 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  /// `capture`: the one that goes on, or 0.
+  /// `capture`: the one in progress, or 0.
   CudaStream(StreamPriority priority, const unsigned long long& capture) : capture_(capture) {
     int lowest = 0;
     int highest = 0;
@@ -206,12 +206,12 @@ class CudaDevice final : public Device {
   cudaError_t end_capture(Stream& stream, cudaGraph_t& captured) noexcept {
     capture_ = 0;
     const cudaError_t status = cudaStreamEndCapture(native(stream), &captured);
-    cudaGetLastError();  // what a capture died of is not told of what comes next
+    cudaGetLastError();  // else the next call would report the error of the capture
     return status;
   }
 
   int index_;
-  unsigned long long capture_ = 0;  // that goes on
+  unsigned long long capture_ = 0;  // in progress
   cudaDeviceProp properties_{};
   CudaKernels kernels_;
 };

@@ -1,4 +1,4 @@
-// The CUDA objects behind Stream and Event, for the gpu folders alone.
+// The CUDA objects of Stream and Event, for the gpu folders only.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -45,14 +45,14 @@ def settings(gpu_count):
 
 
 def make_images(source, part, environ):
-    """The image folder; where Fashion-MNIST is not, its images are generated, as its name says."""
+    """The image folder; without Fashion-MNIST it has generated images, as its name shows."""
     source = source or (fashion_mnist.SOURCE if fashion_mnist.available() else None)
     name = "fashion-mnist" if source else "generated-images"
     if part["train"]:
         name += f"-{part['train']}"
     if not source:
         print(f"Fashion-MNIST is not in {fashion_mnist.SOURCE}: training on generated images, whose "
-              "accuracy says nothing; throughput is the same (--source DIR reads Fashion-MNIST's "
+              "accuracy is meaningless; throughput is the same (--source DIR reads Fashion-MNIST's "
               "files)", flush=True)
     data = Path(places.runs_folder(environ), "data", name)
     data.parent.mkdir(parents=True, exist_ok=True)

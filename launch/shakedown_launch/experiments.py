@@ -26,7 +26,7 @@ COMMAND = Command(
             "the results' folder (runs/experiments-DATE-TIME-PID, runs/ being that of the current "
             "folder, or SHAKEDOWN_RUNS)")],
     """
-    An option of bin/train that a strategy has no use for is ignored there.
+    An option of bin/train that a strategy does not use is ignored for it.
 
     First a few steps of each strategy estimate the total time. Ends with 0 when all trained, else
     with the exit code of the first that did not; what was measured is reported all the same. A

@@ -124,7 +124,7 @@ def write_split(folder, images, labels, chosen):
 # ---- generated images ----------------------------------------------------------------------------
 
 def generated_split(count, seed):
-    """Images and labels that a network learns to tell apart, always the same for a seed: its
+    """Images and labels that a network can learn, the same for the same seed. An image has its
     class's blurred spots, shifted, the spots of another class more faintly, and noise."""
     generator = random.Random(seed)
     strong, faint = ([spots(label, brightest) for label in range(len(CLASSES))]

@@ -8,10 +8,10 @@
     job.result.code
 
 Its standard output and error pass through this process: to the same of this process, to a log, or
-to both. A signal to this process (INT, TERM, HUP, QUIT) is handed over to every job that runs,
-once: at a second one mpirun leaves at once, and ranks behind. A Ctrl-C reaches a job only so,
-because of its process group. A job that does not end in its grace is killed with all that it
-started."""
+to both. A signal to this process (INT, TERM, HUP, QUIT) is forwarded once to every job that runs:
+at a second one mpirun exits at once and leaves its ranks running. A Ctrl-C reaches a job only this
+way, because a job has its own process group. A job that does not end in its grace is killed with
+all that it started."""
 
 import collections
 import contextlib
@@ -27,7 +27,7 @@ from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
 # stop() or a signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)")
-# of each rank known to have died; lost: hosts; said: what was reported of it
+# of each rank known to have died; lost: hosts; said: the messages about it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -125,7 +125,7 @@ def write_all(descriptor, data):
 
 
 class Job:
-    """`messages` reads what an mpirun says, and judges how it ended. `say` is given this class's
+    """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
     own line."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):
@@ -266,7 +266,7 @@ class Job:
         if self._killed or self._given_up:
             program = os.path.basename(self._words[0])
             code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
-                             "or its link is lost; ranks may be left there")
+                             "or its link is lost; ranks may still run there")
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
         if text:

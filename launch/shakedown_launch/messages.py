@@ -23,7 +23,7 @@ LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may b
 
 
 class Messages:
-    """Reads both streams. `show` is given what the user should see, `say` our own lines."""
+    """Reads both streams. `show` receives what the user should see, `say` our own lines."""
 
     def __init__(self, say, show, hosts=()):
         self._say = say
@@ -34,7 +34,7 @@ class Messages:
         self.dead = []  # (rank, host, "signal 9 (Killed)")
         self.lost = []  # hosts, as far as they are known
         self.said = []
-        self.rank_ended = False  # with an exit code of its own, which mpirun hands on
+        self.rank_ended = False  # with an exit code of its own, which mpirun returns
 
     @property
     def job_must_end(self):
@@ -59,7 +59,7 @@ class Messages:
             self._show(line)
 
     def _judge(self, block):
-        """Whether the block said how the job ended."""
+        """Whether the block reported how the job ended."""
         died, lost = re.search(DIED, block), re.search(LOST, block)
         if died:
             self.dead.append(died.groups())
@@ -76,7 +76,7 @@ class Messages:
         return True
 
     def _judge_line(self, line):
-        """Whether a line outside of blocks says nothing new."""
+        """Whether a line outside of blocks reports nothing new."""
         if re.search(ABORT, line):
             self.rank_ended = True
             return True
@@ -99,7 +99,7 @@ class Messages:
         return f"one of the hosts {' '.join(self._hosts)}"
 
     def judge(self, status):
-        """(exit code, what to say of it) of an mpirun that ended with `status`; -N: it died of
+        """(exit code, message) of an mpirun that ended with `status`; -N: it died of
         signal N itself."""
         if self.dead or self.lost:
             return 3, None
@@ -118,7 +118,7 @@ class Messages:
 
 
 class NoMessages:
-    """Of a command that is no mpirun."""
+    """Messages of a command other than mpirun: none."""
 
     job_must_end = False
 

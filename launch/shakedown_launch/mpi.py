@@ -20,7 +20,7 @@ RANK_OPTIONS = [
     Option(("--hostfile",), "FILE",
            "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
     Option(("--bind",), "WHAT",
-           "none (default: the programs share out the cores themselves), core or numa"),
+           "none (default: the programs divide the cores themselves), core or numa"),
 ]
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
@@ -31,7 +31,7 @@ COMMAND = Command(
             "signal (10); then it is killed"),
      Option(("--dry-run",), None, "print the mpirun line only")],
     """
-    Programs are looked for in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
+    PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
     commands, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than

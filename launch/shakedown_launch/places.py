@@ -42,7 +42,7 @@ def own_program(name, environ):
 
 
 def find_program(word, environ):
-    """What the user means by `word`: a path, else one of Shakedown's programs, else one in PATH."""
+    """The program that `word` names: a path, else one of Shakedown's programs, else one in PATH."""
     if "/" in word and is_executable(word):
         return word
     own = own_program(word[len("bin/"):] if word.startswith("bin/") else word, environ)

@@ -75,7 +75,7 @@ def place(request, environ, host):
         ranks, tasks = request.ranks, tasks == request.ranks
     else:
         per_host = 0 if on_cpu else gpus.visible(environ, host.gpus)
-        # One task per node with several GPUs (torchrun's header) stands for the node.
+        # One task per node with several GPUs (torchrun's header) represents the node.
         if tasks == host_count and per_host >= 2:
             tasks = None
         if not (tasks or per_host or on_cpu
@@ -112,7 +112,7 @@ def mpirun_line(request, placement, environ, host):
     elif placement.host_count == 1:
         # Open MPI counts cores without their hardware threads, and refuses more ranks than that.
         line.append("--oversubscribe")
-    elif not placement.tasks:  # Slurm's nodes, whose slots then say nothing
+    elif not placement.tasks:  # Slurm's nodes, whose slots are then meaningless
         line.append("--oversubscribe")
         spread = f"ppr:{placement.per_host}:node"
     line += binding(request.bind, placement, spread, host)

@@ -12,7 +12,7 @@ OURS = r"nccl-|vader_segment|sm_segment"
 
 
 def diagnosis():
-    """Lines of ✓ and ✗. It is said, not enforced: a run shows more."""
+    """Lines of ✓ and ✗. Reported, not enforced: a run shows more."""
     where = "in a container" if in_container() else "not in a container"
     yield f"shared memory of {os.uname().nodename}, {where}:"
     if os.path.isdir(WHERE):

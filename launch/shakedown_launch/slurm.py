@@ -1,4 +1,4 @@
-"""What Slurm says of the job's allocation, in the environment of its batch script or step."""
+"""The job's allocation, from Slurm's variables in its batch script or step."""
 
 import collections
 
@@ -6,7 +6,7 @@ Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_nod
 
 
 def allocation(environ):
-    """None outside of a job. tasks: None where the job was not asked for a number of tasks;
+    """None outside of a job. tasks: None if the job did not request a number of tasks;
     on_node: this is one of the job's nodes, not a login node; gpus_on_node: GPUs granted here, None
     where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):

@@ -108,7 +108,7 @@ def run(variant, what, folder, environ, timeout):
 
 
 def run_all(variants, what, folder, environ, timeout):
-    """Runs them; each one's line of variants.tsv says how it ended."""
+    """Runs them; a line of variants.tsv records how each ended."""
     for variant in variants:
         print(f"{variant.name} ({variant.settings})" if variant.settings else variant.name, "... ",
               end="", flush=True)

@@ -149,7 +149,7 @@ def aligned(rows):
 
 
 def last_words(said):
-    """The last lines that report a failure; where none does, the last that say anything."""
+    """The last lines that report a failure; otherwise the last lines that are not empty."""
     lines = [line.strip() for line in said
              if re.search(r"\w", line) and "Collective test concluded" not in line]
     failures = [line for line in lines if re.search(r"\bFAIL|\berror:", line)]
@@ -161,9 +161,9 @@ def explanation(variant):
     yield f"\n{variant.name}: {variant.result}"
     found = causes.explain(variant.said)
     for line, cause, remedy in found:
-        yield f"  said:  {line[:300]}\n  cause: {cause}\n  cure:  {remedy}"
+        yield f"  message: {line[:300]}\n  cause:   {cause}\n  remedy:  {remedy}"
     if not found:
-        yield from (f"  said last: {line[:300]}" for line in last_words(variant.said))
+        yield from (f"  last output: {line[:300]}" for line in last_words(variant.said))
 
 
 def show(folder, write):

@@ -42,7 +42,7 @@ class CpuConvNormAdd final : public Unit {
 
   void backward() override {
     const float* y = spec_.y->as<float>();
-    const Slot* const dsum_slot = spec_.dy.first;  // in its place; the identity hands it on
+    const Slot* const dsum_slot = spec_.dy.first;  // in its place; the identity passes it on
     float* dsum = dsum_slot->as<float>();
     const float* b = spec_.dy.second ? spec_.dy.second->as<float>() : nullptr;
     const auto stop = [&](auto gradient) {

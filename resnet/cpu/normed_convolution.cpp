@@ -25,7 +25,7 @@ NormedConvolution::NormedConvolution(CpuContext& context, const NormedConv& laye
   norm_evaluation_ = cpu::norm_forward(engine, y_desc_, NormMode::evaluation);
   norm_backward_ = cpu::norm_backward(engine, y_desc_, norm_training_);
 
-  // The flat buffers keep weights as the forward pass likes them, unless that layout pads.
+  // The flat buffers keep weights in the layout of the forward pass, unless it pads.
   const Desc plain = weight_desc(layer.conv, Tag::oihw);
   const Desc liked = conv_forward_.weights_desc();
   stored_ = liked.get_size() == plain.get_size() ? liked : plain;
@@ -44,7 +44,7 @@ NormedConvolution::NormedConvolution(CpuContext& context, const NormedConv& laye
   variance_ = saved("variance", channel_bytes);
   dz_ = scratch("dz", y_desc_.get_size(), when.backward);
 
-  // Where a primitive likes another layout than the stored one, a copy is made for it.
+  // Where a primitive prefers another layout than the stored one, a copy is made for it.
   auto copy_bytes = [&](const Desc& wanted) {
     return wanted == stored_ ? std::size_t{0} : wanted.get_size();
   };
@@ -131,8 +131,8 @@ void NormedConvolution::bind_backward() {
     norm.insert({DNNL_ARG_SHIFT, context_.memory(channels, weights.vector(layer_.beta))});
   normalise_backward_ = {dnnl::batch_normalization_backward(norm_backward_), std::move(norm)};
 
-  // The gradient scratch holds the weights as the data gradient likes them, then, that done, the
-  // gradient as its primitive likes it.
+  // The gradient scratch holds the weights in the layout of the data gradient and then, after it,
+  // the gradient in the layout of its primitive.
   if (dx_ != nullptr) {
     dnnl::memory w = context_.memory(stored_, weights.compute(layer_.weight));
     if (stored_ != conv_backward_data_.weights_desc()) {

@@ -29,7 +29,7 @@ using NormBackward = dnnl::batch_normalization_backward::primitive_desc;
 using PoolForward = dnnl::pooling_forward::primitive_desc;
 using PoolBackward = dnnl::pooling_backward::primitive_desc;
 
-// Weights are in whatever layout the primitive likes best; scratchpads are the caller's.
+// Weights are in the layout that the primitive prefers; scratchpads are the caller's.
 ConvForward conv_forward(const dnnl::engine& engine, const ConvShape& conv, const Desc& x,
                          const Desc& y);
 ConvBackwardData conv_backward_data(const dnnl::engine& engine, const ConvShape& conv,

@@ -13,8 +13,8 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 constexpr int kMatrixSize = 2048;
 constexpr int kRuns = 10;
 
-/// Of the fastest of `kRuns`: the processor may have other users, whose share is not its limit.
-/// Another run before them touches the memory.
+/// Time of the fastest of `kRuns` runs, as other users of the processor slow the rest. A first run,
+/// not timed, touches the memory.
 template <class Body>
 double fastest_ms(Body&& body) {
   using Clock = std::chrono::steady_clock;

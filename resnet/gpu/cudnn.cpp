@@ -88,7 +88,7 @@ OperationNames names_of(ConvKind kind) {
   throw InternalError("unknown kind of convolution");
 }
 
-/// Of each channel of y, in float32.
+/// The sums of each channel of y, in float32.
 Descriptor channel_sums(const Descriptor& y, std::int64_t channels) {
   Descriptor made(CUDNN_BACKEND_OPERATION_GEN_STATS_DESCRIPTOR);
   made.set(CUDNN_ATTR_OPERATION_GENSTATS_MODE, CUDNN_TYPE_GENSTATS_MODE, CUDNN_GENSTATS_SUM_SQSUM);
@@ -200,7 +200,7 @@ bool any_note(const Descriptor& engine, cudnnBackendAttributeName_t name,
                             unwanted.end()) != notes.begin() + count;
 }
 
-/// Whether the engine behind a configuration keeps the precision and, where requested, is bitwise
+/// Whether the engine of a configuration keeps the precision and, where requested, is bitwise
 /// repeatable.
 bool acceptable(const Descriptor& config, const PlanQuery& query) {
   const Descriptor engine = engine_of(config);

@@ -43,7 +43,7 @@ __device__ void set_scale_shift(int c, float mean, float variance, const NormPar
   n.shift[c] = p.beta[c] - mean * scale;
 }
 
-/// Of how many elements a channel's sums are.
+/// The number of elements in a channel's sums.
 struct Count {
   double share;    // of one element
   float unbiased;  // variance over the one that divides by the count

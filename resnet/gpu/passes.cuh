@@ -1,7 +1,7 @@
 // Skeletons of the channel-wise kernels over NHWC: elementwise passes and two-phase reductions.
 // Both move 16 bytes an access and have several loads in flight a thread before the first is used;
 // what belongs to a thread's channels is loaded once, as a thread stays with them. The number of
-// vectors a pixel must be a power of two (every ResNet's is).
+// vectors per pixel must be a power of two (every ResNet's is).
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ inline float share_of_element(const ActivationShape& shape) {
   return static_cast<float>(1 / count_of(shape));
 }
 
-/// Of the current device.
+/// An attribute of the current device.
 inline int attribute(cudaDeviceAttr which) {
   int device = 0;
   int value = 0;
@@ -70,7 +70,7 @@ __device__ inline float relu(float x) { return x <= 0 ? 0.0F : x; }
 /// A tensor's vectors. They have 32-bit numbers: activations have far fewer than 2^32.
 struct Extent {
   unsigned vectors;
-  unsigned groups;  // vectors a pixel
+  unsigned groups;  // vectors per pixel
 
   template <class T>
   static Extent of(const ActivationShape& shape) {
@@ -129,7 +129,7 @@ inline constexpr unsigned kReducingBlocks = 3;  // resident per SM (measured on 
 struct ReductionShape {
   unsigned lanes;
   unsigned tiles;   // blocks side by side
-  unsigned chunks;  // blocks below one another: partial sums a channel
+  unsigned chunks;  // blocks below one another: partial sums per channel
 
   ReductionShape(std::size_t rows, unsigned groups) : lanes(std::min(groups, 32U)) {
     const unsigned blocks = kReducingBlocks * multiprocessors();

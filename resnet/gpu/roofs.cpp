@@ -12,7 +12,7 @@ constexpr int kMatrixSize = 8192;
 constexpr int kWarmup = 20;  // clocks rise, and power finds its limit
 constexpr int kRuns = 50;
 
-/// Of one of `kRuns` back to back.
+/// Median time of `kRuns` runs back to back.
 template <class Body>
 double median_ms(const UnitContext& context, Body&& body) {
   for (int i = 0; i < kWarmup; ++i) body();
@@ -34,7 +34,8 @@ void check_fits(const Device& device, std::size_t bytes) {
   const std::size_t free = device.memory().free_bytes;
   if (bytes > free)
     throw UsageError(fmt::format(
-        "--layers, --kernels: to measure the roofs takes {} of GPU memory, {} are free: a smaller "
+        "--layers, --kernels: measuring the roofs needs {} of GPU memory, {} are free; use a "
+        "smaller "
         "--batch-size",
         readable_bytes(static_cast<double>(bytes)), readable_bytes(static_cast<double>(free))));
 }

@@ -4,7 +4,7 @@
 namespace shakedown::gpu {
 namespace {
 
-/// Where a vector of a tensor with `groups` vectors a pixel lies.
+/// Where a vector of a tensor with `groups` vectors per pixel lies.
 struct Place4 {
   int n, h, w, group;
 

@@ -14,7 +14,7 @@ namespace shakedown::gpu {
 namespace {
 
 constexpr int kCandidates = 8;  // timing more gains 0.3 % at most (measured over all shapes)
-constexpr std::size_t kWorkspaceShare = 32;  // of the device's memory: a workspace takes no more
+constexpr std::size_t kWorkspaceShare = 32;  // of the device's memory: a workspace uses no more
 
 constexpr const char* kFused = "fused";
 constexpr const char* kUnfused = "unfused";

@@ -53,7 +53,7 @@ class Tuner {
   std::optional<bool> known_to_fuse(const std::string& key) const;
   /// Milliseconds on the stream of one run.
   double time_once(const std::function<void()>& body);
-  /// Of the fastest of three, after one that loads the kernels.
+  /// Time of the fastest of three runs, after one that loads the kernels.
   double time(const std::function<void()>& body);
 
   UnitContext context_;

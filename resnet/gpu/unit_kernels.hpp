@@ -43,7 +43,7 @@ struct NormParameters {
   void* dbeta;
 };
 
-/// Floats of scratch that a reduction over `shape` needs, for `sums` sums a channel.
+/// Floats of scratch that a reduction over `shape` needs, for `sums` sums per channel.
 std::size_t reduction_scratch(const ActivationShape& shape, DataType type, int sums);
 
 // Two-phase reductions: partial sums by blocks, finished in a fixed order, so results repeat
@@ -112,7 +112,7 @@ void normalise_apply(const void* dsum, const void* z, const NormVectors& norm, v
 
 // These reductions fused with the data gradient of a 1x1 convolution of stride 1, which computes
 // their input: dz (pixels x depth, its filters) times w (depth x channels of x). Tensor cores,
-// 16-bit elements; only where has_*() says so.
+// 16-bit elements; only if has_*() is true.
 
 /// dz = grad_a * dnormed + grad_b * z + grad_c, as normalise_apply.
 struct NormGradient {

@@ -58,7 +58,7 @@ class Comparison:
 
 
 def by_chance(old, new, rows):
-    """The probability that of so many rows one has all samples of NEW above all of OLD."""
+    """The probability that at least one of `rows` rows has all samples of NEW above all of OLD."""
     if RANGE not in (old.kind, new.kind):
         return 0
     return rows / math.comb(old.samples + new.samples, old.samples)
@@ -94,7 +94,7 @@ def table_of(found, old, new, everything):
     show = words.rate if found.kind == "steps" else "{:.4g}".format
 
     def ends(side):
-        """Of steps alone: the names of collectives need the room."""
+        """Intervals, for steps only: the names of collectives need the width."""
         def of(change):
             rate = getattr(change, side).rate
             return None if rate.low is None or found.kind != "steps" else \

@@ -73,7 +73,7 @@ def machine_lines(runs):
 
 
 def version_words(runs):
-    """Of what ran: `versions.NAME_built`, what it was compiled with, is left out."""
+    """Versions that ran; `versions.NAME_built`, from compile time, are left out."""
     found = {"git_revision": set(), "driver": set()}
     for run in runs:
         for key, value in run.header.items():
@@ -170,7 +170,7 @@ def default_folder():
 
 
 def show(found, options, name):
-    """Prints tables; writes them where --output says."""
+    """Prints tables; writes them to --output."""
     shown = "\n\n".join(map(text.table_text, found))
     if options.output or options.csv:
         folder = options.output or default_folder()

@@ -1,4 +1,4 @@
-"""Tables of what a step exchanges: what it takes, hides, costs and sends."""
+"""Tables of a step's exchanges: their time, how much is hidden, their cost and bytes."""
 
 from . import words
 from .exchanges import total
@@ -44,7 +44,7 @@ def communications(summary):
 
 
 def hidden_share(measured):
-    """Of the communication; None where nothing is exchanged."""
+    """Share of the communication that is hidden; None where nothing is exchanged."""
     known = measured.communication
     if "hidden" in known and known.get("total"):
         return known["hidden"] / known["total"]
@@ -78,7 +78,7 @@ def median_difference(measured, longer, shorter):
 
 
 def saved(measured):
-    """As text: the median over the rounds, or that they disagree about its sign."""
+    """Text of the median over the rounds, or that they disagree about its sign."""
     found = sorted(measured.differences("serial_step_ms", "step_ms"))
     if not found:
         return None
@@ -135,7 +135,7 @@ COUNTED_BY = {"nvlink": "NVLink counters", "communicator": "communicator"}
 
 
 def bytes_sent(summary):
-    """What the busiest rank sends, who counted it, and what theory says."""
+    """Bytes that the busiest rank sends, their source, and the bytes in theory."""
     def make(title, rows, name):
         return Table("bytes", f"sent per step by the rank that sends most: {title}", [
             name,

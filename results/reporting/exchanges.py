@@ -30,7 +30,7 @@ class Exchange(NamedTuple):
 
 
 def rounds_of(records):
-    """Of one run and configuration: a list for each `repeat`, each by index."""
+    """Records of one run and configuration: a list per `repeat`, each by index."""
     rounds = {}
     for record in records:
         if number(record, "index") is not None:

@@ -1,4 +1,4 @@
-"""The sentences of the appendix: what tables cannot say. Each topic yields (conditions, sentence);
+"""The sentences of the appendix: what tables cannot show. Each topic yields (conditions, sentence);
 conditions are None for what concerns all. A sentence is made only where the figures that it names
 are there, and what it claims is decided by them."""
 
@@ -98,7 +98,7 @@ def accuracies(best):
         return [f"They were trained for different numbers of epochs "
                 f"({words.listed(str(n) for n in sorted(lengths))}): their accuracies are not "
                 f"compared."]
-    apart = []
+    different = []
     for (first, a), (second, b) in combinations(best, 2):
         if not (number(a, "validated_images") and number(b, "validated_images")):
             return []
@@ -106,11 +106,11 @@ def accuracies(best):
                            key=lambda entry: entry[0])
         margin = accuracy_margin(*((e["val_top1"], e["validated_images"]) for e in (a, b)))
         if high[0] - low[0] > margin:
-            apart.append(f"{low[1].strategy} is {points(high[0] - low[0])} below "
-                         f"{high[1].strategy}, more than the {points(margin)} that "
-                         f"{low[2]['validated_images']:,} validation images leave open (95 %): "
-                         f"they do not converge alike.")
-    return apart or ["They converge alike: no two differ by more than their validation images "
+            different.append(f"{low[1].strategy} is {points(high[0] - low[0])} below "
+                             f"{high[1].strategy}, more than the {points(margin)} that "
+                             f"{low[2]['validated_images']:,} validation images leave open (95 %): "
+                             f"they do not converge alike.")
+    return different or ["They converge alike: no two differ by more than their validation images "
                      "leave open (95 %, of the images alone)."]
 
 
@@ -119,7 +119,7 @@ def points(difference):
 
 
 def choice(summary):
-    """By throughput, memory and accuracy, as measured here."""
+    """Recommends strategies by throughput, memory and accuracy, as measured here."""
     for conditions, group in summary.groups():
         order = ranked(group)
         if conditions.world_size < 2 or len(order) < 2:
@@ -146,8 +146,8 @@ def by_throughput(fit):
 
 
 def tied(fast, slow):
-    apart = distinct(fast, slow)
-    return apart is False or apart is None and slow.median > (1 - CLOSE) * fast.median
+    differs = distinct(fast, slow)
+    return differs is False or differs is None and slow.median > (1 - CLOSE) * fast.median
 
 
 def by_memory(fit):

@@ -30,7 +30,7 @@ class Model:
         return [one for one in found if one[1] and one[2]]
 
     def errors(self, summary):
-        """Of the step, either way, where it was measured."""
+        """Absolute relative errors of the predicted steps that were measured."""
         return [abs(predicted / measured - 1)
                 for _, predicted, measured in self.measured(summary)]
 
@@ -97,7 +97,7 @@ def tables(summary):
 
 
 def link_costs(model, suffix):
-    """Of several fits (runs), medians."""
+    """Link costs: medians of several fits (runs)."""
     fits = {what: [link for link in model.links if link.get("path") == path] for path, what in
             (("ring", "ring messages"), ("star", "sends of all ranks to one"))}
 
@@ -162,7 +162,7 @@ def more_ranks(summary, model, suffix):
 
 
 def bucket_plans(model, suffix):
-    """Of batches with the same plans together."""
+    """Bucket plans; batches with the same plans share a row."""
     steps = {conditions: number(record, "step_ms_predicted")
              for (conditions, strategy), record in model.predictions if plain(strategy) == "ddp"}
     plans = {}

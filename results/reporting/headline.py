@@ -13,10 +13,10 @@ SMALL = 0.01  # of a step: what is not worth a word on page one
 def headline(summary):
     """(outcome, [(what, sentence)])."""
     found = verdict.of_runs(summary)
-    told = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
-            ("What would help most", helps(summary)), ("Noise", noise(summary)),
-            ("Failed", failed(summary, found))]
-    return verdict.worst({one.outcome for one in found}), [(what, text) for what, text in told
+    sentences = [("Fastest", fastest(summary)), ("Where the time goes", time_goes(summary)),
+                 ("What would help most", helps(summary)), ("Noise", noise(summary)),
+                 ("Failed", failed(summary, found))]
+    return verdict.worst({one.outcome for one in found}), [(what, text) for what, text in sentences
                                                            if text]
 
 
@@ -136,10 +136,10 @@ def noise(summary):
     equal, few = [], 0
     for conditions, order in compared(summary):
         pairs = zip(order, order[1:])
-        told = [(a, b, distinct(a.rate, b.rate)) for a, b in pairs]
-        few += sum(apart is None for _, _, apart in told)
+        compared_pairs = [(a, b, distinct(a.rate, b.rate)) for a, b in pairs]
+        few += sum(differs is None for _, _, differs in compared_pairs)
         equal += [f"{b.strategy} from {a.strategy}{at(summary, conditions)}"
-                  for a, b, apart in told if apart is False]
+                  for a, b, differs in compared_pairs if differs is False]
     widths = [(m.rate.high - m.rate.low) / 2 / m.rate.median for m in summary.measured.values()
               if m.rate and m.rate.low is not None]
     text = ""

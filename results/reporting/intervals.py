@@ -50,16 +50,16 @@ def recorded_interval(step):
 
 
 def rate_of_steps(steps):
-    """Of `step` records: repetitions of one throughput run, between which there is more to differ
-    by than between its steps. A single one brings the interval that its program took over steps."""
+    """Rate of `step` records: repetitions of one throughput run, which differ more than the steps
+    within one. A single record has the interval that its program computed over steps."""
     rates = [step["images_per_s"] for step in steps]
     low, high, kind = median_interval(rates) if len(steps) > 1 else recorded_interval(steps[0])
     return Rate(statistics.fmean(rates), statistics.median(rates), low, high, len(rates), kind)
 
 
 def rate_of_epochs(epochs):
-    """Of `epoch` records: the mean is all images over all time, so that it agrees with the mean
-    time of an epoch."""
+    """Rate of `epoch` records: the mean is all images over all time, which agrees with the mean time
+    of an epoch."""
     rates = [epoch["images_per_s"] for epoch in epochs]
     seconds = [number(epoch, "epoch_s") for epoch in epochs]
     mean = statistics.fmean(rates)
@@ -71,8 +71,8 @@ def rate_of_epochs(epochs):
 
 def distinct(first, second):
     """Whether two rates differ: False where their intervals overlap; None where one has none, or
-    where ranges that are apart may be so by chance: of n and m samples of one distribution they are
-    with probability 2 / C(n+m, n), which must be 5 % at most."""
+    where ranges may be disjoint by chance: of n and m samples of one distribution they are with
+    probability 2 / C(n+m, n), which must be 5 % at most."""
     if None in (first.low, second.low):
         return None
     if first.low <= second.high and second.low <= first.high:
@@ -94,6 +94,6 @@ def ratio_interval(old, new):
 
 
 def accuracy_margin(first, second):
-    """By how much two accuracies may differ (95 %) from the choice of validation images alone:
+    """The largest difference (95 %) of two accuracies from the choice of validation images alone:
     1.96 sqrt(p(1-p)/n + q(1-q)/m). Each is (accuracy, images), an accuracy from 0 to 1."""
     return 1.96 * math.sqrt(sum(p * (1 - p) / n for p, n in (first, second)))

@@ -51,7 +51,7 @@ def collectives(summary):
 
 
 def shared_parts(several):
-    """What all have besides their first part, for the title."""
+    """The parts that all have in common, except the first: for the title."""
     return [part for part in (several or [()])[0][1:] if all(part in one for one in several)]
 
 

@@ -47,7 +47,7 @@ def folded(note, indent=""):
 
 
 class Source:
-    """A file of records, and what provenance.json says of it."""
+    """A file of records, and its entry in provenance.json."""
 
     def __init__(self, folder, root, known):
         self.path = folder / known["file"]

@@ -97,7 +97,7 @@ def read_runs(paths):
     runs = [run for path in files_of(paths) for run in read_file(path)]
     if not any(record["kind"] in USABLE for run in runs for record in run.records):
         raise UsageError(f"no usable records in {', '.join(map(str, paths))}: "
-                         f"wanted {', '.join(USABLE)}")
+                         f"expected {', '.join(USABLE)}")
     caps = {}
     for record in (record for run in runs for record in run.records):
         caps.setdefault(record.get("strategy"), set()).add(number(record, "bucket_cap_mb"))

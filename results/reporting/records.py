@@ -30,7 +30,7 @@ class Run:
 
     @property
     def name(self):
-        """As sentences call it: program, id (0.1: start) and file."""
+        """Name in sentences: program, id (0.1: start) and file."""
         words = [self.header.get("program", "a run without a run record"),
                  self.run_id or self.header.get("started", ""), f"({self.path})"]
         return " ".join(word for word in words if word)
@@ -68,7 +68,7 @@ class Configuration(NamedTuple):
 
 
 def strategy_of(run, record):
-    """With the cap of its buckets where the runs have several, as if each were a strategy."""
+    """Name of the strategy, with the cap of its buckets if the runs have several caps."""
     strategy, cap = record.get("strategy", ""), number(record, "bucket_cap_mb")
     several = cap is not None and strategy in run.several_caps
     return f"{strategy} ({cap:g} MiB)" if several else strategy

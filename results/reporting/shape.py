@@ -15,7 +15,7 @@ NAMES = {"number": "a number", "string": "text", "boolean": "true or false", "ar
 
 
 def type_of(value):
-    """As JSON calls it; integers are numbers."""
+    """Name of the JSON type; integers are numbers."""
     if isinstance(value, bool):
         return "boolean"
     if value is None:
@@ -24,7 +24,7 @@ def type_of(value):
 
 
 def resolved(schema):
-    """With what it refers to."""
+    """The schema merged with its $ref."""
     if "$ref" not in schema:
         return schema
     return {**DEFINITIONS[schema["$ref"].split("/")[-1]], **schema}

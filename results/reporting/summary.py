@@ -25,7 +25,7 @@ def median_of(records, key):
 
 
 def highest(record, key):
-    """The highest of one value a rank; None where there is none."""
+    """The highest of one value per rank; None where there is none."""
     values = record.get(key)
     values = [v for v in values if isinstance(v, (int, float))] if isinstance(values, list) else []
     return max(values, default=None)
@@ -56,14 +56,14 @@ class Measured:
 
     @property
     def epoch_s(self):
-        """Mean time of an epoch; else what a throughput run says a data set would take."""
+        """Mean time of an epoch; else the time a data set would need, by a throughput run."""
         times = [number(epoch, "epoch_s") for history in self.histories for epoch in history]
         times = [time for time in times if time is not None]
         return statistics.fmean(times) if times else median_of(self.steps, "epoch_s")
 
     @property
     def best_epochs(self):
-        """Of each training its epoch with the best validation accuracy."""
+        """The epoch with the best validation accuracy of each training."""
         scored = [[epoch for epoch in history if number(epoch, "val_top1") is not None]
                   for history in self.histories]
         return [max(epochs, key=lambda epoch: epoch["val_top1"]) for epochs in scored if epochs]
@@ -95,7 +95,7 @@ class Measured:
 
     @property
     def verdict_of_weights(self):
-        """As a table has it; None where nothing was compared."""
+        """Verdict for a table; None where nothing was compared."""
         waived = "waived" if any(c.get("waived") for c in self.certificates) else None
         return "diverged" if self.diverged else {True: "pass", False: "FAIL", None: waived}[
             self.certified]
@@ -126,7 +126,7 @@ class Measured:
         return number(self.account, key)
 
     def differences(self, longer, shorter):
-        """Of the rounds that have both terms, ms: within a round, for rounds drift."""
+        """Differences in ms within each round that has both terms, as rounds drift."""
         pairs = [(number(record, longer), number(record, shorter)) for record in self.breakdowns]
         return [a - b for a, b in pairs if None not in (a, b)]
 
@@ -242,8 +242,8 @@ class Summary:
         return measured.rate.median / (single.rate.median * measured.conditions.world_size)
 
     def series(self, least=2):
-        """{(conditions without ranks, strategy): [Measured by rising world_size]}, on so many
-        numbers of ranks at least."""
+        """{(conditions without ranks, strategy): [Measured by rising world_size]}, for those
+        measured on at least `least` numbers of ranks."""
         series = {}
         for (conditions, strategy), measured in self.measured.items():
             if measured.rate:

@@ -202,7 +202,7 @@ def throughputs(summary):
             Column("s/epoch", lambda m: m.epoch_s, words.seconds),
             Column("samples", samples),
             Column("slower by", lambda m: slower_by(summary, m), share),
-            Column("distinct", lambda m: apart(summary, m)),
+            Column("distinct", lambda m: from_fastest(summary, m)),
             Column("of all-reduce", lambda m: of_all_reduce(summary, m), share),
             Column("of N x 1 rank", lambda m: summary.efficiency_vs_single(m)
                    if m.conditions.world_size > 1 else None, share),
@@ -218,7 +218,7 @@ def samples(measured):
 
 
 def fastest_rate(summary, measured):
-    """Of the strategies under the same conditions; None for the fastest itself, and for none."""
+    """Rate of the fastest strategy under the same conditions; None for itself, and for none."""
     order = ranked(dict(summary.groups())[measured.conditions])
     return order[0].rate if measured in order[1:] else None
 
@@ -228,7 +228,7 @@ def slower_by(summary, measured):
     return fast and 1 - measured.rate.median / fast.median
 
 
-def apart(summary, measured):
+def from_fastest(summary, measured):
     fast = fastest_rate(summary, measured)
     return fast and {True: "yes", False: "no", None: "too few"}[distinct(fast, measured.rate)]
 

@@ -11,7 +11,7 @@ EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 
 
 class Verdict(NamedTuple):
-    """As a `verdict` record has it."""
+    """The fields of a `verdict` record."""
     outcome: str
     scope: str
     name: str
@@ -39,7 +39,7 @@ FEW, ELSEWHERE = "slower, too few samples", "slower, other machine"
 
 def of_change(ratio, low, high, threshold, two_machines=False, by_chance=False):
     """(outcome, words) of NEW's rate over OLD's, with its interval; without one the threshold, in
-    percent, alone decides. `by_chance`: it may be so with so few samples of so many rows."""
+    percent, alone decides. `by_chance`: it may be chance, with these few samples."""
     if ratio < 1 - threshold / 100:
         if two_machines:
             return INCONCLUSIVE, ELSEWHERE
@@ -81,7 +81,7 @@ def of_runs(summary):
 
 
 def merged(found):
-    """As text, those of one cause together."""
+    """Text of verdicts; those of one cause share a line."""
     names = {}
     for one in found:
         names.setdefault(one._replace(name=""), {})[one.name] = None

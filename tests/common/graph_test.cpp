@@ -56,7 +56,7 @@ TEST_CASE("a backend without graphs says so", "[graph]") {
   CHECK_THROWS_AS(device->capture(*stream, [] {}), UsageError);
 }
 
-TEST_CASE("a graph does what its streams were asked for, with every launch", "[graph]") {
+TEST_CASE("a graph repeats the captured work of its streams with every launch", "[graph]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
   if (!has_graphs(*device)) return;
   Rig rig(*device);
@@ -78,7 +78,7 @@ TEST_CASE("a graph does what its streams were asked for, with every launch", "[g
     CHECK(rig.holds(static_cast<float>(1 + 4 * launch)));
     CHECK(rig.end->milliseconds_since(*rig.begin) > 0);
   }
-  // what it recorded is behind the stream's back; both streams are as ever
+  // the capture leaves both streams usable
   rig.other->wait(*rig.join);
   rig.enter_other();
   rig.add(*rig.other);
@@ -86,7 +86,7 @@ TEST_CASE("a graph does what its streams were asked for, with every launch", "[g
   CHECK(rig.holds(14));
 }
 
-TEST_CASE("a capture that fails is told, and its streams go on", "[graph]") {
+TEST_CASE("a capture that fails is reported, and its streams continue", "[graph]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
   if (!has_graphs(*device)) return;
   Rig rig(*device);

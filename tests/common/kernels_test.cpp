@@ -173,7 +173,7 @@ TEST_CASE("optimisers follow PyTorch's formulas", "[kernels]") {
 }
 
 // Gradients that were exchanged in another type than they, and the weights' copy, are computed in.
-TEST_CASE("optimisers take gradients of any type beside a copy of any other", "[kernels]") {
+TEST_CASE("optimisers accept gradients of any type with a copy of any other", "[kernels]") {
   Rig rig(GENERATE(from_range(test::backends())));
   const bool sgd = GENERATE(true, false);
   const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);

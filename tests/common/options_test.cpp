@@ -173,8 +173,7 @@ TEST_CASE("an option that another makes idle is refused, with what it belongs to
   CHECK_FALSE(complaint({"--soaring", "1", "--wings", "2", "--ignore-idle"}).empty());
 }
 
-TEST_CASE("files are looked for apart from parsing, which another rank's host may lack",
-          "[options]") {
+TEST_CASE("files, which another rank's host may lack, are checked after parsing", "[options]") {
   const Parsed absent({"--map-file", "/no/such/file"});
   CHECK_FALSE(absent.ending);
   CHECK(absent.set.missing_file() == "--map-file /no/such/file: No such file or directory");

@@ -22,7 +22,7 @@ void write_text(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a file is written whole, and nothing is left beside it", "[output_file]") {
+TEST_CASE("a file is written whole, and no other file is left next to it", "[output_file]") {
   const Folder folder;
   const std::string path = folder.path + "/file";
   check_writable({"--trace", path});
@@ -76,7 +76,7 @@ TEST_CASE("two options that name one file are refused", "[output_file]") {
   CHECK_NOTHROW(both("", ""));
 }
 
-TEST_CASE("a device is written itself, and a full one is told", "[output_file]") {
+TEST_CASE("a device is written in place, and a full one is reported", "[output_file]") {
   const Folder folder;
   const std::string path = folder.path + "/device";
   std::filesystem::create_symlink("/dev/full", path);

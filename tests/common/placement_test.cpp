@@ -1,4 +1,4 @@
-// Which GPU each rank takes, and what users are told when ranks and GPUs do not fit together.
+// Which GPU each rank uses, and the messages when ranks and GPUs do not match.
 #include "common/placement.hpp"
 
 #include <initializer_list>
@@ -19,7 +19,7 @@ std::vector<RankView> ranks_on(const std::string& host, int count,
 
 }  // namespace
 
-TEST_CASE("GPUs visible to every rank are shared out by local rank", "[placement]") {
+TEST_CASE("GPUs visible to every rank are assigned by local rank", "[placement]") {
   CHECK(place_on_gpus(ranks_on("a", 3, {"G0", "G1", "G2", "G3"})) == std::vector<int>{0, 1, 2});
 }
 
@@ -28,7 +28,7 @@ TEST_CASE("a GPU of its own is every rank's device 0", "[placement]") {
   CHECK(place_on_gpus(ranks) == std::vector<int>{0, 0, 0});
 }
 
-TEST_CASE("hosts are shared out apart, also when ranks alternate between them", "[placement]") {
+TEST_CASE("GPUs are assigned per host, also when ranks alternate between hosts", "[placement]") {
   std::vector<RankView> ranks;
   for (int i = 0; i < 2; ++i)
     for (const char* host : {"a", "b"}) ranks.push_back({host, {"G0", "G1"}, ""});
@@ -122,7 +122,7 @@ TEST_CASE("cores are shared fairly between the ranks that may use them", "[place
   using Cores = std::vector<std::vector<int>>;
   CHECK(fair_threads(Cores{{0, 1, 2, 3}}, 0) == 4);
   CHECK(fair_threads(Cores{{0, 1, 2, 3}, {0, 1, 2, 3}}, 0) == 2);
-  CHECK(fair_threads(Cores{{0, 1}, {2, 3, 4}}, 1) == 3);       // bound apart
+  CHECK(fair_threads(Cores{{0, 1}, {2, 3, 4}}, 1) == 3);       // bound to different cores
   CHECK(fair_threads(Cores{{0, 1}, {0, 1}, {0, 1}}, 2) == 1);  // oversubscribed
   CHECK(fair_threads(Cores{{0, 1, 2, 3}, {0}}, 0) == 3);
 }

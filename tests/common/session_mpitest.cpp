@@ -91,7 +91,7 @@ TEST_CASE("a rank with nothing to do ends when no other shows progress", "[sessi
   test::session().barrier();
 }
 
-TEST_CASE("a rank that waits answers one that asks who is there", "[session]") {
+TEST_CASE("a rank that waits answers the probe of another", "[session]") {
   const auto session = test::session().split(0);
   if (session->world_size() == 1) return;
   if (session->is_root()) {

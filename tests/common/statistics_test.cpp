@@ -91,7 +91,8 @@ TEST_CASE("stalls that the median does not see move the interval of the mean", "
   CHECK(after.low > before.high + 0.5);
 }
 
-TEST_CASE("the block bootstrap is repeatable, and tells nothing of too few steps", "[statistics]") {
+TEST_CASE("the block bootstrap is repeatable, and gives no interval for too few steps",
+          "[statistics]") {
   const std::vector<double> steps = correlated_steps(100, 0.5, 2);
   CHECK(block_bootstrap_means(steps) == block_bootstrap_means(steps));
   CHECK(block_bootstrap_means(correlated_steps(24, 0, 1)).empty());

@@ -17,7 +17,7 @@ constexpr double kBytes = kCount * sizeof(float);
 constexpr double kRate = 0.01;                       // GB/s
 constexpr double kMessage_s = kBytes / kRate / 1e9;  // 26 ms
 
-/// All ranks behind links of kRate.
+/// All ranks on links of kRate.
 struct Rig {
   explicit Rig(BackendKind kind)
       : backend(test::open_backend_of(kind)),
@@ -158,7 +158,8 @@ TEST_CASE("streams share the throttled link, and so do parts of the ranks", "[th
   rig.world->barrier();
 }
 
-TEST_CASE("a backend is throttled as it was asked to be, and so is a part of it", "[throttle]") {
+TEST_CASE("a backend is throttled as requested, and so are communicators split from it",
+          "[throttle]") {
   BackendOptions options;
   options.backend = name_of(GENERATE(from_range(test::backends())));
   options.timeout_s = 60;

@@ -5,8 +5,8 @@ Run it with a Python that has numpy, torch and torchvision (no GPU needed):
 
     python tests/golden/make_golden.py [case ...]
 
-It writes one JSON file per case beside itself. The files hold results only: weights, statistics
-and inputs come from a formula, which the C++ tests evaluate too. conditioning.py, beside this
+It writes one JSON file per case to its own folder. The files hold results only: weights, statistics
+and inputs come from a formula, which the C++ tests evaluate too. conditioning.py, next to this
 file, shows how far rounding alone may move the results, and why the formula is as it is.
 
 The formula. For element i (flat, in C order of torchvision's layout, from 0) of the tensor with

@@ -230,7 +230,7 @@ class Configurations(Folder):
 
     def test_settings_are_measured_beside_plain_ddp(self):
         result = self.compare("--strategies", "none", "--settings", "all", "--small-bucket-mb", 0.1)
-        self.expect(result, 0, "ddp, bucket-copy ", "what a setting makes of ddp, 25 MiB",
+        self.expect(result, 0, "ddp, bucket-copy ", "settings compared with ddp, 25 MiB",
                     "left out: --settings ")
         computes = {"autotune-off", "fp32", "no-graph"} if support.GPUS else set()
         names = computes | {"bucket-copy", "broadcast-buffers", "no-overlap", "small-last"}

@@ -575,7 +575,7 @@ class Jobs(Scratch):
                 pids = pids_path.read_text().split()
                 send(job.pid, stop)
                 self.assertEqual(job.wait(timeout=20), 5, (script, stop))
-                self.assertTrue(gone(*pids), "left behind")
+                self.assertTrue(gone(*pids), "still running")
                 self.assertEqual(self.ran(), ["train"] * 2, (script, stop))
                 pids_path.unlink()
 

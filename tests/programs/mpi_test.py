@@ -104,7 +104,7 @@ class Ranks(Mpi):
             pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
             job.send_signal(stop)
             self.assertEqual(job.wait(timeout=20), code, stop)
-            self.assertTrue(gone(*pids), f"ranks are left behind after {stop}")
+            self.assertTrue(gone(*pids), f"ranks are still running after {stop}")
 
     def test_sigusr1_reaches_the_ranks(self):
         ranks = ["-n", 2, "bash", "-c",
@@ -172,7 +172,7 @@ class Mpirun(Mpi):
             f"sleep 60 & echo $$ $! >{pids}; wait; wait"))
         self.assertEqual(result.returncode, 3, result.stderr)
         self.assertIn("launch/mpi: mpirun did not end within 1 s and was killed", result.stderr)
-        self.assertTrue(gone(*pids.read_text().split()), "left behind")
+        self.assertTrue(gone(*pids.read_text().split()), "still running")
 
     def test_what_it_says_of_its_own_is_no_result(self):
         missing = "There are not enough slots available in the system to satisfy the 50 slots"

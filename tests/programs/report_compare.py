@@ -207,7 +207,7 @@ class Forecast(Report):
         self.assertIn("model error where steps were measured: 2.0 % in the median, 5.0 % at most",
                       text)
         self.assertRegex(table(text, "step model"), r"ddp +4 +4 +9\.50 +10\.00 +-5\.0 %")
-        self.assertNotIn("rate without exchange", text)  # what was measured is not predicted besides
+        self.assertNotIn("rate without exchange", text)  # no prediction of what was measured
         text = self.text_of(prediction("ddp", 10, model_error=0.2), record(
             "advice", "ddp", change="batch 9", gain_percent=5))
         self.assertNotIn("batch 9", text)  # as recorded, though no step is

@@ -49,8 +49,8 @@ class Reading(Report):
         ended, crashed = job("a1", "NVIDIA H100", 16, end), job("b2", "NVIDIA A100", 32)
         failed = job("c3", "NVIDIA V100", 64, end | {"exit_code": 1})
         path = self.folder / "r.jsonl"
-        turns = [lines[i] for i in range(3) for lines in (crashed, failed, ended) if i < len(lines)]
-        path.write_text("".join(json.dumps(line) + "\n" for line in turns))
+        mixed = [lines[i] for i in range(3) for lines in (crashed, failed, ended) if i < len(lines)]
+        path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
         self.report(path, "--output", self.out)
         text = self.text()
         for machine, batch in (("NVIDIA H100", 16), ("NVIDIA A100", 32), ("NVIDIA V100", 64)):

@@ -192,10 +192,10 @@ class Sentences(Report):
     def test_convergence(self):
         alike = self.text_of(*training("ddp", [0.5, 0.902]), *training("all-reduce", [0.6, 0.9]))
         self.assertIn("They converge alike", alike)
-        apart = self.text_of(*training("ddp", [0.5, 0.87]), *training("all-reduce", [0.6, 0.9]))
+        differ = self.text_of(*training("ddp", [0.5, 0.87]), *training("all-reduce", [0.6, 0.9]))
         self.assertIn("ddp is 3.00 points below all-reduce, more than the 0.88 points that 10,000",
-                      apart)
-        self.assertNotIn("They converge alike", apart)
+                      differ)
+        self.assertNotIn("They converge alike", differ)
         few = self.text_of(*training("ddp", [0.5, 0.87], images=100),
                            *training("all-reduce", [0.6, 0.9], images=100))
         self.assertIn("They converge alike", few)
@@ -406,7 +406,7 @@ class Pictures(Report):
                           "accuracy_curves"})
 
     def test_the_page_in_a_browser(self):
-        """The page as it is, with a script behind it that tells what the browser made of it, at two
+        """The page as it is, followed by a script that reports how the browser rendered it: at two
         widths, folded and unfolded."""
         if CHROMIUM is None:
             self.skipTest("no chromium: apt-get install chromium")

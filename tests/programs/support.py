@@ -152,7 +152,7 @@ def write_png(path, width, height, pixel):
 
 
 def make_image_folder(root, count, classes=("stripes", "dots", "plain")):
-    """`count` images a class that a network learns to tell apart in a few steps."""
+    """`count` images per class, which a network learns to classify in a few steps."""
     patterns = {
         "stripes": lambda x, y, i: (255, 30, 30) if (x + i) // 4 % 2 else (20, 20, 20 + i),
         "dots": lambda x, y, i: (30, 255, 30) if (x + i) % 6 < 3 and y % 6 < 3 else (i, 10, 10),

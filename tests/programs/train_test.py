@@ -369,7 +369,7 @@ class Hangs(Folder):
         self.fail("the job did not start: " + job.communicate()[1])
 
     def stop(self, job, record, after):
-        """Stops rank 1 after so many seconds of work: the job ends, and says who waited for whom."""
+        """Stops rank 1 after `after` seconds: the job ends, and prints which rank waited for it."""
         victim = self.rank_of(record, rank=1)
         support.let_work(victim, after)
         os.kill(victim, signal.SIGSTOP)

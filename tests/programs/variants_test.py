@@ -121,7 +121,7 @@ class Runs(Folder):
         program = self.program("[[ $NCCL_ALGO == Ring ]] || exit 0; echo 'no option --wat'; exit 2")
         for names, ran in [("ring,tree", ["ring"]), ("tree,ring,no-ib", ["tree", "ring", "no-ib"])]:
             result = self.variants("-n", 1, "--variants", names, program)
-            self.expect(result, 2, "usage error", "said last: no option --wat")
+            self.expect(result, 2, "usage error", "last output: no option --wat")
             self.assertEqual(list(self.rows(result.stdout)), ran)
             shutil.rmtree(self.results())
 
@@ -134,7 +134,7 @@ class Runs(Folder):
         self.assertIn("ring ok", rows["ring"][0])
         pids = (self.folder / "pids").read_text().split()
         self.assertEqual(len(pids), 4)
-        self.assertTrue(support.gone(*pids), "left behind")
+        self.assertTrue(support.gone(*pids), "still running")
 
     def test_a_signal_stops_everything(self):
         program = self.program("echo $$ >>pids; exec sleep 60")
@@ -154,7 +154,7 @@ class Runs(Folder):
             self.assertEqual(list(self.rows(output)), ["default"])
             self.assertIn("default stopped", self.rows(output)["default"][0])
             self.assertEqual(len(pids), 2)
-            self.assertTrue(support.gone(*pids), "left behind")
+            self.assertTrue(support.gone(*pids), "still running")
             shutil.rmtree(self.results())
             (self.folder / "pids").unlink()
 
@@ -336,32 +336,34 @@ class Table(Folder):
                 ("NCCL WARN Cuda failure 2 'out of memory'", "memory is full", "--batch-size"),
                 ("NCCL WARN Failed to CUDA calloc async 4194304 bytes", "memory is full", "smi"),
                 ("There are not enough slots available in the system", "slots", "--ntasks"),
-                ("At least one pair of MPI processes are unable to reach each other", "does not join",
-                 "OMPI_MCA_btl"),
+                ("At least one pair of MPI processes are unable to reach each other",
+                 "does not connect", "OMPI_MCA_btl"),
                 ("Read -1, expected 8192, errno = 1", "container", "SYS_PTRACE"),
                 ("NCCL: unhandled system error (run with NCCL_DEBUG=INFO)", "inside NCCL", "INFO"),
                 ("NCCL: remote process exited or there was a network error", "another rank", "first")]:
             result = self.table(default=(4, f"hello\n{line}\nbye\n"))
             text = result.stdout
-            self.expect(result, 4, f"said:  {line}")
+            self.expect(result, 4, f"message: {line}")
             self.assertIn(cause, text.split("cause: ")[1].splitlines()[0], line)
-            self.assertIn(cure, text.split("cure:  ")[1], line)
+            self.assertIn(cure, text.split("remedy:  ")[1], line)
             self.assertEqual(text.count("cause:"), 1, text)
-        self.expect(self.table(default=(4, "hello\nsomething new\n")), 4, "said last: something new")
+        self.expect(self.table(default=(4, "hello\nsomething new\n")), 4,
+                    "last output: something new")
         self.assertNotIn("cause", self.table(default=(0, "Cuda failure 2 'out of memory'")).stdout)
 
     def test_last_words_are_those_that_tell(self):
         end = "#\n# Collective test concluded: all_reduce_perf\n#\n"
         text = self.table(default=(1, f"hello\n# FAIL all_reduce 8 B\n# Avg : 1\n{end}")).stdout
-        self.assertIn("fail\n  said last: # FAIL all_reduce 8 B\n\n", text)
+        self.assertIn("fail\n  last output: # FAIL all_reduce 8 B\n\n", text)
         text = self.table(default=(4, f"one\ntwo\nthree\nfour\n{end}")).stdout
-        self.assertIn("error\n  said last: two\n  said last: three\n  said last: four\n\n", text)
+        self.assertIn("error\n  last output: two\n  last output: three\n  last output: four\n\n",
+                      text)
 
     def test_an_algorithm_that_is_not_there_is_no_failure(self):
         said = ("h:1:1 [0] enqueue.cc:1 NCCL WARN No algorithm/protocol available for function "
                 "AllGather with datatype ncclFloat32. NCCL_ALGO was set to Ring.")
         result = self.table(default=(0, ""), ring=(4, said))
-        self.expect(result, 0, f"said:  {said}", "cause: the NCCL_ALGO")
+        self.expect(result, 0, f"message: {said}", "cause:   the NCCL_ALGO")
         self.assertIn("ring not available", self.rows(result.stdout)["ring"][0])
         # Where no variant chose the algorithm, it is one.
         self.expect(self.table(default=(4, said)), 4, "default  internal error")

@@ -28,7 +28,7 @@ std::vector<float> poisoned(std::vector<float> values, bool with_nan) {
   return values;
 }
 
-/// A unit and the 1x1 convolution behind it, which computes the gradient that the unit reads.
+/// A unit and the 1x1 convolution after it, which computes the gradient that the unit reads.
 struct Chain {
   Fused fused;
   std::vector<Values> results;  // of backward
@@ -43,17 +43,17 @@ void add_parameters_of_layer1(UnitRig& rig, Chain& chain) {
 /// The end of a block, and the beginning of the next.
 Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 256, 1, 1};
-  const ConvLayer behind{"layer1.1.conv1", "layer1.1.bn1", 256, 64, 1, 1};
+  const ConvLayer next_layer{"layer1.1.conv1", "layer1.1.bn1", 256, 64, 1, 1};
   ResidualBlock block{"layer1.0", {layer}, std::nullopt};
   if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 256, 1, 1};
   Layers layers = layers_with(block);
-  layers.blocks.push_back({"layer1.1", {behind}, std::nullopt});
+  layers.blocks.push_back({"layer1.1", {next_layer}, std::nullopt});
   UnitRig rig(c, layers, 10);
   const ActivationShape x_shape{3, 64, size, size};
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
-  const NormedConv normed_behind = rig.normed(behind, y_shape);
-  const ActivationShape behind_shape = normed_behind.conv.y();
+  const NormedConv next_normed = rig.normed(next_layer, y_shape);
+  const ActivationShape next_shape = next_normed.conv.y();
   const ActivationShape input_shape = projected ? x_shape : y_shape;
 
   ConvNormAddSpec spec;
@@ -67,10 +67,10 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   spec.dx = rig.activation("dx", x_shape);
   spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
   ConvNormSpec next{{0, 1},
-                    normed_behind,
+                    next_normed,
                     spec.y,
-                    rig.activation("y behind", behind_shape),
-                    rig.activation("dy behind", behind_shape),
+                    rig.activation("next y", next_shape),
+                    rig.activation("next dy", next_shape),
                     spec.dy.first};
   const auto unit = rig.units->conv_norm_add(spec);
   const auto next_unit = rig.units->conv_norm(next);
@@ -80,8 +80,8 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
   rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
   rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 3));
-  rig.set(next.dy, behind_shape,
-          poisoned(random_values(behind_shape.count(), 4), poison == Poison::gradient));
+  rig.set(next.dy, next_shape,
+          poisoned(random_values(next_shape.count(), 4), poison == Poison::gradient));
   unit->forward(Pass::training);
   next_unit->forward(Pass::training);
   next_unit->backward();
@@ -96,13 +96,13 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
 /// A norm within a block, and the block's end.
 Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
   const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, channels, 1, 1};
-  const ConvLayer behind{"layer1.0.conv2", "layer1.0.bn2", channels, 4 * channels, 1, 1};
-  UnitRig rig(c, layers_with({"layer1.0", {layer, behind}, std::nullopt}), 10);
+  const ConvLayer next_layer{"layer1.0.conv2", "layer1.0.bn2", channels, 4 * channels, 1, 1};
+  UnitRig rig(c, layers_with({"layer1.0", {layer, next_layer}, std::nullopt}), 10);
   const ActivationShape x_shape{3, 64, size, size};
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
-  const NormedConv normed_behind = rig.normed(behind, y_shape);
-  const ActivationShape behind_shape = normed_behind.conv.y();
+  const NormedConv next_normed = rig.normed(next_layer, y_shape);
+  const ActivationShape next_shape = next_normed.conv.y();
 
   ConvNormSpec spec{{0, 1},
                     normed,
@@ -112,11 +112,11 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
                     rig.activation("dx", x_shape)};
   ConvNormAddSpec next;
   next.when = {0, 1};
-  next.layer = normed_behind;
+  next.layer = next_normed;
   next.x = spec.y;
-  next.shortcut = rig.activation("input", behind_shape);
-  next.y = rig.activation("y behind", behind_shape);
-  next.dy.first = rig.activation("dy behind", behind_shape);
+  next.shortcut = rig.activation("input", next_shape);
+  next.y = rig.activation("next y", next_shape);
+  next.dy.first = rig.activation("next dy", next_shape);
   next.dx = spec.dy;
   next.dshortcut = next.dy.first;
   const auto unit = rig.units->conv_norm(spec);
@@ -125,9 +125,9 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
   next_unit->bind();
   rig.set_weights();
   rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
-  rig.set(next.shortcut, behind_shape, random_values(behind_shape.count(), 2));
-  rig.set(next.dy.first, behind_shape,
-          poisoned(random_values(behind_shape.count(), 3), poison == Poison::gradient));
+  rig.set(next.shortcut, next_shape, random_values(next_shape.count(), 2));
+  rig.set(next.dy.first, next_shape,
+          poisoned(random_values(next_shape.count(), 3), poison == Poison::gradient));
   unit->forward(Pass::training);
   next_unit->forward(Pass::training);
   next_unit->backward();
@@ -204,15 +204,15 @@ TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[un
   CHECK(reached);
 }
 
-TEST_CASE("timing what may be fused leaves nothing behind", "[units][sanitize]") {
+TEST_CASE("timing candidates for fusion leaves no trace in the results", "[units][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
   const int kind = GENERATE(0, 1, 64, 128);
   CAPTURE(kind);
   const Chain timed =
       run_chain({BackendKind::gpu, Precision::fp16, Fusion::automatic, true}, kind, 5);
   CHECK(timed.fused.reductions == 1);
-  // Timing may fuse statistics, too, which rounds otherwise (0.005 seen on H200); what it would
-  // leave behind is of the order of 1.
+  // Timing may fuse statistics, too, which rounds otherwise (0.005 seen on H200); what timing
+  // could leave in the gradients is of the order of 1.
   check_close(timed, run_chain({BackendKind::gpu, Precision::fp16, Fusion::none}, kind, 5), 2e-2);
 }
 

@@ -28,8 +28,8 @@ TEST_CASE("slots that live together never share a byte", "[plan]") {
     for (const Life& b : lives) {
       if (a.slot == b.slot || a.last < b.first || b.last < a.first) continue;
       const auto* other = static_cast<const std::byte*>(b.slot->data());
-      const bool apart = begin + a.slot->bytes() <= other || other + b.slot->bytes() <= begin;
-      REQUIRE(apart);
+      const bool disjoint = begin + a.slot->bytes() <= other || other + b.slot->bytes() <= begin;
+      REQUIRE(disjoint);
     }
   }
   CHECK(plan.bytes() >= plan.lower_bound());

@@ -53,7 +53,7 @@ TEST_CASE("plans are found again by the same build on the same kind of machine",
   CHECK_FALSE(PlanCache(place.file(), "H200, cuDNN 9", "another").find("conv a"));
 }
 
-TEST_CASE("machines that share a home keep their plans beside one another", "[plans]") {
+TEST_CASE("machines that share a home keep their plans in one file", "[plans]") {
   const Place place;
   keep(place, "H200", "conv a", "engine 1");
   keep(place, "A100", "conv a", "engine 2");
@@ -72,7 +72,7 @@ TEST_CASE("what another process kept meanwhile is not lost", "[plans]") {
   CHECK(again.find("conv b") == "engine 2");
 }
 
-TEST_CASE("a damaged file is as none, and is made anew", "[plans]") {
+TEST_CASE("a corrupt file is ignored and replaced", "[plans]") {
   const Place place;
   keep(place, "machine", "conv a", "engine 1");
   const std::string whole = place.read();

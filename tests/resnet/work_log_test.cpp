@@ -1,4 +1,4 @@
-// What a network tells of the calls it makes.
+// The log of the calls that a network makes.
 #include "resnet/work_log.hpp"
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace shakedown {
 
-TEST_CASE("a log tells of what runs while it is on", "[work_log]") {
+TEST_CASE("a log records what runs while it is on", "[work_log]") {
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const auto device = test::open_device(kind);
   const auto stream = device->make_stream();

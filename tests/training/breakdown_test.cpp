@@ -34,7 +34,7 @@ Trace trace_of(std::vector<TracedStep> steps) { return {{true, std::move(steps)}
 
 }  // namespace
 
-TEST_CASE("A step is the sum of its parts, interference apart", "[breakdown]") {
+TEST_CASE("A step is the sum of its parts, interference separately", "[breakdown]") {
   const Trace none = trace_of({step(0, 5, 0, {}), step(17, 5, 0, {})});
   // Bucket 0 runs while block 0 computes, which takes 6 instead of 5; bucket 1 after it.
   const Trace ddp =

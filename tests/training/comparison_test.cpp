@@ -147,7 +147,8 @@ TEST_CASE("the CSV has a line per configuration, skipped ones without figures", 
   for (const std::string& line : lines) CHECK(std::count(line.begin(), line.end(), ',') == 19);
 }
 
-TEST_CASE("the fastest is named with the next, and those it cannot be told from", "[compare]") {
+TEST_CASE("the fastest is named with the next, and with those not distinguishable from it",
+          "[compare]") {
   const Result none = timed("none", 2, {1000, 1000, 1000});
   const Result ddp = timed("ddp", 2, {880, 900, 910});
   const Result near = timed("zero1", 2, {870, 890, 905});

@@ -23,7 +23,7 @@ CompareOptions parse(std::vector<const char*> arguments) {
   return options;
 }
 
-/// "strategy/ranks", with "/cap" behind where there are buckets, and "/setting".
+/// "strategy/ranks", then "/cap" where there are buckets, and "/setting".
 std::vector<std::string> names_of(const Bench& bench) {
   std::vector<std::string> names;
   for (const Configuration& c : bench)
@@ -65,7 +65,7 @@ TEST_CASE("bucket caps multiply only what has buckets", "[compare]") {
         Names{"none/1", "none/4", "all-reduce/4", "ddp/4/4", "ddp/4/12.5"});
 }
 
-TEST_CASE("settings stand beside plain ddp at the first cap on the most ranks", "[compare]") {
+TEST_CASE("settings are compared with plain ddp at the first cap on the most ranks", "[compare]") {
   CHECK(planned({"--strategies", "none", "--bucket-caps", "4,25", "--ranks", "1,4,2,9",
                  "--settings", "small-last,bucket-copy"}) ==
         Names{"none/1", "none/4", "none/2", "none/9", "ddp/4/4", "ddp/4/4/bucket-copy",

@@ -24,7 +24,7 @@ Image make_image(int width, int height, Pixel pixel) {
   return image;
 }
 
-/// Each pixel tells where it came from: 1 + x, 1 + y, 200.
+/// Each pixel encodes its position: 1 + x, 1 + y, 200.
 Image coordinates(int width, int height) {
   return make_image(width, height, [](int x, int y, int c) {
     return c == 0 ? 1 + x : c == 1 ? 1 + y : 200;

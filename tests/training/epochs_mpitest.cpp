@@ -38,7 +38,7 @@ class OneBatch final : public BatchSource {
 
 }  // namespace
 
-TEST_CASE("validation takes no device memory beside the plan's", "[epochs]") {
+TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs]") {
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(test::backends().front());
   Engine engine(small_settings("none"), backend);  // each rank has weights of its own to put aside

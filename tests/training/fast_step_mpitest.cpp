@@ -132,7 +132,7 @@ TEST_CASE("a deterministic ResNet-50 repeats to the last bit", "[fast]") {
   CHECK(run(settings, 4, 0.05).weights == once.weights);
 }
 
-TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "[fast]") {
+TEST_CASE("deterministic steps repeat, and are then fused again", "[fast]") {
   if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::statistics;
@@ -161,7 +161,7 @@ TEST_CASE("fused steps that are asked to repeat do, and then are fused again", "
 }
 
 // Both begin from the same gradients at the head and differ by roundings to T alone.
-TEST_CASE("a block's gradient is the same where the convolution behind it adds to it", "[fast]") {
+TEST_CASE("a block's gradient is the same where the convolution after it adds to it", "[fast]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
   const int batch = GENERATE(32, 5);  // rows that fill tiles, and that do not
@@ -170,45 +170,46 @@ TEST_CASE("a block's gradient is the same where the convolution behind it adds t
   settings.network.batch_size = batch;
   settings.network.tuning.deterministic = true;
   settings.network.tuning.fusion = Fusion::none;
-  const Run apart = run(settings, 1, 0.01);
+  const Run unfused = run(settings, 1, 0.01);
   settings.network.tuning.fusion = Fusion::gradients;
   const Run fused = run(settings, 1, 0.01);
-  CHECK(fused.losses == apart.losses);
-  CHECK(fused.weights != apart.weights);
+  CHECK(fused.losses == unfused.losses);
+  CHECK(fused.weights != unfused.weights);
   double worst = 0;
   for (std::size_t i = 0; i < fused.gradients.size(); ++i) {
     CAPTURE(fused.gradients[i].name);
-    const double error = test::relative_error(fused.gradients[i].values, apart.gradients[i].values);
+    const double error =
+        test::relative_error(fused.gradients[i].values, unfused.gradients[i].values);
     CHECK(error < (precision == Precision::fp16 ? 0.03 : 0.2));  // the units' test is stricter
     worst = std::max(worst, error);
   }
   CHECK(run(settings, 1, 0.01).weights == fused.weights);
-  fmt::print("{}, batch {}: gradients of blocks fused and apart differ by {:.1e} at most\n",
+  fmt::print("{}, batch {}: gradients of blocks fused and unfused differ by {:.1e} at most\n",
              name_of(precision), batch, worst);
 }
 
-// A network at its start answers small changes with large ones: float16's roundings alone move
-// single tensors' gradients by tens of percent. So fused and unfused are both held against float32,
-// and fused may not be further from it.
+// An untrained network amplifies small changes: float16's roundings alone change single tensors'
+// gradients by tens of percent. So fused and unfused are both compared with float32, and fused must
+// not be further from it.
 TEST_CASE("gradients of the fused float16 step are as good as those of the unfused", "[fast]") {
   if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(find_architecture("resnet50"), Precision::fp32, 96);
   const Run exact = run(settings, 1, 0.01);
   settings.network.precision = Precision::fp16;
   settings.network.tuning.fusion = Fusion::none;
-  const Run apart = run(settings, 1, 0.01);
+  const Run unfused = run(settings, 1, 0.01);
   settings.network.tuning.fusion = Fusion::all;
   const Run fused = run(settings, 1, 0.01);
 
-  double apart_sum = 0;
+  double unfused_sum = 0;
   double fused_sum = 0;
   double worst = 0;
   std::string where;
   for (std::size_t i = 0; i < exact.gradients.size(); ++i) {
     const auto& wanted = exact.gradients[i].values;
-    const double a = test::relative_error(apart.gradients[i].values, wanted);
+    const double a = test::relative_error(unfused.gradients[i].values, wanted);
     const double f = test::relative_error(fused.gradients[i].values, wanted);
-    apart_sum += a;
+    unfused_sum += a;
     fused_sum += f;
     if (f <= worst) continue;
     worst = f;
@@ -218,8 +219,8 @@ TEST_CASE("gradients of the fused float16 step are as good as those of the unfus
   fmt::print(
       "float16 gradients against float32's: fused {:.1e} mean, {:.1e} worst ({}); unfused "
       "{:.1e} mean\n",
-      fused_sum / tensors, worst, where, apart_sum / tensors);
-  CHECK(fused_sum < 1.25 * apart_sum);
+      fused_sum / tensors, worst, where, unfused_sum / tensors);
+  CHECK(fused_sum < 1.25 * unfused_sum);
   CHECK(worst < 1);
   CHECK(fused.losses[0] == Approx(exact.losses[0]).epsilon(1e-2));
 }
@@ -228,16 +229,17 @@ TEST_CASE("500 steps of the fused float16 step learn as those of the unfused", "
   if (!test::has(BackendKind::gpu)) return;
   auto settings = settings_of(kSmallBottlenecks, Precision::fp16, 64);
   settings.network.tuning.fusion = Fusion::none;
-  const Run apart = run(settings, 500, 0.002);
+  const Run unfused = run(settings, 500, 0.002);
   settings.network.tuning.fusion = Fusion::all;
   const Run fused = run(settings, 500, 0.002);
   fmt::print("loss of 500 steps: fused {:.4f} -> {:.4f}, unfused {:.4f} -> {:.4f}\n",
-             fused.losses.front(), fused.losses.back(), apart.losses.front(), apart.losses.back());
+             fused.losses.front(), fused.losses.back(), unfused.losses.front(),
+             unfused.losses.back());
   for (std::ptrdiff_t window = 0; window < 500; window += 50) {
     CAPTURE(window);
     CHECK(mean(fused.losses.begin() + window, fused.losses.begin() + window + 50) ==
-          Approx(mean(apart.losses.begin() + window, apart.losses.begin() + window + 50))
-              .margin(0.03 * apart.losses.front()));
+          Approx(mean(unfused.losses.begin() + window, unfused.losses.begin() + window + 50))
+              .margin(0.03 * unfused.losses.front()));
   }
   CHECK(fused.losses.back() < 0.5 * fused.losses.front());
 }

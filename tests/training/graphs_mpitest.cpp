@@ -1,4 +1,4 @@
-// Steps that are graphs against the same steps asked for one by one.
+// Steps as graphs, compared with the same steps launched operation by operation.
 #include <fmt/format.h>
 
 #include "common/mpi_session.hpp"
@@ -108,7 +108,7 @@ Outcome outcome_of(const EngineSettings& settings, Backend& backend) {
   const View statistics = engine.model.network().weights().statistics();
   out.statistics =
       download<float>(engine.device(), engine.stream(), statistics.data, statistics.count);
-  engine.step.exchange_alone();  // asked for one by one, between graphs
+  engine.step.exchange_alone();  // without a graph, between graphs
   engine.model.restart();
   rig.train(kSteps);
   out.restarted = engine.model.master_weights();

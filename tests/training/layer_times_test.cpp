@@ -49,7 +49,7 @@ TEST_CASE("layers are named as torchvision's, in the order of the step", "[layer
   CHECK(names == std::vector<std::string>{"input", "conv1", "layer2.0.downsample.0", "optimizer"});
 }
 
-TEST_CASE("a layer is the sum of its calls, forward and backward apart", "[layers]") {
+TEST_CASE("a layer is the sum of its calls, forward and backward separately", "[layers]") {
   const std::vector<LayerTime> layers = layer_times(step(), table(), kRoofs);
   const LayerTime& conv1 = named(layers, "conv1");
   CHECK(conv1.sum.calls == 4);

@@ -11,7 +11,7 @@
 namespace shakedown::training {
 namespace {
 
-/// What was asked of a made-up plan.
+/// The batches whose bytes were requested from a made-up plan.
 struct Asked {
   std::vector<int> batches;
   int largest(std::size_t limit, int most, const std::function<std::size_t(int)>& bytes_of) {
@@ -43,7 +43,7 @@ TEST_CASE("the largest batch whose bytes fit", "[max_batch]") {
   }
 }
 
-TEST_CASE("a plan that is a straight line is asked a few times only", "[max_batch]") {
+TEST_CASE("a plan that is a straight line needs few evaluations", "[max_batch]") {
   Asked asked;
   CHECK(asked.largest(140000000000, 1 << 20, [](int batch) {
     return std::size_t{600000000} + static_cast<std::size_t>(batch) * 85000000;
@@ -74,10 +74,10 @@ TEST_CASE("what a plan refuses does not fit, and one image may be refused", "[ma
   CHECK(Asked().largest(10, 50, [](int) { return kRefused; }) == 0);
 }
 
-TEST_CASE("a batch that lacks memory all the same is stepped down from, and told", "[max_batch]") {
+TEST_CASE("a batch that still lacks memory is reduced, and reported", "[max_batch]") {
   std::vector<int> tried;
-  std::vector<std::string> told;
-  const auto tell = [&](const std::string& text) { told.push_back(text); };
+  std::vector<std::string> printed;
+  const auto print = [&](const std::string& text) { printed.push_back(text); };
   const auto fits_up_to = [&](int most) {
     return [&tried, most](int batch) {
       tried.push_back(batch);
@@ -85,22 +85,22 @@ TEST_CASE("a batch that lacks memory all the same is stepped down from, and told
       return ExitCode::fail;
     };
   };
-  CHECK(stepping_down(640, false, fits_up_to(610), tell) == ExitCode::fail);
+  CHECK(stepping_down(640, false, fits_up_to(610), print) == ExitCode::fail);
   CHECK(tried == std::vector<int>{640, 620, 601});
-  REQUIRE(told.size() == 2);
-  CHECK_THAT(told[0], ContainsSubstring("640 per rank") && ContainsSubstring("no room") &&
-                          ContainsSubstring("now 620"));
-  CHECK_THROWS_WITH(stepping_down(3, false, fits_up_to(0), tell),
+  REQUIRE(printed.size() == 2);
+  CHECK_THAT(printed[0], ContainsSubstring("640 per rank") && ContainsSubstring("no room") &&
+                             ContainsSubstring("now 620"));
+  CHECK_THROWS_WITH(stepping_down(3, false, fits_up_to(0), print),
                     ContainsSubstring("not even one image"));
 
   const auto lacks = [](int batch) -> ExitCode {
     if (batch > 1) throw OutOfMemory("out of memory");
     return ExitCode::pass;
   };
-  CHECK(stepping_down(2, true, lacks, tell) == ExitCode::pass);
-  CHECK_THROWS_WITH(stepping_down(2, false, lacks, tell), "out of memory");  // others wait
+  CHECK(stepping_down(2, true, lacks, print) == ExitCode::pass);
+  CHECK_THROWS_WITH(stepping_down(2, false, lacks, print), "out of memory");  // others wait
   CHECK_THROWS_AS(stepping_down(
-                      2, true, [](int) -> ExitCode { throw UsageError("else"); }, tell),
+                      2, true, [](int) -> ExitCode { throw UsageError("else"); }, print),
                   UsageError);
 }
 
@@ -114,7 +114,7 @@ TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch
   settings.network.classes = 10;
   settings.network.tuning.autotune = false;
   settings.strategy.strategy = "none";
-  // beside what is set aside for libraries
+  // in addition to what is reserved for libraries
   const std::size_t limit = std::size_t{kind == BackendKind::gpu ? 768U : 192U} << 20;
   int largest = 0;
   int ranks = 0;  // that would share the device, each with about that

@@ -10,7 +10,7 @@ using Ends = std::vector<std::size_t>;
 
 }  // namespace
 
-TEST_CASE("buckets queue behind one another and behind their gradients", "[what_if]") {
+TEST_CASE("buckets start after one another and after their gradients", "[what_if]") {
   // 1 ms + 0.1 ms a byte: 2, 3 and 4 ms. The second waits for the first, the third for backward.
   const std::vector<ReadyBucket> buckets{{10, 2}, {20, 3}, {30, 9}};
   const Overlap overlap = overlap_buckets(buckets, 10, {1, 0.1});

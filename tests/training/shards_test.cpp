@@ -26,7 +26,7 @@ TEST_CASE("shards are whole chunks, side by side, and cover the range", "[shards
     }
 }
 
-TEST_CASE("packed ranges lie one behind the other", "[shards]") {
+TEST_CASE("packed ranges follow one another without gaps", "[shards]") {
   CHECK(packed({{10, 14}, {2, 3}, {20, 20}, {5, 9}}) ==
         Layout{{{10, 14}, 0}, {{2, 3}, 4}, {{20, 20}, 5}, {{5, 9}, 5}});
   CHECK(packed({}).empty());

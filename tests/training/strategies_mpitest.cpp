@@ -87,21 +87,21 @@ Trained train(const EngineSettings& settings, Backend& backend, Shard&& shard) {
   return trained;
 }
 
-/// |a - b| / |b - start|: 0 is equal, 1 is as far apart as training has moved.
+/// |a - b| / |b - start|: 0 is equal, 1 is a difference as large as training's.
 double relative_difference(const std::vector<float>& a, const std::vector<float>& b,
                            const std::vector<float>& start) {
-  double apart = 0;
+  double differs = 0;
   double moved = 0;
   double size = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double difference = static_cast<double>(a[i]) - b[i];
     const double movement = static_cast<double>(b[i]) - start[i];
-    apart += difference * difference;
+    differs += difference * difference;
     moved += movement * movement;
     size += static_cast<double>(start[i]) * start[i];
   }
   REQUIRE(moved > 1e-12 * size);  // it has trained
-  return std::isnan(apart) ? INFINITY : std::sqrt(apart / moved);
+  return std::isnan(differs) ? INFINITY : std::sqrt(differs / moved);
 }
 
 /// What is exchanged in 16 bits has their roundings, whatever it was computed in.
@@ -228,12 +228,12 @@ TEST_CASE("each option of the exchange equals the serial emulation too", "[strat
   }
 }
 
-TEST_CASE("running statistics are rank 0's before each forward, where asked", "[strategies]") {
+TEST_CASE("running statistics are rank 0's before each forward, where requested", "[strategies]") {
   const MpiSession& session = test::session();
-  const bool asked = GENERATE(true, false);
+  const bool enabled = GENERATE(true, false);
   Backend backend = test::open_backend_of(test::backends().front());
   EngineSettings settings = settings_of(Precision::fp32, "ddp");
-  settings.strategy.broadcast_buffers = asked;
+  settings.strategy.broadcast_buffers = enabled;
   Engine engine(settings, backend);
   engine.allocate(session.local_size());
   const auto statistics = [&] {
@@ -248,24 +248,24 @@ TEST_CASE("running statistics are rank 0's before each forward, where asked", "[
   backend.host->broadcast(view, view, 0, engine.stream());
   if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
   engine.step.exchange_alone();
-  CHECK(statistics() == (asked ? first : own));
+  CHECK(statistics() == (enabled ? first : own));
 }
 
 TEST_CASE("running statistics are exchanged once an update of several micro-batches",
           "[strategies]") {
   Backend backend = test::open_backend_of(test::backends().front());
   std::map<bool, std::uint64_t> operations;
-  for (const bool asked : {false, true}) {
+  for (const bool enabled : {false, true}) {
     EngineSettings settings = settings_of(Precision::fp32, "ddp");
     settings.accumulate = 3;
-    settings.strategy.broadcast_buffers = asked;
+    settings.strategy.broadcast_buffers = enabled;
     Engine engine(settings, backend);
     engine.allocate(test::session().local_size());
     const auto before = engine.world().traffic().operations;
     engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 1e-3);
     engine.model.evaluate();  // exchanges none either
     engine.finish();
-    operations[asked] = engine.world().traffic().operations - before;
+    operations[enabled] = engine.world().traffic().operations - before;
   }
   CHECK(operations[true] == operations[false] + 1);
 }
@@ -499,7 +499,7 @@ TEST_CASE("a reference that diverges fails the certificate", "[strategies]") {
   CHECK_NOTHROW(check_weights(engine, session, "here"));  // the engine is as at the start
 }
 
-TEST_CASE("certificates tell what a conversion does", "[strategies]") {
+TEST_CASE("certificates show the effect of a conversion", "[strategies]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
   Backend backend = test::open_backend_of(test::backends().front());
@@ -522,7 +522,7 @@ TEST_CASE("certificates tell what a conversion does", "[strategies]") {
   }
 }
 
-TEST_CASE("ranks that train apart are far outside the tolerance", "[strategies]") {
+TEST_CASE("ranks that train independently are far outside the tolerance", "[strategies]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
   Backend backend = test::open_backend_of(test::backends().front());

@@ -9,12 +9,12 @@ namespace shakedown::training {
 
 TEST_CASE("NVLink's counters are believed where every rank's can be read and moved",
           "[throughput]") {
-  CHECK(nvlink_tells({101, 102}, {100, 100}));
-  CHECK(nvlink_tells({0, 0}, {0, 0}));      // none exchanges nothing
-  CHECK(nvlink_tells({3, 100}, {0, 100}));  // a rank that only receives acknowledges
-  CHECK_FALSE(nvlink_tells({101}, {100}));  // of one rank alone
-  CHECK_FALSE(nvlink_tells({101, kUnknown}, {100, 100}));
-  CHECK_FALSE(nvlink_tells({101, 0}, {100, 100}));  // by PCIe or the host
+  CHECK(nvlink_counts_all({101, 102}, {100, 100}));
+  CHECK(nvlink_counts_all({0, 0}, {0, 0}));      // none exchanges nothing
+  CHECK(nvlink_counts_all({3, 100}, {0, 100}));  // a rank that only receives acknowledges
+  CHECK_FALSE(nvlink_counts_all({101}, {100}));  // of one rank alone
+  CHECK_FALSE(nvlink_counts_all({101, kUnknown}, {100, 100}));
+  CHECK_FALSE(nvlink_counts_all({101, 0}, {100, 100}));  // by PCIe or the host
 }
 
 TEST_CASE("a loss that is no number, or no step that trained, fails", "[throughput]") {

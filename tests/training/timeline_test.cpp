@@ -1,4 +1,4 @@
-// What a timeline makes of steps that are asked for one by one, and as graphs.
+// Timelines of steps that are launched operation by operation, and as graphs.
 #include "training/exchange/timeline.hpp"
 
 #include <thread>
@@ -45,7 +45,7 @@ void check(const TracedStep& step) {
 
 }  // namespace
 
-TEST_CASE("a timeline tells of the steps that it is told to trace", "[timeline]") {
+TEST_CASE("a timeline reports the steps that it is to trace", "[timeline]") {
   const auto device = test::open_device(test::backends().back());
   const auto stream = device->make_stream();
   Timeline timeline(*device);
@@ -71,8 +71,8 @@ TEST_CASE("a timeline tells of the steps that it is told to trace", "[timeline]"
   }
 }
 
-// On the cpu backend events keep the time of the capture, as nothing is launched: the order is what
-// can be told.
+// On the cpu backend events keep the time of the capture, as nothing is launched: only
+// the order can be checked.
 TEST_CASE("marks of a graph are the step's that launches it", "[timeline]") {
   if (!test::has(BackendKind::cpu)) return;
   const auto device = test::open_device(BackendKind::cpu);

@@ -202,7 +202,7 @@ TEST_CASE("compare: lists under their singular names too", "[options]") {
       {{"--strategies", "none", "--bucket-copy"}, "--bucket-copy: only with --strategies ddp"}};
   for (const auto& [arguments, text] : cases)
     CHECK_THAT(complaint<CompareOptions>(arguments), Catch::Matchers::StartsWith(text));
-  // --settings measures plain ddp besides
+  // --settings also measures plain ddp
   CHECK(complaint<CompareOptions>(
             {"--strategies", "none", "--settings", "no-overlap", "--bucket-order", "small-last"})
             .empty());

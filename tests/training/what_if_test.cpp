@@ -14,7 +14,7 @@ namespace {
 /// Three gradients of 4 MB, each a block and, with the scenario's caps, a bucket of its own.
 MeasuredStep measured_step() {
   MeasuredStep step;
-  step.compute = {{128, 50}, {64, 30}};  // 10 ms + 0.3125 ms an image
+  step.compute = {{128, 50}, {64, 30}};  // 10 ms + 0.3125 ms per image
   step.gradients = {{4e6, 5, 2}, {4e6, 10, 1}, {4e6, 20, 0}};
   step.backward_ms = 20;
   step.ready_batch_size = 64;
@@ -301,7 +301,7 @@ TEST_CASE("advice is sorted and only what gains", "[what_if]") {
     }
     return -1.0;
   };
-  // From 64 images a rank in 50 ms.
+  // From 64 images per rank in 50 ms.
   CHECK(gain("batch 128") == Approx(100 * (2 * 50.0 / 70 - 1)));   // 50 + 18 + 2
   CHECK(gain("batch 256") == -1);                                  // beyond the largest
   CHECK(gain("fp16 gradients") == Approx(100 * (50.0 / 41 - 1)));  // 30 + 9 + 2
@@ -339,14 +339,14 @@ TEST_CASE("the buckets that cost least", "[what_if]") {
   Scenario scenario = four_ranks();
   CHECK(options(scenario).empty());  // no latency: one each is best
 
-  // 6 ms a bucket and 6 ms a gradient. One each: 5..17, 17..29, 29..41, 15 ms hidden, 21 exposed.
-  // The first alone: 5..17, 20..38, 12 and 18; the last alone: 10..28, 28..40, 10 and 20.
+  // 6 ms per bucket and 6 ms per gradient. One each: 5..17, 17..29, 29..41, 15 ms hidden, 21
+  // exposed. The first alone: 5..17, 20..38, 12 and 18; the last alone: 10..28, 28..40, 10 and 20.
   scenario.ring.alpha_s = 1e-3;
   const auto advice = options(scenario);
   REQUIRE(advice.size() == 1);
   CHECK(advice[0].text == "--bucket-cap-mb 5 --small-bucket-mb 1 --bucket-order small-first");
   CHECK(advice[0].gain_percent == Approx(100 * ((30 + 21 + 1.5 + 2) / (30 + 18 + 1.2 + 2) - 1)));
-  scenario.overlap = false;  // nothing to hide behind
+  scenario.overlap = false;  // no compute that could hide it
   CHECK(options(scenario).empty());
 }
 

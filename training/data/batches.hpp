@@ -13,7 +13,7 @@
 
 namespace shakedown::training {
 
-/// In device memory, good until the next is asked for; see Network::set_batch.
+/// A batch in device memory, valid until the next call of next(); see Network::set_batch.
 struct DeviceBatch {
   const std::uint8_t* images = nullptr;
   const std::int32_t* labels = nullptr;
@@ -37,7 +37,7 @@ class EndlessBatches {
  public:
   explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
   void load_next(Network& network);
-  /// Of all epochs.
+  /// Time that all epochs waited for batches.
   double stall_seconds() const { return stall_s_ + source_.stall_seconds(); }
 
  private:
@@ -52,14 +52,14 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
                                                     const NetworkSettings& shape,
                                                     std::uint64_t seed);
 
-/// Through `loader`, which must outlive it. A copy to the device may stand behind exchanges of
-/// `ranks`: these are waited for.
+/// Through `loader`, which must outlive it. A copy to the device may be queued after exchanges
+/// of `ranks`, and waits for them.
 std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
                                                  Device& device, Stream& stream,
                                                  const NetworkSettings& shape);
 
-/// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; elsewhere
-/// empty. An epoch has so many batches; 0: it does not end.
+/// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; empty on
+/// other ranks. batches_per_epoch 0: the epoch does not end.
 std::unique_ptr<BatchSource> make_scattered_batches(
     Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
     std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch);
@@ -67,7 +67,7 @@ std::unique_ptr<BatchSource> make_scattered_batches(
 /// For a rank that does not compute.
 std::unique_ptr<BatchSource> make_no_batches();
 
-/// Device memory that a source of either kind takes.
+/// Device memory that a source of either kind uses.
 std::size_t batch_bytes(const NetworkSettings& shape);
 
 }  // namespace shakedown::training

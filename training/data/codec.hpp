@@ -1,4 +1,4 @@
-// What image.cpp and the two decoders behind it share.
+// Declarations that image.cpp and its two decoders share.
 #pragma once
 
 #include <csetjmp>

@@ -13,9 +13,9 @@ struct Image {
   std::vector<std::uint8_t> rgb;  // H W 3
 };
 
-/// Decodes a JPEG or PNG file, told apart by content, to what PIL's convert("RGB") gives: alpha is
-/// dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation and PNG gamma are ignored. Of 16
-/// bits the upper 8 are kept. Throws UsageError naming the file and what is wrong with it; a
+/// Decodes a JPEG or PNG file, recognised by its content, to what PIL's convert("RGB") gives: alpha
+/// is dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation and PNG gamma are ignored. Of
+/// 16 bits the upper 8 are kept. Throws UsageError naming the file and what is wrong with it; a
 /// truncated file is an error, never a half grey image.
 Image decode_image(const std::string& path);
 

@@ -108,7 +108,7 @@ const Batch* Loader::next() {
   std::unique_lock lock(mutex_);
   if (delivered_ == batches_per_epoch_) return nullptr;
   const auto lent = std::count_if(slots_.begin(), slots_.end(), [](auto& s) { return s.lent; });
-  ENSURE(lent < kLentAtMost, "batches must be released before more are asked for");
+  ENSURE(lent < kLentAtMost, "batches must be released before more are requested");
 
   const auto start = std::chrono::steady_clock::now();
   done_.wait(lock, [&] { return !pending_.empty() && pending_.front()->unfinished == 0; });
@@ -127,7 +127,7 @@ void Loader::release(const Batch* batch) {
   const std::lock_guard lock(mutex_);
   const auto slot = std::find_if(slots_.begin(), slots_.end(),
                                  [&](const Slot& s) { return &s.batch == batch && s.lent; });
-  ENSURE(slot != slots_.end(), "a batch that is not lent is released");
+  ENSURE(slot != slots_.end(), "only a batch in use can be released");
   slot->lent = false;
   free_.push_back(&*slot);
   work_.notify_all();

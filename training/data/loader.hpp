@@ -19,7 +19,7 @@ namespace shakedown::training {
 struct LoaderSettings {
   int batch_size = 64;  // per rank
   int workers = 4;      // threads
-  int prefetch = 4;     // batches made ahead of the one that is asked for
+  int prefetch = 4;     // batches made ahead of the requested one
   bool shuffle = true;
   bool drop_last = true;  // only full batches; else the last ones are padded
   std::uint64_t seed = 0;
@@ -35,7 +35,7 @@ struct Batch {
   int count = 0;                         // samples, which come first; with padding fewer than N
 };
 
-/// That a rank's loader makes. Throws UsageError where --batch-size is more images than a rank has.
+/// Batches per epoch of one rank. Throws UsageError if --batch-size is more images than a rank has.
 long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings);
 
 /// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th. What a batch

@@ -36,7 +36,7 @@ StrategyEntry all_reduce_strategy() {
   return {.name = "all-reduce",
           .summary = "one all-reduce after backward",
           .reference = "",
-          .waived = "the reference; the tests hold it against a serial emulation of the ranks",
+          .waived = "the reference; the tests compare it with a serial emulation of the ranks",
           .ranks_agree = true,
           .each_updates_all = true,
           .overlaps = false,

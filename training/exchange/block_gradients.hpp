@@ -13,7 +13,7 @@ namespace shakedown::training {
 /// A block's weights or gradients are in buffer block % kBuffers: one is used while another moves.
 inline constexpr std::size_t kBuffers = 2;
 
-/// Of every block, in the order of the blocks.
+/// The range of every block, in the order of the blocks.
 std::vector<Range> block_ranges(const ParameterTable& table);
 
 class BlockGradients {

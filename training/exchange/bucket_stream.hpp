@@ -1,4 +1,4 @@
-// Buckets exchanged on a stream of their own while backward goes on.
+// Buckets exchanged on a separate stream during backward.
 #pragma once
 
 #include "training/exchange/exchange_stream.hpp"

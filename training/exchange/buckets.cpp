@@ -22,7 +22,7 @@ std::vector<std::size_t> bucket_ends(std::span<const double> bytes, double small
                                      SmallBucket small) {
   if (small == SmallBucket::first) return capped_ends(bytes, small_cap, cap);
   const std::vector<double> reversed(bytes.rbegin(), bytes.rend());
-  std::vector<std::size_t> ends;  // where a bucket ends in reverse, the one behind it begins
+  std::vector<std::size_t> ends;  // the end of a bucket in reverse order is the begin of the next
   for (const std::size_t end : capped_ends(reversed, small_cap, cap))
     ends.push_back(bytes.size() - end);
   std::reverse(ends.begin(), ends.end());

@@ -30,7 +30,7 @@ std::vector<std::size_t> bucket_ends(std::span<const double> bytes, double small
 std::vector<Range> ddp_buckets(const ParameterTable& table, double small_cap_mb, double cap_mb,
                                SmallBucket small = SmallBucket::first);
 
-/// Follows backward through the flat buffer and tells which buckets have become complete.
+/// Follows backward through the flat buffer and reports the buckets that have become complete.
 class BucketProgress {
  public:
   explicit BucketProgress(std::vector<Range> buckets) : buckets_(std::move(buckets)) {}

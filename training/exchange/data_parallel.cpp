@@ -1,4 +1,4 @@
-// Rank 0 hands out the images and the weights, gathers the gradients and alone updates: what
+// Rank 0 scatters images, broadcasts weights, gathers gradients and runs the optimiser: what
 // PyTorch's DataParallel does from one process.
 #include "training/exchange/entries.hpp"
 #include "training/exchange/star.hpp"
@@ -38,14 +38,14 @@ class DataParallel final : public Strategy {
 
 StrategyEntry data_parallel_strategy() {
   return {.name = "data-parallel",
-          .summary = "rank 0 hands out images and weights, gathers gradients, alone updates",
+          .summary = "rank 0 scatters images, broadcasts weights, gathers gradients and updates",
           .reference = "all-reduce",
           .waived = "",
           .ranks_agree = true,
           .each_updates_all = false,
           .overlaps = false,
           .ranks = {.first_has_inputs = true},
-          // The images that rank 0 hands out are not counted.
+          // The images that rank 0 scatters are not counted.
           .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
                            int rank) { return sent_in_chain(step, ranks, rank); },
           .make = make<DataParallel>};

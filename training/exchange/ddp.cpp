@@ -1,5 +1,5 @@
 // Buckets in the order in which backward finishes them, all-reduced on a stream of their own while
-// backward goes on: PyTorch's DistributedDataParallel.
+// backward continues: PyTorch's DistributedDataParallel.
 #include "training/exchange/bucket_stream.hpp"
 #include "training/exchange/entries.hpp"
 #include "training/exchange/exchanged_gradients.hpp"

@@ -33,7 +33,7 @@ class ExchangedGradients {
     if (copies_) copy(exchanged, computed, stream);
   }
 
-  /// Of a rank that updates everything.
+  /// The shares of a rank that updates everything.
   std::vector<Share> shares() const {
     const Range all = context_.all();
     return {{all, copies_ ? context_.weights.gradients(all) : at(all)}};

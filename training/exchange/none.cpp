@@ -1,4 +1,4 @@
-// No exchange: every rank trains alone. What all other strategies are compared with.
+// No exchange: every rank trains independently. All other strategies are compared with it.
 #include "training/exchange/entries.hpp"
 
 namespace shakedown::training {
@@ -16,7 +16,7 @@ StrategyEntry none_strategy() {
   return {.name = "none",
           .summary = "no exchange: the upper bound",
           .reference = "",
-          .waived = "ranks train apart",
+          .waived = "ranks train independently",
           .ranks_agree = false,
           .each_updates_all = true,
           .overlaps = false,

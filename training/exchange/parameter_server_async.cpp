@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kServer = 0;
 
-/// What a worker's notice says: its gradients follow, or were not finite and do not.
+/// The content of a worker's notice: its gradients follow, or were not finite and do not.
 enum Notice { skipped = 0, pushes = 1 };
 
 class ParameterServerAsync final : public Strategy {
@@ -69,7 +69,7 @@ class ParameterServerAsync final : public Strategy {
     pulled_.assign(pulled_.size(), updates_);
   }
 
-  /// As many notices as there are workers, whosever they are. A worker waits for its weights
+  /// Serves as many notices as there are workers, from any of them. A worker waits for its weights
   /// after each, so that none runs ahead.
   void serve(const Updates& updates) override {
     for (int i = 1; i < context_.world.size(); ++i) {
@@ -127,10 +127,10 @@ class ParameterServerAsync final : public Strategy {
     }
   }
 
-  void count(long updates_behind) {
-    const auto behind = static_cast<std::size_t>(updates_behind);
-    if (histogram_.size() <= behind) histogram_.resize(behind + 1, 0);
-    ++histogram_[behind];
+  void count(long updates_missed) {
+    const auto missed = static_cast<std::size_t>(updates_missed);
+    if (histogram_.size() <= missed) histogram_.resize(missed + 1, 0);
+    ++histogram_[missed];
   }
 
   std::unique_ptr<Event> computed_;
@@ -146,9 +146,9 @@ class ParameterServerAsync final : public Strategy {
 
 StrategyEntry parameter_server_async_strategy() {
   return {.name = "parameter-server-async",
-          .summary = "the parameter server, its workers not waiting for one another",
+          .summary = "parameter server whose workers do not wait for one another",
           .reference = "",
-          .waived = "workers apply gradients as they come; their staleness is reported instead",
+          .waived = "asynchronous updates have no synchronous reference; staleness is reported",
           .ranks_agree = false,
           .each_updates_all = false,
           .overlaps = false,

@@ -1,6 +1,6 @@
 // Every rank computes and serves a shard of the weights: gradients are pushed to their shard's
 // rank, which averages and updates, and everyone pulls every shard (BytePS's and ps-lite's layout
-// with servers beside the workers). Sends and receives; zero1 does the same by collectives.
+// with a server next to each worker). Sends and receives; zero1 does the same by collectives.
 #include "training/exchange/entries.hpp"
 #include "training/exchange/received_gradients.hpp"
 #include "training/exchange/shards.hpp"

@@ -8,7 +8,7 @@ namespace shakedown::training {
 
 class ReceivedGradients {
  public:
-  /// Of `senders`, pieces of at most `largest` elements at a time.
+  /// Receives from `senders`, in pieces of at most `largest` elements.
   ReceivedGradients(const StrategyContext& context, int senders, std::size_t largest);
 
   /// Where a sender's piece is received; senders count from 0.

@@ -1,4 +1,4 @@
-// A range of the flat buffers shared out over ranks: what each owns, and the two exchanges.
+// A range of the flat buffers sharded over ranks: what each rank owns, and the two exchanges.
 #pragma once
 
 #include "common/communicator.hpp"

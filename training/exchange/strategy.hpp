@@ -1,6 +1,6 @@
-// How ranks exchange gradients and weights. The step drives: it tells the strategy what comes next
-// and what backward has finished, and asks it, at the end, which averaged gradients this rank
-// holds.
+// How ranks exchange gradients and weights. The step drives: it notifies the strategy of what comes
+// next and of what backward has finished; at the end the strategy returns the averaged gradients
+// that this rank holds.
 #pragma once
 
 #include <functional>
@@ -42,9 +42,9 @@ struct StrategyOptions {
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
 SmallBucket small_bucket(const StrategyOptions& options);
-/// Of the gradients that the strategy exchanges, where they were computed in `computed`. Throws
-/// UsageError where it cannot exchange what --grad-dtype requests; `none` exchanges nothing, and is
-/// what others are compared with.
+/// The type of the gradients that the strategy exchanges if they are computed in `computed`. Throws
+/// UsageError if it cannot exchange the type of --grad-dtype, except for `none`: it exchanges
+/// nothing, and others are compared with it.
 DataType exchanged_type(const StrategyOptions& options, DataType computed);
 
 /// What this rank updates after a step.
@@ -66,7 +66,7 @@ struct StrategyContext {
   Timeline& timeline;
 
   Range all() const { return {0, table.stored_count()}; }
-  /// Enqueues: everyone's scalars say whether every gradient of every rank is finite.
+  /// Enqueues the agreement of all ranks on whether every gradient is finite.
   void agree_on_finite() const;
   /// Enqueues the same, of gradients that nobody has looked at yet.
   void check_and_agree(ConstView gradients) const;
@@ -81,7 +81,7 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// What this rank holds. Everything, unless the strategy says otherwise.
+  /// What this rank holds. Everything, unless the strategy overrides it.
   virtual WeightsLayout layout() const { return whole_weights(context_.table); }
   /// The ranges that this rank updates, step after step: everything, or each element on one rank.
   virtual std::vector<Range> owned() const { return {context_.all()}; }
@@ -117,11 +117,11 @@ class Strategy {
   /// A step of such a rank: takes the gradients and has them applied.
   virtual void serve(const Updates& updates);
 
-  /// Of a server whose workers do not wait for one another: how many gradients were that many
-  /// updates older than the weights they were applied to, by updates.
+  /// On a server whose workers do not wait for one another: element i is the number of gradients
+  /// that were i updates older than the weights they were applied to.
   virtual std::vector<long> staleness() const { return {}; }
 
-  /// Of the learning rate, that one update here takes.
+  /// The share of the learning rate that one update here uses.
   virtual double rate_share() const { return 1; }
 
   /// The ranges that are exchanged as one, for reports; empty where there are none.
@@ -156,7 +156,7 @@ struct StrategyRanks {
 struct StrategyEntry {
   const char* name;
   const char* summary;
-  /// The strategy whose weights it must match after the same steps, or "": then `waived` says why.
+  /// The strategy whose weights it must match after the same steps, or "" with `waived`.
   const char* reference;
   const char* waived;
   /// Whether every rank that computes does so with the same weights after every step.
@@ -165,7 +165,7 @@ struct StrategyEntry {
   bool overlaps;          // it exchanges while the rank computes
   bool bucketed = false;  // it exchanges buckets, whose cap then is part of the configuration
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
-  /// A step can be a graph: the host asks for the same every time and waits for nothing within.
+  /// A step can be a graph: the host enqueues the same work every time and does not wait within it.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
   /// before it.
   bool capturable = true;

@@ -1,5 +1,5 @@
 // What a rank's steps do and when: events on its streams, read after a step is done, so that
-// looking costs it no host synchronisation. Silent but for the steps that it is told to trace.
+// looking costs it no host synchronisation. Only the requested steps are traced.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct Exchanged {
   std::string what;      // all_reduce, reduce_scatter, all_gather, push, pull, ...
   double bytes = 0;      // of the buffer that is exchanged
   double ready_ms = 0;   // what it exchanges was computed
-  double launch_ms = 0;  // the host asked for it, or for the graph that holds it: before `ready`,
+  double launch_ms = 0;  // the host enqueued it, or the graph that holds it: before `ready`,
                          // unless the host is late
   double begin_ms = 0;   // its stream got to it
   double end_ms = 0;
@@ -87,7 +87,7 @@ class Timeline {
 
   /// The compute stream gets to the step.
   void begin_step();
-  /// What the compute stream was asked for since the last mark was this.
+  /// Labels the work enqueued on the compute stream since the last mark.
   void mark(Phase phase, int block = -1);
 
   /// Enqueues `body` on the stream as an exchange of what the last mark finished.
@@ -101,14 +101,14 @@ class Timeline {
     now_.spans_.push_back({what, bytes, ready, launched, begin, record(stream)});
   }
 
-  /// Of `body`, which captures what it marks in a graph: none of the step's.
+  /// The marks of `body`, which captures work in a graph; they are not the current step's.
   template <class Body>
   Marks captured(Body&& body) {
     Marks step = std::exchange(now_, Marks());
     body();
     return std::exchange(now_, std::move(step));
   }
-  /// The step goes on with a launch of that graph.
+  /// The step continues with a launch of that graph.
   void launched(const Marks& captured);
 
  private:

@@ -11,12 +11,12 @@ namespace shakedown::training {
 struct StepVolume {
   double gradients = 0;
   double weights = 0;
-  // Of the weights, in the network's first two blocks, and in its last two.
+  // Bytes of the weights of the network's first two blocks, and of its last two.
   double first_blocks = 0;
   double last_blocks = 0;
   int accumulate = 1;  // micro-batches
 };
-/// Of a network whose gradients travel as `gradients` and its weights as `weights`.
+/// The volume of a network whose gradients and weights are exchanged in these types.
 StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
                      int accumulate);
 

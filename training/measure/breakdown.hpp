@@ -20,13 +20,12 @@ struct Breakdown {
   double optimizer_ms = 0;
   double hidden_comm_ms = 0;  // exchanges go on while it computes
   double comm_ms = 0;         // all exchanges, one after another
-  /// By how much the blocks that computed while an exchange went on took longer than in the
-  /// baseline.
+  /// Extra time, compared with the baseline, of the blocks that computed during an exchange.
   std::optional<double> interference_ms;
-  /// The same as a share of these blocks' time in the baseline: what a running exchange slows
-  /// computing down by. 0 where there are none.
+  /// The same as a share of these blocks' time in the baseline: how much a running exchange slows
+  /// computing down. 0 if there are no such blocks.
   double slowdown = 0;
-  // Of a Profile:
+  // Set in a Profile only:
   std::optional<double> none_step_ms;    // a step without an exchange
   std::optional<double> comm_alone_ms;   // the exchange without a step
   std::optional<double> serial_step_ms;  // a step whose exchange is not overlapped
@@ -40,8 +39,8 @@ struct Breakdown {
 /// `baseline`: the same ranks' steps without an exchange, or null.
 Breakdown break_down(const Trace& trace, const Trace* baseline);
 
-/// The time of a collective is wait and transfer: whoever comes last waits for nobody, so the
-/// shortest time of all ranks is the transfer. No clock is compared.
+/// The time of a collective is wait and transfer. The last rank to arrive does not wait, so the
+/// shortest time of all ranks is the transfer. No clocks are compared.
 struct ExchangeWait {
   double ms = 0;      // mean over the ranks
   int straggler = 0;  // the rank that comes last, most often

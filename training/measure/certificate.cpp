@@ -53,7 +53,7 @@ class Repeatable {
 
 using Weights3 = std::array<std::vector<float>, kSteps + 1>;  // at the start and after each step
 
-/// By `options` among the ranks that compute by `found`; the same on every rank.
+/// The weights that `options` give among the ranks that compute in `found`; the same on every rank.
 Weights3 reference_weights(Engine& engine, BatchSource& batches, double learning_rate,
                            const StrategyOptions& options, const StrategyEntry& found) {
   Communicator& world = engine.world();

@@ -8,7 +8,8 @@
 
 namespace shakedown::training {
 
-/// Of the tensor, over all ranks and steps, that comes closest to its tolerances or exceeds them.
+/// The difference of the tensor that, over all ranks and steps, comes closest to its tolerances or
+/// exceeds them.
 struct WeightDifference {
   std::string tensor;
   double max_abs_diff = 0;
@@ -33,7 +34,7 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
                                     const MpiSession& session, StrategyOptions expected,
                                     StrategyOptions found);
 
-/// That a strategy computes what its reference does.
+/// Whether a strategy computes the same as its reference.
 struct Certificate {
   std::string reference;        // "": it has none
   WeightDifference difference;  // only `tensor` where the reference diverged

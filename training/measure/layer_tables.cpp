@@ -87,7 +87,7 @@ std::string table_of_kernels(const StepCalls& step) {
   std::vector<Column> sizes = totals;
   sizes.insert(sizes.begin() + 1, {"bytes", "/call", 11});
   sizes.pop_back();
-  text += "\nthose without FLOP, by size\n" + heading(sizes);
+  text += "\ncalls without FLOP, by size\n" + heading(sizes);
   for (const KernelTime& kernel : kernels)
     if (kernel.flop_per_call == 0) text += kernel_row(sizes, kernel, step, true);
   return text;
@@ -100,7 +100,7 @@ std::string account_of(const StepCalls& step, const std::string& rest) {
       "\nstep      {:.3f} ms without the log; {:.3f} ms with it: events between {} calls cost "
       "{:.3f} "
       "ms ({:.1f} %)\n"
-      "calls     {:.3f} ms, {:.1f} % of the step without the log; what else the step with it has, "
+      "calls     {:.3f} ms, {:.1f} % of the step without the log; the rest of the step with it, "
       "{:.3f} ms:\n          {}\n"
       "roof      {:.3f} ms, {:.1f} % of the calls' time\n",
       step.step_ms, step.logged_step_ms, sum.calls, events_ms, 100 * events_ms / step.step_ms,

@@ -19,7 +19,7 @@ std::vector<TimedWork> median_step(const std::vector<TimedWork>& works, int step
 /// holds a call up, that is more than the sum of their medians.
 double median_sum_ms(const std::vector<TimedWork>& works, int steps);
 
-/// Of some calls of one step.
+/// Sums over some calls of one step.
 struct WorkSum {
   int calls = 0;
   double ms = 0;

@@ -19,7 +19,7 @@ struct Profile {
 Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                       const MpiSession& session);
 
-/// Of a step: all exchanges one after another, and its pushes and pulls where it has such.
+/// Times of a step's exchanges, one after another, and of its pushes and pulls if it has any.
 struct ExchangeSums {
   double all_ms = 0;
   std::optional<double> push_ms;

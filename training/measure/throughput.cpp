@@ -53,7 +53,7 @@ SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
   sent.counted = session.all_gather(counted);
   const auto by_nvlink = session.all_gather(over_nvlink);
   sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
-                     nvlink_tells(by_nvlink, sent.counted);
+                     nvlink_counts_all(by_nvlink, sent.counted);
   sent.measured = sent.over_nvlink ? by_nvlink : sent.counted;
   return sent;
 }
@@ -207,7 +207,7 @@ void add_memory(Throughput& measured, const Engine& engine, const Nvml* nvml,
 
 }  // namespace
 
-bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
+bool nvlink_counts_all(const std::vector<double>& over_nvlink, const std::vector<double>& counted) {
   constexpr double kLeast = 0.4;  // of what was counted: less, and some went another way
   for (std::size_t r = 0; r < counted.size(); ++r)
     if (!std::isfinite(over_nvlink[r]) || over_nvlink[r] < kLeast * counted[r]) return false;

@@ -35,7 +35,7 @@ struct SentBytes {
 /// The GPUs over the timed window, one value per rank.
 struct GpuHealth {
   std::vector<double> sm_clock_mhz, power_w, temperature_c, memory_used_bytes;
-  std::vector<std::string> throttle_reasons;  // kUnknownText where NVML does not say
+  std::vector<std::string> throttle_reasons;  // kUnknownText where NVML has none
   double joules_per_image = 0;
 };
 
@@ -71,12 +71,12 @@ struct Throughput {
 Throughput measure_throughput(Engine& engine, BatchSource& batches,
                               const ThroughputSettings& settings, const MpiSession& session);
 
-/// Of ranks on one host, the bytes that each sent over NVLink by its GPU's counter, and by the
-/// communicator's: whether the first are what was sent. Not where a counter cannot be read, nor
-/// where it moved by much less than what was sent: some of that went another way then.
-bool nvlink_tells(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
+/// Compares the bytes that each rank of a host sent by its GPU's NVLink counter and by the
+/// communicator's count: whether the counter has all of them. False if a counter cannot be read, or
+/// moved by much less: some bytes then used another path.
+bool nvlink_counts_all(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
 
-/// Of the last step, averaged over the ranks that compute. Waits; every rank calls it.
+/// Loss of the last step, averaged over the ranks that compute. Waits; every rank calls it.
 double mean_loss(Engine& engine, const MpiSession& session);
 
 /// Throws FailError when the last loss is not finite.

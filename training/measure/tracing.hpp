@@ -10,14 +10,14 @@
 
 namespace shakedown::training {
 
-/// Of one rank: ms since the first rank's trace began, on rank 0's clock.
+/// The trace of one rank: ms since the first rank's trace began, on rank 0's clock.
 struct RankTrace {
   bool computes = true;
   std::vector<TracedStep> steps;
 };
 using Trace = std::vector<RankTrace>;  // of every rank, in rank order
 
-/// How many steps are traced, of a run of so many: enough for a median.
+/// The number of steps that a run of `iterations` traces: enough for a median.
 int steps_to_trace(int iterations);
 
 /// Traces this many steps, as graphs where the engine's are, each after a step that is not traced,
@@ -25,7 +25,7 @@ int steps_to_trace(int iterations);
 /// left out.) Trains on. Collective; every rank gets all of it.
 Trace trace_steps(Engine& engine, BatchSource& batches, int steps, double learning_rate,
                   const MpiSession& session);
-/// The same of the exchange alone: no computation, no update.
+/// Traces the exchange alone: no computation, no update.
 Trace trace_exchange(Engine& engine, int steps, const MpiSession& session);
 
 }  // namespace shakedown::training

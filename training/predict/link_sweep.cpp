@@ -16,7 +16,7 @@ constexpr double kLong_s = 0.5;  // an exchange that takes this long is timed tw
 constexpr std::size_t kMostTouched = std::size_t{256} << 20;  // beyond the caches of a rank
 
 /// Gradients of each rank, rank 0's memory to average all of them, and what is touched in between;
-/// `fit` says whether all ranks have the memory.
+/// `fit`: whether all ranks have the memory.
 struct Buffers {
   Buffers(Backend& backend, DataType type, std::size_t bytes, std::size_t step_bytes,
           const MpiSession& session) {
@@ -108,7 +108,7 @@ class Sweep {
     return median_of(samples);
   }
 
-  /// Of the slowest rank. The ranks are aligned on the stream: no host is late for the work.
+  /// Time of the slowest rank. The ranks are aligned on the stream: no host is late for the work.
   double once(const std::function<void()>& work) const {
     const View touched = buffers_.touched.view(DataType::float32);
     backend_.device->kernels().scale(touched, touched, 1, *stream_);

@@ -9,7 +9,7 @@
 
 namespace shakedown::training {
 
-/// Of `none` on some ranks, beside its breakdown.
+/// Measurements of `none` on a number of ranks, in addition to its breakdown.
 struct ModelInputs {
   std::vector<ReadyGradient> gradients;
   double backward_ms = 0;

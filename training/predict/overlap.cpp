@@ -85,7 +85,7 @@ Overlap overlap_gathered(std::span<const ReadyBucket> blocks, double forward_ms,
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     backward.communicate(backward.began_ms, gather.ms(blocks[i].bytes));
     const double gathered_ms = backward.communication_ms;
-    // The gather is asked for when the block before begins, its gradients when that one ends.
+    // The gather is enqueued when the previous block begins, the gradients when that block ends.
     if (i > 0) backward.communicate(backward.computed_ms, scatter.ms(blocks[i - 1].bytes));
     backward.compute(backward_of(i), gathered_ms);
   }

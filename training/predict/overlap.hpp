@@ -23,7 +23,7 @@ struct ReadyBucket {
   double bytes = 0;
   double ready_ms = 0;
 };
-/// By PyTorch's rule (bucket_ends), caps in bytes.
+/// Buckets by PyTorch's rule (bucket_ends), caps in bytes.
 std::vector<ReadyBucket> in_buckets(std::span<const ReadyGradient> gradients,
                                     double small_cap_bytes, double cap_bytes, SmallBucket small);
 /// Each block of the network on its own.

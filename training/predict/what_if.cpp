@@ -70,7 +70,7 @@ struct StepCosts {
   ExchangeTime weight_time(const Exchange& exchange) const {
     return time_of(exchange, scenario.ring, scenario.weight_bytes_factor);
   }
-  // By sends and receives.
+  // Times of sends and receives.
   double gradients_sent_ms(const Exchange& exchange, int partitions = 1) const {
     return time_of(exchange, scenario.star, scenario.gradient_bytes_factor).ms(bytes / partitions);
   }
@@ -80,7 +80,7 @@ struct StepCosts {
   double inputs_sent_ms() const {
     return time_of(star_pass(others), scenario.star).ms(input_bytes);
   }
-  /// A rank averages the gradients of so many; a rank that is alone has them.
+  /// A rank averages the gradients of `of_ranks` ranks; a single rank has them already.
   double average_ms(int of_ranks) const {
     return others == 0 ? 0
                        : average_ms_per_byte * bytes * scenario.gradient_bytes_factor * of_ranks;

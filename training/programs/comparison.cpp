@@ -24,7 +24,7 @@ struct Trial {
   TrainingData data;
 };
 
-/// Of a configuration that may not be possible; its batch may be unknown.
+/// The result of a configuration that may not be possible; its batch may be unknown.
 Result unmeasured(const Configuration& configuration, const Job& job) {
   const StepOptions& o = configuration.options;
   Result result;
@@ -46,7 +46,7 @@ Result unmeasured(const Configuration& configuration, const Job& job) {
   return result;
 }
 
-/// Null where one of the ranks cannot: then all of them say why in result.skipped.
+/// Null if one of the ranks cannot: then result.skipped has the reasons of all.
 std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession& ranks,
                               const Job& job) {
   std::unique_ptr<Trial> trial;

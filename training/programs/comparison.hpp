@@ -45,7 +45,7 @@ struct Round {
   std::optional<double> speedup_vs_plain;      // of a setting
 };
 
-/// Of one configuration; complete on rank 0.
+/// The result of one configuration; complete on rank 0.
 struct Result {
   Configuration configuration;
   Identity identity;

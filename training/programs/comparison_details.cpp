@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kNone = "-";  // not measured
 
-/// Of the rounds that have it.
+/// The values of the rounds that have one.
 template <class Measure>
 std::vector<double> values_of(const Result& result, Measure&& measure) {
   std::vector<double> values;
@@ -216,7 +216,7 @@ std::string settings_table(const std::vector<Result>& results) {
   if (last == nullptr) return "";
   Configuration without = *last;
   without.setting.clear();
-  return fmt::format("\nwhat a setting makes of {}\n", label_of(without)) + heading(columns) + rows;
+  return fmt::format("\nsettings compared with {}\n", label_of(without)) + heading(columns) + rows;
 }
 
 std::string details_of(const std::vector<Result>& results, const Job& job) {

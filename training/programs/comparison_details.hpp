@@ -11,8 +11,8 @@ namespace shakedown::training {
 /// What each setting makes of plain ddp; empty without settings.
 std::string settings_table(const std::vector<Result>& results);
 
-/// Of one bench: scaling, cost, where the time of a step goes, the exchange bucket by bucket, and
-/// the figures of certificates that failed.
+/// Details of one bench: scaling, cost, where the time of a step goes, the exchange bucket by
+/// bucket, and the figures of certificates that failed.
 std::string details_of(const std::vector<Result>& results, const Job& job);
 
 }  // namespace shakedown::training

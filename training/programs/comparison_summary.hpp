@@ -9,8 +9,8 @@
 
 namespace shakedown::training {
 
-/// Of the strategies that exchange gradients on the most ranks and did not fail: the fastest and by
-/// how much; several where their rounds overlap.
+/// Names the fastest of the strategies that exchange gradients on the most ranks and did not fail,
+/// and by how much; several if their rounds overlap.
 std::string sentence_of_fastest(const std::vector<Result>& results);
 /// Where the time of the fastest one's step goes.
 std::string sentence_of_time(const std::vector<Result>& results, BackendKind backend);

@@ -26,7 +26,7 @@ struct TableRow {
   double hidden_ms = 0;
   double memory_bytes = 0;  // of the rank that has most
 };
-/// Of what was measured, the fastest first.
+/// The rows of what was measured, the fastest first.
 std::vector<TableRow> rows_of(const std::vector<Result>& results);
 
 /// The round with the median step, of two in the middle the shorter one: medians of each term over
@@ -41,11 +41,11 @@ std::string text_of_rate(double images_per_s);
 /// What the job compares, and where.
 std::string headline(const Job& job);
 
-/// Of one bench: at most 110 columns.
+/// The table of one bench: at most 110 columns.
 std::string table_of(const std::vector<Result>& results);
 
-/// Of all benches, what was skipped with empty figures. Throws InconclusiveError when the file
-/// cannot be written.
+/// Writes the rows of all benches; skipped configurations have empty figures. Throws
+/// InconclusiveError if the file cannot be written.
 void write_csv(const std::string& path, const std::vector<Result>& results);
 
 }  // namespace shakedown::training

@@ -20,8 +20,9 @@ std::vector<T> each_once(const std::vector<T>& values) {
   return once;
 }
 
-/// By their own names, so that auto is not measured next to what it stands for. A precision that
-/// the backend lacks stays: its configurations are skipped with the reason.
+/// The precisions by their own names, so that auto is not measured in addition to its value. A
+/// precision that the backend does not support stays: its configurations are skipped with the
+/// reason.
 std::vector<std::string> precisions_of(const CompareOptions& options, BackendKind backend) {
   std::vector<std::string> names;
   for (const std::string& name : options.precisions)
@@ -41,7 +42,7 @@ void add(Bench& bench, const StepOptions& base, const std::string& strategy, dou
   added.options.strategy.bucket_cap_mb = bucket_cap_mb;
 }
 
-/// Of those that the job has.
+/// The largest of `ranks` that the job has.
 int most_ranks(const std::vector<int>& ranks, int world_size) {
   int most = 0;
   for (int n : ranks)

@@ -31,7 +31,7 @@ using Bench = std::vector<Configuration>;
 /// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
 
-/// Of --settings all: which change nothing, and why; "" when each is measured.
+/// The switches of --settings all that change nothing, and why; "" if all are measured.
 std::string settings_left_out(const CompareOptions& options, BackendKind backend,
                               const std::vector<Bench>& benches);
 

@@ -31,7 +31,7 @@ class Dataset {
   std::string name() const;
   /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
   std::string summary() const;
-  /// Of the folder, or --classes.
+  /// The number of classes of the folder, or --classes.
   int classes() const { return classes_; }
   const ImageFolder& training() const { return training_; }
   const ImageFolder& validation() const { return validation_; }

@@ -141,11 +141,10 @@ std::string text_of_start(const Engine& engine) {
   if (!remarks.ignored.empty()) text += (text.empty() ? "" : "\n") + remarks.ignored;
   if (fused.norms == 0 || !engine.step.computes()) return text;  // no such choice
   if (!text.empty()) text += "\n";
-  text += fmt::format("norms' statistics are taken within {} of {} convolutions", fused.statistics,
+  text += fmt::format("batch-norm statistics fused into {} of {} convolutions", fused.statistics,
                       fused.norms);
   if (fused.reductions > 0)
-    text +=
-        fmt::format(", passes over gradients within {} of {}", fused.gradients, fused.reductions);
+    text += fmt::format(", backward reductions into {} of {}", fused.gradients, fused.reductions);
   return text;
 }
 

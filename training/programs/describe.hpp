@@ -21,7 +21,7 @@ std::string text_of_machine(const Backend& backend, const std::vector<std::strin
 std::string headline(const Engine& engine, const Backend& backend,
                      const std::vector<std::string>& hosts, const std::string& data);
 
-/// What was found fastest, and what starting from a file had to say; after Engine::allocate().
+/// The fusions found fastest, and the remarks of starting from a file; after Engine::allocate().
 std::string text_of_start(const Engine& engine);
 
 }  // namespace shakedown::training

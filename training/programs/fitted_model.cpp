@@ -17,8 +17,8 @@ double interference_median(const Result& result) {
   return values.empty() ? 0 : median_of(values);
 }
 
-/// By how much computing slows for a ms of hidden exchange: of ddp next to the base, if it was
-/// measured and hides any.
+/// Extra compute time per ms of hidden exchange: of ddp compared with the base, if it was measured
+/// and hides any.
 double interference_of(const Group& group, const Result& base) {
   for (const Result* result : group) {
     if (result->configuration.strategy() != "ddp" ||

@@ -23,7 +23,7 @@ std::vector<Group> groups_of(const std::vector<Result>& results);
 /// `none` on the most ranks, of each batch; those whose links were timed.
 std::vector<const Result*> bases_of(const Group& group);
 
-/// Of the base's batch, with the computing times of all bases.
+/// The model for the base's batch, with the computing times of all bases.
 StepModel model_of(const Group& group, const std::vector<const Result*>& bases, const Result& base);
 
 struct Links {

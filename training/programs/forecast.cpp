@@ -135,7 +135,7 @@ class Forecast {
                                                     {"extrapolated", a.extrapolated}}));
   }
 
-  /// By batch, and by bandwidth from a slow network's to the measured one.
+  /// Records the fastest strategy by batch, and by bandwidth from a slow network's to the measured.
   void record_winners() const {
     const Modelled& first = models_.front();
     std::vector<std::string> strategies = predicted_strategies();
@@ -177,14 +177,14 @@ class Forecast {
     if (std::abs(worst_.error()) > kTrusted)
       return title +
              fmt::format(
-                 ": predictions and advice are in the record alone, as the model is off by {:.1f} "
+                 ": predictions and advice are in the record only, as the model is off by {:.1f} "
                  "% "
                  "({} on {} ranks: {:.2f} ms predicted, {:.2f} measured); up to {:.0f} % they are "
                  "printed\n",
                  100 * std::abs(worst_.error()), worst_.strategy, worst_.ranks, worst_.predicted_ms,
                  worst_.measured_ms, 100 * kTrusted);
     constexpr const char* kRow = "  {:<26} {:>6} {:>6} {:>10} {:>9} {:>7}\n";
-    std::string text = title + ", on more ranks were all links as these\n" +
+    std::string text = title + ", on more ranks if all links are like these\n" +
                        fmt::format(kRow, "", "batch", "ranks", "predicted", "measured", "error");
     for (const Row& row : rows_) {
       const bool measured = row.measured_ms > 0;

@@ -1,7 +1,7 @@
-// What bin/compare says of what it did not measure: other numbers of ranks, batches and links, by
-// the step model fitted to what it did. The records have it all, with the model's error, and
-// results/report tells it; here is a short table, or where the model is off by more than 15 % on a
-// step that was measured, one line.
+// Predictions of bin/compare for other numbers of ranks, batches and links, by the step model
+// fitted to its measurements. The records hold all of them with the model's error, and
+// results/report prints them. bin/compare prints a short table, or one line if the model is off by
+// more than 15 % on a measured step.
 #pragma once
 
 #include <string>

@@ -72,13 +72,13 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   return measured;
 }
 
-/// What of a step is no call that the log has.
+/// The parts of a step that are not in the log of calls.
 std::string rest_of(const Engine& engine) {
   const std::string& strategy = engine.settings().strategy.strategy;
-  std::string rest = "the batch's way to the device, the step's scalars";
+  std::string rest = "copying the batch to the device, the step's scalars";
   if (engine.settings().accumulate > 1) rest += ", sums over micro-batches";
   if (strategy != "none")
-    rest += fmt::format(", where it waits for the exchange ({}, {} rank{})", strategy,
+    rest += fmt::format(", waiting for the exchange ({}, {} rank{})", strategy,
                         engine.world().size(), engine.world().size() == 1 ? "" : "s");
   return rest;
 }

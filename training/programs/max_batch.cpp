@@ -13,7 +13,7 @@
 namespace shakedown::training {
 namespace {
 
-// A host's memory is not for this program alone, and one that takes too much is killed without an
+// A host's memory is not for this program alone, and one that uses too much is killed without an
 // error.
 constexpr double kShareOfHost = 0.8;
 constexpr int kMostOnHost = 4096;    // images per rank: a step takes long enough
@@ -33,13 +33,13 @@ int find_largest(int limit, const std::function<EngineSettings(int batch)>& sett
   std::string text = fmt::format("largest batch by the plan: {} per rank", largest);
   if (largest == bound) text += ", the limit: no larger one was tried (--max-batch-limit)";
   if (!gpu)
-    text += fmt::format("; {} rank{} of this host may take {:.0f} % of its free memory", sharing,
+    text += fmt::format("; {} rank{} of this host may use {:.0f} % of its free memory", sharing,
                         sharing == 1 ? "" : "s", 100 * kShareOfHost);
   say(session, wrapped(text, 10));
   return largest;
 }
 
-/// Of all ranks that are known, the highest share of their device's memory; or kUnknown.
+/// The highest share of a device's memory among the ranks that are known; or kUnknown.
 double highest_share(const std::vector<double>& bytes, const LargestBatch& found) {
   double highest = kUnknown;
   for (std::size_t r = 0; r < bytes.size(); ++r)

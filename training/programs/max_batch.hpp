@@ -23,7 +23,7 @@ ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batc
                           const std::function<ExitCode(int batch)>& run);
 
 /// Calls attempt(batch) with the largest batch, and as long as it throws BatchTooLarge (or, where
-/// one rank runs `alone`, OutOfMemory) calls `remark` and goes on with one smaller by a 32nd.
+/// one rank runs `alone`, OutOfMemory) calls `remark` and continues with one smaller by a 32nd.
 /// Throws UsageError after a batch of one.
 ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
                        const std::function<void(const std::string&)>& remark);

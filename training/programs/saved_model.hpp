@@ -1,4 +1,4 @@
-// What a .safetensors file that was written here says of its network, in its metadata.
+// The network of a .safetensors file that was written here, from its metadata.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace shakedown::training {
 
 struct ImageFolder;
 
-/// Empty where the file does not say it, as one from elsewhere.
+/// Empty if the file does not have it, as one from elsewhere.
 struct SavedModel {
   std::string model;
   int image_size = 0;

@@ -15,7 +15,7 @@ struct Setting {
   /// Throws the switch in options of plain ddp; false where it stands so already, or has no such
   /// position there: then there is nothing to compare.
   bool (*change)(StepOptions& options);
-  /// Changes the options, or says why there is nothing to compare: "" or "only on the gpu backend".
+  /// Changes the options. Why there is nothing to compare: "only on the gpu backend"; else "".
   std::string apply(StepOptions& options, BackendKind backend) const;
 };
 

@@ -8,7 +8,7 @@
 namespace shakedown::training {
 
 /// Certifies where `certifies`, measures, writes records and files, and prints a summary.
-/// `largest`: the batch is the largest that fits, which the record says. Returns `fail` where the
+/// `largest`: the batch is the largest that fits, which the record has. Returns `fail` where the
 /// certificate failed; throws FailError when the loss is not finite any more, or nothing was
 /// trained. Weights that are not finite are not saved. Collective.
 ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,

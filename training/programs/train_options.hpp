@@ -43,7 +43,7 @@ struct TrainOptions : StepOptions {
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
-/// Of these, the ones that say what a step is and how it is measured: bin/compare has them too.
+/// Declares the options of a step and of its measurement, which bin/compare shares.
 void declare_step_options(OptionSet& options, TrainOptions& values);
 
 /// `warmup_seconds` with the backend's default resolved.

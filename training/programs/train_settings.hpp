@@ -1,4 +1,4 @@
-// What the options of bin/train say to each part of a run.
+// The settings of each part of a run, from the options of bin/train.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 namespace shakedown::training {
 
 DatasetSettings dataset_settings(const TrainOptions& options);
-/// engine_settings() of the step, and what a run by bin/train needs besides.
+/// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
 InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);

@@ -36,7 +36,7 @@ std::unique_ptr<BatchSource> TrainingData::loaded(const ImageFolder& folder,
   return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
 }
 
-/// Of the batches of rank number `rank` of those that compute.
+/// The source of the batches of the `rank`-th rank that computes.
 std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings& step,
                                                            const Backend& backend, Stream& stream,
                                                            int rank, int ranks) {

@@ -28,9 +28,9 @@ class TrainingData {
   void open(const EngineSettings& step, const Backend& backend, Stream& stream);
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
-  /// Of each rank that computes; 0 where an epoch does not end.
+  /// Batches per epoch of each rank that computes; 0 if an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
-  /// That this many batches per rank are longer than the data, or "".
+  /// A remark if this many batches per rank exceed the data, or "".
   std::string remark(long batches) const;
 
  private:

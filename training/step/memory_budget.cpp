@@ -41,9 +41,9 @@ std::string ways_out(const Engine& engine, int largest) {
   std::string help;
   if (engine.device().kind() == BackendKind::gpu &&
       size_of(compute_type(settings.network.precision)) > 2)
-    help += "; --amp (fp16) takes about half";
+    help += "; --amp (fp16) needs about half";
   if (largest > 0)
-    help += fmt::format("; --accumulate {} with a smaller batch keeps as many images an update",
+    help += fmt::format("; --accumulate {} with a smaller batch keeps the images per update",
                         (settings.network.batch_size + largest - 1) / largest);
   if (engine.world().size() > 1 && settings.strategy.strategy != "fsdp")
     help += "; --strategy fsdp shares the weights' memory";

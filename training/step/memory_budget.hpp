@@ -18,8 +18,8 @@ struct BatchTooLarge : OutOfMemory {
 /// How many ranks share a device's memory: on the cpu backend those of a host, else one.
 int ranks_on_device(const Backend& backend, const MpiSession& ranks);
 
-/// Of a rank's activations and batches, and room for what libraries allocate when they are first
-/// used. Weights are allocated already.
+/// Bytes of a rank's activations and batches, plus a reserve for what libraries allocate on first
+/// use. Weights are allocated already.
 std::size_t bytes_needed(const Network& network, int batches_held);
 
 /// Collective, in the place of Engine::allocate(): the largest batch, up to `most`, that would fit
@@ -28,7 +28,7 @@ int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of
 
 /// Collective. Throws BatchTooLarge where the engine's batch does not fit by the plan.
 void check_memory(Engine& engine, int ranks_on_device);
-/// Collective. Throws BatchTooLarge where the device has less memory than the plan says.
+/// Collective. Throws BatchTooLarge where the device has less memory than the plan needs.
 void allocate_activations(Engine& engine);
 
 }  // namespace shakedown::training

@@ -1,4 +1,5 @@
-// The largest batch whose memory fits, where a plan tells the bytes of any batch but takes a while.
+// The largest batch that fits into memory. A plan returns the bytes of any batch, but takes a
+// while.
 #pragma once
 
 #include <cstddef>

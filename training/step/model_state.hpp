@@ -61,12 +61,12 @@ class ModelState {
   /// its own back.
   void with_common_weights(const std::function<void()>& body);
 
-  // Of this rank. They wait.
+  // The state of this rank. These functions wait for the device.
 
   /// The weights that this rank updates, and zeros for the others.
   std::vector<float> own_master_weights();
   std::vector<float> statistics();
-  /// Of the weights that are the same on every rank where ranks_agree.
+  /// Checksum of the weights that are the same on every rank if ranks_agree.
   std::uint64_t checksum();
   StepScalars read_scalars();
 
@@ -77,7 +77,7 @@ class ModelState {
   StepScalars* scalars() { return static_cast<StepScalars*>(scalars_.data()); }
   bool scales_loss() const { return scales_loss_; }
   std::size_t optimizer_bytes() const { return optimizer_.bytes(); }
-  /// Of starting from `weights_file`.
+  /// Remarks of starting from `weights_file`.
   const LoadRemarks& load_remarks() const { return load_remarks_; }
 
  private:

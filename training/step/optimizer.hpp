@@ -26,7 +26,7 @@ void declare_options(OptionSet& options, OptimizerOptions& values);
 
 class Optimizer {
  public:
-  /// Of the parameters of `table`, whose weights outlive it.
+  /// Optimises the parameters of `table`. The weights must outlive the optimiser.
   Optimizer(const OptimizerOptions& options, Device& device, Stream& stream,
             const ParameterTable& table, const Weights& weights);
 
@@ -37,7 +37,7 @@ class Optimizer {
   /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
   void update(Range range, ConstView gradient, const StepScalars* scalars);
 
-  /// Of what update() reads and writes: gradients, master weights, state, the rounded copy.
+  /// Bytes that update() reads and writes: gradients, master weights, state, the rounded copy.
   double bytes_moved(Range range, ConstView gradient) const;
 
   std::size_t bytes() const { return state_a_.bytes() + state_b_.bytes() + decayed_.bytes(); }

@@ -202,9 +202,9 @@ void Step::drop_graphs() {
 std::string Step::why_no_graph() const {
   if (!device().has_graphs()) return fmt::format("{} has none", name_of(device().kind()));
   if (!settings_.no_graph.empty()) return settings_.no_graph;
-  if (!entry_->capturable) return fmt::format("the host takes part in steps by {}", entry_->name);
+  if (!entry_->capturable) return fmt::format("{} needs the host in each step", entry_->name);
   if (!ranks_->capturable())
-    return fmt::format("operations of {} are the host's", ranks_->transport());
+    return fmt::format("{} operations run on the host", ranks_->transport());
   return "";
 }
 

@@ -51,9 +51,9 @@ class Step {
   bool computes() const { return entry_->computes(backend_.world->rank()); }
   int ranks_computing() const { return entry_->computing(backend_.world->size()); }
   int first_computing() const { return entry_->first_computing(); }
-  /// Of the gradients on their way between ranks.
+  /// The type in which gradients are exchanged.
   DataType exchanged_type() const;
-  /// Of the sums over micro-batches.
+  /// Bytes of the sums over micro-batches.
   std::size_t sum_bytes() const { return sum_.bytes(); }
 
  private:
@@ -88,7 +88,7 @@ class Step {
   std::array<std::unique_ptr<Event>, 2> step_done_;
   long steps_ = 0;
   long graph_steps_ = 0;
-  // Of the blocks, for profilers.
+  // Names of the blocks, for profilers.
   std::vector<std::string> forward_names_, backward_names_;
 };
 

@@ -95,7 +95,7 @@ def draw_map(figure, axes, field):
 
 
 def gpu_samples(summary):
-    """`health` records over time, a line a GPU."""
+    """`health` records over time, one line per GPU."""
     lines = {}
     for record in summary.records("health"):
         try:

@@ -1,4 +1,4 @@
-"""What all plots share. Figures are made without pyplot, so that no state is left behind."""
+"""Functions that all plots share. Figures are made without pyplot, which would keep state."""
 
 import io
 import math
