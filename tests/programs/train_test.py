@@ -188,7 +188,7 @@ class Layers(Folder):
 
     def test_kernels_and_layers_share_the_steps(self):
         text, lines = self.measure("--layers", "--kernels", ranks=2)
-        self.assertIn("where it waits for the exchange (ddp, 2 ranks)", text)
+        self.assertIn("waiting for the exchange (ddp, 2 ranks)", text)
         layers = [line for line in lines if line["kind"] == "layer"]
         kernels = [line for line in lines if line["kind"] == "kernel"]
         for key in ("time_ms", "flop", "bytes", "calls", "roof_ms"):
