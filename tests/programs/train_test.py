@@ -114,7 +114,8 @@ class Throughput(Folder):
     def test_steps_are_graphs_where_they_can_be(self):
         record = self.folder / "r.jsonl"
         for strategy, option, why in (("none", "auto", ""), ("none", "off", "--graph off"),
-                                      ("parameter-server-async", "auto", "the host takes part")):
+                                      ("parameter-server-async", "auto",
+                                       "parameter-server-async needs the host")):
             result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--strategy", strategy,
                          "--graph", option, "--record", record, ranks=2)
             self.expect(result, 0)
