@@ -99,7 +99,7 @@ double bytes_sent(const StepVolume& step, const StrategyOptions&, int ranks, int
 
 StrategyEntry fsdp_strategy() {
   return {.name = "fsdp",
-          .summary = "weights sharded too, gathered block by block before use",
+          .summary = "as zero2, and weights sharded, all-gathered block by block",
           .reference = "all-reduce",
           .waived = "",
           .ranks_agree = true,

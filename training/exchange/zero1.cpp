@@ -49,7 +49,7 @@ class Zero1 final : public Strategy {
 
 StrategyEntry zero1_strategy() {
   return {.name = "zero1",
-          .summary = "optimiser sharded: gradients reduce-scattered, weights gathered",
+          .summary = "optimizer state sharded: gradients reduce-scattered, weights all-gathered",
           .reference = "all-reduce",
           .waived = "",
           .ranks_agree = true,

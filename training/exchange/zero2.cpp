@@ -48,7 +48,7 @@ class Zero2 final : public Strategy {
 
 StrategyEntry zero2_strategy() {
   return {.name = "zero2",
-          .summary = "gradients sharded too",
+          .summary = "as zero1, and gradients sharded",
           .reference = "all-reduce",
           .waived = "",
           .ranks_agree = true,
