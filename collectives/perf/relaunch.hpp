@@ -4,7 +4,8 @@
 namespace shakedown::collectives {
 
 /// Where more than one GPU is requested and no launcher has started this process, becomes
-/// launch/mpi with as many ranks of the same command; else returns. Call it before MPI starts.
+/// launch/mpi with that number of ranks of the same command; else returns. Call it before MPI
+/// starts.
 void relaunch_for_gpus(int gpus, int argc, char** argv);
 
 }  // namespace shakedown::collectives
