@@ -55,12 +55,12 @@ void write_numbered(const std::string& path, int number) {
 }
 
 /// `count` images in classes a (the first half) and b, sample i showing i.
-ImageFolder numbered_images(const TempFolder& folder, int count) {
+FolderSource numbered_images(const TempFolder& folder, int count) {
   for (int i = 0; i < count; ++i) {
     std::string name = std::to_string(1000 + i) + ".png";
     write_numbered(folder.touch((i < count / 2 ? "a/" : "b/") + name), i);
   }
-  return scan_image_folder(folder.path);
+  return FolderSource(scan_image_folder(folder.path));
 }
 
 class HostDevice : public Device {
@@ -117,9 +117,9 @@ std::vector<Kept> rest_of_epoch(Loader& loader) {
   return batches;
 }
 
-std::vector<Kept> epoch_of(const ImageFolder& folder, const LoaderSettings& settings, int epoch) {
+std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch) {
   HostDevice device;
-  Loader loader(folder, settings, device);
+  Loader loader(source, settings, device);
   loader.start_epoch(epoch);
   return rest_of_epoch(loader);
 }
@@ -209,7 +209,7 @@ TEST_CASE("training and validation must have the same classes") {
 
 TEST_CASE("batches do not depend on threads or prefetch") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 61);
+  const FolderSource images = numbered_images(folder, 61);
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.workers = 1;
@@ -225,7 +225,7 @@ TEST_CASE("batches do not depend on threads or prefetch") {
 
 TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 25);
+  const FolderSource images = numbered_images(folder, 25);
   LoaderSettings settings = plain_settings();
   settings.world_size = GENERATE(1, 2, 3);
   std::vector<int> seen;
@@ -249,7 +249,7 @@ TEST_CASE("the ranks share an epoch without loss or doubling; the last batches a
 
 TEST_CASE("every rank makes as many batches, be they empty") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 9);
+  const FolderSource images = numbered_images(folder, 9);
   LoaderSettings settings = plain_settings();
   settings.world_size = 2;
   settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
@@ -261,7 +261,7 @@ TEST_CASE("every rank makes as many batches, be they empty") {
 
 TEST_CASE("drop_last makes full batches only") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 25);
+  const FolderSource images = numbered_images(folder, 25);
   LoaderSettings settings = plain_settings();
   settings.drop_last = true;
   settings.world_size = 2;
@@ -280,7 +280,7 @@ TEST_CASE("drop_last makes full batches only") {
 
 TEST_CASE("settings that cannot work are named") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 10);
+  const FolderSource images = numbered_images(folder, 10);
   HostDevice device;
   LoaderSettings settings = plain_settings();
   settings.world_size = 3;
@@ -296,7 +296,7 @@ TEST_CASE("settings that cannot work are named") {
 
 TEST_CASE("epochs and seeds differ, and each repeats") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 20);
+  const FolderSource images = numbered_images(folder, 20);
   LoaderSettings settings = plain_settings();
   HostDevice device;
   Loader loader(images, settings, device);
@@ -320,7 +320,7 @@ TEST_CASE("epochs and seeds differ, and each repeats") {
 
 TEST_CASE("an epoch may be abandoned while batches are held") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 60);
+  const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
@@ -338,7 +338,7 @@ TEST_CASE("an epoch may be abandoned while batches are held") {
 
 TEST_CASE("no more memory is taken than an epoch has batches") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 60);
+  const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1000;
   HostDevice device;
@@ -349,7 +349,7 @@ TEST_CASE("no more memory is taken than an epoch has batches") {
 
 TEST_CASE("a loader of many threads ends at once") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 60);
+  const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.workers = 600;
   HostDevice device;
@@ -363,7 +363,7 @@ TEST_CASE("a loader of many threads ends at once") {
 
 TEST_CASE("held batches are left alone; a third is refused") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 60);
+  const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
@@ -383,9 +383,9 @@ TEST_CASE("held batches are left alone; a third is refused") {
 
 TEST_CASE("a corrupt file surfaces in next(), after the batches before it") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 30);
-  std::ofstream(images.samples[9].path) << "not an image";
-  std::ofstream(images.samples[11].path) << "nor this";
+  const FolderSource images = numbered_images(folder, 30);
+  std::ofstream(images.name(9)) << "not an image";
+  std::ofstream(images.name(11)) << "nor this";
   LoaderSettings settings = plain_settings();
   settings.shuffle = false;
   settings.workers = 8;
@@ -395,16 +395,16 @@ TEST_CASE("a corrupt file surfaces in next(), after the batches before it") {
     loader.start_epoch(epoch);
     for (int batch = 0; batch < 2; ++batch) loader.release(loader.next());
     CHECK_THROWS_AS(loader.next(), UsageError);
-    CHECK_THROWS_WITH(loader.next(), ContainsSubstring(images.samples[9].path));
+    CHECK_THROWS_WITH(loader.next(), ContainsSubstring(images.name(9)));
   }
-  for (int mended : {9, 11}) write_numbered(images.samples[std::size_t(mended)].path, mended);
+  for (int mended : {9, 11}) write_numbered(images.name(std::size_t(mended)), mended);
   loader.start_epoch(2);
   CHECK(numbers_in(rest_of_epoch(loader)) == first_numbers(30));
 }
 
 TEST_CASE("the stall is counted per epoch") {
   const TempFolder folder;
-  const ImageFolder images = numbered_images(folder, 40);
+  const FolderSource images = numbered_images(folder, 40);
   HostDevice device;
   Loader loader(images, plain_settings(), device);
   const auto start = std::chrono::steady_clock::now();
@@ -415,4 +415,13 @@ TEST_CASE("the stall is counted per epoch") {
   CHECK(loader.stall_seconds() < epoch.count());
   loader.start_epoch(1);
   CHECK(loader.stall_seconds() == 0);
+}
+
+TEST_CASE("files that cannot be read") {
+  const FolderSource images(ImageFolder{"/", {"a"}, {{"/no/such/image.png", 0}, {"/tmp", 0}}, {}});
+  SampleReader reader(images, {});
+  CHECK_THROWS_AS(reader.read(0, 0, {}), UsageError);
+  CHECK_THROWS_WITH(reader.read(0, 0, {}),
+                    ContainsSubstring("image /no/such/image.png: cannot be read: No such file"));
+  CHECK_THROWS_WITH(reader.read(1, 0, {}), ContainsSubstring("image /tmp: cannot be read"));
 }

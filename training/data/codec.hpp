@@ -11,7 +11,7 @@
 
 namespace shakedown::training {
 
-// Both throw UsageError with the reason only: decode_image adds the file.
+// Both throw UsageError with the reason only.
 Image decode_jpeg(std::span<const std::uint8_t> file);
 Image decode_png(std::span<const std::uint8_t> file);
 

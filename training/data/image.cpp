@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <system_error>
 
 #include "common/error.hpp"
 #include "training/data/codec.hpp"
@@ -22,23 +19,6 @@ bool starts_with(std::span<const std::uint8_t> file, const std::array<std::uint8
   return file.size() >= N && std::equal(magic.begin(), magic.end(), file.begin());
 }
 
-std::vector<std::uint8_t> read_file(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (error) throw UsageError("cannot be read: " + error.message());
-  std::vector<std::uint8_t> content(bytes);
-  std::ifstream file(path, std::ios::binary);
-  file.read(reinterpret_cast<char*>(content.data()), static_cast<std::streamsize>(bytes));
-  if (!file) throw UsageError("cannot be read");
-  return content;
-}
-
-Image decode(std::span<const std::uint8_t> file) {
-  if (starts_with(file, kJpegMagic)) return decode_jpeg(file);
-  if (starts_with(file, kPngMagic)) return decode_png(file);
-  throw UsageError("its content is neither JPEG nor PNG");
-}
-
 }  // namespace
 
 Image blank_image(std::uint32_t width, std::uint32_t height) {
@@ -52,12 +32,10 @@ Image blank_image(std::uint32_t width, std::uint32_t height) {
   return image;
 }
 
-Image decode_image(const std::string& path) {
-  try {
-    return decode(read_file(path));
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("image {}: {}", path, error.what()));
-  }
+Image decode_image(std::span<const std::uint8_t> file) {
+  if (starts_with(file, kJpegMagic)) return decode_jpeg(file);
+  if (starts_with(file, kPngMagic)) return decode_png(file);
+  throw UsageError("its content is neither JPEG nor PNG");
 }
 
 }  // namespace shakedown::training

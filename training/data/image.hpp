@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <span>
 #include <vector>
 
 namespace shakedown::training {
@@ -13,10 +13,10 @@ struct Image {
   std::vector<std::uint8_t> rgb;  // H W 3
 };
 
-/// Decodes a JPEG or PNG file, recognised by its content, to what PIL's convert("RGB") gives: alpha
-/// is dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation and PNG gamma are ignored. Of
-/// 16 bits the upper 8 are kept. Throws UsageError naming the file and what is wrong with it; a
-/// truncated file is an error, never a half grey image.
-Image decode_image(const std::string& path);
+/// Decodes the content of a JPEG or PNG file, recognised by its content, to what PIL's
+/// convert("RGB") gives: alpha is dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation
+/// and PNG gamma are ignored. Of 16 bits the upper 8 are kept. Throws UsageError with what is wrong
+/// with the file, which the caller names; a truncated file is an error, never a half grey image.
+Image decode_image(std::span<const std::uint8_t> file);
 
 }  // namespace shakedown::training

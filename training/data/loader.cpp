@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "common/error.hpp"
-#include "training/data/image.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -24,26 +23,26 @@ long divide_up(long a, long b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings) {
-  const auto images = static_cast<long>(folder.samples.size());
+long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings) {
+  const auto images = static_cast<long>(source.size());
   if (!settings.drop_last)
     return divide_up(divide_up(images, settings.world_size), settings.batch_size);
   const long shard = images / settings.world_size;
   if (shard < settings.batch_size)
     throw UsageError(fmt::format(
         "--batch-size {}: a rank's share of the {} images of {} is {}, less than one batch",
-        settings.batch_size, images, folder.root, shard));
+        settings.batch_size, images, source.root(), shard));
   return shard / settings.batch_size;
 }
 
-Loader::Loader(const ImageFolder& folder, const LoaderSettings& settings, Device& device)
-    : folder_(folder), settings_(settings) {
+Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device)
+    : source_(source), settings_(settings) {
   require_positive("--batch-size", settings.batch_size);
   require_positive("--workers", settings.workers);
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
-  batches_per_epoch_ = training::batches_per_epoch(folder, settings);
+  batches_per_epoch_ = training::batches_per_epoch(source, settings);
   delivered_ = batches_per_epoch_;
 
   const auto rows = static_cast<std::size_t>(settings.batch_size);
@@ -96,7 +95,7 @@ void Loader::start_epoch(int epoch) {
 
 /// The same on every rank. Fisher & Yates.
 void Loader::order_samples() {
-  order_.resize(folder_.samples.size());
+  order_.resize(source_.size());
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   if (!settings_.shuffle) return;
   Random random(epoch_seed_);
@@ -134,7 +133,7 @@ void Loader::release(const Batch* batch) {
 }
 
 void Loader::work() {
-  Transform transform(settings_.transform);
+  SampleReader reader(source_, settings_.transform);
   std::unique_lock lock(mutex_);
   while (true) {
     work_.wait(lock, [&] { return ending_ || can_take(); });
@@ -143,7 +142,7 @@ void Loader::work() {
     lock.unlock();
     std::exception_ptr error;
     try {
-      fill(item, transform);
+      fill(item, reader);
     } catch (...) {
       error = std::current_exception();  // next() rethrows it
     }
@@ -169,12 +168,11 @@ Loader::Item Loader::take() {
     slot.batch.count = 0;
     pending_.push_back(&slot);
   }
-  Item item{pending_.back(), row, nullptr, 0};
+  Item item{pending_.back(), row, true, 0};
   const long position = next_item_ * settings_.world_size + settings_.rank;
   if (position < samples) {
-    const std::size_t index = order_[static_cast<std::size_t>(position)];
-    item.sample = &folder_.samples[index];
-    item.random_seed = derive_seed(epoch_seed_, index);
+    item.padding = false;
+    item.index = order_[static_cast<std::size_t>(position)];
     ++item.slot->batch.count;
   }
   ++next_item_;
@@ -182,20 +180,18 @@ Loader::Item Loader::take() {
   return item;
 }
 
-void Loader::fill(const Item& item, Transform& transform) const {
+void Loader::fill(const Item& item, SampleReader& reader) const {
   const auto row = static_cast<std::size_t>(item.row);
   const std::size_t bytes =
       item.slot->images.bytes() / static_cast<std::size_t>(settings_.batch_size);
   const std::span out(static_cast<std::uint8_t*>(item.slot->images.data()) + row * bytes, bytes);
   std::int32_t& label = static_cast<std::int32_t*>(item.slot->labels.data())[row];
-  if (item.sample == nullptr) {
+  if (item.padding) {
     std::fill(out.begin(), out.end(), std::uint8_t{0});
     label = -1;
     return;
   }
-  Random random(item.random_seed);
-  transform(decode_image(item.sample->path), random, out);
-  label = item.sample->label;
+  label = reader.read(item.index, derive_seed(epoch_seed_, item.index), out);
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "training/data/image_folder.hpp"
-#include "training/data/transform.hpp"
+#include "training/data/sample_reader.hpp"
 
 namespace shakedown::training {
 
@@ -36,17 +35,16 @@ struct Batch {
 };
 
 /// Batches per epoch of one rank. Throws UsageError if --batch-size is more images than a rank has.
-long batches_per_epoch(const ImageFolder& folder, const LoaderSettings& settings);
+long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings);
 
 /// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th. What a batch
-/// holds depends on the settings, the epoch and the folder alone: not on threads or timing.
+/// holds depends on the settings, the epoch and the source alone: not on threads or timing.
 /// All ranks make the same number of batches, and no sample is on two of them. The caller is one
 /// thread and holds at most two batches at a time.
 class Loader {
  public:
-  /// Throws UsageError naming the option that cannot work. The folder must outlive this.
-  Loader(const ImageFolder& folder, const LoaderSettings& settings, Device& device);
-  Loader(ImageFolder&&, const LoaderSettings&, Device&) = delete;
+  /// Throws UsageError naming the option that cannot work. The source must outlive this.
+  Loader(const ImageSource& source, const LoaderSettings& settings, Device& device);
   ~Loader();
 
   long batches_per_epoch() const { return batches_per_epoch_; }
@@ -77,20 +75,20 @@ class Loader {
   };
   struct Item {
     Slot* slot;
-    int row;                    // in the slot's batch
-    const Sample* sample;       // nullptr for padding
-    std::uint64_t random_seed;  // of the sample's augmentation
+    int row;            // in the slot's batch
+    bool padding;       // there is no sample
+    std::size_t index;  // of the sample in the source
   };
 
   void work();
   void end();
   bool can_take() const;
   Item take();
-  void fill(const Item& item, Transform& transform) const;
+  void fill(const Item& item, SampleReader& reader) const;
   void finish(const Item& item, std::exception_ptr error);
   void order_samples();
 
-  const ImageFolder& folder_;
+  const ImageSource& source_;
   const LoaderSettings settings_;
   long batches_per_epoch_ = 0;
   double stall_seconds_ = 0;

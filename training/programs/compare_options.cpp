@@ -55,7 +55,7 @@ void take_saved_model(const OptionSet& set, CompareOptions& options) {
 
 long epoch_images(const CompareOptions& options, const Dataset& data) {
   if (options.epoch_images > 0) return options.epoch_images;
-  return data.synthetic() ? kImageNetImages : static_cast<long>(data.training().samples.size());
+  return data.synthetic() ? kImageNetImages : static_cast<long>(data.training().size());
 }
 
 }  // namespace shakedown::training

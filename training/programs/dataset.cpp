@@ -7,12 +7,13 @@
 namespace shakedown::training {
 
 Dataset::Dataset(const DatasetSettings& settings) : classes_(settings.classes) {
-  if (!settings.train_dir.empty()) training_ = scan_image_folder(settings.train_dir);
-  if (!settings.val_dir.empty()) validation_ = scan_image_folder(settings.val_dir);
-  if (!synthetic() && !validation_.root.empty()) check_same_classes(training_, validation_);
+  if (!settings.train_dir.empty()) training_ = FolderSource(scan_image_folder(settings.train_dir));
+  if (!settings.val_dir.empty()) validation_ = FolderSource(scan_image_folder(settings.val_dir));
+  if (!synthetic() && !validation_.root().empty())
+    check_same_classes(training_.folder(), validation_.folder());
   if (synthetic() && !settings.evaluates) return;
 
-  const ImageFolder& folder = synthetic() ? validation_ : training_;
+  const ImageFolder& folder = (synthetic() ? validation_ : training_).folder();
   classes_ = static_cast<int>(folder.classes.size());
   const std::string& weights = settings.weights;
   if (!weights.empty())
@@ -21,7 +22,7 @@ Dataset::Dataset(const DatasetSettings& settings) : classes_(settings.classes) {
 }
 
 void Dataset::check_ranks_agree(const MpiSession& session) const {
-  for (const ImageFolder* folder : {&training_, &validation_}) {
+  for (const ImageFolder* folder : {&training_.folder(), &validation_.folder()}) {
     std::string listing;
     for (const Sample& sample : folder->samples)
       listing += fmt::format("{} {}\n", sample.path, sample.label);
@@ -38,23 +39,23 @@ void Dataset::check_ranks_agree(const MpiSession& session) const {
 }
 
 std::string Dataset::name() const {
-  if (!synthetic()) return training_.root;
-  return only_evaluated() ? validation_.root : "synthetic";
+  if (!synthetic()) return training_.root();
+  return only_evaluated() ? validation_.root() : "synthetic";
 }
 
 std::string Dataset::summary() const {
   if (synthetic() && !only_evaluated()) return fmt::format("synthetic, {} classes", classes_);
-  if (only_evaluated()) return text_of(validation_) + ", to evaluate";
-  std::string text = text_of(training_);
-  if (!validation_.samples.empty())
-    text += fmt::format(", {} to validate{}", validation_.samples.size(),
-                        text_of_left_out(validation_));
+  if (only_evaluated()) return text_of(validation_.folder()) + ", to evaluate";
+  std::string text = text_of(training_.folder());
+  if (validation_.size() > 0)
+    text += fmt::format(", {} to validate{}", validation_.size(),
+                        text_of_left_out(validation_.folder()));
   return text;
 }
 
 Metadata Dataset::metadata(const ModelOptions& model) const {
-  return metadata_of(
-      {model.model, model.image_size, only_evaluated() ? validation_.classes : training_.classes});
+  return metadata_of({model.model, model.image_size,
+                      (only_evaluated() ? validation_ : training_).folder().classes});
 }
 
 }  // namespace shakedown::training

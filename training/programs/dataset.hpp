@@ -5,7 +5,7 @@
 
 #include "common/mpi_session.hpp"
 #include "resnet/network.hpp"
-#include "training/data/image_folder.hpp"
+#include "training/data/image_source.hpp"
 #include "training/programs/saved_model.hpp"
 
 namespace shakedown::training {
@@ -24,7 +24,7 @@ class Dataset {
   /// together, or --weights was trained on other classes.
   explicit Dataset(const DatasetSettings& settings);
 
-  bool synthetic() const { return training_.root.empty(); }
+  bool synthetic() const { return training_.root().empty(); }
   /// Throws UsageError naming the first rank whose folders list other images than rank 0's.
   void check_ranks_agree(const MpiSession& session) const;
   /// "synthetic", or the folder, for the record.
@@ -33,17 +33,17 @@ class Dataset {
   std::string summary() const;
   /// The number of classes of the folder, or --classes.
   int classes() const { return classes_; }
-  const ImageFolder& training() const { return training_; }
-  const ImageFolder& validation() const { return validation_; }
+  const ImageSource& training() const { return training_; }
+  const ImageSource& validation() const { return validation_; }
   /// For --save.
   Metadata metadata(const ModelOptions& model) const;
 
  private:
-  bool only_evaluated() const { return synthetic() && !validation_.root.empty(); }
+  bool only_evaluated() const { return synthetic() && !validation_.root().empty(); }
 
   int classes_;
-  ImageFolder training_;
-  ImageFolder validation_;
+  FolderSource training_{{}};
+  FolderSource validation_{{}};
 };
 
 }  // namespace shakedown::training

@@ -28,11 +28,11 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   return s;
 }
 
-std::unique_ptr<BatchSource> TrainingData::loaded(const ImageFolder& folder,
+std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
                                                   const LoaderSettings& settings,
                                                   const NetworkSettings& shape,
                                                   const Backend& backend, Stream& stream) {
-  loaders_.push_back(std::make_unique<Loader>(folder, settings, *backend.device));
+  loaders_.push_back(std::make_unique<Loader>(source, settings, *backend.device));
   return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
 }
 

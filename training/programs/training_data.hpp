@@ -36,7 +36,7 @@ class TrainingData {
  private:
   LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank,
                                  int ranks) const;
-  std::unique_ptr<BatchSource> loaded(const ImageFolder& folder, const LoaderSettings& settings,
+  std::unique_ptr<BatchSource> loaded(const ImageSource& source, const LoaderSettings& settings,
                                       const NetworkSettings& shape, const Backend& backend,
                                       Stream& stream);
   std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
