@@ -188,17 +188,15 @@ TEST_CASE("CMYK and YCCK JPEGs hold Adobe's inverted inks") {
   CHECK(largest_difference(image.rgb, expected) <= 6);
 }
 
-TEST_CASE("a truncated or corrupt file is an error that names the file") {
+TEST_CASE("a truncated or corrupt file is an error") {
   const bool progressive = GENERATE(false, true);
   const Bytes jpeg = encode_jpeg(37, 21, JCS_RGB, JCS_YCbCr, gradient(37, 21, 3), progressive);
   const Bytes png = encode_png({37, 21, 8, PNG_COLOR_TYPE_RGB}, gradient(37, 21, 3));
   for (const Bytes& whole : {jpeg, png}) {
     REQUIRE_NOTHROW(decode_image(whole));
     for (std::size_t kept : {std::size_t{12}, whole.size() / 2, whole.size() - 1}) {
-      const std::string error =
-          error_of(Bytes(whole.begin(), whole.begin() + std::ptrdiff_t(kept)));
-      CHECK_THAT(error, ContainsSubstring("image /tmp/shakedown_image_"));
-      CHECK_THAT(error, ContainsSubstring("truncated or corrupt"));
+      CHECK_THAT(error_of(Bytes(whole.begin(), whole.begin() + std::ptrdiff_t(kept))),
+                 ContainsSubstring("truncated or corrupt"));
     }
   }
   Bytes damaged = png;
