@@ -182,7 +182,7 @@ class AllStrategies(Folder):
             self.assertAlmostEqual(b["step_ms"], sum(b[term] for term in (*TERMS, "residual_ms")))
             self.assertEqual("serial_step_ms" in b, b["strategy"] in OVERLAPS, b["strategy"])
             if b["strategy"] == "none":
-                self.assertLess(b["exposed_comm_ms"], 0.02 * b["step_ms"])
+                self.assertLess(b["exposed_comm_ms"], max(0.02 * b["step_ms"], 0.02))
                 self.assertEqual((b["comm_ms"], b["interference_ms"]), (0, 0))
             elif b["strategy"] not in ("parameter-server-async",):
                 # on the cpu backend nothing is hidden
@@ -302,7 +302,7 @@ class Configurations(Folder):
         advice = {a["change"]: a["gain_percent"] for a in self.lines("advice")}
         self.assertGreater(advice["a path 8 times as fast"], advice["a path 2 times as fast"])
         self.assertGreater(advice["a path 2 times as fast"], 20)
-        self.assertIn("what if: tiny, fp32, from 2 ranks", text)
+        self.assertRegex(text, "what if: tiny, (fp32|tf32), from 2 ranks")
         self.assertTrue(self.lines("winner"))
 
     def test_what_does_not_fit_is_skipped_and_the_rest_goes_on(self):
@@ -390,6 +390,7 @@ class Hangs(Folder):
 
 
 class Usage(Folder):
+    @support.needs_cpu_backend
     def test_a_setting_of_another_backend_is_named(self):
         self.expect(run_bare(COMPARE, *SMALL, "--backend", "cpu", "--settings",
                              "no-overlap,normal-priority"), 2,
@@ -405,7 +406,9 @@ class Usage(Folder):
         ddp = steps["ddp", 2]
         self.assertEqual(set(ddp["bytes_per_step_predicted"]), {2 * PARAMETERS})
         for measured in ddp["bytes_per_step_measured"]:
-            self.assertAlmostEqual(measured / (2 * PARAMETERS), 1, places=2)
+            # NVLink's counters see what NCCL's LL protocol sends: a flag with every four bytes
+            self.assertGreater(measured / (2 * PARAMETERS), 0.99)
+            self.assertLess(measured / (2 * PARAMETERS), 2.1 if support.GPUS else 1.01)
         exchanged = sum(b["bytes"] for b in self.lines("bucket") if b["strategy"] == "ddp")
         self.assertAlmostEqual(exchanged / (2 * PARAMETERS), 1, places=2)
 

@@ -27,6 +27,10 @@ sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch import gpus  # noqa: E402
 
 GPUS = gpus.visible(os.environ)
+needs_cpu_backend = unittest.skipIf(
+    GPUS and subprocess.run([BIN / "train", "--backend", "cpu", "--model", "tiny", "--describe"],
+                            capture_output=True).returncode != 0,
+    "built without the cpu backend")
 # For launch/mpi and the like: this Python, not a shim of pyenv, which takes longer than the start of a job.
 os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
 
