@@ -1,7 +1,13 @@
 // Stands in for training/data/gpu where it is not built.
+#include "common/error.hpp"
 #include "training/data/backend.hpp"
 
 namespace shakedown::gpu {
+
+std::unique_ptr<training::DeviceResizer> make_device_resizer(
+    Device&, const training::DeviceDecoderSettings&) {
+  throw UsageError("built without gpu");
+}
 
 std::unique_ptr<training::DeviceDecoder> make_device_decoder(Device&,
                                                              const training::DeviceDecoderSettings&,

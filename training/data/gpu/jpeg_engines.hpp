@@ -1,0 +1,72 @@
+// Decoding on the GPU's JPEG engines, through nvJPEG.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "training/data/device_decoder.hpp"
+#include "training/data/gpu/idle_event.hpp"
+#include "training/data/gpu/nvjpeg.hpp"
+
+namespace shakedown::gpu {
+
+/// A file and the device memory for its pixels, which gives each row `pitch` bytes.
+struct EnginePicture {
+  std::span<const std::uint8_t> file;
+  training::Size size;
+  std::uint8_t* rgb;
+  std::size_t pitch;
+  bool decoded = false;
+};
+
+/// nvJPEG with the hardware backend, which has engines.
+class JpegEngines {
+ public:
+  /// Null with the reason where the machine has none or nvJPEG cannot be had.
+  static std::unique_ptr<JpegEngines> open(std::string& why_not);
+  ~JpegEngines() { library_->destroy(handle_); }
+  JpegEngines(const JpegEngines&) = delete;
+  JpegEngines& operator=(const JpegEngines&) = delete;
+
+  /// Pictures that one call should decode.
+  int width() const { return width_; }
+  const Nvjpeg& library() const { return *library_; }
+  Nvjpeg::Handle handle() const { return handle_; }
+
+ private:
+  JpegEngines(std::shared_ptr<const Nvjpeg> library, Nvjpeg::Handle handle)
+      : library_(std::move(library)), handle_(handle) {}
+
+  std::shared_ptr<const Nvjpeg> library_;
+  Nvjpeg::Handle handle_;
+  int width_ = 0;
+};
+
+/// One decoder of nvJPEG with its stream. One thread at a time.
+class EngineDecoder {
+ public:
+  /// `engines` must outlive it.
+  EngineDecoder(Device& device, const JpegEngines& engines);
+  ~EngineDecoder();
+  EngineDecoder(const EngineDecoder&) = delete;
+  EngineDecoder& operator=(const EngineDecoder&) = delete;
+
+  /// Decodes at most width() pictures, sets `decoded` of those whose pixels are written, and
+  /// returns when they are.
+  void decode(std::span<EnginePicture> pictures);
+
+ private:
+  bool submit(std::span<const EnginePicture> pictures);
+
+  const JpegEngines& engines_;
+  Nvjpeg::State state_ = nullptr;
+  std::unique_ptr<Stream> stream_;
+  IdleEvent done_;
+  Buffer written_;       // a byte per picture, in pinned memory
+  int initialized_ = 0;  // for batches of this many pictures
+  std::vector<const unsigned char*> files_;
+  std::vector<std::size_t> bytes_;
+  std::vector<Nvjpeg::Image> images_;
+};
+
+}  // namespace shakedown::gpu
