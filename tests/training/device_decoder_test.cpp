@@ -1,0 +1,314 @@
+// Headers of JPEG files anywhere; on a GPU its Resizer and its JPEG engines, against the host's.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <numeric>
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "tests/support/jpeg.hpp"
+#include "training/data/backend.hpp"
+#include "training/data/jpeg_header.hpp"
+
+using namespace shakedown;
+using namespace shakedown::training;
+using test::textured_image;
+using test::write_jpeg;
+
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+/// The region scaled to size x size by the host's Resizer.
+Bytes scaled(const Image& image, Region region, int size, bool mirror) {
+  Bytes out(static_cast<std::size_t>(3 * size * size));
+  Resizer()(image, region, {size, size}, {0, 0, size, size}, out);
+  for (int y = 0; mirror && y < size; ++y)
+    for (int x = 0; x < size / 2; ++x)
+      std::swap_ranges(out.begin() + 3 * (y * size + x), out.begin() + 3 * (y * size + x + 1),
+                       out.begin() + 3 * (y * size + size - 1 - x));
+  return out;
+}
+
+double mean_difference(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+  double sum = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
+  return sum / static_cast<double>(a.size());
+}
+
+Region whole(const Image& image) { return {0, 0, image.width, image.height}; }
+
+/// A GPU with its decoder: a test that needs it ends where there is none.
+struct Rig {
+  static constexpr int kSize = 64;
+
+  explicit Rig(int most_images, int size = kSize)
+      : device(test::open_device(BackendKind::gpu)),
+        stream(device->make_stream()),
+        size(size),
+        batch(*device, static_cast<std::size_t>(3 * size * size * most_images)) {
+    decoder = make_device_decoder(*device, {most_images, size}, why_not);
+    if (decoder == nullptr) WARN("no device decoder: " << why_not);
+  }
+  std::uint8_t* rows() const { return static_cast<std::uint8_t*>(batch.data()); }
+  std::vector<int> decode(std::span<const EncodedImage> images) {
+    return decoder->decode(images, rows(), *stream);
+  }
+  Bytes row(int index) {
+    const auto bytes = static_cast<std::size_t>(3 * size * size);
+    return download<std::uint8_t>(*device, *stream,
+                                  rows() + static_cast<std::size_t>(index) * bytes, bytes);
+  }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+  int size;
+  Buffer batch;
+  std::string why_not;
+  std::unique_ptr<DeviceDecoder> decoder;
+};
+
+}  // namespace
+
+TEST_CASE("the header of a baseline JPEG gives its size", "[jpeg_header]") {
+  const Image image = textured_image(101, 75, 1);
+  const auto is_ours = [&](const Bytes& file) {
+    const auto size = baseline_jpeg_size(file);
+    return size && size->width == 101 && size->height == 75;
+  };
+  CHECK(is_ours(write_jpeg(image)));
+  CHECK(is_ours(write_jpeg(image, {.gray = true})));
+  CHECK(is_ours(write_jpeg(image, {.luma_across = 1, .luma_down = 1})));
+  CHECK(is_ours(write_jpeg(image, {.luma_across = 2, .luma_down = 1})));
+  CHECK(is_ours(write_jpeg(image, {.luma_across = 1, .luma_down = 2})));
+  CHECK(is_ours(write_jpeg(image, {.restart_interval = 4})));
+}
+
+TEST_CASE("files that engines do not decode as libjpeg does have no baseline size",
+          "[jpeg_header]") {
+  const Image image = textured_image(80, 70, 2);
+  const Bytes good = write_jpeg(image);
+  CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.progressive = true})));
+  CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.luma_across = 4, .luma_down = 1})));
+  CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.stores_rgb = true})));
+  CHECK_FALSE(baseline_jpeg_size(write_jpeg(textured_image(63, 70, 3))));
+  CHECK_FALSE(baseline_jpeg_size(Bytes{0x89, 'P', 'N', 'G'}));
+  CHECK_FALSE(baseline_jpeg_size(Bytes{}));
+  for (std::size_t bytes = 0; bytes < good.size(); ++bytes)  // wherever it is cut off
+    if (baseline_jpeg_size(std::span(good).first(bytes))) FAIL("cut off at " << bytes);
+  Bytes huge = good;  // a header that claims 65,535 rows
+  const std::uint8_t frame[] = {0xFF, 0xC0, 0, 17, 8};
+  const auto at = std::search(huge.begin(), huge.end(), std::begin(frame), std::end(frame));
+  REQUIRE(at != huge.end());
+  at[5] = at[6] = 0xFF;
+  CHECK_FALSE(baseline_jpeg_size(huge));
+}
+
+TEST_CASE("no bytes make the header's reader read outside the file", "[jpeg_header]") {
+  Bytes file = write_jpeg(textured_image(64, 64, 4));
+  Random random(5);
+  int accepted = 0;
+  for (int i = 0; i < 20000; ++i) {
+    Bytes changed = file;
+    for (int k = 0; k < 3; ++k)
+      changed[random.below(700)] = static_cast<std::uint8_t>(random.below(256));
+    if (const auto size = baseline_jpeg_size(changed)) {
+      ++accepted;
+      CHECK(size->width >= 64);
+    }
+  }
+  CHECK(accepted > 0);
+}
+
+TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_decoder]") {
+  if (!test::has(BackendKind::cpu)) return;
+  const auto device = test::open_device(BackendKind::cpu);
+  std::string why_not;
+  CHECK(make_device_decoder(*device, {1, 8}, why_not) == nullptr);
+  CHECK_THAT(why_not, ContainsSubstring("cpu backend"));
+}
+
+TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sanitize]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const auto device = test::open_device(BackendKind::gpu);
+  const auto stream = device->make_stream();
+  const int size = GENERATE(1, 31, 224);
+  constexpr int kImages = 24;
+  const auto resizer = gpu::make_device_resizer(*device, {kImages, size});
+  Random random(static_cast<std::uint64_t>(size));
+  const auto upto = [&](int most) { return 1 + static_cast<int>(random.below(most)); };
+  const auto within = [&](int last) { return static_cast<int>(random.below(last + 1)); };
+
+  std::vector<Image> images;
+  std::vector<Buffer> pixels;
+  std::vector<DeviceImage> table;
+  for (int i = 0; i < kImages; ++i) {
+    const int width = i == 0 ? 3000 : upto(300);
+    images.push_back({width, upto(300), {}});
+    Image& image = images.back();
+    image.rgb.resize(static_cast<std::size_t>(3 * width * image.height));
+    for (std::uint8_t& value : image.rgb) value = static_cast<std::uint8_t>(random.next() >> 40);
+    Region region{0, 0, upto(width), i % 5 == 1 ? 1 : upto(image.height)};
+    if (i % 5 == 2) region.width = 1;
+    region.x = within(width - region.width);
+    region.y = within(image.height - region.height);
+    pixels.push_back(test::to_device(*device, *stream, image.rgb));
+    table.push_back({static_cast<const std::uint8_t*>(pixels.back().data()),
+                     static_cast<std::size_t>(3 * width), region, i % 2 == 1, kImages - 1 - i});
+  }
+  const auto row_bytes = static_cast<std::size_t>(3 * size * size);
+  Buffer batch(*device, kImages * row_bytes);
+  resizer->enqueue(table, static_cast<std::uint8_t*>(batch.data()), *stream);
+  const Bytes out = download<std::uint8_t>(*device, *stream, batch.data(), batch.bytes());
+  for (std::size_t i = 0; i < kImages; ++i) {
+    const Bytes expected = scaled(images[i], table[i].region, size, table[i].mirror);
+    const auto row = out.begin() + static_cast<std::ptrdiff_t>(
+                                       static_cast<std::size_t>(table[i].row) * row_bytes);
+    CHECK(std::equal(expected.begin(), expected.end(), row));
+  }
+}
+
+TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decoder]") {
+  if (!test::has(BackendKind::gpu)) return;
+  Rig rig(80);
+  if (rig.decoder == nullptr) return;
+  struct Case {
+    int width, height;
+    test::JpegLayout layout;
+  };
+  const std::vector<Case> kinds{{500, 375, {}},
+                                {333, 517, {}},
+                                {64, 65, {}},
+                                {1501, 999, {}},
+                                {200, 150, {.gray = true}},
+                                {201, 151, {.luma_across = 1, .luma_down = 1}},
+                                {202, 151, {.luma_across = 2, .luma_down = 1}},
+                                {203, 155, {.luma_across = 1, .luma_down = 2}},
+                                {204, 153, {.restart_interval = 3}}};
+  std::vector<Bytes> files;
+  for (int i = 0; i < 79; ++i) {  // an odd rest beyond two full calls
+    const Case& kind = kinds[static_cast<std::size_t>(i) % kinds.size()];
+    files.push_back(write_jpeg(textured_image(kind.width, kind.height, 10 + i), kind.layout));
+  }
+  for (int round = 0; round < 2; ++round) {  // the second in memory that has been used
+    std::vector<EncodedImage> images;
+    for (int i = 0; i < 79; ++i) {
+      const Bytes& file = files[static_cast<std::size_t>(i)];
+      REQUIRE(rig.decoder->supports(file));
+      const Size size = *baseline_jpeg_size(file);
+      images.push_back({file, {5, 7, size.width - 9 - round, size.height - 8}, i % 3 == 0, 79 - i});
+    }
+    CHECK(rig.decode(images).empty());
+    for (const EncodedImage& image : images) {
+      const Image decoded = decode_image(image.file);
+      const Bytes expected = scaled(decoded, image.region, rig.size, image.mirror);
+      INFO(decoded.width << " x " << decoded.height << ", row " << image.row);
+      CHECK(mean_difference(rig.row(image.row), expected) < 2);
+    }
+  }
+}
+
+TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
+  if (!test::has(BackendKind::gpu)) return;
+  Rig rig(40);
+  if (rig.decoder == nullptr) return;
+  std::vector<Bytes> files;
+  for (int i = 0; i < 40; ++i) files.push_back(write_jpeg(textured_image(160, 120, 100 + i)));
+  // no Huffman table: the segment is called a comment
+  const std::uint8_t table[] = {0xFF, 0xC4};
+  for (std::size_t i : {3U, 35U}) {
+    auto& file = files[i];
+    for (auto at = file.begin();; at += 2) {
+      at = std::search(at, file.begin() + 620, std::begin(table), std::end(table));
+      if (at == file.begin() + 620) break;
+      at[1] = 0xFE;
+    }
+  }
+  std::vector<EncodedImage> images;
+  for (int i = 0; i < 40; ++i) {
+    REQUIRE(rig.decoder->supports(files[static_cast<std::size_t>(i)]));
+    images.push_back({files[static_cast<std::size_t>(i)], {0, 0, 160, 120}, false, i});
+  }
+  CHECK(rig.decode(images) == std::vector<int>{3, 35});
+  for (int i : {0, 2, 4, 34, 36, 39}) {
+    const Image decoded = decode_image(files[static_cast<std::size_t>(i)]);
+    CHECK(mean_difference(rig.row(i), scaled(decoded, whole(decoded), rig.size, false)) < 2);
+  }
+}
+
+// Prints what nvJPEG makes of entropy-coded data that is cut off or changed: libjpeg refuses both.
+TEST_CASE("what engines make of corrupt entropy-coded data", "[.nvjpeg-corrupt]") {
+  Rig rig(3);
+  REQUIRE(rig.decoder != nullptr);
+  const Bytes good = write_jpeg(textured_image(320, 240, 7));
+  Bytes cut(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(good.size() / 2));
+  cut.insert(cut.end(), {0xFF, 0xD9});
+  Bytes changed = good;
+  std::fill_n(changed.begin() + static_cast<std::ptrdiff_t>(good.size() / 2), 200, 0xA5);
+  const EncodedImage images[] = {{good, {0, 0, 320, 240}, false, 0},
+                                 {cut, {0, 0, 320, 240}, false, 1},
+                                 {changed, {0, 0, 320, 240}, false, 2}};
+  const auto corrupt = rig.decode(images);
+  std::printf("rows reported as corrupt:");
+  for (int row : corrupt) std::printf(" %d", row);
+  std::printf("\nmean difference from the good one: cut off %.1f, changed %.1f\n",
+              mean_difference(rig.row(0), rig.row(1)), mean_difference(rig.row(0), rig.row(2)));
+}
+
+// build/unit_tests '[.nvjpeg-rate]': decode() alone, files in memory.
+TEST_CASE("images/s of the JPEG engines", "[.nvjpeg-rate]") {
+  constexpr int kBatch = 256;
+  constexpr int kBatches = 100;
+  Rig rig(kBatch, 224);
+  REQUIRE(rig.decoder != nullptr);
+  std::vector<Bytes> files;
+  double bytes = 0;
+  for (int i = 0; i < 2 * kBatch; ++i) {
+    files.push_back(write_jpeg(textured_image(500, 375, 1000 + i)));
+    bytes += static_cast<double>(files.back().size());
+  }
+  std::printf("%zu files of 500x375, mean %.1f KB\n", files.size(),
+              bytes / static_cast<double>(files.size()) / 1e3);
+  using Clock = std::chrono::steady_clock;
+  const auto run = [&](const char* name, Region region) {
+    std::vector<EncodedImage> images;
+    std::vector<double> ms;
+    for (int i = -10; i < kBatches; ++i) {
+      images.clear();
+      for (int k = 0; k < kBatch; ++k)
+        images.push_back(
+            {files[static_cast<std::size_t>((i & 1) * kBatch + k)], region, k % 2 == 0, k});
+      const auto start = Clock::now();
+      REQUIRE(rig.decode(images).empty());
+      if (i >= 0)
+        ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+    }
+    rig.stream->synchronize();
+    std::sort(ms.begin(), ms.end());
+    const double mean = std::accumulate(ms.begin(), ms.end(), 0.0) / kBatches;
+    std::printf("%s: %.0f images/s; ms per %d images: median %.2f, 95 %% %.2f, most %.2f\n", name,
+                1e3 * kBatch / mean, kBatch, ms[kBatches / 2], ms[kBatches * 95 / 100], ms.back());
+  };
+  run("whole images", {0, 0, 500, 375});
+  run("half of each", {60, 50, 350, 265});
+
+  const auto resizer = gpu::make_device_resizer(*rig.device, {kBatch, 224});
+  const Buffer pixels(*rig.device, std::size_t{kBatch} * 500 * 375 * 3);
+  std::vector<DeviceImage> table;
+  for (int k = 0; k < kBatch; ++k)
+    table.push_back({static_cast<const std::uint8_t*>(pixels.data()) +
+                         std::size_t{562500} * static_cast<std::size_t>(k),
+                     1500,
+                     {0, 0, 500, 375},
+                     false,
+                     k});
+  const auto start = rig.device->make_event();
+  const auto end = rig.device->make_event();
+  for (int i = 0; i < 3; ++i) {
+    start->record(*rig.stream);
+    resizer->enqueue(table, rig.rows(), *rig.stream);
+    end->record(*rig.stream);
+    end->synchronize();
+  }
+  std::printf("scaling of 256 whole images: %.3f ms\n", end->milliseconds_since(*start));
+}
