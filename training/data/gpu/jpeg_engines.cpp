@@ -31,54 +31,60 @@ bool accepted(int status) {
   return status == Nvjpeg::kSuccess;
 }
 
+Nvjpeg::Owned open_hardware(const Nvjpeg& library, std::string& why_not) {
+  Nvjpeg::Handle handle = nullptr;
+  int status = Nvjpeg::kSuccess;
+  for (unsigned flags : {Nvjpeg::kStrictBitstream, 0U}) {  // the first is CUDA 12's
+    status = library.create(Nvjpeg::kHardware, nullptr, nullptr, flags, &handle);
+    if (status == Nvjpeg::kSuccess) return {handle, library.destroy};
+  }
+  why_not = status == Nvjpeg::kArchMismatch
+                ? "this GPU has no JPEG engines"
+                : fmt::format("nvJPEG opens no JPEG engines (status {})", status);
+  return {nullptr, library.destroy};
+}
+
+Nvjpeg::Owned make_state(const JpegEngines& engines) {
+  Nvjpeg::State state = nullptr;
+  CHECK_NVJPEG(engines.library().create_state(engines.handle(), &state));
+  return {state, engines.library().destroy_state};
+}
+
 }  // namespace
 
 std::unique_ptr<JpegEngines> JpegEngines::open(std::string& why_not) {
   std::shared_ptr<const Nvjpeg> library = Nvjpeg::open(why_not);
   if (library == nullptr) return nullptr;
-  Nvjpeg::Handle handle = nullptr;
-  int status =
-      library->create(Nvjpeg::kHardware, nullptr, nullptr, Nvjpeg::kStrictBitstream, &handle);
-  if (status != Nvjpeg::kSuccess) {
-    why_not = status == Nvjpeg::kArchMismatch
-                  ? "this GPU has no JPEG engines"
-                  : fmt::format("nvJPEG opens no JPEG engine (status {})", status);
-    return nullptr;
-  }
-  std::unique_ptr<JpegEngines> opened(new JpegEngines(library, handle));
+  Nvjpeg::Owned handle = open_hardware(*library, why_not);
+  if (handle == nullptr) return nullptr;
   unsigned engines = 0;
   unsigned cores = 0;
-  status = library->hardware_info(handle, &engines, &cores);
+  const int status = library->hardware_info(handle.get(), &engines, &cores);
   if (status != Nvjpeg::kSuccess || engines == 0) {
     why_not = fmt::format("this GPU has no JPEG engines (nvJPEG: status {}, {} engines)", status,
                           engines);
     return nullptr;
   }
-  const int pictures_at_once = static_cast<int>(engines * std::max(cores, 1U));
-  opened->width_ = pictures_at_once < kEnginesOfWidth ? pictures_at_once : kWidth;
-  return opened;
+  const int at_once = static_cast<int>(engines * std::max(cores, 1U));
+  const int width = at_once < kEnginesOfWidth ? at_once : kWidth;
+  return std::unique_ptr<JpegEngines>(
+      new JpegEngines(std::move(library), std::move(handle), width));
 }
 
 EngineDecoder::EngineDecoder(Device& device, const JpegEngines& engines)
     : engines_(engines),
+      state_(make_state(engines)),
       // What nvJPEG computes is short, and the engines wait for it.
       stream_(device.make_stream(StreamPriority::high)),
       written_(device, static_cast<std::size_t>(engines.width()), Place::host) {
   static_assert(kWidth <= MarkedImages::kMost);
-  const Nvjpeg& library = engines.library();
-  CHECK_NVJPEG(library.create_state(engines.handle(), &state_));
-  const int status = library.preallocate(engines.handle(), state_, engines.width(), kUsualSide,
-                                         kUsualSide, Nvjpeg::kFullChroma, Nvjpeg::kInterleavedRgb);
-  if (!accepted(status)) {
-    library.destroy_state(state_);
-    CHECK_NVJPEG(status);
-  }
+  // nvJPEG does without where it refuses
+  accepted(engines.library().preallocate(engines.handle(), state_.get(), engines.width(),
+                                         kUsualSide, kUsualSide, Nvjpeg::kFullChroma,
+                                         Nvjpeg::kInterleavedRgb));
 }
 
-EngineDecoder::~EngineDecoder() {
-  cudaStreamSynchronize(native(*stream_));
-  engines_.library().destroy_state(state_);
-}
+EngineDecoder::~EngineDecoder() { cudaStreamSynchronize(native(*stream_)); }
 
 void EngineDecoder::decode(std::span<EnginePicture> pictures) {
   const bool submitted = submit(pictures);
@@ -110,9 +116,10 @@ bool EngineDecoder::submit(std::span<const EnginePicture> pictures) {
   // A success means that the call was accepted, not that every picture was decoded.
   mark_images(marked, count, stream);
   if (initialized_ != count)
-    CHECK_NVJPEG(library.initialize(engines_.handle(), state_, count, 1, Nvjpeg::kInterleavedRgb));
+    CHECK_NVJPEG(
+        library.initialize(engines_.handle(), state_.get(), count, 1, Nvjpeg::kInterleavedRgb));
   initialized_ = count;
-  const bool taken = accepted(library.decode(engines_.handle(), state_, files_.data(),
+  const bool taken = accepted(library.decode(engines_.handle(), state_.get(), files_.data(),
                                              bytes_.data(), images_.data(), stream));
   if (!taken) initialized_ = 0;  // a failed batch resets the state
   check_marks(marked, count, static_cast<std::uint8_t*>(written_.data()), stream);

@@ -24,22 +24,19 @@ class JpegEngines {
  public:
   /// Null with the reason where the machine has none or nvJPEG cannot be had.
   static std::unique_ptr<JpegEngines> open(std::string& why_not);
-  ~JpegEngines() { library_->destroy(handle_); }
-  JpegEngines(const JpegEngines&) = delete;
-  JpegEngines& operator=(const JpegEngines&) = delete;
 
   /// Pictures that one call should decode.
   int width() const { return width_; }
   const Nvjpeg& library() const { return *library_; }
-  Nvjpeg::Handle handle() const { return handle_; }
+  Nvjpeg::Handle handle() const { return handle_.get(); }
 
  private:
-  JpegEngines(std::shared_ptr<const Nvjpeg> library, Nvjpeg::Handle handle)
-      : library_(std::move(library)), handle_(handle) {}
+  JpegEngines(std::shared_ptr<const Nvjpeg> library, Nvjpeg::Owned handle, int width)
+      : library_(std::move(library)), handle_(std::move(handle)), width_(width) {}
 
   std::shared_ptr<const Nvjpeg> library_;
-  Nvjpeg::Handle handle_;
-  int width_ = 0;
+  Nvjpeg::Owned handle_;
+  int width_;
 };
 
 /// One decoder of nvJPEG with its stream. One thread at a time.
@@ -59,7 +56,7 @@ class EngineDecoder {
   bool submit(std::span<const EnginePicture> pictures);
 
   const JpegEngines& engines_;
-  Nvjpeg::State state_ = nullptr;
+  Nvjpeg::Owned state_;
   std::unique_ptr<Stream> stream_;
   IdleEvent done_;
   Buffer written_;       // a byte per picture, in pinned memory

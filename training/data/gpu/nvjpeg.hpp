@@ -17,6 +17,8 @@ struct Nvjpeg {
   };
   using Handle = void*;  // thread-safe
   using State = void*;   // of one thread at a time
+  /// A handle or a state that nvJPEG destroys.
+  using Owned = std::unique_ptr<void, int (*)(void*)>;
 
   // nvjpegStatus_t: those that blame the library or the machine, not the image.
   static constexpr int kSuccess = 0;
