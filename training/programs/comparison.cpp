@@ -62,8 +62,10 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
     return result.skipped.empty();
   };
   const bool fits = possible([&] {
-                      const EngineSettings settings = engine_settings(result.configuration.options,
-                                                                      backend, job.data.classes());
+                      EngineSettings settings = engine_settings(result.configuration.options,
+                                                                backend, job.data.classes());
+                      settings.batches_held =
+                          batches_held(settings, backend, job.data.synthetic(), false);
                       result.identity = identity_of(settings, backend, job.data.name());
                       result.identity.setting = result.configuration.setting;
                       trial = std::make_unique<Trial>(settings, backend, job);
