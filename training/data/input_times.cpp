@@ -34,10 +34,9 @@ std::string cure_of_reading(bool opening) {
 }
 
 std::string cure_of_decoding(const InputSetup& setup) {
-  std::string cure =
-      setup.workers < setup.cores
-          ? fmt::format("more --workers (this rank may use {} cores)", setup.cores)
-          : fmt::format("more cores than this rank's {}", setup.cores);
+  std::string cure = setup.workers < setup.cores
+                         ? fmt::format("more --workers (this rank may use {} cores)", setup.cores)
+                         : fmt::format("more cores than this rank's {}", setup.cores);
   cure += setup.decoder == "cpu" ? ", --decoder nvjpeg on a GPU with JPEG engines" : "";
   return cure + " or smaller images";
 }
@@ -87,8 +86,8 @@ std::string input_advice(const InputTimes& times, const InputSetup& setup, doubl
   const std::array stages{
       Stage{"opening files", times.stages.open_s}, Stage{"reading", times.stages.read_s},
       Stage{"decoding", times.stages.decode_s}, Stage{"augmentation", times.stages.augment_s}};
-  const auto longest = std::max_element(
-      stages.begin(), stages.end(), [](auto& a, auto& b) { return a.seconds < b.seconds; });
+  const auto longest = std::max_element(stages.begin(), stages.end(),
+                                        [](auto& a, auto& b) { return a.seconds < b.seconds; });
   double workers_s = 0;
   for (const Stage& stage : stages) workers_s += stage.seconds;
   workers_s /= setup.workers;
@@ -98,16 +97,18 @@ std::string input_advice(const InputTimes& times, const InputSetup& setup, doubl
   const auto rate = [&](double busy_s) { return times.images / busy_s * ranks; };
   if (const double device_s = times.device_decode_s + times.copy_s; device_s > workers_s) {
     if (times.copy_s > times.device_decode_s)
-      return stall + fmt::format("copies to the device limit it to {:.0f} images/s: check the "
-                                 "host link, or use smaller images",
-                                 rate(device_s));
-    return stall + fmt::format("decoding by {} limits it to {:.0f} images/s: a --decoder-share "
-                               "below {:.0f} leaves more to the workers",
-                               setup.decoder, rate(device_s), 100 * setup.device_share);
+      return stall + fmt::format(
+                         "copies to the device limit it to {:.0f} images/s: check the "
+                         "host link, or use smaller images",
+                         rate(device_s));
+    return stall + fmt::format(
+                       "decoding by {} limits it to {:.0f} images/s: a --decoder-share "
+                       "below {:.0f} leaves more to the workers",
+                       setup.decoder, rate(device_s), 100 * setup.device_share);
   }
   const bool reads = longest < stages.begin() + 2;
-  return stall +
-         fmt::format("{} limits it ({:.0f} % of the time of {} worker{} per rank, {:.0f} images/s "
+  return stall + fmt::format(
+                     "{} limits it ({:.0f} % of the time of {} worker{} per rank, {:.0f} images/s "
                      "at most): {}",
                      longest->name, 100 * longest->seconds / workers_s / setup.workers,
                      setup.workers, setup.workers == 1 ? "" : "s", rate(workers_s),

@@ -63,8 +63,9 @@ class LoadedBatches final : public BatchSource {
   std::deque<Copying> copying_;  // the feeder's, in the order of the batches
 
   std::atomic<bool> ending_ = false;
-  mutable std::mutex mutex_;         // guards the rest
-  std::condition_variable changed_;  // the feeder waits for a free slot, the caller for a filled one
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable
+      changed_;  // the feeder waits for a free slot, the caller for a filled one
   std::deque<Slot*> free_;
   std::deque<Slot*> filled_;
   bool fed_ = true;  // the feeder has ended

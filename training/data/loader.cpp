@@ -115,9 +115,8 @@ const Batch* Loader::next() {
   if (delivered_ == batches_per_epoch_) return nullptr;
   const auto lent = std::count_if(slots_.begin(), slots_.end(), [](auto& s) { return s.lent; });
   ENSURE(lent < kLentAtMost, "batches must be released before more are requested");
-  done_.wait(lock, [&] {
-    return abandoned_ || (!pending_.empty() && pending_.front()->unfinished == 0);
-  });
+  done_.wait(
+      lock, [&] { return abandoned_ || (!pending_.empty() && pending_.front()->unfinished == 0); });
   if (abandoned_) return nullptr;
 
   Slot& slot = *pending_.front();

@@ -37,8 +37,7 @@ void take(BatchSource& batches, int count, int& epoch, Progress& progress) {
 LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const Backend& backend,
                    Stream& stream, const MpiSession& session) {
   BatchSource& batches = data.training();
-  const bool computes =
-      find_strategy(settings.step.strategy.strategy).computes(session.rank());
+  const bool computes = find_strategy(settings.step.strategy.strategy).computes(session.rank());
   const auto arrived = backend.device->make_event();
   int epoch = 0;
   const auto take_and_wait = [&](const char* title, int count) {
@@ -109,14 +108,11 @@ ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
   data.open(settings.step, backend, *stream);
   say(session, data.remark(static_cast<long>(settings.iterations) + settings.warmup));
   const LoaderRate rate = measure(data, settings, backend, *stream, session);
-  const Json what{{"backend", name_of(backend.kind)},
-                  {"data", dataset.name()},
-                  {"image_size", shape.image_size},
-                  {"batch_size", shape.batch_size},
-                  {"world_size", session.world_size()},
-                  {"prefetch", settings.input.options.prefetch}};
-  record.write("loader",
-               merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
+  const Json what{
+      {"backend", name_of(backend.kind)},   {"data", dataset.name()},
+      {"image_size", shape.image_size},     {"batch_size", shape.batch_size},
+      {"world_size", session.world_size()}, {"prefetch", settings.input.options.prefetch}};
+  record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
   say(session, summary_of(rate));
   return ExitCode::pass;
 }

@@ -122,22 +122,24 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
 
 std::string TrainingData::remark(long batches) const {
   if (setup_.workers == 0) return "";
-  std::string text = fmt::format("input: {} worker{} per rank", setup_.workers,
-                                 setup_.workers == 1 ? "" : "s");
+  std::string text =
+      fmt::format("input: {} worker{} per rank", setup_.workers, setup_.workers == 1 ? "" : "s");
   if (settings_.options.workers == "auto" && setup_.workers < kFewWorkers)
-    text += ", its share of the cores it may run on: srun gives it more by --cpus-per-task, mpirun "
-            "by --bind-to none";
+    text +=
+        ", its share of the cores it may run on: srun gives it more by --cpus-per-task, mpirun "
+        "by --bind-to none";
   if (setup_.decoder != "cpu")
     text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
                         100 * setup_.device_share);
   text = wrapped(text, 2);
   if (batches_per_epoch_ > 0 && batches > batches_per_epoch_)
-    text += "\n" + wrapped(fmt::format("the run is longer than the data, which start over: its {} "
-                                       "batches per rank are {:.1f} epochs",
-                                       batches,
-                                       static_cast<double>(batches) /
-                                           static_cast<double>(batches_per_epoch_)),
-                           2);
+    text +=
+        "\n" +
+        wrapped(fmt::format("the run is longer than the data, which start over: its {} "
+                            "batches per rank are {:.1f} epochs",
+                            batches,
+                            static_cast<double>(batches) / static_cast<double>(batches_per_epoch_)),
+                2);
   return text;
 }
 
