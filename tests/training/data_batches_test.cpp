@@ -105,7 +105,7 @@ NetworkSettings shape_of(const LoaderSettings& settings) {
   return shape;
 }
 
-/// Work on its streams is done at once, but those who ask are told so only when the test says.
+/// Work on its streams is done at once, but its events show that only when the test allows it.
 class LaggingDevice final : public Device {
  public:
   class LaggingEvent final : public Event {
@@ -267,6 +267,7 @@ TEST_CASE("batches come to the device as the loader made them", "[loader]") {
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
   Rig rig(images.source, settings);
+  CHECK(rig.device.allocated_bytes() == kLoadedBatchesHeld * batch_bytes(shape_of(settings)));
   CHECK_FALSE(rig.batches->next());
   const auto expected = by_the_loader(images.source, settings, 1);
   REQUIRE(expected.size() == 8);

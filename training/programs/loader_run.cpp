@@ -24,6 +24,11 @@ struct LoaderRate {
   double total() const { return std::accumulate(images_per_s.begin(), images_per_s.end(), 0.0); }
 };
 
+/// At least what is made ahead, which comes at another rate.
+int warmup_of(const LoaderRunSettings& settings) {
+  return std::max(settings.warmup, settings.input.options.prefetch + kLoadedBatchesHeld);
+}
+
 /// The batches of the epochs, one after another, each on the device when this returns.
 void take(BatchSource& batches, int count, int& epoch, Progress& progress) {
   for (int i = 0; i < count;) {
@@ -47,9 +52,10 @@ LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const 
     backend.world->wait(*arrived, HostWait::timed);
   };
   batches.start_epoch(epoch);
-  take_and_wait("warm-up", settings.warmup);
-  const InputTimes before = batches.times();
   session.barrier();
+  take_and_wait("warm-up", warmup_of(settings));
+  // No barrier here: the batches made ahead meanwhile would count.
+  const InputTimes before = batches.times();
   const auto start = std::chrono::steady_clock::now();
   take_and_wait("loader", settings.iterations);
   const std::chrono::duration<double> mine = std::chrono::steady_clock::now() - start;
@@ -89,7 +95,7 @@ Json record_of(const LoaderRate& rate, const LoaderRunSettings& settings) {
   return merged({{"images_per_s", rate.total()},
                  {"images_per_s_per_rank", rate.images_per_s},
                  {"iterations", settings.iterations},
-                 {"warmup", settings.warmup},
+                 {"warmup", warmup_of(settings)},
                  {"input_stall_ms", 1e3 * rate.input.stall_s}},
                 stages_of(rate.input));
 }

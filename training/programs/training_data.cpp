@@ -41,7 +41,7 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
 void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
                                   const StrategyEntry& strategy) {
   const InputOptions& options = settings_.options;
-  if (options.decoder == "cpu") return;
+  if (options.decoder == "cpu" || options.decoder_share == 0) return;
   const NetworkSettings& shape = step.network;
   std::string why_not;
   if (!device_can_transform(loader_settings(step, true, 0, 1).transform))
