@@ -158,7 +158,7 @@ run-tests: tests
 include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
-.PHONY: check doctor format tidy sanitize docs clean help
+.PHONY: check doctor format tidy sanitize sanitize-threads docs clean help
 FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
@@ -191,6 +191,13 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
 
+# The loader's threads. Only what they need is built, and what was not built so (MPI) is not looked at.
+sanitize-threads:
+	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
+	  LIBRARY='$$(foreach room,common resnet training/data,$$(call room_sources,$$(room)))' \
+	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build/sanitize-threads/unit_tests
+	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build/sanitize-threads/unit_tests '[loader]'
+
 # Renews docs/options.md from the programs, and the table of versions in docs/install.md.
 docs: all
 	docs/pages.py
@@ -206,5 +213,6 @@ help:
 	@echo 'make install   copy the programs to PREFIX=/usr/local (DESTDIR=...); make uninstall; make dist'
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
+	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

@@ -57,17 +57,14 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-/// OpenMP's threads of this rank. Collective.
-int threads_of_rank(const MpiSession& session, std::string& remark) {
+/// OpenMP's threads of this rank, and its cores. Collective.
+ThreadChoice threads_of_rank(const MpiSession& session) {
   std::vector<std::vector<int>> cores;
   for (const std::string& text : session.all_gather(join(allowed_cores())))
     cores.push_back(split<int>(text));
   const char* requested = std::getenv("OMP_NUM_THREADS");
-  const ThreadChoice choice =
-      choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()),
-                     requested ? std::atoi(requested) : 0, sysconf(_SC_NPROCESSORS_ONLN));
-  remark += choice.remark;
-  return choice.threads;
+  return choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()),
+                        requested ? std::atoi(requested) : 0, sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 void connect(Backend& backend, const MpiSession& session) {
@@ -120,8 +117,9 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     if (options.backend == "auto") backend.no_gpu = no_gpu;
     if (options.backend == "auto" && gpu::built()) backend.remark += ", as " + no_gpu;
   }
-  std::string about_threads;
-  const int threads = threads_of_rank(session, about_threads);
+  const ThreadChoice choice = threads_of_rank(session);
+  const int threads = choice.threads;
+  backend.cores = choice.cores;
   if (backend.kind == BackendKind::gpu) {
     omp_set_num_threads(threads);  // else each rank of a host draws weights on all its cores
     const std::vector<int> devices = place_on_gpus(views);
@@ -137,7 +135,7 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
                       "blocks of NCCL's kernels",
                       options.ctas));
     backend.device = cpu::make_device(threads);
-    backend.remark += about_threads;
+    backend.remark += choice.remark;
   }
   backend.ctas = options.ctas;
   backend.mpi_algorithm =
@@ -155,6 +153,7 @@ Backend open_backend(const Backend& whole, const MpiSession& part) {
   backend.kind = whole.kind;
   backend.remark = whole.remark;
   backend.no_gpu = whole.no_gpu;
+  backend.cores = whole.cores;
   backend.device = whole.device;
   backend.ctas = whole.ctas;
   backend.mpi_algorithm = whole.mpi_algorithm;

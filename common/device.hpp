@@ -79,6 +79,9 @@ class Device {
   virtual MemoryInfo memory() const = 0;
   virtual const Kernels& kernels() const = 0;
 
+  /// For every thread that enqueues work here but the one that made the device, before it does.
+  virtual void use_on_this_thread() {}
+
   virtual std::unique_ptr<Stream> make_stream(StreamPriority priority = StreamPriority::normal) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
 

@@ -148,7 +148,8 @@ ThreadChoice choose_threads(const std::vector<std::string>& hosts,
     if (r == rank) local_rank = local.size();
     local.push_back(cores[r]);
   }
-  const int threads = requested > 0 ? requested : fair_threads(local, local_rank);
+  const int cores_of_rank = fair_threads(local, local_rank);
+  const int threads = requested > 0 ? requested : cores_of_rank;
   std::string remark = fmt::format(", {} thread{} per rank", threads, threads == 1 ? "" : "s");
   if (cores[rank].size() == 1 && online > static_cast<long>(local.size()))
     remark += fmt::format(
@@ -156,7 +157,7 @@ ThreadChoice choose_threads(const std::vector<std::string>& hosts,
         "its "
         "share)",
         online);
-  return {threads, remark};
+  return {threads, remark, cores_of_rank};
 }
 
 }  // namespace shakedown

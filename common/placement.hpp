@@ -46,6 +46,7 @@ int fair_threads(const std::vector<std::vector<int>>& affinities, std::size_t lo
 struct ThreadChoice {
   int threads = 1;
   std::string remark;
+  int cores = 1;  // the rank's fair share of those of its host
 };
 /// `requested` (OMP_NUM_THREADS) where that is above 0, else the rank's fair share of the cores of
 /// its host, which has `online` of them. `cores` are those that each rank may run on.

@@ -143,6 +143,8 @@ class CudaDevice final : public Device {
   }
   const Kernels& kernels() const override { return kernels_; }
 
+  void use_on_this_thread() override { CHECK_CUDA(cudaSetDevice(index_)); }
+
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
     return std::make_unique<CudaStream>(priority, capture_);
   }

@@ -315,6 +315,21 @@ class Epochs(Folder):
                        if line["kind"] == "epoch"]
         self.assertEqual(losses[0], losses[1])
 
+    def test_the_loader_alone(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--image-size", 160,
+                     "--batch-size", 8, "--iterations", 13, "--warmup", 1, "--workers", 2, "--prefetch", 3,
+                     "--record", record, ranks=2)
+        self.expect(result, 0, "96 images of 3 classes", "input: 2 workers per rank", "start over", "us to open")
+        _, rate, end = read_record(record)
+        self.assertEqual([rate["kind"], end["kind"]], ["loader", "end"])
+        self.assertEqual([rate[key] for key in ("workers", "decoder", "warmup", "world_size")], [2, "cpu", 5, 2])
+        self.assertAlmostEqual(rate["images_per_s"], sum(rate["images_per_s_per_rank"]))
+        self.assertGreater(rate["stage_augment_ms"], 0)
+        result = run_bare(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--decoder", "nvjpeg",
+                          "--backend", "cpu", "--batch-size", 8)
+        self.expect(result, 2, "--decoder nvjpeg: the cpu backend has no device decoder")
+
     def test_bad_data_is_named(self):
         (self.folder / "train/dots/007.png").write_text("not an image")
         self.expect(self.train("--epochs", 1), 2, "train/dots/007.png")

@@ -117,10 +117,12 @@ std::vector<Kept> rest_of_epoch(Loader& loader) {
   return batches;
 }
 
-std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch) {
+std::vector<Kept> epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch,
+                           long first_batch = 0, int threads = 4) {
   HostDevice device;
-  Loader loader(source, settings, device);
-  loader.start_epoch(epoch);
+  Workers workers(threads);
+  Loader loader(source, settings, device, workers);
+  loader.start_epoch(epoch, first_batch);
   return rest_of_epoch(loader);
 }
 
@@ -207,23 +209,23 @@ TEST_CASE("training and validation must have the same classes") {
                     ContainsSubstring("not in val: dog") && ContainsSubstring("not in train: cow"));
 }
 
-TEST_CASE("batches do not depend on threads or prefetch") {
+TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 61);
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
-  settings.workers = 1;
   settings.prefetch = 1;
-  const std::vector<Kept> expected = epoch_of(images, settings, 3);
+  const std::vector<Kept> expected = epoch_of(images, settings, 3, 0, 1);
   CHECK(expected.size() == 16);
   settings.prefetch = 5;
-  for (int workers : {1, 3, 8}) {
-    settings.workers = workers;
-    CHECK(epoch_of(images, settings, 3) == expected);
-  }
+  for (int workers : {1, 3, 8}) CHECK(epoch_of(images, settings, 3, 0, workers) == expected);
+  const std::vector<Kept> rest(expected.begin() + 5, expected.end());
+  CHECK(epoch_of(images, settings, 3, 5) == rest);
+  CHECK(epoch_of(images, settings, 3, 16).empty());
 }
 
-TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded") {
+TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded",
+          "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 25);
   LoaderSettings settings = plain_settings();
@@ -247,7 +249,7 @@ TEST_CASE("the ranks share an epoch without loss or doubling; the last batches a
   CHECK(seen == first_numbers(25));
 }
 
-TEST_CASE("every rank makes as many batches, be they empty") {
+TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 9);
   LoaderSettings settings = plain_settings();
@@ -259,7 +261,7 @@ TEST_CASE("every rank makes as many batches, be they empty") {
   CHECK(batches[1].count == 0);
 }
 
-TEST_CASE("drop_last makes full batches only") {
+TEST_CASE("drop_last makes full batches only", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 25);
   LoaderSettings settings = plain_settings();
@@ -278,28 +280,28 @@ TEST_CASE("drop_last makes full batches only") {
   CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
 }
 
-TEST_CASE("settings that cannot work are named") {
+TEST_CASE("settings that cannot work are named", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 10);
   HostDevice device;
+  Workers workers(1);
   LoaderSettings settings = plain_settings();
   settings.world_size = 3;
   settings.drop_last = true;
-  CHECK_THROWS_AS(Loader(images, settings, device), UsageError);
-  CHECK_THROWS_WITH(Loader(images, settings, device), ContainsSubstring("--batch-size 4") &&
-                                                          ContainsSubstring("10 images") &&
-                                                          ContainsSubstring(folder.path));
-  settings = plain_settings();
-  settings.workers = 0;
-  CHECK_THROWS_WITH(Loader(images, settings, device), ContainsSubstring("--workers 0"));
+  CHECK_THROWS_AS(Loader(images, settings, device, workers), UsageError);
+  CHECK_THROWS_WITH(Loader(images, settings, device, workers),
+                    ContainsSubstring("--batch-size 4") && ContainsSubstring("10 images") &&
+                        ContainsSubstring(folder.path));
+  CHECK_THROWS_WITH(Workers(0), ContainsSubstring("--workers 0"));
 }
 
-TEST_CASE("epochs and seeds differ, and each repeats") {
+TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 20);
   LoaderSettings settings = plain_settings();
   HostDevice device;
-  Loader loader(images, settings, device);
+  Workers workers(4);
+  Loader loader(images, settings, device, workers);
   CHECK(loader.next() == nullptr);
   std::vector<std::vector<Kept>> epochs;
   for (int epoch : {0, 1, 0}) {
@@ -318,13 +320,14 @@ TEST_CASE("epochs and seeds differ, and each repeats") {
   CHECK_FALSE(epoch_of(images, settings, 0) == epoch_of(images, settings, 1));
 }
 
-TEST_CASE("an epoch may be abandoned while batches are held") {
+TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
-  Loader loader(images, settings, device);
+  Workers workers(4);
+  Loader loader(images, settings, device, workers);
   CHECK(device.pinned == 2 * 3);  // images and labels of prefetch + 2 batches
   loader.start_epoch(0);
   const Batch* held = loader.next();
@@ -336,38 +339,41 @@ TEST_CASE("an epoch may be abandoned while batches are held") {
   loader.start_epoch(2);  // and the loader goes with the epoch just begun
 }
 
-TEST_CASE("no more memory is taken than an epoch has batches") {
+TEST_CASE("no more memory is taken than an epoch has batches", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1000;
   HostDevice device;
-  const Loader loader(images, settings, device);
+  Workers workers(4);
+  const Loader loader(images, settings, device, workers);
   CHECK(loader.batches_per_epoch() == batches_per_epoch(images, settings));
   CHECK(device.pinned == 2 * (loader.batches_per_epoch() + 2));
 }
 
-TEST_CASE("a loader of many threads ends at once") {
+TEST_CASE("a loader of many threads ends at once", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
-  settings.workers = 600;
   HostDevice device;
-  auto loader = std::make_unique<Loader>(images, settings, device);
+  auto workers = std::make_unique<Workers>(600);
+  auto loader = std::make_unique<Loader>(images, settings, device, *workers);
   loader->start_epoch(0);
   loader->release(loader->next());
   const auto start = std::chrono::steady_clock::now();
   loader.reset();
+  workers.reset();
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(2));  // 5 s when quadratic
 }
 
-TEST_CASE("held batches are left alone; a third is refused") {
+TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
-  Loader loader(images, settings, device);
+  Workers workers(4);
+  Loader loader(images, settings, device, workers);
   loader.start_epoch(0);
   const Batch* first = loader.next();
   const Batch* second = loader.next();
@@ -381,16 +387,16 @@ TEST_CASE("held batches are left alone; a third is refused") {
   CHECK(loader.next() != nullptr);
 }
 
-TEST_CASE("a corrupt file surfaces in next(), after the batches before it") {
+TEST_CASE("a corrupt file surfaces in next(), after the batches before it", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 30);
   std::ofstream(images.name(9)) << "not an image";
   std::ofstream(images.name(11)) << "nor this";
   LoaderSettings settings = plain_settings();
   settings.shuffle = false;
-  settings.workers = 8;
   HostDevice device;
-  Loader loader(images, settings, device);
+  Workers workers(8);
+  Loader loader(images, settings, device, workers);
   for (int epoch : {0, 1}) {
     loader.start_epoch(epoch);
     for (int batch = 0; batch < 2; ++batch) loader.release(loader.next());
@@ -402,22 +408,85 @@ TEST_CASE("a corrupt file surfaces in next(), after the batches before it") {
   CHECK(numbers_in(rest_of_epoch(loader)) == first_numbers(30));
 }
 
-TEST_CASE("the stall is counted per epoch") {
+TEST_CASE("an abandoned epoch has no more batches", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 40);
+  const FolderSource images = numbered_images(folder, 60);
   HostDevice device;
-  Loader loader(images, plain_settings(), device);
-  const auto start = std::chrono::steady_clock::now();
+  Workers workers(2);
+  Loader loader(images, plain_settings(), device, workers);
   loader.start_epoch(0);
-  rest_of_epoch(loader);
-  const std::chrono::duration<double> epoch = std::chrono::steady_clock::now() - start;
-  CHECK(loader.stall_seconds() > 0);
-  CHECK(loader.stall_seconds() < epoch.count());
+  loader.release(loader.next());
+  loader.abandon();
+  CHECK(loader.next() == nullptr);
   loader.start_epoch(1);
-  CHECK(loader.stall_seconds() == 0);
+  CHECK(rest_of_epoch(loader).size() == 15);
+  CHECK(loader.times().images >= 60 + 4);
 }
 
-TEST_CASE("files that cannot be read") {
+TEST_CASE("loaders share the workers", "[loader]") {
+  const TempFolder folder;
+  const FolderSource images = numbered_images(folder, 60);
+  const LoaderSettings settings = plain_settings();
+  HostDevice device;
+  Workers workers(3);
+  Loader training(images, settings, device, workers);
+  {
+    Loader validation(images, settings, device, workers);
+    training.start_epoch(1);
+    validation.start_epoch(0);
+    CHECK(rest_of_epoch(validation) == epoch_of(images, settings, 0));
+    validation.start_epoch(2);
+  }
+  CHECK(rest_of_epoch(training) == epoch_of(images, settings, 1));
+}
+
+/// Samples of update `step`, over all ranks and micro-batches.
+std::vector<int> samples_of_update(const std::vector<std::vector<Kept>>& of_ranks, int step,
+                                   int accumulate) {
+  std::vector<int> samples;
+  for (const auto& batches : of_ranks)
+    for (int m = 0; m < accumulate; ++m) {
+      const auto numbers = numbers_in({batches.at(std::size_t(step * accumulate + m))});
+      samples.insert(samples.end(), numbers.begin(), numbers.end());
+    }
+  std::sort(samples.begin(), samples.end());
+  return samples;
+}
+
+TEST_CASE("with the same global batch an update has the same samples at any number of ranks",
+          "[loader]") {
+  constexpr int kImages = 63;
+  constexpr int kGlobalBatch = 12;
+  const TempFolder folder;
+  const FolderSource images = numbered_images(folder, kImages);
+  std::vector<std::vector<int>> expected;
+  for (int ranks : {1, 2, 3, 4, 6})
+    for (int accumulate : {1, 2}) {
+      CAPTURE(ranks, accumulate);
+      LoaderSettings settings = plain_settings();
+      settings.drop_last = true;
+      settings.world_size = ranks;
+      settings.batch_size = kGlobalBatch / ranks / accumulate;
+      if (settings.batch_size * ranks * accumulate != kGlobalBatch) continue;
+      std::vector<std::vector<Kept>> of_ranks;
+      for (settings.rank = 0; settings.rank < ranks; ++settings.rank)
+        of_ranks.push_back(epoch_of(images, settings, 2));
+      std::vector<std::vector<int>> updates;
+      const auto batches = static_cast<int>(of_ranks[0].size());
+      for (int step = 0; step < batches / accumulate; ++step)
+        updates.push_back(samples_of_update(of_ranks, step, accumulate));
+      if (expected.empty()) expected = updates;
+      CHECK(updates == expected);
+    }
+  CHECK(expected.size() == kImages / kGlobalBatch);
+  std::vector<int> seen;
+  for (const auto& update : expected) seen.insert(seen.end(), update.begin(), update.end());
+  std::sort(seen.begin(), seen.end());
+  CHECK(seen.size() == expected.size() * kGlobalBatch);
+  CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
+}
+
+TEST_CASE("files that cannot be read", "[loader]") {
   const FolderSource images(ImageFolder{"/", {"a"}, {{"/no/such/image.png", 0}, {"/tmp", 0}}, {}});
   SampleReader reader(images, {});
   CHECK_THROWS_AS(reader.read(0, 0, {}), UsageError);

@@ -28,8 +28,7 @@ class OneBatch final : public BatchSource {
   std::optional<DeviceBatch> next() override {
     return given_++ == 0 ? endless_->next() : std::nullopt;
   }
-  void start_epoch(int) override { given_ = 0; }
-  double stall_seconds() const override { return 0; }
+  void start_epoch(int, long) override { given_ = 0; }
 
  private:
   std::unique_ptr<BatchSource> endless_;

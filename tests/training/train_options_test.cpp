@@ -46,13 +46,13 @@ TEST_CASE("the spellings that people know are understood", "[options]") {
   REQUIRE_FALSE(p.ending);
   CHECK(p.values.batch_size == 32);
   CHECK(p.values.optimizer.learning_rate == 0.5);
-  CHECK(p.values.data.workers == 12);
+  CHECK(p.values.input.workers == "12");
   CHECK(p.values.model.precision == "fp16");
   CHECK(p.values.data.train_dir == "data/train_set");  // values keep their underscores
   const Parsed q({"--lr", "0.25", "--amp", "--workers", "3", "--data-dir", "d"});
   CHECK(q.values.optimizer.learning_rate == 0.25);
   CHECK(q.values.model.precision == "fp16");
-  CHECK(q.values.data.workers == 3);
+  CHECK(q.values.input.workers == "3");
   CHECK(q.values.data.train_dir == "d");
 }
 
@@ -69,8 +69,9 @@ TEST_CASE("defaults are the design's", "[options]") {
   CHECK(p.values.optimizer.learning_rate == 0.1);
   CHECK(p.values.optimizer.momentum == 0.9);
   CHECK(p.values.optimizer.weight_decay == 1e-4);
-  CHECK(p.values.data.workers == 4);
-  CHECK(p.values.data.prefetch == 4);
+  CHECK(workers_of(p.values.input, 7) == 7);
+  CHECK(p.values.input.prefetch == 4);
+  CHECK(p.values.input.decoder == "auto");
   CHECK(p.values.backend.timeout_s == 300);
   CHECK(p.values.backend.throttle_gbs == 0);
   CHECK_FALSE(p.set.given("--batch-size"));
@@ -95,7 +96,11 @@ TEST_CASE("numbers out of range are refused", "[options]") {
   CHECK(refused("--precision", "fp8"));
   CHECK(refused("--bucket-order", "last"));
   CHECK_FALSE(refused("--momentum", "0.99"));
+  for (const char* workers : {"0", "many", "-1", "4x", ""}) CHECK(refused("--workers", workers));
   CHECK_FALSE(refused("--workers", "1024"));
+  CHECK_FALSE(refused("--workers", "auto"));
+  CHECK(refused("--decoder", "gpu"));
+  CHECK(refused("--decoder-share", "101"));
   CHECK(complaint({"--prefetch", "1025", "--train-dir", "d"}) ==
         "--prefetch 1025: must be at most 1024");
 }

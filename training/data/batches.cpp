@@ -39,68 +39,12 @@ class SyntheticBatches final : public BatchSource {
   bool load_next(Network& network) override {
     return std::exchange(loaded_, true) || BatchSource::load_next(network);
   }
-  void start_epoch(int) override {}
-  double stall_seconds() const override { return 0; }
+  void start_epoch(int, long) override {}
 
  private:
   Buffer images_;
   Buffer labels_;
   bool loaded_ = false;
-};
-
-class LoadedBatches final : public BatchSource {
- public:
-  LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
-                const NetworkSettings& shape)
-      : ranks_(ranks),
-        loader_(loader),
-        device_(device),
-        stream_(stream),
-        images_(device, image_bytes(shape)),
-        labels_(device, label_bytes(shape)) {
-    for (Lent& lent : lent_) lent.copied = device.make_event();
-  }
-
-  std::optional<DeviceBatch> next() override {
-    Lent& lent = lent_[next_];
-    release(lent);  // the batch before the last: copied long ago
-    lent.batch = loader_.next();
-    if (lent.batch == nullptr) return std::nullopt;
-    next_ = (next_ + 1) % lent_.size();
-    device_.copy(images_.data(), lent.batch->images.data(), images_.bytes(), stream_);
-    device_.copy(labels_.data(), lent.batch->labels.data(), labels_.bytes(), stream_);
-    lent.copied->record(stream_);
-    return DeviceBatch{static_cast<const std::uint8_t*>(images_.data()),
-                       static_cast<const std::int32_t*>(labels_.data())};
-  }
-
-  void start_epoch(int epoch) override {
-    for (Lent& lent : lent_) release(lent);
-    loader_.start_epoch(epoch);
-  }
-  double stall_seconds() const override { return loader_.stall_seconds(); }
-
- private:
-  struct Lent {
-    const Batch* batch = nullptr;
-    std::unique_ptr<Event> copied;
-  };
-
-  void release(Lent& lent) {
-    if (lent.batch == nullptr) return;
-    ranks_.wait(*lent.copied, HostWait::polite);
-    loader_.release(lent.batch);
-    lent.batch = nullptr;
-  }
-
-  Communicator& ranks_;
-  Loader& loader_;
-  Device& device_;
-  Stream& stream_;
-  Buffer images_;
-  Buffer labels_;
-  std::array<Lent, 2> lent_;
-  std::size_t next_ = 0;
 };
 
 class ScatteredBatches final : public BatchSource {
@@ -131,14 +75,14 @@ class ScatteredBatches final : public BatchSource {
                        static_cast<const std::int32_t*>(labels_.data())};
   }
 
-  void start_epoch(int epoch) override {
-    given_ = 0;
-    for (const auto& source : sources_) source->start_epoch(epoch);
+  void start_epoch(int epoch, long first_batch) override {
+    given_ = first_batch;
+    for (const auto& source : sources_) source->start_epoch(epoch, first_batch);
   }
-  double stall_seconds() const override {
-    double seconds = 0;
-    for (const auto& source : sources_) seconds += source->stall_seconds();
-    return seconds;
+  InputTimes times() const override {
+    InputTimes all;
+    for (const auto& source : sources_) all = all + source->times();
+    return all;
   }
 
  private:
@@ -176,15 +120,13 @@ class ScatteredBatches final : public BatchSource {
 class NoBatches final : public BatchSource {
  public:
   std::optional<DeviceBatch> next() override { return std::nullopt; }
-  void start_epoch(int) override {}
-  double stall_seconds() const override { return 0; }
+  void start_epoch(int, long) override {}
 };
 
 }  // namespace
 
 void EndlessBatches::load_next(Network& network) {
   if (source_.load_next(network)) return;
-  stall_s_ += source_.stall_seconds();
   source_.start_epoch(++epoch_);
   ENSURE(source_.load_next(network), "an epoch without batches");
 }
@@ -208,12 +150,6 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
                                                     const NetworkSettings& shape,
                                                     std::uint64_t seed) {
   return std::make_unique<SyntheticBatches>(device, stream, shape, seed);
-}
-
-std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
-                                                 Device& device, Stream& stream,
-                                                 const NetworkSettings& shape) {
-  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape);
 }
 
 std::size_t batch_bytes(const NetworkSettings& shape) {

@@ -27,9 +27,11 @@ class BatchSource {
   virtual std::optional<DeviceBatch> next() = 0;
   /// Enqueues the next batch into the network. False at the end of the epoch.
   virtual bool load_next(Network& network);
-  virtual void start_epoch(int epoch) = 0;
-  /// Seconds the host has waited for data in this epoch.
-  virtual double stall_seconds() const = 0;
+  /// Skips the first batches of the epoch. How many are done is the caller's count, of steps that
+  /// were taken: more than those have been made ahead.
+  virtual void start_epoch(int epoch, long first_batch = 0) = 0;
+  /// Since the start of the run.
+  virtual InputTimes times() const { return {}; }
 };
 
 /// A source's epochs one after another.
@@ -37,13 +39,11 @@ class EndlessBatches {
  public:
   explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
   void load_next(Network& network);
-  /// Time that all epochs waited for batches.
-  double stall_seconds() const { return stall_s_ + source_.stall_seconds(); }
+  InputTimes times() const { return source_.times(); }
 
  private:
   BatchSource& source_;
   int epoch_ = 0;
-  double stall_s_ = 0;  // of the epochs that have ended
 };
 
 /// Random pixels and labels, the same at every step, different on every rank. On the device from
@@ -52,11 +52,17 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
                                                     const NetworkSettings& shape,
                                                     std::uint64_t seed);
 
-/// Through `loader`, which must outlive it. A copy to the device may be queued after exchanges
-/// of `ranks`, and waits for them.
+/// Device memory that a source of loaded batches holds: one batch is filled while another is read.
+inline constexpr int kLoadedBatchesHeld = 2;
+
+/// Through `loader`, which must outlive it, as `decoder` must, that decodes what the loader leaves
+/// to it; null where that is nothing. A thread copies batches on a stream of its own, ahead of
+/// `stream`, which waits for them. Work on `stream` may depend on the other `ranks`: the caller's
+/// waiting for it ends with an error past their timeout.
 std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
                                                  Device& device, Stream& stream,
-                                                 const NetworkSettings& shape);
+                                                 const NetworkSettings& shape,
+                                                 DeviceDecoder* decoder = nullptr);
 
 /// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; empty on
 /// other ranks. batches_per_epoch 0: the epoch does not end.
@@ -67,7 +73,7 @@ std::unique_ptr<BatchSource> make_scattered_batches(
 /// For a rank that does not compute.
 std::unique_ptr<BatchSource> make_no_batches();
 
-/// Device memory that a source of either kind uses.
+/// Device memory of one batch.
 std::size_t batch_bytes(const NetworkSettings& shape);
 
 }  // namespace shakedown::training

@@ -3,9 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <numeric>
-#include <system_error>
 #include <utility>
 
 #include "common/error.hpp"
@@ -14,6 +12,7 @@ namespace shakedown::training {
 namespace {
 
 constexpr int kLentAtMost = 2;
+constexpr std::uint64_t kDecoderStream = 1;  // of a sample's random numbers
 
 void require_positive(const char* option, int value) {
   if (value < 1) throw UsageError(fmt::format("{} {}: at least 1 is needed", option, value));
@@ -35,13 +34,19 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
   return shard / settings.batch_size;
 }
 
-Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device)
-    : source_(source), settings_(settings) {
+Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
+               Workers& workers, const DeviceDecoder* decoder)
+    : source_(source),
+      settings_(settings),
+      workers_(workers),
+      decoder_(decoder),
+      readers_(static_cast<std::size_t>(workers.size()), SampleReader(source, settings.transform)),
+      callers_reader_(source, settings.transform) {
   require_positive("--batch-size", settings.batch_size);
-  require_positive("--workers", settings.workers);
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
+  ENSURE(decoder == nullptr || device_can_transform(settings.transform), "a crop for the device");
   batches_per_epoch_ = training::batches_per_epoch(source, settings);
   delivered_ = batches_per_epoch_;
 
@@ -52,45 +57,47 @@ Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device
   for (Slot& slot : slots_) {
     slot.images = Buffer(device, rows * size * size * 3, Place::host);
     slot.labels = Buffer(device, rows * sizeof(std::int32_t), Place::host);
+    slot.rows.resize(rows);
     slot.batch.images = {static_cast<std::uint8_t*>(slot.images.data()), slot.images.bytes()};
     slot.batch.labels = {static_cast<std::int32_t*>(slot.labels.data()), rows};
     free_.push_back(&slot);
   }
-  try {
-    for (int i = 0; i < settings.workers; ++i) workers_.emplace_back([this] { work(); });
-  } catch (const std::system_error& error) {
-    const std::size_t started = workers_.size();
-    end();
-    throw UsageError(fmt::format("--workers {}: only {} threads could be started: {}",
-                                 settings.workers, started, error.code().message()));
-  }
+  const std::lock_guard lock(workers_.mutex());
+  workers_.add(*this);
 }
 
-Loader::~Loader() { end(); }
-
-/// One notice for all: a stop token each would wake all of them for each one that ends.
-void Loader::end() {
-  {
-    const std::lock_guard lock(mutex_);
-    ending_ = true;
-  }
-  work_.notify_all();
+Loader::~Loader() {
+  std::unique_lock lock(workers_.mutex());
+  wait_for_workers(lock);
+  workers_.remove(*this);
 }
 
-void Loader::start_epoch(int epoch) {
-  std::unique_lock lock(mutex_);
+void Loader::abandon() {
+  const std::lock_guard lock(workers_.mutex());
+  items_ = next_item_;
+  abandoned_ = true;
+  done_.notify_all();
+}
+
+void Loader::wait_for_workers(std::unique_lock<std::mutex>& lock) {
   items_ = next_item_;  // nothing more to take
   done_.wait(lock, [&] { return busy_ == 0; });
+}
+
+void Loader::start_epoch(int epoch, long first_batch) {
+  ENSURE(first_batch >= 0 && first_batch <= batches_per_epoch_, "a batch of the epoch");
+  std::unique_lock lock(workers_.mutex());
+  wait_for_workers(lock);
   free_.insert(free_.end(), pending_.begin(), pending_.end());
   pending_.clear();
 
   epoch_seed_ = derive_seed(settings_.seed, static_cast<std::uint64_t>(epoch));
   order_samples();
-  delivered_ = 0;
-  stall_seconds_ = 0;
-  next_item_ = 0;
+  abandoned_ = false;
+  delivered_ = first_batch;
+  next_item_ = first_batch * settings_.batch_size;
   items_ = batches_per_epoch_ * settings_.batch_size;
-  work_.notify_all();
+  workers_.wake();
 }
 
 /// The same on every rank. Fisher & Yates.
@@ -104,56 +111,79 @@ void Loader::order_samples() {
 }
 
 const Batch* Loader::next() {
-  std::unique_lock lock(mutex_);
+  std::unique_lock lock(workers_.mutex());
   if (delivered_ == batches_per_epoch_) return nullptr;
   const auto lent = std::count_if(slots_.begin(), slots_.end(), [](auto& s) { return s.lent; });
   ENSURE(lent < kLentAtMost, "batches must be released before more are requested");
-
-  const auto start = std::chrono::steady_clock::now();
-  done_.wait(lock, [&] { return !pending_.empty() && pending_.front()->unfinished == 0; });
-  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-  stall_seconds_ += waited.count();
+  done_.wait(
+      lock, [&] { return abandoned_ || (!pending_.empty() && pending_.front()->unfinished == 0); });
+  if (abandoned_) return nullptr;
 
   Slot& slot = *pending_.front();
   if (slot.error) std::rethrow_exception(slot.error);
   pending_.pop_front();
   slot.lent = true;
   ++delivered_;
-  return &slot.batch;
+  Batch& batch = slot.batch;
+  batch.encoded.clear();
+  for (int row = 0; row < batch.count; ++row) {
+    const Row& r = slot.rows[static_cast<std::size_t>(row)];
+    if (r.left_to_decoder)
+      batch.encoded.push_back({r.encoded.file, r.encoded.crop.region, r.encoded.crop.mirror, row});
+  }
+  times_.device_images += static_cast<double>(batch.encoded.size());
+  return &batch;
+}
+
+void Loader::decode_on_host(const Batch* batch, int row) {
+  std::unique_lock lock(workers_.mutex());
+  Slot& slot = lent_slot(batch);
+  lock.unlock();
+  const Row& r = slot.rows.at(static_cast<std::size_t>(row));
+  static_cast<std::int32_t*>(slot.labels.data())[row] =
+      callers_reader_.read(r.index, r.random_seed, pixels(slot, row));
+  lock.lock();
+  times_.stages += callers_reader_.take_times();
 }
 
 void Loader::release(const Batch* batch) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(workers_.mutex());
+  Slot& slot = lent_slot(batch);
+  slot.lent = false;
+  free_.push_back(&slot);
+  workers_.wake();
+}
+
+InputTimes Loader::times() const {
+  const std::lock_guard lock(workers_.mutex());
+  return times_;
+}
+
+Loader::Slot& Loader::lent_slot(const Batch* batch) {
   const auto slot = std::find_if(slots_.begin(), slots_.end(),
                                  [&](const Slot& s) { return &s.batch == batch && s.lent; });
   ENSURE(slot != slots_.end(), "only a batch in use can be released");
-  slot->lent = false;
-  free_.push_back(&*slot);
-  work_.notify_all();
+  return *slot;
 }
 
-void Loader::work() {
-  SampleReader reader(source_, settings_.transform);
-  std::unique_lock lock(mutex_);
-  while (true) {
-    work_.wait(lock, [&] { return ending_ || can_take(); });
-    if (ending_) return;
-    const Item item = take();
-    lock.unlock();
-    std::exception_ptr error;
-    try {
-      fill(item, reader);
-    } catch (...) {
-      error = std::current_exception();  // next() rethrows it
-    }
-    lock.lock();
-    finish(item, std::move(error));
-  }
-}
-
-bool Loader::can_take() const {
+bool Loader::has_work() const {
   const bool opens_batch = next_item_ % settings_.batch_size == 0;
   return next_item_ < items_ && (!opens_batch || !free_.empty());
+}
+
+void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
+  SampleReader& reader = readers_[static_cast<std::size_t>(worker)];
+  const Item item = take();
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    fill(item, reader);
+  } catch (...) {
+    error = std::current_exception();  // next() rethrows it
+  }
+  lock.lock();
+  times_.stages += reader.take_times();
+  finish(item, std::move(error));
 }
 
 /// Items are taken in order, so a batch that is begun is the last one pending.
@@ -168,30 +198,48 @@ Loader::Item Loader::take() {
     slot.batch.count = 0;
     pending_.push_back(&slot);
   }
-  Item item{pending_.back(), row, true, 0};
+  Item item{pending_.back(), row, true};
   const long position = next_item_ * settings_.world_size + settings_.rank;
   if (position < samples) {
     item.padding = false;
-    item.index = order_[static_cast<std::size_t>(position)];
+    const std::size_t index = order_[static_cast<std::size_t>(position)];
+    Row& r = item.slot->rows[static_cast<std::size_t>(row)];
+    r.index = index;
+    r.random_seed = derive_seed(epoch_seed_, index);
+    r.left_to_decoder = false;
     ++item.slot->batch.count;
+    ++times_.images;
   }
   ++next_item_;
   ++busy_;
   return item;
 }
 
+std::span<std::uint8_t> Loader::pixels(const Slot& slot, int row) const {
+  const std::size_t bytes = slot.images.bytes() / static_cast<std::size_t>(settings_.batch_size);
+  return {static_cast<std::uint8_t*>(slot.images.data()) + static_cast<std::size_t>(row) * bytes,
+          bytes};
+}
+
+bool Loader::device_may_decode(std::uint64_t random_seed) const {
+  return decoder_ != nullptr &&
+         Random(derive_seed(random_seed, kDecoderStream)).uniform() < settings_.device_share;
+}
+
 void Loader::fill(const Item& item, SampleReader& reader) const {
-  const auto row = static_cast<std::size_t>(item.row);
-  const std::size_t bytes =
-      item.slot->images.bytes() / static_cast<std::size_t>(settings_.batch_size);
-  const std::span out(static_cast<std::uint8_t*>(item.slot->images.data()) + row * bytes, bytes);
-  std::int32_t& label = static_cast<std::int32_t*>(item.slot->labels.data())[row];
+  const std::span<std::uint8_t> out = pixels(*item.slot, item.row);
+  std::int32_t& label = static_cast<std::int32_t*>(item.slot->labels.data())[item.row];
+  Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
   if (item.padding) {
     std::fill(out.begin(), out.end(), std::uint8_t{0});
     label = -1;
-    return;
+  } else if (device_may_decode(row.random_seed)) {
+    const auto outcome = reader.read(row.index, row.random_seed, out, *decoder_, row.encoded);
+    label = outcome.label;
+    row.left_to_decoder = outcome.left_to_decoder;
+  } else {
+    label = reader.read(row.index, row.random_seed, out);
   }
-  label = reader.read(item.index, derive_seed(epoch_seed_, item.index), out);
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {
@@ -202,7 +250,7 @@ void Loader::finish(const Item& item, std::exception_ptr error) {
   }
   --slot.unfinished;
   --busy_;
-  if (slot.unfinished == 0 || busy_ == 0) done_.notify_one();
+  if (slot.unfinished == 0 || busy_ == 0) done_.notify_all();
 }
 
 }  // namespace shakedown::training

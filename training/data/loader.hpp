@@ -7,23 +7,24 @@
 #include <exception>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "common/device.hpp"
+#include "training/data/input_times.hpp"
 #include "training/data/sample_reader.hpp"
+#include "training/data/workers.hpp"
 
 namespace shakedown::training {
 
 struct LoaderSettings {
   int batch_size = 64;  // per rank
-  int workers = 4;      // threads
   int prefetch = 4;     // batches made ahead of the requested one
   bool shuffle = true;
   bool drop_last = true;  // only full batches; else the last ones are padded
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
+  double device_share = 1;  // of the images that a device decoder may get
   TransformSettings transform;
 };
 
@@ -32,41 +33,60 @@ struct Batch {
   std::span<const std::uint8_t> images;  // N H W 3; zero where there is no sample
   std::span<const std::int32_t> labels;  // N; -1 where there is no sample
   int count = 0;                         // samples, which come first; with padding fewer than N
+  std::vector<EncodedImage> encoded;     // rows left to the device decoder, in rising order: what
+                                         // `images` has of them is undefined
 };
 
 /// Batches per epoch of one rank. Throws UsageError if --batch-size is more images than a rank has.
 long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings);
 
-/// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th. What a batch
-/// holds depends on the settings, the epoch and the source alone: not on threads or timing.
-/// All ranks make the same number of batches, and no sample is on two of them. The caller is one
-/// thread and holds at most two batches at a time.
-class Loader {
+/// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th: with the same
+/// global batch, an update has the same samples at any number of ranks. What a batch holds, and who
+/// decodes each row, depends on the settings, the epoch and the source alone: not on threads or
+/// timing. All ranks make the same number of batches, and no sample is on two of them. The caller
+/// is one thread and holds at most two batches at a time; abandon() and times() are for any thread.
+class Loader final : private Workers::Job {
  public:
-  /// Throws UsageError naming the option that cannot work. The source must outlive this.
-  Loader(const ImageSource& source, const LoaderSettings& settings, Device& device);
+  /// Throws UsageError naming the option that cannot work. All that it is given must outlive it;
+  /// a null `decoder` leaves all images to the workers.
+  Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
+         Workers& workers, const DeviceDecoder* decoder = nullptr);
   ~Loader();
 
   long batches_per_epoch() const { return batches_per_epoch_; }
 
-  /// Abandons what is left of the epoch before. Batches not yet released stay valid.
-  void start_epoch(int epoch);
+  /// Abandons what is left of the epoch before, and skips the first batches of this one. Batches
+  /// not yet released stay valid.
+  void start_epoch(int epoch, long first_batch = 0);
 
-  /// Blocks until the next batch is there; nullptr at the end of the epoch, and before the first.
-  /// Rethrows what a worker threw (a corrupt file), once all batches before that one were handed
-  /// out.
+  /// Blocks until the next batch is there; nullptr at the end of the epoch, before the first, and
+  /// once the epoch is abandoned. Rethrows what a worker threw (a corrupt file), once all batches
+  /// before that one were handed over.
   const Batch* next();
+
+  /// The workers start no more samples of this epoch, and next() returns at once.
+  void abandon();
+
+  /// Makes a row on this thread whose encoded image the device decoder refused.
+  void decode_on_host(const Batch* batch, int row);
 
   /// The batch's memory may be reused: its copy to the device is done.
   void release(const Batch* batch);
 
-  /// How long next() has blocked in this epoch.
-  double stall_seconds() const { return stall_seconds_; }
+  /// Without the stages after next().
+  InputTimes times() const;
 
  private:
+  struct Row {
+    std::size_t index = 0;  // of the sample in the source
+    std::uint64_t random_seed = 0;
+    bool left_to_decoder = false;
+    EncodedSample encoded;
+  };
   struct Slot {
     Buffer images;
     Buffer labels;
+    std::vector<Row> rows;
     Batch batch;
     int unfinished = 0;  // items that workers have still to take or to finish
     bool lent = false;
@@ -75,28 +95,31 @@ class Loader {
   };
   struct Item {
     Slot* slot;
-    int row;            // in the slot's batch
-    bool padding;       // there is no sample
-    std::size_t index;  // of the sample in the source
+    int row;       // in the slot's batch
+    bool padding;  // there is no sample
   };
 
-  void work();
-  void end();
-  bool can_take() const;
+  bool has_work() const override;
+  void work(int worker, std::unique_lock<std::mutex>& lock) override;
   Item take();
   void fill(const Item& item, SampleReader& reader) const;
   void finish(const Item& item, std::exception_ptr error);
   void order_samples();
+  void wait_for_workers(std::unique_lock<std::mutex>& lock);
+  Slot& lent_slot(const Batch* batch);
+  std::span<std::uint8_t> pixels(const Slot& slot, int row) const;
+  bool device_may_decode(std::uint64_t random_seed) const;
 
   const ImageSource& source_;
   const LoaderSettings settings_;
+  Workers& workers_;
+  const DeviceDecoder* decoder_;
   long batches_per_epoch_ = 0;
-  double stall_seconds_ = 0;
+  std::vector<SampleReader> readers_;  // one per worker
+  SampleReader callers_reader_;
 
-  // The rest is guarded by mutex_, except the memory of a row, which is its worker's alone until
-  // it reports the row finished.
-  std::mutex mutex_;
-  std::condition_variable work_;  // workers wait: there are items to take, or it ends
+  // The rest is guarded by the workers' mutex, except a row and its memory, which are its worker's
+  // alone until it reports the row finished, and then the caller's.
   std::condition_variable done_;  // the caller waits: a batch is full, or no worker is busy
   std::vector<Slot> slots_;
   std::vector<Slot*> free_;
@@ -107,9 +130,8 @@ class Loader {
   long items_ = 0;      // where taking ends
   long delivered_ = 0;  // batches
   int busy_ = 0;        // workers
-  bool ending_ = false;
-
-  std::vector<std::jthread> workers_;  // last: joined before anything else goes
+  bool abandoned_ = false;
+  InputTimes times_;
 };
 
 }  // namespace shakedown::training

@@ -3,31 +3,58 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "training/data/device_decoder.hpp"
 #include "training/data/image_source.hpp"
 #include "training/data/transform.hpp"
 
 namespace shakedown::training {
 
+/// An encoded image that the device decodes.
+struct EncodedSample {
+  std::vector<std::uint8_t> file;
+  Crop crop;
+};
+
 /// One per thread: it keeps its working memory. The source must outlive it.
 class SampleReader {
  public:
   SampleReader(const ImageSource& source, const TransformSettings& settings)
-      : source_(source), transform_(settings) {}
+      : source_(source), settings_(settings), transform_(settings) {}
 
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3, and returns
   /// its label. What is random is drawn from `random_seed` alone. Throws UsageError that names the
   /// image and what is wrong with it.
   std::int32_t read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
 
-  const StageTimes& times() const { return times_; }
+  /// The same, but what `decoder` supports is left to it: then `encoded` has the file, and the crop
+  /// that read() would make. Whether it does depends on the file alone.
+  struct Outcome {
+    std::int32_t label;
+    bool left_to_decoder;
+  };
+  Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
+               const DeviceDecoder& decoder, EncodedSample& encoded);
+
+  /// What it cost since the last call of this.
+  StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:
+  void fetch(std::size_t index);
+  void decode(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
+
   const ImageSource& source_;
+  const TransformSettings settings_;
   Transform transform_;
   StageTimes times_;
   std::vector<std::uint8_t> encoded_;
 };
+
+/// Whether a device decoder can make what these settings ask of training images.
+inline bool device_can_transform(const TransformSettings& settings) {
+  return settings.augmentation == Augmentation::resized_crop;
+}
 
 }  // namespace shakedown::training

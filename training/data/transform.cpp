@@ -52,6 +52,12 @@ Region random_resized_crop(Size image, Random& random) {
   return {(width - w) / 2, (height - h) / 2, w, h};
 }
 
+Crop random_crop(Size image, const TransformSettings& settings, Random& random) {
+  Crop crop{random_resized_crop(image, random)};
+  crop.mirror = settings.flip && random.uniform() < 0.5;
+  return crop;
+}
+
 void Transform::operator()(const Image& image, Random& random, std::span<std::uint8_t> out) {
   const int size = settings_.image_size;
   const Size square{size, size};
@@ -61,10 +67,12 @@ void Transform::operator()(const Image& image, Random& random, std::span<std::ui
       if (settings_.center_crop) return center_crop(image, out);
       return resize_(image, whole(full), square, whole(square), out);
     case Augmentation::shift: return shift(image, random, out);
-    case Augmentation::resized_crop:
-      resize_(image, random_resized_crop(full, random), square, whole(square), out);
-      if (settings_.flip && random.uniform() < 0.5) mirror(out, size);
+    case Augmentation::resized_crop: {
+      const Crop crop = random_crop(full, settings_, random);
+      resize_(image, crop.region, square, whole(square), out);
+      if (crop.mirror) mirror(out, size);
       return;
+    }
   }
 }
 

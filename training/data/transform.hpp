@@ -29,6 +29,13 @@ struct TransformSettings {
 /// ratio=(3/4, 4/3)) cuts out.
 Region random_resized_crop(Size image, Random& random);
 
+/// What Augmentation::resized_crop makes of an image: this region, scaled to the square.
+struct Crop {
+  Region region;
+  bool mirror = false;
+};
+Crop random_crop(Size image, const TransformSettings& settings, Random& random);
+
 /// One per thread: it keeps its working memory.
 class Transform {
  public:

@@ -82,6 +82,18 @@ Json record_of(const Identity& identity) {
   return fields;
 }
 
+Json stages_of(const InputTimes& input) {
+  if (input.images == 0) return Json::object();
+  const auto per_image = [&](double seconds) { return 1e3 * seconds / input.images; };
+  return {{"stage_open_ms", per_image(input.stages.open_s)},
+          {"stage_read_ms", per_image(input.stages.read_s)},
+          {"stage_decode_ms", per_image(input.stages.decode_s)},
+          {"stage_augment_ms", per_image(input.stages.augment_s)},
+          {"stage_copy_ms", per_image(input.copy_s)},
+          {"stage_device_decode_ms", per_image(input.device_decode_s)},
+          {"device_decoded", input.device_images / input.images}};
+}
+
 Json record_of(const Throughput& measured) {
   const auto bound = [&](double Interval::*end) {
     return measured.interval ? Json((*measured.interval).*end) : Json();
@@ -99,7 +111,7 @@ Json record_of(const Throughput& measured) {
               {"step_ms_p95", measured.step_ms_p95},
               {"step_ms_cv", measured.step_ms_cv},
               {"tflops_per_rank", measured.tflops_per_rank},
-              {"input_stall_ms", measured.input_stall_ms},
+              {"input_stall_ms", 1e3 * measured.input.stall_s},
               {"peak_memory_bytes", measured.peak_memory_bytes},
               {"process_memory_bytes", measured.process_memory_bytes}};
   if (measured.fused)
@@ -111,6 +123,7 @@ Json record_of(const Throughput& measured) {
                  {"loss_last", measured.loss_last},
                  {"skipped_steps", measured.skipped_steps},
                  {"skipped_timed_steps", measured.skipped_timed_steps}});
+  fields.update(stages_of(measured.input));
   fields.update(record_of(measured.sent));
   if (!measured.staleness_updates.empty()) fields["staleness_updates"] = measured.staleness_updates;
   if (measured.health) fields.update(record_of(*measured.health));

@@ -34,6 +34,8 @@ Identity identity_of(const EngineSettings& settings, const Backend& backend,
 
 Json record_of(const Identity& identity);
 Json record_of(const Throughput& measured);
+/// The stages of the input per image; nothing where no image was loaded.
+Json stages_of(const InputTimes& input);
 Json record_of(const ExchangeSums& sums);
 Json record_of(const Certificate& certificate);
 Json record_of(const Breakdown& breakdown);

@@ -71,7 +71,7 @@ struct WarmUp {
 
 struct Timed {
   std::vector<double> step_ms;
-  double stall_s = 0;
+  InputTimes input;
   long graph_steps = 0;
   StepScalars before;  // the first timed step
   GpuWindow window;    // of these steps and the lead before them
@@ -121,7 +121,7 @@ class Steps {
     GpuSampler sampler(nvml, uuid);
     session_.barrier();  // so that all begin together
     for (int i = 0; i < lead(); ++i) step();
-    const double stall_before_s = batches_.stall_seconds();
+    const InputTimes input_before = batches_.times();
     const long graphs_before = engine_.step.graph_steps();
     engine_.model.copy_scalars(scalars_);
     marks_[0]->record(engine_.stream());
@@ -135,7 +135,7 @@ class Steps {
     timed.window = sampler.finish();
     for (std::size_t i = 1; i < marks_.size(); ++i)
       timed.step_ms.push_back(marks_[i]->milliseconds_since(*marks_[i - 1]));
-    timed.stall_s = batches_.stall_seconds() - stall_before_s;
+    timed.input = batches_.times() - input_before;
     timed.graph_steps = engine_.step.graph_steps() - graphs_before;
     timed.before =
         download<StepScalars>(engine_.device(), engine_.stream(), scalars_.data(), 1).front();
@@ -239,7 +239,8 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
   measured.warmup_s = highest(session.all_gather(warm_up.seconds));
   add_rate(measured, engine, timed.step_ms, images_per_rank, session);
   add_step(measured, engine, timed.step_ms, session);
-  measured.input_stall_ms = highest(session.all_gather(timed.stall_s * 1e3));
+  measured.input = over_ranks(timed.input, session);
+  measured.timed_s = highest(session.all_gather(sum(timed.step_ms) / 1e3));
   add_memory(measured, engine, nvml.get(), uuid, session);
   measured.graph = timed.graph_steps == settings.iterations;
   measured.grad_dtype = engine.step.exchanged_type();

@@ -61,17 +61,19 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       if (!text.empty() && result.skipped.empty()) result.skipped = text;
     return result.skipped.empty();
   };
-  const bool fits = possible([&] {
-                      const EngineSettings settings = engine_settings(result.configuration.options,
-                                                                      backend, job.data.classes());
-                      result.identity = identity_of(settings, backend, job.data.name());
-                      result.identity.setting = result.configuration.setting;
-                      trial = std::make_unique<Trial>(settings, backend, job);
-                    }) &&
-                    possible([&] {  // together: ranks ask one another
-                      trial->engine.allocate(ranks_on_device(backend, ranks));
-                      trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
-                    });
+  const bool fits =
+      possible([&] {
+        EngineSettings settings =
+            engine_settings(result.configuration.options, backend, job.data.classes());
+        settings.batches_held = batches_held(settings, backend, job.data.synthetic(), false);
+        result.identity = identity_of(settings, backend, job.data.name());
+        result.identity.setting = result.configuration.setting;
+        trial = std::make_unique<Trial>(settings, backend, job);
+      }) &&
+      possible([&] {  // together: ranks ask one another
+        trial->engine.allocate(ranks_on_device(backend, ranks));
+        trial->data.open(trial->engine.settings(), backend, trial->engine.stream());
+      });
   return fits ? std::move(trial) : nullptr;
 }
 

@@ -118,6 +118,7 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
                     run.session.is_root());
   engine.model.network().zero_total_metrics();
+  const InputTimes input_before = run.batches.times();
   run.batches.start_epoch(epoch);
   TrainedEpoch trained;
   for (long i = 0; i < updates; ++i) {
@@ -135,7 +136,7 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   trained.loss = total.loss_sum / images;
   trained.top1 = static_cast<double>(total.top1) / images;
   trained.images_per_s = images / trained.seconds;
-  trained.input_stall_ms = highest(run.session.all_gather(run.batches.stall_seconds() * 1e3));
+  trained.input = over_ranks(run.batches.times() - input_before, run.session);
   trained.skipped_steps =
       static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
   return trained;
@@ -163,6 +164,7 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
   };
   print(heading(kColumns));
   int skipped_before = 0;
+  std::string advice;  // given once
   for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
     const auto start = Clock::now();
     EpochResult result;
@@ -171,7 +173,12 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
     if (validation != nullptr) result.validated = validate(run.engine, *validation, run.session);
     result.seconds = seconds_since(start);
     print(row_of(result));
-    run.write("epoch", record_of(result));
+    run.write("epoch", merged(record_of(result), record_of(run.input)));
+    if (result.trained && advice.empty()) {
+      advice = input_advice(result.trained->input, run.input, result.trained->seconds,
+                            run.engine.step.ranks_computing());
+      if (!advice.empty()) print(wrapped(advice, 2) + "\n");
+    }
     check_epoch(result, skipped_before, updates, run.engine.settings().weights_file);
     if (result.trained) skipped_before = result.trained->skipped_steps;
   }

@@ -21,7 +21,7 @@ struct TrainedEpoch {
   double learning_rate = 0;  // of the last step
   double images_per_s = 0;
   double seconds = 0;
-  double input_stall_ms = 0;
+  InputTimes input;       // over_ranks()
   int skipped_steps = 0;  // since the start
 };
 struct Validation {

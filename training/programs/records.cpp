@@ -10,8 +10,9 @@ Json record_of(const EpochResult& result) {
                    {"learning_rate", trained->learning_rate},
                    {"images_per_s", trained->images_per_s},
                    {"epoch_s", trained->seconds},
-                   {"input_stall_ms", trained->input_stall_ms},
+                   {"input_stall_ms", 1e3 * trained->input.stall_s},
                    {"skipped_steps", trained->skipped_steps}});
+  if (result.trained) fields.update(stages_of(result.trained->input));
   if (const auto& validated = result.validated)
     fields.update({{"val_loss", validated->loss},
                    {"val_top1", validated->top1},
@@ -19,6 +20,13 @@ Json record_of(const EpochResult& result) {
                    {"validated_images", validated->images},
                    {"validating_rank", validated->rank}});
   return fields;
+}
+
+Json record_of(const InputSetup& setup) {
+  if (setup.workers == 0) return Json::object();
+  return {{"workers", setup.workers},
+          {"decoder", setup.decoder},
+          {"decoder_share", 100 * setup.device_share}};
 }
 
 Json record_of(const LargestBatch& found) {

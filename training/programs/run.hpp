@@ -15,6 +15,7 @@ struct Run {
   const Identity& identity;
   const MpiSession& session;
   Record& record;
+  InputSetup input = {};
 
   /// Writes a record of this configuration.
   void write(const char* kind, const Json& fields) const {

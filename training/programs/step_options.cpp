@@ -38,8 +38,6 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
   if (options.graph == "off") settings.no_graph = "--graph off";
   settings.seed = static_cast<std::uint64_t>(options.seed);
   settings.weights_file = options.model.weights;
-  if (strategy.ranks.first_has_inputs && backend.world->rank() == 0)
-    settings.batches_held += ranks - 1;  // it holds every rank's
   return settings;
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "common/program.hpp"
+#include "common/text_table.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/max_batch.hpp"
@@ -39,13 +40,16 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
     step.update(record_of(batch));
     summary += summary_of(batch, measured);
   }
-  run.write("step", step);
+  run.write("step", merged(step, record_of(run.input)));
   const Breakdown breakdown = break_down(trace, nullptr);
   run.write("breakdown", record_of(breakdown));
   std::vector<ExchangeTimes> buckets;
   if (engine.step.strategy_entry().ranks_agree) buckets = bucket_times(trace);
   for (const ExchangeTimes& bucket : buckets) run.write("bucket", record_of(bucket));
   say(run.session, summary + summary_of(breakdown) + table_of(buckets));
+  say(run.session,
+      wrapped(input_advice(measured.input, run.input, measured.timed_s, measured.ranks_computing),
+              2));
   if (sound) save(files, trained, run.session);
   write_trace(files, run, trace);
   check_trained(measured);

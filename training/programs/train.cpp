@@ -30,7 +30,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   say(session, data.remark(batches_needed(options)));
 
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity, session, record};
+  const Run run{engine, data.training(), identity, session, record, data.setup()};
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));
@@ -57,6 +57,9 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   return recorded(record, [&] {
     const Dataset dataset(dataset_settings(options));
     dataset.check_ranks_agree(session);
+    if (options.loader_only)
+      return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,
+                        session, record);
     return at_requested_batch(options, dataset.classes(), backend, session, [&](const auto& o) {
       return run(o, dataset, backend, session, record);
     });

@@ -85,14 +85,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "auto: crop at 160 pixels and more, else shift; both also flip")
       .one_of({"auto", "none", "shift", "crop"})
       .only_with({"--train-dir", "--val-dir"});
-  options.add("--workers,--num-workers", values.data.workers, "loader threads per rank")
-      .at_least(1)
-      .at_most(1024)
-      .only_with({"--train-dir", "--val-dir"});
-  options.add("--prefetch", values.data.prefetch, "batches decoded ahead")
-      .at_least(1)
-      .at_most(1024)
-      .only_with({"--train-dir", "--val-dir"});
+  declare_options(options, values.input);
 }
 
 namespace {
@@ -138,6 +131,12 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .add("--kernels", values.kernels,
            "the same by kernel: time, bandwidth relative to a copy, TFLOP/s")
       .not_with(others);
+  options
+      .add("--loader-only", values.loader_only,
+           "measure the rate at which batches of --train-dir reach the device, without a network, "
+           "in place of the throughput run")
+      .only_with({"--train-dir"})
+      .not_with({"--epochs", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")

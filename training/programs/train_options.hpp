@@ -5,6 +5,7 @@
 
 #include "common/backend.hpp"
 #include "training/data/transform.hpp"
+#include "training/programs/input_options.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -18,8 +19,6 @@ struct DataOptions {
   std::string train_dir;  // empty: synthetic
   std::string val_dir;
   std::string augment = "auto";
-  int workers = 4;
-  int prefetch = 4;
   bool synthetic() const { return train_dir.empty(); }
 };
 
@@ -27,6 +26,7 @@ struct TrainOptions : StepOptions {
   BackendOptions backend;
   ScheduleOptions schedule;
   DataOptions data;
+  InputOptions input;
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's
@@ -38,6 +38,7 @@ struct TrainOptions : StepOptions {
   bool describe = false;
   bool layers = false;
   bool kernels = false;
+  bool loader_only = false;
   bool max_batch = false;
   int max_batch_limit = 0;  // 0: the backend's
 };

@@ -25,13 +25,13 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   EngineSettings settings = engine_settings(options, backend, classes);
   if (settings.no_graph.empty() && (options.layers || options.kernels))
     settings.no_graph = "--layers, --kernels time each call";
-  if (validates(options)) ++settings.batches_held;
+  settings.batches_held =
+      batches_held(settings, backend, options.data.synthetic(), validates(options));
   return settings;
 }
 
 InputSettings input_settings(const TrainOptions& options) {
-  return {options.data.workers, options.data.prefetch, augmentation_of(options),
-          validates(options)};
+  return {options.input, augmentation_of(options), validates(options)};
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
@@ -42,6 +42,12 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 LayersSettings layers_settings(const TrainOptions& options) {
   return {options.iterations, options.warmup, options.optimizer.learning_rate, options.layers,
           options.kernels};
+}
+
+LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
+                                  const Backend& backend) {
+  return {run_settings(options, backend, classes), input_settings(options), options.iterations,
+          options.warmup};
 }
 
 EpochSettings epoch_settings(const TrainOptions& options) {

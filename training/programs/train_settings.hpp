@@ -6,6 +6,7 @@
 #include "training/programs/dataset.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
+#include "training/programs/loader_run.hpp"
 #include "training/programs/output_files.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
@@ -19,6 +20,7 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
 InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
 LayersSettings layers_settings(const TrainOptions& options);
+LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
 EpochSettings epoch_settings(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.

@@ -2,10 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "common/mpi_session.hpp"
 #include "common/random.hpp"
+#include "common/text_table.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
+namespace {
+
+constexpr int kFewWorkers = 4;
+
+}  // namespace
 
 TrainingData::TrainingData(const InputSettings& settings, const Dataset& dataset)
     : settings_(settings), dataset_(dataset) {}
@@ -14,13 +23,13 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
                                              int ranks) const {
   LoaderSettings s;
   s.batch_size = step.network.batch_size;
-  s.workers = settings_.workers;
-  s.prefetch = settings_.prefetch;
+  s.prefetch = settings_.options.prefetch;
   s.shuffle = training;
   s.drop_last = training;
   s.seed = derive_seed(step.seed, 1);
   s.rank = rank;
   s.world_size = ranks;
+  s.device_share = setup_.device_share;
   const Augmentation augmentation = settings_.augmentation;
   s.transform.image_size = step.network.image_size;
   s.transform.augmentation = training ? augmentation : Augmentation::none;
@@ -28,12 +37,40 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   return s;
 }
 
+/// The same on every rank, so that it does not depend on a rank's GPU who decodes an image.
+void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
+                                  const StrategyEntry& strategy) {
+  const InputOptions& options = settings_.options;
+  if (options.decoder == "cpu" || options.decoder_share == 0) return;
+  const NetworkSettings& shape = step.network;
+  std::string why_not;
+  if (!device_can_transform(loader_settings(step, true, 0, 1).transform))
+    why_not = "the device only crops, which is --augment crop";
+  else if (strategy.ranks.first_has_inputs)
+    why_not = fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
+  else if (strategy.computes(backend.world->rank()))
+    decoder_ = make_device_decoder(*backend.device, {shape.batch_size, shape.image_size}, why_not);
+  for (const std::string& problem : backend.session->all_gather(why_not))
+    if (!problem.empty()) why_not = problem;
+  if (options.decoder == "nvjpeg" && !why_not.empty())
+    throw UsageError("--decoder nvjpeg: " + why_not);
+  if (!why_not.empty()) {
+    decoder_.reset();
+    return;
+  }
+  setup_.decoder = "nvjpeg";
+  setup_.device_share = options.decoder_share / 100;
+}
+
 std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
                                                   const LoaderSettings& settings,
                                                   const NetworkSettings& shape,
-                                                  const Backend& backend, Stream& stream) {
-  loaders_.push_back(std::make_unique<Loader>(source, settings, *backend.device));
-  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
+                                                  const Backend& backend, Stream& stream,
+                                                  DeviceDecoder* decoder) {
+  loaders_.push_back(
+      std::make_unique<Loader>(source, settings, *backend.device, *workers_, decoder));
+  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape,
+                             decoder);
 }
 
 /// The source of the batches of the `rank`-th rank that computes.
@@ -42,7 +79,7 @@ std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings&
                                                            int rank, int ranks) {
   if (!dataset_.synthetic())
     return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
-                  backend, stream);
+                  backend, stream, decoder_.get());
   return make_synthetic_batches(*backend.device, stream, step.network,
                                 derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(rank)));
 }
@@ -54,14 +91,21 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   const bool computes = strategy.computes(world.rank());
   const int rank = strategy.computing_rank(world.rank());
 
-  if (!dataset_.synthetic())
+  if (!dataset_.synthetic() || settings_.validates) {
+    setup_.cores = backend.cores;
+    setup_.workers = workers_of(settings_.options, backend.cores);
+  }
+  if (!dataset_.synthetic()) {
     batches_per_epoch_ =
         training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
+    choose_decoder(step, backend, strategy);
+  }
   if (!computes) {
     training_ = make_no_batches();
     if (settings_.validates) validation_ = make_no_batches();
     return;
   }
+  if (setup_.workers > 0) workers_ = std::make_unique<Workers>(setup_.workers);
   if (strategy.ranks.first_has_inputs) {
     std::vector<std::unique_ptr<BatchSource>> of_every_rank;
     for (int r = 0; world.rank() == 0 && r < ranks; ++r)
@@ -73,14 +117,41 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   }
   if (settings_.validates)
     validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
-                         step.network, backend, stream);
+                         step.network, backend, stream, nullptr);
 }
 
 std::string TrainingData::remark(long batches) const {
-  if (batches_per_epoch_ == 0 || batches <= batches_per_epoch_) return "";
-  return fmt::format("the run is longer than the data: its {} batches per rank are {:.1f} epochs",
-                     batches,
-                     static_cast<double>(batches) / static_cast<double>(batches_per_epoch_));
+  if (setup_.workers == 0) return "";
+  std::string text =
+      fmt::format("input: {} worker{} per rank", setup_.workers, setup_.workers == 1 ? "" : "s");
+  if (settings_.options.workers == "auto" && setup_.workers < kFewWorkers)
+    text +=
+        ", its share of the cores it may run on: srun gives it more by --cpus-per-task, mpirun "
+        "by --bind-to none";
+  if (setup_.decoder != "cpu")
+    text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
+                        100 * setup_.device_share);
+  text = wrapped(text, 2);
+  if (batches_per_epoch_ > 0 && batches > batches_per_epoch_)
+    text +=
+        "\n" +
+        wrapped(fmt::format("the run is longer than the data, which start over: its {} "
+                            "batches per rank are {:.1f} epochs",
+                            batches,
+                            static_cast<double>(batches) / static_cast<double>(batches_per_epoch_)),
+                2);
+  return text;
+}
+
+int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
+                 bool validates) {
+  const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
+  const int rank = backend.world->rank();
+  const int per_source = synthetic ? 1 : kLoadedBatchesHeld;
+  int training = per_source;
+  if (strategy.ranks.first_has_inputs)  // the others receive theirs
+    training = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
+  return training + (validates ? kLoadedBatchesHeld : 0);
 }
 
 }  // namespace shakedown::training

@@ -8,13 +8,13 @@
 #include "common/backend.hpp"
 #include "training/data/batches.hpp"
 #include "training/programs/dataset.hpp"
+#include "training/programs/input_options.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
 
 struct InputSettings {
-  int workers = 4;  // loader threads
-  int prefetch = 4;
+  InputOptions options;
   Augmentation augmentation = Augmentation::none;
   bool validates = false;
 };
@@ -24,30 +24,40 @@ class TrainingData {
   /// The dataset outlives this.
   TrainingData(const InputSettings& settings, const Dataset& dataset);
 
-  /// Starts the loaders. The stream and device outlive this.
+  /// Starts the loaders. The stream and device outlive this. Collective.
   void open(const EngineSettings& step, const Backend& backend, Stream& stream);
   BatchSource& training() { return *training_; }
   BatchSource* validation() { return validation_.get(); }
   /// Batches per epoch of each rank that computes; 0 if an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
-  /// A remark if this many batches per rank exceed the data, or "".
+  const InputSetup& setup() const { return setup_; }
+  /// How the input is set up, and whether this many batches per rank exceed the data; or "".
   std::string remark(long batches) const;
 
  private:
   LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank,
                                  int ranks) const;
+  void choose_decoder(const EngineSettings& step, const Backend& backend,
+                      const StrategyEntry& strategy);
   std::unique_ptr<BatchSource> loaded(const ImageSource& source, const LoaderSettings& settings,
                                       const NetworkSettings& shape, const Backend& backend,
-                                      Stream& stream);
+                                      Stream& stream, DeviceDecoder* decoder);
   std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
                                                Stream& stream, int rank, int ranks);
 
   const InputSettings settings_;
   const Dataset& dataset_;
   long batches_per_epoch_ = 0;
+  InputSetup setup_;
+  std::unique_ptr<Workers> workers_;
+  std::unique_ptr<DeviceDecoder> decoder_;
   std::vector<std::unique_ptr<Loader>> loaders_;
   std::unique_ptr<BatchSource> training_;
   std::unique_ptr<BatchSource> validation_;
 };
+
+/// Batches that TrainingData of this step will hold in device memory.
+int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
+                 bool validates);
 
 }  // namespace shakedown::training

@@ -1,0 +1,427 @@
+// From the loader to the device: the feeder, its two buffers, the device decoder's share.
+#include <cstdio>
+// jpeglib.h needs cstdio's FILE
+#include <jpeglib.h>
+#include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "common/error.hpp"
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "training/data/batches.hpp"
+#include "training/data/image.hpp"
+#include "training/data/image_folder.hpp"
+#include "training/data/jpeg_header.hpp"
+
+using namespace shakedown;
+using namespace shakedown::training;
+
+namespace {
+
+namespace fs = std::filesystem;
+using Bytes = std::vector<std::uint8_t>;
+
+constexpr int kWidth = 80;
+constexpr int kHeight = 72;
+constexpr int kSize = 32;
+constexpr std::size_t kRowBytes = std::size_t{3} * kSize * kSize;
+
+Bytes encode_jpeg(int number) {
+  jpeg_compress_struct state{};
+  jpeg_error_mgr errors{};
+  state.err = jpeg_std_error(&errors);
+  jpeg_create_compress(&state);
+  unsigned char* memory = nullptr;
+  unsigned long size = 0;
+  jpeg_mem_dest(&state, &memory, &size);
+  state.image_width = kWidth;
+  state.image_height = kHeight;
+  state.input_components = 3;
+  state.in_color_space = JCS_RGB;
+  jpeg_set_defaults(&state);
+  jpeg_start_compress(&state, TRUE);
+  Bytes row(3 * kWidth);
+  while (state.next_scanline < state.image_height) {
+    for (std::size_t i = 0; i < row.size(); ++i)
+      row[i] = static_cast<std::uint8_t>(7 * number + 3 * i + 5 * state.next_scanline);
+    JSAMPROW rows = row.data();
+    jpeg_write_scanlines(&state, &rows, 1);
+  }
+  jpeg_finish_compress(&state);
+  jpeg_destroy_compress(&state);
+  Bytes file(memory, memory + size);
+  free(memory);  // NOLINT: by malloc
+  return file;
+}
+
+void write(const std::string& path, const Bytes& bytes) {
+  std::ofstream(path, std::ios::binary)
+      .write(reinterpret_cast<const char*>(bytes.data()),
+             static_cast<std::streamsize>(bytes.size()));
+}
+
+/// Different JPEG files in two classes.
+struct Images {
+  explicit Images(int count) {
+    REQUIRE(mkdtemp(path.data()) != nullptr);
+    for (int i = 0; i < count; ++i) {
+      const std::string folder = path + (i < count / 2 ? "/a" : "/b");
+      fs::create_directories(folder);
+      files.push_back(folder + "/" + std::to_string(1000 + i) + ".jpg");
+      write(files.back(), encode_jpeg(i));
+    }
+    source = FolderSource(scan_image_folder(path));
+  }
+  ~Images() { fs::remove_all(path); }
+  Images(const Images&) = delete;
+  Images& operator=(const Images&) = delete;
+
+  std::string path = "/tmp/shakedown_feed_XXXXXX";
+  std::vector<std::string> files;  // by index
+  FolderSource source{{}};
+};
+
+LoaderSettings cropping_settings() {
+  LoaderSettings settings;
+  settings.batch_size = 4;
+  settings.drop_last = false;
+  settings.transform = {kSize, Augmentation::resized_crop, true, true};
+  return settings;
+}
+
+NetworkSettings shape_of(const LoaderSettings& settings) {
+  NetworkSettings shape;
+  shape.batch_size = settings.batch_size;
+  shape.image_size = settings.transform.image_size;
+  return shape;
+}
+
+/// Work on its streams is done at once, but its events show that only when the test allows it.
+class LaggingDevice final : public Device {
+ public:
+  class LaggingEvent final : public Event {
+   public:
+    explicit LaggingEvent(LaggingDevice& device) : device_(device) {}
+    void record(Stream& stream) override { compute_ = &stream == device_.compute; }
+    bool done() const override {
+      if (!compute_ || !device_.lags) return true;
+      ++device_.asked;
+      return false;
+    }
+    void synchronize() const override {}
+    double milliseconds_since(const Event&) const override { return 1; }
+
+   private:
+    LaggingDevice& device_;
+    std::atomic<bool> compute_ = false;  // recorded on the compute stream
+  };
+  class LaggingStream final : public Stream {
+   public:
+    void wait(const Event&) override {}
+    void synchronize() override {}
+  };
+
+  BackendKind kind() const override { return BackendKind::cpu; }
+  DeviceIdentity identity() const override { return {}; }
+  MemoryInfo memory() const override { return {}; }
+  const Kernels& kernels() const override { throw InternalError("no kernels"); }
+  std::unique_ptr<Stream> make_stream(StreamPriority) override {
+    return std::make_unique<LaggingStream>();
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<LaggingEvent>(*this); }
+  void copy(void* to, const void* from, std::size_t bytes, Stream&) override {
+    std::memcpy(to, from, bytes);
+  }
+  void zero(void* to, std::size_t bytes, Stream&) override { std::memset(to, 0, bytes); }
+
+  const Stream* compute = nullptr;
+  std::atomic<bool> lags = false;  // what the compute stream was given is not done
+  std::atomic<int> asked = 0;      // meanwhile
+
+ protected:
+  void* allocate(std::size_t bytes, Place) override {
+    return std::memset(::operator new(bytes), 0xEE, bytes);  // nothing starts as zero by chance
+  }
+  void release(void* memory, Place) noexcept override { ::operator delete(memory); }
+};
+
+/// Decodes as the host does, and refuses some rows.
+class FakeDecoder final : public DeviceDecoder {
+ public:
+  bool supports(std::span<const std::uint8_t> file) const override {
+    return baseline_jpeg_size(file).has_value();
+  }
+  std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
+                          Stream&) override {
+    std::vector<int> refused;
+    for (const EncodedImage& image : images) {
+      const std::span out(batch + static_cast<std::size_t>(image.row) * kRowBytes, kRowBytes);
+      rows.insert(image.row);
+      ++decoded;
+      try {
+        if (image.row == refuses) throw UsageError("refused");
+        const Image whole = decode_image(image.file);
+        resize_(whole, image.region, {kSize, kSize}, {0, 0, kSize, kSize}, out);
+      } catch (const UsageError&) {
+        std::fill(out.begin(), out.end(), std::uint8_t{0xAA});
+        refused.push_back(image.row);
+        continue;
+      }
+      for (std::size_t y = 0; image.mirror && y < kSize; ++y)
+        for (std::size_t x = 0; x < kSize / 2; ++x)
+          std::swap_ranges(&out[3 * (kSize * y + x)], &out[3 * (kSize * y + x)] + 3,
+                           &out[3 * (kSize * y + kSize - 1 - x)]);
+    }
+    return refused;
+  }
+
+  int refuses = -1;  // this row of every batch
+  int decoded = 0;
+  std::set<int> rows;
+
+ private:
+  Resizer resize_;
+};
+
+struct Kept {
+  Bytes images;
+  std::vector<std::int32_t> labels;
+  bool operator==(const Kept&) const = default;
+};
+
+/// Everything between a folder and a stream that computes.
+struct Rig {
+  Rig(const ImageSource& source, const LoaderSettings& settings, FakeDecoder* decoder = nullptr,
+      int threads = 3)
+      : backend(test::open_backend_of(BackendKind::cpu)),
+        stream(device.make_stream(StreamPriority::normal)),
+        workers(threads),
+        loader(source, settings, device, workers, decoder),
+        rows(static_cast<std::size_t>(settings.batch_size)),
+        batches(make_loaded_batches(*backend.world, loader, device, *stream, shape_of(settings),
+                                    decoder)) {
+    device.compute = stream.get();
+  }
+
+  Kept keep(const DeviceBatch& batch) const {
+    return {{batch.images, batch.images + rows * kRowBytes}, {batch.labels, batch.labels + rows}};
+  }
+  std::vector<Kept> epoch(int number, long first_batch = 0) {
+    std::vector<Kept> kept;
+    batches->start_epoch(number, first_batch);
+    while (const auto batch = batches->next()) kept.push_back(keep(*batch));
+    return kept;
+  }
+
+  LaggingDevice device;
+  Backend backend;
+  std::unique_ptr<Stream> stream;
+  Workers workers;
+  Loader loader;
+  std::size_t rows;
+  std::unique_ptr<BatchSource> batches;
+};
+
+std::vector<Kept> by_the_loader(const ImageSource& source, const LoaderSettings& settings,
+                                int epoch) {
+  LaggingDevice device;
+  Workers workers(1);
+  Loader loader(source, settings, device, workers);
+  std::vector<Kept> kept;
+  loader.start_epoch(epoch);
+  while (const Batch* batch = loader.next()) {
+    kept.push_back({{batch->images.begin(), batch->images.end()},
+                    {batch->labels.begin(), batch->labels.end()}});
+    loader.release(batch);
+  }
+  return kept;
+}
+
+template <class Condition>
+void wait_until(Condition&& condition) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    REQUIRE(std::chrono::steady_clock::now() < limit);
+    std::this_thread::yield();
+  }
+}
+
+long resident_bytes() {
+  long size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
+
+TEST_CASE("batches come to the device as the loader made them", "[loader]") {
+  const Images images(30);
+  const LoaderSettings settings = cropping_settings();
+  Rig rig(images.source, settings);
+  CHECK(rig.device.allocated_bytes() == kLoadedBatchesHeld * batch_bytes(shape_of(settings)));
+  CHECK_FALSE(rig.batches->next());
+  const auto expected = by_the_loader(images.source, settings, 1);
+  REQUIRE(expected.size() == 8);
+  CHECK(rig.epoch(1) == expected);
+  CHECK_FALSE(rig.batches->next());
+  CHECK(rig.epoch(1, 6) == std::vector<Kept>(expected.begin() + 6, expected.end()));
+
+  const InputTimes before = rig.batches->times();
+  rig.batches->start_epoch(0);
+  const auto first = rig.batches->next();  // and the rest of this epoch is abandoned
+  REQUIRE(first);
+  CHECK(rig.epoch(1) == expected);
+  const InputTimes times = rig.batches->times() - before;
+  CHECK(times.images >= 30);
+  CHECK(times.stages.decode_s > 0);
+  CHECK(times.stages.open_s > 0);
+  CHECK(times.copy_s >= 0.001 * static_cast<double>(expected.size() - 2));
+  CHECK(times.device_images == 0);
+  rig.batches->start_epoch(2);  // and the source goes with the epoch just begun
+}
+
+TEST_CASE("a buffer is filled only after the compute stream has read it", "[loader]") {
+  const Images images(30);
+  const LoaderSettings settings = cropping_settings();
+  const auto expected = by_the_loader(images.source, settings, 0);
+  Rig rig(images.source, settings);
+  rig.batches->start_epoch(0);
+  const auto first = rig.batches->next();
+  rig.device.lags = true;
+  const auto second = rig.batches->next();  // the first may be filled again when it has been read
+  REQUIRE((first && second));
+  CHECK(first->images != second->images);
+  wait_until([&] { return rig.device.asked > 3; });
+  CHECK(rig.keep(*first) == expected[0]);
+  CHECK(rig.keep(*second) == expected[1]);
+  rig.device.lags = false;
+  const auto third = rig.batches->next();
+  REQUIRE(third);
+  CHECK(third->images == first->images);
+  CHECK(rig.keep(*third) == expected[2]);
+}
+
+TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader]") {
+  const Images images(30);
+  test::session().set_timeout(0.1);
+  Rig rig(images.source, cropping_settings());
+  test::session().set_timeout(60);
+  rig.batches->start_epoch(0);
+  CHECK(rig.batches->next());
+  rig.device.lags = true;
+  CHECK(rig.batches->next());
+  CHECK_THROWS_AS(rig.batches->next(), TimeoutError);
+  // the feeder still waits: the source ends all the same
+}
+
+TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loader]") {
+  const Images images(60);
+  LoaderSettings settings = cropping_settings();
+  const auto expected = by_the_loader(images.source, settings, 3);
+  int all = 0;
+  for (double share : {0.0, 0.4, 1.0}) {
+    CAPTURE(share);
+    settings.device_share = share;
+    std::vector<int> decoded;
+    for (int threads : {1, 4}) {
+      FakeDecoder decoder;
+      Rig rig(images.source, settings, &decoder, threads);
+      CHECK(rig.epoch(3) == expected);
+      CHECK(rig.batches->times().device_images == decoder.decoded);
+      decoded.push_back(decoder.decoded);
+    }
+    CHECK(decoded[0] == decoded[1]);
+    CHECK(decoded[0] == Approx(60 * share).margin(share == 0.4 ? 15 : 0));
+    all += decoded[0];
+  }
+  CHECK(all > 60);
+}
+
+TEST_CASE("what the device decoder cannot decode is decoded by the host", "[loader]") {
+  const Images images(20);
+  const Bytes png{0x89, 'P', 'N', 'G'};
+  const LoaderSettings settings = cropping_settings();
+  const auto expected = by_the_loader(images.source, settings, 0);
+  {
+    FakeDecoder decoder;
+    decoder.refuses = 2;
+    Rig rig(images.source, settings, &decoder);
+    CHECK(rig.epoch(0) == expected);
+    CHECK(decoder.rows == std::set{0, 1, 2, 3});
+  }
+  // a whole header, and a scan that breaks off
+  Bytes broken = encode_jpeg(5);
+  std::fill(broken.begin() + static_cast<std::ptrdiff_t>(broken.size() / 2), broken.end() - 2,
+            std::uint8_t{0xFF});
+  write(images.files[5], broken);
+  FakeDecoder decoder;
+  REQUIRE(decoder.supports(broken));
+  Rig rig(images.source, settings, &decoder);
+  CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring(images.source.name(5)));
+  write(images.files[5], png);  // not for the device from the start
+  CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring(images.source.name(5)));
+  write(images.files[5], encode_jpeg(5));
+  CHECK(rig.epoch(0) == expected);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_CASE("a thousand batches leave no memory behind", "[loader]") {
+  const Images images(64);
+  LoaderSettings settings = cropping_settings();
+  settings.device_share = 0.5;
+  FakeDecoder decoder;
+  Rig rig(images.source, settings, &decoder);
+  const auto take = [&](int batches) {
+    for (int epoch = 0, taken = 0; taken < batches; ++epoch) {
+      rig.batches->start_epoch(epoch);
+      while (rig.batches->next()) ++taken;
+    }
+  };
+  take(200);
+  const long before = resident_bytes();
+  take(1000);
+  CHECK(resident_bytes() - before < 1 << 20);  // 16 KB of pixels in each of 4,000 images
+}
+#endif
+
+TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
+  InputTimes times;
+  times.images = 1000;
+  times.stages = {0.01, 0.09, 1.2, 0.3};
+  times.copy_s = 0.02;
+  times.stall_s = 0.3;
+  InputSetup setup{4, 16, "cpu", 0};
+  CHECK(input_advice(times, setup, 20, 1).empty());  // 1.5 % of the time
+  const std::string decoding = input_advice(times, setup, 1, 1);
+  CHECK_THAT(decoding, ContainsSubstring("waited for data 30.0 % of the time") &&
+                           ContainsSubstring("decoding limits it (75 %") &&
+                           ContainsSubstring("2500 images/s") &&
+                           ContainsSubstring("more --workers (this rank may use 16 cores)") &&
+                           ContainsSubstring("--decoder nvjpeg"));
+  setup.workers = 16;
+  CHECK_THAT(
+      input_advice(times, setup, 1, 2),
+      ContainsSubstring("more cores than this rank's 16") && ContainsSubstring("20000 images/s"));
+  times.stages.open_s = 2;
+  CHECK_THAT(input_advice(times, setup, 1, 1),
+             ContainsSubstring("opening files limits") && ContainsSubstring("--pack"));
+  times.device_decode_s = 0.5;
+  setup.decoder = "nvjpeg";
+  setup.device_share = 1;
+  CHECK_THAT(input_advice(times, setup, 1, 1),
+             ContainsSubstring("decoding by nvjpeg limits it to 1923 images/s") &&
+                 ContainsSubstring("--decoder-share below 100"));
+  times.copy_s = 0.6;
+  CHECK_THAT(input_advice(times, setup, 1, 1), ContainsSubstring("copies to the device limit"));
+  CHECK((times - times).stages.decode_s == 0);
+  CHECK((times + times).stages.decode_s == 2.4);
+}

@@ -1,0 +1,264 @@
+// Batches of a loader, brought to the device by a thread of their own.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "training/data/batches.hpp"
+
+namespace shakedown::training {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// The feeder, one thread per epoch, fills device slots on the copy stream. Slots go round: free,
+/// filled in the order of the batches, given to the caller, and free again once the caller's stream
+/// has read them.
+class LoadedBatches final : public BatchSource {
+ public:
+  LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
+                const NetworkSettings& shape, DeviceDecoder* decoder);
+  ~LoadedBatches() override { end_feeding(); }
+
+  std::optional<DeviceBatch> next() override;
+  bool load_next(Network& network) override;
+  void start_epoch(int epoch, long first_batch) override;
+  InputTimes times() const override;
+
+ private:
+  struct Slot {
+    Buffer images;
+    Buffer labels;
+    std::unique_ptr<Event> begun, copied, ready;  // on the copy stream
+    std::unique_ptr<Event> read;                  // on the caller's
+  };
+  /// A batch in host memory that the copy stream may still read.
+  struct Copying {
+    const Batch* batch;
+    const Slot* slot;
+  };
+
+  void feed();
+  bool feed_one();
+  Slot* take_free();
+  void fill(const Slot& slot, const Batch& batch);
+  void release_oldest();
+  bool wait_for(const Event& event) const;
+  void end_feeding();
+  void give_back();
+
+  Communicator& ranks_;
+  Loader& loader_;
+  Device& device_;
+  Stream& stream_;
+  DeviceDecoder* decoder_;
+  std::unique_ptr<Stream> copies_;
+  std::array<Slot, kLoadedBatchesHeld> slots_;
+  Slot* given_ = nullptr;  // to the caller
+  Slot* read_last_ = nullptr;
+  std::deque<Copying> copying_;  // the feeder's, in the order of the batches
+
+  std::atomic<bool> ending_ = false;
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable
+      changed_;  // the feeder waits for a free slot, the caller for a filled one
+  std::deque<Slot*> free_;
+  std::deque<Slot*> filled_;
+  bool fed_ = true;  // the feeder has ended
+  std::exception_ptr error_;
+  InputTimes times_;  // without the loader's
+
+  std::jthread feeder_;  // last: joined before anything else goes
+};
+
+LoadedBatches::LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
+                             const NetworkSettings& shape, DeviceDecoder* decoder)
+    : ranks_(ranks),
+      loader_(loader),
+      device_(device),
+      stream_(stream),
+      decoder_(decoder),
+      copies_(device.make_stream(StreamPriority::high)) {
+  const auto rows = static_cast<std::size_t>(shape.batch_size);
+  const std::size_t label_bytes = rows * sizeof(std::int32_t);
+  for (Slot& slot : slots_) {
+    slot.images = Buffer(device, batch_bytes(shape) - label_bytes);
+    slot.labels = Buffer(device, label_bytes);
+    for (auto* event : {&slot.begun, &slot.copied, &slot.ready, &slot.read})
+      *event = device.make_event();
+  }
+}
+
+// ---- the caller's thread ----
+
+std::optional<DeviceBatch> LoadedBatches::next() {
+  give_back();
+  std::unique_lock lock(mutex_);
+  if (filled_.empty() && !fed_) {
+    lock.unlock();
+    // The feeder may wait for the device, and that for another rank: here the wait has an end.
+    for (const Slot& slot : slots_)
+      if (&slot != read_last_) ranks_.wait(*slot.read, HostWait::polite);
+    lock.lock();
+    const auto start = Clock::now();
+    changed_.wait(lock, [&] { return !filled_.empty() || fed_; });
+    times_.stall_s += std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  if (filled_.empty()) {
+    if (error_) std::rethrow_exception(error_);
+    return std::nullopt;
+  }
+  given_ = filled_.front();
+  filled_.pop_front();
+  stream_.wait(*given_->ready);
+  return DeviceBatch{static_cast<const std::uint8_t*>(given_->images.data()),
+                     static_cast<const std::int32_t*>(given_->labels.data())};
+}
+
+/// The network has read the batch long before the step ends.
+bool LoadedBatches::load_next(Network& network) {
+  const bool more = BatchSource::load_next(network);
+  give_back();
+  return more;
+}
+
+void LoadedBatches::give_back() {
+  if (given_ == nullptr) return;
+  given_->read->record(stream_);
+  read_last_ = std::exchange(given_, nullptr);
+  const std::lock_guard lock(mutex_);
+  free_.push_back(read_last_);
+  changed_.notify_all();
+}
+
+void LoadedBatches::start_epoch(int epoch, long first_batch) {
+  give_back();
+  end_feeding();
+  while (!copying_.empty()) {
+    ranks_.wait(*copying_.front().slot->ready, HostWait::polite);
+    release_oldest();
+  }
+  filled_.clear();
+  free_.clear();
+  for (Slot& slot : slots_) free_.push_back(&slot);
+  error_ = nullptr;
+  fed_ = false;
+  ending_ = false;
+  loader_.start_epoch(epoch, first_batch);
+  feeder_ = std::jthread([this] { feed(); });
+}
+
+void LoadedBatches::end_feeding() {
+  if (!feeder_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  loader_.abandon();
+  feeder_.join();
+}
+
+InputTimes LoadedBatches::times() const {
+  const InputTimes loading = loader_.times();
+  const std::lock_guard lock(mutex_);
+  return loading + times_;
+}
+
+// ---- the feeder ----
+
+void LoadedBatches::feed() {
+  std::exception_ptr error;
+  try {
+    device_.use_on_this_thread();
+    while (feed_one()) {
+    }
+  } catch (...) {
+    error = std::current_exception();  // next() rethrows it
+  }
+  const std::lock_guard lock(mutex_);
+  error_ = error;
+  fed_ = true;
+  changed_.notify_all();
+}
+
+/// False at the end of the epoch, or once it is abandoned.
+bool LoadedBatches::feed_one() {
+  Slot* slot = take_free();
+  if (slot == nullptr || !wait_for(*slot->read)) return false;
+  if (copying_.size() == slots_.size()) {
+    if (!wait_for(*copying_.front().slot->ready)) return false;
+    release_oldest();
+  }
+  const Batch* batch = loader_.next();
+  if (batch == nullptr) return false;
+  copying_.push_back({batch, slot});
+  fill(*slot, *batch);
+  const std::lock_guard lock(mutex_);
+  filled_.push_back(slot);
+  changed_.notify_all();
+  return true;
+}
+
+LoadedBatches::Slot* LoadedBatches::take_free() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ending_ || !free_.empty(); });
+  if (ending_) return nullptr;
+  Slot* slot = free_.front();
+  free_.pop_front();
+  return slot;
+}
+
+void LoadedBatches::fill(const Slot& slot, const Batch& batch) {
+  auto* images = static_cast<std::uint8_t*>(slot.images.data());
+  slot.begun->record(*copies_);
+  if (batch.encoded.size() < batch.labels.size())
+    device_.copy(images, batch.images.data(), batch.images.size_bytes(), *copies_);
+  slot.copied->record(*copies_);
+  if (!batch.encoded.empty()) {
+    const std::size_t row_bytes = batch.images.size_bytes() / batch.labels.size();
+    for (int row : decoder_->decode(batch.encoded, images, *copies_)) {
+      loader_.decode_on_host(&batch, row);
+      const std::size_t at = static_cast<std::size_t>(row) * row_bytes;
+      device_.copy(images + at, batch.images.data() + at, row_bytes, *copies_);
+    }
+  }
+  device_.copy(slot.labels.data(), batch.labels.data(), batch.labels.size_bytes(), *copies_);
+  slot.ready->record(*copies_);
+}
+
+void LoadedBatches::release_oldest() {
+  const auto [batch, slot] = copying_.front();
+  copying_.pop_front();
+  {
+    const std::lock_guard lock(mutex_);
+    times_.copy_s += slot->copied->milliseconds_since(*slot->begun) / 1e3;
+    if (!batch->encoded.empty())
+      times_.device_decode_s += slot->ready->milliseconds_since(*slot->copied) / 1e3;
+  }
+  loader_.release(batch);
+}
+
+/// False if the epoch is abandoned meanwhile: the device may never finish.
+bool LoadedBatches::wait_for(const Event& event) const {
+  while (!event.done()) {
+    if (ending_) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
+                                                 Device& device, Stream& stream,
+                                                 const NetworkSettings& shape,
+                                                 DeviceDecoder* decoder) {
+  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape, decoder);
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,126 @@
+#include "training/programs/loader_run.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "common/program.hpp"
+#include "common/progress.hpp"
+#include "common/text_table.hpp"
+#include "training/measure/records.hpp"
+#include "training/programs/describe.hpp"
+#include "training/programs/records.hpp"
+
+namespace shakedown::training {
+namespace {
+
+struct LoaderRate {
+  std::vector<double> images_per_s;  // per rank
+  double seconds = 0;                // of the slowest rank
+  InputTimes input;                  // over_ranks()
+
+  double total() const { return std::accumulate(images_per_s.begin(), images_per_s.end(), 0.0); }
+};
+
+/// At least what is made ahead, which comes at another rate.
+int warmup_of(const LoaderRunSettings& settings) {
+  return std::max(settings.warmup, settings.input.options.prefetch + kLoadedBatchesHeld);
+}
+
+/// The batches of the epochs, one after another, each on the device when this returns.
+void take(BatchSource& batches, int count, int& epoch, Progress& progress) {
+  for (int i = 0; i < count;) {
+    if (batches.next())
+      progress.update(++i);
+    else
+      batches.start_epoch(++epoch);
+  }
+}
+
+LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const Backend& backend,
+                   Stream& stream, const MpiSession& session) {
+  BatchSource& batches = data.training();
+  const bool computes = find_strategy(settings.step.strategy.strategy).computes(session.rank());
+  const auto arrived = backend.device->make_event();
+  int epoch = 0;
+  const auto take_and_wait = [&](const char* title, int count) {
+    Progress progress(title, count, "batches", session.is_root());
+    if (computes) take(batches, count, epoch, progress);
+    arrived->record(stream);
+    backend.world->wait(*arrived, HostWait::timed);
+  };
+  batches.start_epoch(epoch);
+  session.barrier();
+  take_and_wait("warm-up", warmup_of(settings));
+  // No barrier here: the batches made ahead meanwhile would count.
+  const InputTimes before = batches.times();
+  const auto start = std::chrono::steady_clock::now();
+  take_and_wait("loader", settings.iterations);
+  const std::chrono::duration<double> mine = std::chrono::steady_clock::now() - start;
+  const double images =
+      computes ? static_cast<double>(settings.iterations) * settings.step.network.batch_size : 0;
+  LoaderRate rate;
+  rate.input = over_ranks(batches.times() - before, session);
+  rate.images_per_s = session.all_gather(images / mine.count());
+  const auto seconds = session.all_gather(mine.count());
+  rate.seconds = *std::max_element(seconds.begin(), seconds.end());
+  return rate;
+}
+
+std::string text_of_stages(const InputTimes& input) {
+  const auto us = [&](double seconds) { return 1e6 * seconds / input.images; };
+  std::string text = fmt::format(
+      "{:.0f} us to open, {:.0f} to read, {:.0f} to decode, {:.0f} to augment (worker time per "
+      "image); {:.1f} to copy",
+      us(input.stages.open_s), us(input.stages.read_s), us(input.stages.decode_s),
+      us(input.stages.augment_s), us(input.copy_s));
+  if (input.device_images > 0)
+    text += fmt::format(", {:.1f} to decode on the device, which got {:.1f} % of the images",
+                        us(input.device_decode_s), 100 * input.device_images / input.images);
+  return text;
+}
+
+std::string summary_of(const LoaderRate& rate) {
+  const auto [least, most] =
+      std::minmax_element(rate.images_per_s.begin(), rate.images_per_s.end());
+  std::string total = fmt::format("{:.1f} total", rate.total());
+  if (rate.images_per_s.size() > 1)
+    total += fmt::format(", {:.1f} to {:.1f} per rank", *least, *most);
+  return labelled("images/s", total) + labelled("stages", text_of_stages(rate.input));
+}
+
+Json record_of(const LoaderRate& rate, const LoaderRunSettings& settings) {
+  return merged({{"images_per_s", rate.total()},
+                 {"images_per_s_per_rank", rate.images_per_s},
+                 {"iterations", settings.iterations},
+                 {"warmup", warmup_of(settings)},
+                 {"input_stall_ms", 1e3 * rate.input.stall_s}},
+                stages_of(rate.input));
+}
+
+}  // namespace
+
+ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
+                    const Backend& backend, const MpiSession& session, Record& record) {
+  const NetworkSettings& shape = settings.step.network;
+  const auto stream = backend.device->make_stream();
+  TrainingData data(settings.input, dataset);
+  say(session, wrapped(fmt::format("loader: batch {} per rank, {}x{} pixels, {}", shape.batch_size,
+                                   shape.image_size, shape.image_size, dataset.summary()),
+                       2) +
+                   "\n" + wrapped(text_of_machine(backend, session.hosts()), 2));
+  data.open(settings.step, backend, *stream);
+  say(session, data.remark(static_cast<long>(settings.iterations) + settings.warmup));
+  const LoaderRate rate = measure(data, settings, backend, *stream, session);
+  const Json what{
+      {"backend", name_of(backend.kind)},   {"data", dataset.name()},
+      {"image_size", shape.image_size},     {"batch_size", shape.batch_size},
+      {"world_size", session.world_size()}, {"prefetch", settings.input.options.prefetch}};
+  record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
+  say(session, summary_of(rate));
+  return ExitCode::pass;
+}
+
+}  // namespace shakedown::training
