@@ -41,7 +41,7 @@ std::vector<StrategyOptions> capturable_strategies() {
   for (const StrategyEntry& entry : strategies()) {
     if (!entry.capturable || test::session().world_size() < entry.ranks.least) continue;
     add(entry.name, [](auto&) {});
-    if (entry.overlaps) add(entry.name, [](auto& o) { o.no_overlap = true; });
+    if (entry.overlaps()) add(entry.name, [](auto& o) { o.no_overlap = true; });
     if (entry.any_type) add(entry.name, [](auto& o) { o.grad_dtype = "fp16"; });
     if (entry.name != std::string("parameter-server")) continue;
     add(entry.name, [](auto& o) { o.ps_partition_mb = 0.25; });

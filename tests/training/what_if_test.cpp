@@ -228,7 +228,8 @@ TEST_CASE("every strategy in the table can be predicted, an asynchronous one asi
     CAPTURE(entry.name);
     CHECK(predict(entry.name, four_ranks()).step_ms > 0);
   }
-  CHECK_THROWS_AS(predict("sneakernet", four_ranks()), InternalError);
+  CHECK_THROWS_AS(predict("parameter-server-async", four_ranks()), InternalError);
+  CHECK_THROWS_AS(predict("sneakernet", four_ranks()), UsageError);
 }
 
 TEST_CASE("without communication every strategy computes alone", "[what_if]") {

@@ -37,13 +37,9 @@ StrategyEntry all_reduce_strategy() {
           .summary = "one all-reduce after backward",
           .reference = "",
           .waived = "the reference; the tests compare it with a serial emulation of the ranks",
-          .ranks_agree = true,
           .each_updates_all = true,
-          .overlaps = false,
           .any_type = true,
-          .ranks = {},
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int) { return 2 * sent_in_pass(step.gradients, ranks); },
+          .transfers = {{Volume::gradients, Pattern::all_reduce}},
           .make = make<AllReduce>};
 }
 

@@ -39,15 +39,10 @@ class DataParallel final : public Strategy {
 StrategyEntry data_parallel_strategy() {
   return {.name = "data-parallel",
           .summary = "rank 0 scatters images, broadcasts weights, gathers gradients and updates",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = false,
           .ranks = {.first_has_inputs = true},
-          // The images that rank 0 scatters are not counted.
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int rank) { return sent_in_chain(step, ranks, rank); },
+          .transfers = {{Volume::inputs, Pattern::star, Pieces::whole, true},
+                        {Volume::gradients, Pattern::star},
+                        {Volume::weights, Pattern::chain}},
           .make = make<DataParallel>};
 }
 

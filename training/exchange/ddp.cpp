@@ -46,16 +46,9 @@ class Ddp final : public Strategy {
 StrategyEntry ddp_strategy() {
   return {.name = "ddp",
           .summary = "buckets all-reduced while backward runs",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
           .each_updates_all = true,
-          .overlaps = true,
-          .bucketed = true,
           .any_type = true,
-          .ranks = {},
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int) { return 2 * sent_in_pass(step.gradients, ranks); },
+          .transfers = {{Volume::gradients, Pattern::all_reduce, Pieces::buckets}},
           .make = make<Ddp>};
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "training/exchange/strategy.hpp"
-#include "training/exchange/volumes.hpp"
 
 // In the order in which programs list them.
 #define SHAKEDOWN_STRATEGIES(STRATEGY) \

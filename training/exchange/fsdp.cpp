@@ -87,26 +87,12 @@ class Fsdp final : public Strategy {
   std::unique_ptr<Event> free_;
 };
 
-/// Weights are gathered for forward and again for backward. The two blocks that were last are still
-/// there when the network turns round, in each micro-batch and between two.
-double bytes_sent(const StepVolume& step, const StrategyOptions&, int ranks, int) {
-  const double gathered = step.accumulate * (2 * step.weights - step.last_blocks) -
-                          (step.accumulate - 1) * step.first_blocks;
-  return sent_in_pass(step.accumulate * step.gradients + gathered, ranks);
-}
-
 }  // namespace
 
 StrategyEntry fsdp_strategy() {
   return {.name = "fsdp",
           .summary = "as zero2, and weights sharded, all-gathered block by block",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = true,
-          .ranks = {},
-          .bytes_sent = bytes_sent,
+          .transfers = {{Volume::gradients, Pattern::pass, Pieces::gathered_blocks, true}},
           .make = make<Fsdp>};
 }
 

@@ -19,9 +19,7 @@ StrategyEntry none_strategy() {
           .waived = "ranks train independently",
           .ranks_agree = false,
           .each_updates_all = true,
-          .overlaps = false,
-          .ranks = {},
-          .bytes_sent = [](const StepVolume&, const StrategyOptions&, int, int) { return 0.0; },
+          .transfers = {},
           .make = make<None>};
 }
 

@@ -160,17 +160,10 @@ std::unique_ptr<Strategy> make_server(const StrategyContext& context) {
 StrategyEntry parameter_server_strategy() {
   return {.name = "parameter-server",
           .summary = "rank 0 updates, the others compute, push gradients and pull weights",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = false,
           .ranks = {.least = 2, .first_serves = true},
-          .bytes_sent =
-              [](const StepVolume& step, const StrategyOptions& options, int ranks, int rank) {
-                return options.ps_exchange == "reduce-broadcast" ? sent_in_chain(step, ranks, rank)
-                                                                 : sent_in_star(step, ranks, rank);
-              },
+          .transfers = {{Volume::gradients, Pattern::star, Pieces::partitions},
+                        {Volume::weights, Pattern::star, Pieces::partitions}},
+          .by_collectives = {{Volume::gradients, Pattern::star}, {Volume::weights, Pattern::chain}},
           .make = make_server};
 }
 

@@ -150,12 +150,9 @@ StrategyEntry parameter_server_async_strategy() {
           .reference = "",
           .waived = "asynchronous updates have no synchronous reference; staleness is reported",
           .ranks_agree = false,
-          .each_updates_all = false,
-          .overlaps = false,
           .capturable = false,
           .ranks = {.least = 2, .first_serves = true},
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int rank) { return sent_in_star(step, ranks, rank); },
+          .transfers = {{Volume::gradients, Pattern::star}, {Volume::weights, Pattern::star}},
           .make = make<ParameterServerAsync>};
 }
 

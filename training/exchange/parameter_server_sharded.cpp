@@ -57,14 +57,7 @@ class Sharded final : public Strategy {
 StrategyEntry parameter_server_sharded_strategy() {
   return {.name = "parameter-server-sharded",
           .summary = "every rank computes and serves a shard",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = false,
-          .ranks = {},
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int) { return sent_in_pass(step.gradients + step.weights, ranks); },
+          .transfers = {{Volume::gradients, Pattern::shards}, {Volume::weights, Pattern::shards}},
           .make = make<Sharded>};
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/error.hpp"
 #include "training/exchange/shards.hpp"
 
@@ -22,6 +24,22 @@ DataType exchanged_type(const StrategyOptions& options, DataType computed) {
         std::pair{"bf16", DataType::bfloat16}})
     if (options.grad_dtype == name) return type;
   throw InternalError("--grad-dtype " + options.grad_dtype);
+}
+
+bool StrategyEntry::overlaps() const {
+  return std::any_of(transfers.begin(), transfers.end(),
+                     [](const auto& t) { return t.overlaps(); });
+}
+
+bool StrategyEntry::bucketed() const {
+  return std::any_of(transfers.begin(), transfers.end(),
+                     [](const auto& t) { return t.pieces == Pieces::buckets; });
+}
+
+double StrategyEntry::bytes_sent(const StepVolume& step, const StrategyOptions& options, int ranks,
+                                 int rank) const {
+  const bool collectives = options.ps_exchange == "reduce-broadcast" && !by_collectives.empty();
+  return sent_in(collectives ? by_collectives : transfers, step, ranks, rank);
 }
 
 void Strategy::serve(const Updates&) {

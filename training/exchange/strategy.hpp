@@ -16,14 +16,13 @@
 #include "resnet/weights.hpp"
 #include "training/exchange/buckets.hpp"
 #include "training/exchange/timeline.hpp"
+#include "training/exchange/volumes.hpp"
 
 namespace shakedown {
 class OptionSet;
 }  // namespace shakedown
 
 namespace shakedown::training {
-
-struct StepVolume;
 
 struct StrategyOptions {
   std::string strategy = "ddp";
@@ -150,30 +149,35 @@ class Strategy {
 struct StrategyRanks {
   int least = 1;                  // it needs this many
   bool first_serves = false;      // rank 0 does not compute
-  bool first_has_inputs = false;  // rank 0 reads every rank's images and hands them out
+  bool first_has_inputs = false;  // rank 0 reads every rank's images and scatters them
 };
 
 struct StrategyEntry {
   const char* name;
   const char* summary;
   /// The strategy whose weights it must match after the same steps, or "" with `waived`.
-  const char* reference;
-  const char* waived;
+  const char* reference = "all-reduce";
+  const char* waived = "";
   /// Whether every rank that computes does so with the same weights after every step.
-  bool ranks_agree;
-  bool each_updates_all;  // else each element is updated on one rank
-  bool overlaps;          // it exchanges while the rank computes
-  bool bucketed = false;  // it exchanges buckets, whose cap then is part of the configuration
+  bool ranks_agree = true;
+  bool each_updates_all = false;  // else each element is updated on one rank
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
   /// A step can be a graph: the host enqueues the same work every time and does not wait within it.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as
   /// before it.
   bool capturable = true;
-  StrategyRanks ranks;
-  /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights.
-  double (*bytes_sent)(const StepVolume& step, const StrategyOptions& options, int ranks, int rank);
+  StrategyRanks ranks = {};
+  std::vector<Transfer> transfers;
+  std::vector<Transfer> by_collectives = {};  // in their place with --ps-exchange reduce-broadcast
   std::unique_ptr<Strategy> (*make)(const StrategyContext& context);
 
+  bool overlaps() const;  // it exchanges while the rank computes
+  bool bucketed() const;  // it exchanges buckets, whose cap then is part of the configuration
+  /// Ranks wait for one another in each step, so that its time can be predicted.
+  bool synchronous() const { return ranks_agree || transfers.empty(); }
+  /// Bytes that `rank` of `ranks` sends in a step, of gradients and weights.
+  double bytes_sent(const StepVolume& step, const StrategyOptions& options, int ranks,
+                    int rank) const;
   int first_computing() const { return ranks.first_serves ? 1 : 0; }
   bool computes(int rank) const { return rank >= first_computing(); }
   int computing(int world_size) const { return world_size - first_computing(); }

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <functional>
+
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "training/exchange/entries.hpp"
@@ -24,10 +26,10 @@ const StrategyEntry& find_strategy(const std::string& name) {
 
 namespace {
 
-std::vector<std::string> names_where(bool (*so)(const StrategyEntry&)) {
+std::vector<std::string> names_where(auto property) {
   std::vector<std::string> names;
   for (const StrategyEntry& entry : strategies())
-    if (so(entry)) names.emplace_back(entry.name);
+    if (std::invoke(property, entry)) names.emplace_back(entry.name);
   return names;
 }
 
@@ -46,7 +48,7 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
                        const std::vector<std::string>& used_by) -> Option& {
     return options.add(name, value, meaning).only_where("--strategy", used_by);
   };
-  const auto bucketed = names_where([](const StrategyEntry& entry) { return entry.bucketed; });
+  const auto bucketed = names_where(&StrategyEntry::bucketed);
   add("--bucket-cap-mb", values.bucket_cap_mb, "size of a gradient bucket", bucketed)
       .at_least(0)
       .metavar("MIB");
@@ -62,14 +64,14 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   add("--grad-dtype", values.grad_dtype,
       "type of the exchanged gradients; auto: as computed; fp16 enables loss scaling, as "
       "--precision fp16 does",
-      names_where([](const StrategyEntry& entry) { return entry.any_type; }))
+      names_where(&StrategyEntry::any_type))
       .one_of({"auto", "fp32", "fp16", "bf16"});
   add("--bucket-copy", values.bucket_copy,
       "copy gradients into buckets, as PyTorch DDP without gradient_as_bucket_view", {"ddp"});
   add("--broadcast-buffers", values.broadcast_buffers,
       "broadcast rank 0's running statistics before each update, as PyTorch DDP's default",
       {"ddp"});
-  const auto overlapping = names_where([](const StrategyEntry& entry) { return entry.overlaps; });
+  const auto overlapping = names_where(&StrategyEntry::overlaps);
   add("--no-overlap", values.no_overlap, "run communication on the compute stream, without overlap",
       overlapping);
   add("--comm-priority", values.comm_priority, "CUDA priority of the communication stream",

@@ -1,6 +1,8 @@
-// What a step exchanges, in bytes, and how many of them a rank sends in theory: measured traffic is
-// compared with it.
+// What a step exchanges, as data: from a strategy's transfers follow the bytes that a rank sends,
+// with which measured traffic is compared, and the time that training/predict estimates.
 #pragma once
+
+#include <vector>
 
 #include "common/types.hpp"
 #include "resnet/architecture.hpp"
@@ -20,15 +22,39 @@ struct StepVolume {
 StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType weights,
                      int accumulate);
 
-// Bytes that a rank sends. Collectives count as their bandwidth-optimal rings (Patarasuk and Yuan,
-// J. Parallel Distrib. Comput. 69, 2009).
+enum class Volume { gradients, weights, inputs };
 
-/// In a reduce-scatter or all-gather of a buffer of `bytes`; an all-reduce is both.
-double sent_in_pass(double bytes, int ranks);
-/// Rank 0 sends every other rank the weights, and they it their gradients.
-double sent_in_star(const StepVolume& step, int ranks, int rank);
-/// Every rank but rank 0 sends it its gradients; the weights are broadcast along a chain, which the
-/// last rank ends.
-double sent_in_chain(const StepVolume& step, int ranks, int rank);
+/// How all ranks exchange a volume. The first two are collectives, counted as their
+/// bandwidth-optimal rings (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009); the others
+/// are sends and receives, after which the receiver averages gradients itself.
+enum class Pattern {
+  all_reduce,  // two passes
+  pass,        // a reduce-scatter or all-gather
+  shards,      // each rank sends every other rank its shard
+  star,        // gradients and inputs between rank 0 and each other rank
+  chain,       // weights from rank 0 along a chain, which the last rank ends
+};
+/// What is exchanged as one, and when. `whole` and `partitions` follow backward; the others overlap
+/// it.
+enum class Pieces {
+  whole,
+  partitions,       // --ps-partition-mb: a piece is pulled while the next is pushed
+  buckets,          // of --bucket-cap-mb
+  blocks,           // of the network
+  gathered_blocks,  // the same, and a block's weights are gathered before its forward and backward
+};
+
+struct Transfer {
+  Volume volume;
+  Pattern pattern;
+  Pieces pieces = Pieces::whole;
+  bool each_micro_batch = false;  // else once per update
+
+  bool overlaps() const { return pieces > Pieces::partitions; }
+  bool by_collective() const { return pattern <= Pattern::pass; }
+};
+
+/// Bytes that `rank` of `ranks` sends. Inputs are not counted.
+double sent_in(const std::vector<Transfer>& transfers, const StepVolume& step, int ranks, int rank);
 
 }  // namespace shakedown::training

@@ -50,15 +50,8 @@ class Zero1 final : public Strategy {
 StrategyEntry zero1_strategy() {
   return {.name = "zero1",
           .summary = "optimizer state sharded: gradients reduce-scattered, weights all-gathered",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = true,
-          .bucketed = true,
-          .ranks = {},
-          .bytes_sent = [](const StepVolume& step, const StrategyOptions&, int ranks,
-                           int) { return sent_in_pass(step.gradients + step.weights, ranks); },
+          .transfers = {{Volume::gradients, Pattern::pass, Pieces::buckets},
+                        {Volume::weights, Pattern::pass}},
           .make = make<Zero1>};
 }
 

@@ -49,16 +49,8 @@ class Zero2 final : public Strategy {
 StrategyEntry zero2_strategy() {
   return {.name = "zero2",
           .summary = "as zero1, and gradients sharded",
-          .reference = "all-reduce",
-          .waived = "",
-          .ranks_agree = true,
-          .each_updates_all = false,
-          .overlaps = true,
-          .ranks = {},
-          .bytes_sent =
-              [](const StepVolume& step, const StrategyOptions&, int ranks, int) {
-                return sent_in_pass(step.accumulate * step.gradients + step.weights, ranks);
-              },
+          .transfers = {{Volume::gradients, Pattern::pass, Pieces::blocks, true},
+                        {Volume::weights, Pattern::pass}},
           .make = make<Zero2>};
 }
 

@@ -13,7 +13,7 @@ Profile profile_steps(Engine& engine, BatchSource& batches, int steps, double le
   profile.steps = trace_steps(engine, batches, steps, learning_rate, session);
   profile.alone = trace_exchange(engine, steps, session);
   const StrategyOptions own = engine.settings().strategy;
-  if (!engine.step.strategy_entry().overlaps || own.no_overlap) return profile;
+  if (!engine.step.strategy_entry().overlaps() || own.no_overlap) return profile;
   StrategyOptions serial = own;
   serial.no_overlap = true;
   engine.step.use_strategy(serial);

@@ -76,7 +76,7 @@ Json record_of(const Identity& identity) {
                  {"strategy", identity.strategy},
                  {"optimizer", identity.optimizer},
                  {"data", identity.data}});
-  if (find_strategy(identity.strategy).bucketed) fields["bucket_cap_mb"] = identity.bucket_cap_mb;
+  if (find_strategy(identity.strategy).bucketed()) fields["bucket_cap_mb"] = identity.bucket_cap_mb;
   if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
   if (!identity.setting.empty()) fields["setting"] = identity.setting;
   return fields;

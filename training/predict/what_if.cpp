@@ -1,7 +1,5 @@
 #include "training/predict/what_if.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -45,12 +43,21 @@ ComputeTime::Estimate ComputeTime::at(int batch_size) const {
 
 namespace {
 
-/// What a strategy's formula is made of: one micro-batch in a scenario. Bytes are in float32.
+Exchange exchange_of(Pattern pattern, int ranks) {
+  switch (pattern) {
+    case Pattern::all_reduce: return ring_all_reduce(ranks);
+    case Pattern::pass:
+    case Pattern::shards: return ring_pass(ranks);
+    case Pattern::star: return star_pass(ranks - 1);
+    case Pattern::chain: return chain_pass(ranks);
+  }
+  throw InternalError("an unknown pattern");
+}
+
+/// What the transfers of one micro-batch cost in a scenario. Bytes are in float32.
 struct StepCosts {
   StepCosts(const MeasuredStep& measured, const ComputeTime& compute, const Scenario& s)
       : scenario(s),
-        ranks(s.world_size),
-        others(s.world_size - 1),
         compute_ms(compute.at(s.batch_size).ms),
         gradients(measured.gradients),
         input_bytes(measured.input_bytes_per_image * s.batch_size),
@@ -64,50 +71,39 @@ struct StepCosts {
     }
   }
 
-  ExchangeTime gradient_time(const Exchange& exchange) const {
-    return time_of(exchange, scenario.ring, scenario.gradient_bytes_factor);
+  ExchangeTime time(const Transfer& t, Volume volume) const {
+    const double factor = volume == Volume::gradients ? scenario.gradient_bytes_factor
+                          : volume == Volume::weights ? scenario.weight_bytes_factor
+                                                      : 1;
+    return time_of(exchange_of(t.pattern, scenario.world_size),
+                   t.by_collective() ? scenario.ring : scenario.star, factor);
   }
-  ExchangeTime weight_time(const Exchange& exchange) const {
-    return time_of(exchange, scenario.ring, scenario.weight_bytes_factor);
+  double after_backward_ms(const Transfer& t, int pieces) const {
+    return time(t, t.volume).ms((t.volume == Volume::inputs ? input_bytes : bytes) / pieces);
   }
-  // Times of sends and receives.
-  double gradients_sent_ms(const Exchange& exchange, int partitions = 1) const {
-    return time_of(exchange, scenario.star, scenario.gradient_bytes_factor).ms(bytes / partitions);
+  /// A server averages what the ranks that compute sent it; a single rank has nothing to average.
+  double average_ms(const Transfer& t, int computing) const {
+    if (t.volume != Volume::gradients || t.by_collective() || scenario.world_size == 1) return 0;
+    const int servers = t.pattern == Pattern::shards ? scenario.world_size : 1;
+    return average_ms_per_byte * bytes * scenario.gradient_bytes_factor * computing / servers;
   }
-  double weights_sent_ms(const Exchange& exchange, int partitions = 1) const {
-    return time_of(exchange, scenario.star, scenario.weight_bytes_factor).ms(bytes / partitions);
-  }
-  double inputs_sent_ms() const {
-    return time_of(star_pass(others), scenario.star).ms(input_bytes);
-  }
-  /// A rank averages the gradients of `of_ranks` ranks; a single rank has them already.
-  double average_ms(int of_ranks) const {
-    return others == 0 ? 0
-                       : average_ms_per_byte * bytes * scenario.gradient_bytes_factor * of_ranks;
-  }
-
-  Overlap bucketed(const Exchange& exchange) const {
-    return next_to_compute(
-        overlap_buckets(in_buckets(gradients, scenario.first_bucket_mb * kMebibyte,
+  /// What runs while the rank computes, if it can.
+  Overlap overlapped(const Transfer& t) const {
+    const ExchangeTime own = time(t, t.volume);
+    const Overlap overlap =
+        t.pieces == Pieces::gathered_blocks
+            ? overlap_gathered(in_blocks(gradients), forward_ms, backward_ms,
+                               time(t, Volume::weights), own)
+            : overlap_buckets(
+                  t.pieces == Pieces::blocks
+                      ? in_blocks(gradients)
+                      : in_buckets(gradients, scenario.first_bucket_mb * kMebibyte,
                                    scenario.bucket_cap_mb * kMebibyte, scenario.small_bucket),
-                        backward_ms, gradient_time(exchange)));
-  }
-  Overlap by_block(const Exchange& exchange) const {
-    return next_to_compute(
-        overlap_buckets(in_blocks(gradients), backward_ms, gradient_time(exchange)));
-  }
-  Overlap gathered_by_block(const Exchange& exchange) const {
-    return next_to_compute(overlap_gathered(in_blocks(gradients), forward_ms, backward_ms,
-                                            weight_time(exchange), gradient_time(exchange)));
-  }
-  Overlap next_to_compute(const Overlap& overlap) const {
-    if (!scenario.overlap) return {0, overlap.hidden_ms + overlap.exposed_ms};
-    return overlap;
+                  backward_ms, own);
+    return scenario.overlap ? overlap : Overlap{0, overlap.hidden_ms + overlap.exposed_ms};
   }
 
   const Scenario& scenario;
-  int ranks;
-  int others;
   double compute_ms;
   double forward_ms = 0;
   double backward_ms = 0;
@@ -117,91 +113,39 @@ struct StepCosts {
   double average_ms_per_byte;
 };
 
-Overlap none(const StepCosts&) { return {}; }
-
-Overlap ddp(const StepCosts& c) { return c.bucketed(ring_all_reduce(c.ranks)); }
-
-Overlap all_reduce(const StepCosts& c) {
-  return {0, c.gradient_time(ring_all_reduce(c.ranks)).ms(c.bytes)};
+/// The transfers of an update. What a micro-batch leaves exposed is counted each time: that the
+/// next forward might hide it is not. Partitions are a pipeline of two stages: pulls overlap the
+/// next pushes on a full-duplex link (BytePS, Jiang et al. 2020).
+Overlap communication(const StrategyEntry& entry, const StepCosts& costs) {
+  Overlap sum;
+  double slower_stage_ms = 0;
+  for (const Transfer& t : entry.transfers) {
+    const int pieces = t.pieces == Pieces::partitions ? costs.scenario.partitions : 1;
+    const Overlap one =
+        t.overlaps() ? costs.overlapped(t) : Overlap{0, costs.after_backward_ms(t, pieces)};
+    const int times = t.each_micro_batch ? costs.scenario.accumulate : 1;
+    sum.hidden_ms += times * one.hidden_ms;
+    sum.exposed_ms +=
+        times * one.exposed_ms + costs.average_ms(t, entry.computing(costs.scenario.world_size));
+    slower_stage_ms = std::max(slower_stage_ms, (pieces - 1) * one.exposed_ms);
+  }
+  sum.exposed_ms += slower_stage_ms;
+  return sum;
 }
 
-/// Push and pull of a parameter server (Li et al. 2014), in partitions that follow one another:
-/// pulls overlap the next pushes on a full-duplex link (BytePS, Jiang et al. 2020). A pipeline of
-/// two stages, which differ where weights and gradients do.
-Overlap parameter_server(const StepCosts& c) {
-  const int partitions = c.scenario.partitions;
-  const double push_ms = c.gradients_sent_ms(star_pass(c.others), partitions);
-  const double pull_ms = c.weights_sent_ms(star_pass(c.others), partitions);
-  return {0, push_ms + pull_ms + (partitions - 1) * std::max(push_ms, pull_ms) +
-                 c.average_ms(c.others)};
-}
-
-/// Every rank sends each other one its shard, averages its own, and sends it to all.
-Overlap parameter_server_sharded(const StepCosts& c) {
-  const Exchange pass = ring_pass(c.ranks);
-  return {0, c.gradients_sent_ms(pass) + c.average_ms(c.ranks) / c.ranks + c.weights_sent_ms(pass)};
-}
-
-/// Gradients are scattered in buckets, weights gathered after the update.
-Overlap zero1(const StepCosts& c) {
-  const Exchange pass = ring_pass(c.ranks);
-  Overlap overlap = c.bucketed(pass);
-  overlap.exposed_ms += c.weight_time(pass).ms(c.bytes);
-  return overlap;
-}
-
-/// ZeRO (Rajbhandari et al. 2020): without whole gradients, every micro-batch's are scattered,
-/// block by block. What they leave exposed is counted each time: that the next forward might hide
-/// it is not.
-Overlap zero2(const StepCosts& c) {
-  const Exchange pass = ring_pass(c.ranks);
-  const Overlap scatter = c.by_block(pass);
-  const int times = c.scenario.accumulate;
-  return {times * scatter.hidden_ms, times * scatter.exposed_ms + c.weight_time(pass).ms(c.bytes)};
-}
-
-Overlap fsdp(const StepCosts& c) {
-  const Overlap once = c.gathered_by_block(ring_pass(c.ranks));
-  const int times = c.scenario.accumulate;
-  return {times * once.hidden_ms, times * once.exposed_ms};
-}
-
-/// Rank 0 sends every micro-batch's inputs, receives and averages the gradients, and broadcasts the
-/// weights along a chain.
-Overlap data_parallel(const StepCosts& c) {
-  return {0, c.scenario.accumulate * c.inputs_sent_ms() + c.gradients_sent_ms(star_pass(c.others)) +
-                 c.average_ms(c.ranks) + c.weights_sent_ms(chain_pass(c.ranks))};
-}
-
-struct StrategyModel {
-  const char* name;
-  bool sharded_update;  // each rank updates its part
-  Overlap (*communication)(const StepCosts& costs);
-};
-
-constexpr StrategyModel kStrategies[] = {
-    {"none", false, none},
-    {"all-reduce", false, all_reduce},
-    {"ddp", false, ddp},
-    {"parameter-server", false, parameter_server},
-    {"parameter-server-sharded", true, parameter_server_sharded},
-    {"data-parallel", false, data_parallel},
-    {"zero1", true, zero1},
-    {"zero2", true, zero2},
-    {"fsdp", true, fsdp},
-};
-
-const StrategyModel& find_model(const std::string& name) {
-  for (const StrategyModel& model : kStrategies)
-    if (name == model.name) return model;
-  throw InternalError(fmt::format("strategy {}: there is no model of it", name));
+/// Whether each rank has its share of the gradients, and updates that of the weights.
+bool sharded(const StrategyEntry& entry) {
+  return std::any_of(entry.transfers.begin(), entry.transfers.end(), [](const Transfer& t) {
+    return t.pattern == Pattern::pass || t.pattern == Pattern::shards;
+  });
 }
 
 }  // namespace
 
 std::vector<std::string> predicted_strategies() {
   std::vector<std::string> names;
-  for (const StrategyModel& model : kStrategies) names.emplace_back(model.name);
+  for (const StrategyEntry& entry : strategies())
+    if (entry.synchronous()) names.emplace_back(entry.name);
   return names;
 }
 
@@ -216,19 +160,19 @@ StepModel::StepModel(MeasuredStep measured)
 }
 
 Prediction StepModel::predict(const std::string& strategy, const Scenario& scenario) const {
-  const StrategyModel& model = find_model(strategy);
   const StrategyEntry& entry = find_strategy(strategy);
+  ENSURE(entry.synchronous(), "ranks have a common step");
   ENSURE(scenario.world_size >= entry.ranks.least, "the strategy has its ranks");
   ENSURE(scenario.accumulate >= 1 && scenario.partitions >= 1, "a step has micro-batches");
   const StepCosts costs(measured_, compute_, scenario);
-  const Overlap communication = model.communication(costs);
+  const Overlap exchanged = communication(entry, costs);
   Prediction p;
   p.ranks_computing = entry.computing(scenario.world_size);
   p.compute_ms = scenario.accumulate * costs.compute_ms;
-  p.hidden_ms = communication.hidden_ms;
-  p.exposed_ms = communication.exposed_ms;
+  p.hidden_ms = exchanged.hidden_ms;
+  p.exposed_ms = exchanged.exposed_ms;
   p.interference_ms = measured_.interference * p.hidden_ms;
-  p.optimizer_ms = measured_.optimizer_ms / (model.sharded_update ? scenario.world_size : 1);
+  p.optimizer_ms = measured_.optimizer_ms / (sharded(entry) ? scenario.world_size : 1);
   p.step_ms = p.compute_ms + p.exposed_ms + p.interference_ms + p.optimizer_ms;
   const double images = static_cast<double>(scenario.batch_size) * scenario.accumulate;
   p.images_per_s = 1e3 * images * p.ranks_computing / p.step_ms;

@@ -34,7 +34,7 @@ class ComputeTime {
 
 /// What a job measured.
 struct MeasuredStep {
-  std::vector<BatchTime> compute;        // as ComputeTime takes them
+  std::vector<BatchTime> compute;        // as ComputeTime expects them
   std::vector<ReadyGradient> gradients;  // in the order in which backward finishes them
   double backward_ms = 0;                // to backward's end, where ready_ms are from
   int ready_batch_size = 0;              // the batch of ready_ms and backward_ms
@@ -81,7 +81,8 @@ class StepModel {
   /// Throws InternalError where a time is negative or nothing was measured.
   explicit StepModel(MeasuredStep measured);
 
-  /// Throws InternalError for a strategy that it does not know, or that needs more ranks.
+  /// Throws UsageError for an unknown strategy, InternalError for an asynchronous one or one that
+  /// needs more ranks.
   Prediction predict(const std::string& strategy, const Scenario& scenario) const;
 
  private:

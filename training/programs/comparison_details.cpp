@@ -194,7 +194,7 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
   }
   for (const Result& r : results)
     if (r.measured() && r.configuration.ranks > 1 &&
-        find_strategy(r.configuration.strategy()).bucketed)
+        find_strategy(r.configuration.strategy()).bucketed())
       text += fmt::format("{}, ms since the step began:\n{}", label_of(r.configuration),
                           table_of(bucket_times(r.rounds.back().profile.steps)));
   return text;

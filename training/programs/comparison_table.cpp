@@ -68,7 +68,7 @@ std::string csv_line(const std::vector<std::string>& cells) {
 
 std::vector<std::string> csv_identity(const Result& result) {
   const Identity& i = result.identity;
-  const bool buckets = find_strategy(i.strategy).bucketed;
+  const bool buckets = find_strategy(i.strategy).bucketed();
   return {i.backend,
           i.model,
           i.precision,

@@ -76,7 +76,7 @@ Bench bench_of(const CompareOptions& options, const StepOptions& base, BackendKi
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
-        add(bench, base, strategy, find_strategy(strategy).bucketed ? cap : caps.front(), ranks);
+        add(bench, base, strategy, find_strategy(strategy).bucketed() ? cap : caps.front(), ranks);
   }
   add_settings(bench, options, base, most_ranks(ranks_requested, world_size), backend);
   return bench;
@@ -105,7 +105,7 @@ std::string strategy_label(const Configuration& c) {
   const std::string& strategy = c.strategy();
   if (strategy == "none" && c.ranks == 1) return "none (single)";
   if (!c.setting.empty()) return fmt::format("{}, {}", strategy, c.setting);
-  if (!find_strategy(strategy).bucketed) return strategy;
+  if (!find_strategy(strategy).bucketed()) return strategy;
   return fmt::format("{}, {:g} MiB", strategy, c.options.strategy.bucket_cap_mb);
 }
 
