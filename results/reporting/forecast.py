@@ -1,15 +1,14 @@
-"""What bin/compare's step model recorded (`link_cost`, `prediction`, `bucket_plan`, `advice` and
-`winner` records), as tables. The model is in training/predict; nothing is modelled here."""
+"""What bin/compare's step model recorded (`link_cost`, `prediction`, `advice` and `winner`
+records), as tables. The model is in training/predict; nothing is modelled here."""
 
 import statistics
 
 from . import words
-from .records import Configuration, configuration_of, number, plain
+from .records import Configuration, configuration_of, number
 from .summary import median_of
 from .tables import Column, Table, ms, share, signed
 
-KINDS = ("prediction", "bucket_plan", "advice", "winner")
-MOST_ERROR = 0.15  # of a measured step: above it nothing is printed of the model, as by bin/compare
+KINDS = ("prediction", "advice", "winner")
 MOST_ADVICE = 5
 
 
@@ -40,8 +39,10 @@ class Model:
                     for _, record in getattr(self, f"{kind}s")]
         return max([e for e in recorded if e is not None] + self.errors(summary), default=None)
 
-    def is_trusted(self, summary):
-        return (self.error(summary) or 0) <= MOST_ERROR
+    def is_trusted(self):
+        """Whether bin/compare printed predictions and advice; records of 0.1 do not say."""
+        return not any(record.get("trusted") is False for kind in KINDS
+                       for _, record in getattr(self, f"{kind}s"))
 
     def doubt(self, summary):
         errors = self.errors(summary)
@@ -90,9 +91,9 @@ def tables(summary):
         name = summary.name(model.conditions)
         suffix = f": {name}" if name else ""
         made += [link_costs(model, suffix), compared(summary, model, suffix)]
-        if model.is_trusted(summary):
-            made += [more_ranks(summary, model, suffix), bucket_plans(model, suffix),
-                     advice(model, suffix), winners(summary, model, suffix)]
+        if model.is_trusted():
+            made += [more_ranks(summary, model, suffix), advice(model, suffix),
+                     winners(summary, model, suffix)]
     return [table for table in made if table.rows]
 
 
@@ -119,10 +120,10 @@ def link_costs(model, suffix):
 
 def compared(summary, model, suffix):
     held = model.measured(summary)
-    notes = [*model.doubt(summary)]
-    if held and not model.is_trusted(summary):
-        notes.append(f"predictions and advice are left out: the model is off by more than "
-                     f"{words.percent(MOST_ERROR)} for a step that was measured")
+    notes = model.doubt(summary)
+    if not model.is_trusted():
+        notes.append(f"predictions and advice are left out: the model is off by up to "
+                     f"{words.percent(model.error(summary))} for a step that was measured")
     return Table("model", f"step model, ms per step{suffix}", [
         *named(), Column("predicted", lambda one: one[1], ms),
         Column("measured", lambda one: one[2], ms),
@@ -159,35 +160,6 @@ def more_ranks(summary, model, suffix):
         Column("extrapolated", is_outside),
     ], list(found.items()), ["if all links are like the measured ones; extrapolated: the batch is "
                              "outside the measured ones"])
-
-
-def bucket_plans(model, suffix):
-    """Bucket plans; batches with the same plans share a row."""
-    steps = {conditions: number(record, "step_ms_predicted")
-             for (conditions, strategy), record in model.predictions if plain(strategy) == "ddp"}
-    plans = {}
-    for (conditions, _), record in model.bucket_plans:
-        rule, best = number(record, "rule_exposed_ms"), number(record, "best_exposed_ms")
-        if None in (rule, best):
-            continue
-        step = steps.get(conditions)
-        key = (number(record, "rule_buckets"), rule, best,
-               tuple(record.get("best_buckets_mib") or []))
-        plans.setdefault(key, {})[conditions.batch] = (rule - best) / step if step else None
-    return Table("bucket_plans", f"ddp's buckets by the model{suffix}", [
-        Column("batch", lambda item: ", ".join(map(str, item[1]))),
-        Column("buckets", lambda item: item[0][0]),
-        Column("exposed ms", lambda item: item[0][1], "{:.3f}".format),
-        Column("best plan's", lambda item: len(item[0][3]) or None),
-        Column("its exposed ms", lambda item: item[0][2], "{:.3f}".format),
-        Column("of the step", lambda item: max((s for s in item[1].values() if s is not None),
-                                               default=None), share),
-        Column("sizes, MiB of float32", lambda item: sizes(item[0][3])),
-    ], list(plans.items()), ["of the step: the most that the best plan can gain"])
-
-
-def sizes(found):
-    return ", ".join(f"{size:.3g}" for size in found) if 0 < len(found) <= 6 else None
 
 
 def best_advice(model):

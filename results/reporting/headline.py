@@ -105,9 +105,9 @@ def helps(summary):
     """The largest gains that the step model predicts, if it may be trusted; else what there is to
     gain."""
     models = forecast.models(summary)
-    advice = sentence(text for model in models if model.is_trusted(summary)
+    advice = sentence(text for model in models if model.is_trusted()
                       for text in advised(summary, model))
-    doubted = [model.error(summary) for model in models if not model.is_trusted(summary)]
+    doubted = [model.error(summary) for model in models if not model.is_trusted()]
     if advice or doubted:
         return advice or f"unknown: the step model is off by up to {words.percent(max(doubted))}."
     costs = [(m, [one for one in shares_of(m) if one[1] != "compute" and one[0] >= SMALL])

@@ -171,6 +171,8 @@ class AllStrategies(Folder):
         for kind in ("prediction", "advice", "winner"):
             self.assertEqual({p["model_error"] for p in self.lines(kind) if "error" not in p},
                              {worst}, kind)
+            self.assertEqual({p["trusted"] for p in self.lines(kind) if "error" not in p},
+                             {worst <= 0.15}, kind)
         self.assertEqual("on more ranks" in text, worst <= 0.15)
         self.assertEqual(f"the model is off by {100 * worst:.1f} %" in text, worst > 0.15)
         if not support.GPUS:

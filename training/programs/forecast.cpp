@@ -162,9 +162,12 @@ class Forecast {
       }
   }
 
+  bool trusted() const { return std::abs(worst_.error()) <= kTrusted; }
+
   Json identity_of(const Modelled& m, const std::string& strategy) const {
     Json fields = record_of(m.base.identity);
     fields["strategy"] = strategy;
+    fields["trusted"] = trusted();
     if (worst_.measured_ms > 0) fields["model_error"] = std::abs(worst_.error());
     return fields;
   }
@@ -174,11 +177,10 @@ class Forecast {
     const std::string title =
         fmt::format("\nwhat if: {}, {}, from {} ranks", options_of(base).model.model,
                     options_of(base).model.precision, base.configuration.ranks);
-    if (std::abs(worst_.error()) > kTrusted)
+    if (!trusted())
       return title +
              fmt::format(
-                 ": predictions and advice are in the record only, as the model is off by {:.1f} "
-                 "% "
+                 ": predictions and advice are in the record only, as the model is off by {:.1f} % "
                  "({} on {} ranks: {:.2f} ms predicted, {:.2f} measured); up to {:.0f} % they are "
                  "printed\n",
                  100 * std::abs(worst_.error()), worst_.strategy, worst_.ranks, worst_.predicted_ms,

@@ -13,7 +13,7 @@ CLEAR = 0.01  # a margin from here on has a strong colour
 def strategy_map(summary):
     """A cell a batch and bandwidth, in the colour of its strategy, paler where it wins by little;
     a panel for each set of links."""
-    found = [(model, WinnerMap(model)) for model in models(summary) if model.is_trusted(summary)]
+    found = [(model, WinnerMap(model)) for model in models(summary) if model.is_trusted()]
     found = [(model, grid) for model, grid in found if grid.cells]
     if not found:
         return None
