@@ -93,15 +93,17 @@ TEST_CASE("what went wrong otherwise fails a certified configuration too", "[com
   CHECK(verdict_of(result).cause == result.failure);
 }
 
-TEST_CASE("one failure fails the job, what was skipped does not", "[compare]") {
+TEST_CASE("one failure fails the job, what was skipped leaves it inconclusive", "[compare]") {
   const std::vector<std::string> ddp{"ddp"};
   CHECK(exit_code_of({certified(true), certified(true)}, ddp) == ExitCode::pass);
   CHECK(exit_code_of({certified(true), certified(false), skipped()}, ddp) == ExitCode::fail);
-  CHECK(exit_code_of({certified(true), skipped()}, ddp) == ExitCode::pass);
+  CHECK(exit_code_of({certified(true), skipped()}, ddp) == ExitCode::inconclusive);
   CHECK(exit_code_of({skipped(), skipped()}, ddp) == ExitCode::usage);
   const Result none = measured("none", 1);  // is there, requested or not
   CHECK(exit_code_of({none, skipped()}, ddp) == ExitCode::usage);
-  CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::pass);
+  CHECK(exit_code_of({none, skipped()}, {"none", "ddp"}) == ExitCode::inconclusive);
+  CHECK(exit_code_of({certified(true), waived()}, ddp) == ExitCode::inconclusive);
+  CHECK(exit_code_of({certified(true), measured("ddp", 2)}, ddp) == ExitCode::pass);
   CHECK(verdict_of(skipped()).outcome == Outcome::inconclusive);
 }
 
@@ -192,6 +194,8 @@ TEST_CASE("a sentence says what is noise", "[compare]") {
   CHECK(sentence_of_noise({timed("ddp", 2, {900, 909}), timed("none", 2, {1000, 1000})}) ==
         "noise: rounds of one configuration differ by 0.5 % (median) to 1.0 % (ddp, 25 MiB on 2 "
         "ranks); smaller differences mean nothing.");
+  CHECK_THAT(sentence_of_noise({timed("ddp", 2, {900, 909})}),
+             ContainsSubstring("differ by 1.0 % (ddp"));
   CHECK_THAT(sentence_of_noise({timed("ddp", 2, {900})}), ContainsSubstring("--repeats"));
 }
 
@@ -215,7 +219,7 @@ TEST_CASE("what failed, was not certified or was skipped is named with its cause
   lost.failure = "the loss is not finite";
   CHECK(failures({lost}).front() == "FAIL strategy ddp, 25 MiB on 2 ranks: the loss is not finite");
   CHECK(failures({skipped(), skipped()}).front() ==
-        "skipped: does not fit (ddp, 25 MiB on 1 rank; ddp, 25 MiB on 1 rank)");
+        "INCONCLUSIVE, skipped: does not fit (ddp, 25 MiB on 1 rank; ddp, 25 MiB on 1 rank)");
   const std::string text = summary_of({timed("ddp", 2, {880, 900, 910})}, BackendKind::cpu);
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);

@@ -52,6 +52,10 @@ TEST_CASE("every strategy of the table is compared unless some are named", "[com
             return name.rfind(std::string(entry.name) + "/4", 0) == 0;
           }) == 1);
   CHECK(all.size() == strategies().size() + 1);  // and one rank alone
+  const std::vector<const char*> one{"--ranks", "1,4", "--strategies", "ddp,parameter-server"};
+  CHECK(planned(one) == Names{"none/1", "ddp/1/25", "none/4", "ddp/4/25", "parameter-server/4"});
+  CHECK(left_out(parse(one), BackendKind::cpu, {}, 4) ==
+        "left out: parameter-server on 1 rank: needs 2");
 }
 
 TEST_CASE("one rank alone and none on as many ranks are always there, once", "[compare]") {
@@ -113,17 +117,17 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
 }
 
 TEST_CASE("a setting that changes nothing is named with the reason", "[compare]") {
-  const auto left_out = [](std::vector<const char*> arguments, BackendKind backend) {
+  const auto named = [](std::vector<const char*> arguments, BackendKind backend) {
     const CompareOptions options = parse(std::move(arguments));
-    return settings_left_out(options, backend, benches_of(options, backend, 2));
+    return left_out(options, backend, benches_of(options, backend, 2), 2);
   };
-  const std::string cpu = left_out({"--settings", "all"}, BackendKind::cpu);
+  const std::string cpu = named({"--settings", "all"}, BackendKind::cpu);
   for (const char* name : {"autotune-off", "tf32", "fp32", "normal-priority", "no-graph"})
     CHECK_THAT(cpu, ContainsSubstring(fmt::format("--settings {}: only on the gpu", name)));
   CHECK(cpu.find("bucket-copy") == std::string::npos);
-  CHECK(left_out({"--settings", "all"}, BackendKind::gpu) ==
+  CHECK(named({"--settings", "all"}, BackendKind::gpu) ==
         "left out: --settings tf32: no change from plain ddp with these options");
-  CHECK(left_out({"--settings", "bucket-copy"}, BackendKind::cpu).empty());
+  CHECK(named({"--settings", "bucket-copy"}, BackendKind::cpu).empty());
   CHECK_THROWS_WITH(benches_of(parse({"--settings", "no-graph"}), BackendKind::cpu, 2),
                     ContainsSubstring("--settings no-graph: only on the gpu backend"));
 }

@@ -37,7 +37,7 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
                 record};
   say(session, headline(job));
   const auto benches = benches_of(options, backend.kind, session.world_size());
-  say(session, wrapped(settings_left_out(options, backend.kind, benches), 2));
+  say(session, wrapped(left_out(options, backend.kind, benches, session.world_size()), 2));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {

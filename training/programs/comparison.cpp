@@ -284,7 +284,12 @@ ExitCode exit_code_of(const std::vector<Result>& results,
            (r.configuration.strategy() != "none" ||
             std::find(requested.begin(), requested.end(), "none") != requested.end());
   };
-  return std::any_of(results.begin(), results.end(), measured) ? ExitCode::pass : ExitCode::usage;
+  if (std::none_of(results.begin(), results.end(), measured)) return ExitCode::usage;
+  const auto unknown = [](const Result& r) {  // --certificate off leaves none unknown
+    return !r.skipped.empty() || (r.certificate && verdict_of(r).outcome == Outcome::inconclusive);
+  };
+  return std::any_of(results.begin(), results.end(), unknown) ? ExitCode::inconclusive
+                                                              : ExitCode::pass;
 }
 
 }  // namespace shakedown::training

@@ -48,7 +48,7 @@ std::vector<Loss> losses_of(const Breakdown& b) {
           {"optimizer", "a faster optimizer", b.optimizer_ms}};
 }
 
-/// "skipped: CAUSE (none on 3 ranks; ddp on 3 ranks)", one per cause.
+/// "INCONCLUSIVE, skipped: CAUSE (none on 3 ranks; ddp on 3 ranks)", one per cause.
 std::vector<std::string> sentences_of_skipped(const std::vector<Result>& results) {
   std::vector<std::pair<std::string, std::vector<std::string>>> causes;
   for (const Result& result : results) {
@@ -64,7 +64,8 @@ std::vector<std::string> sentences_of_skipped(const std::vector<Result>& results
   }
   std::vector<std::string> sentences;
   for (const auto& [cause, labels] : causes)
-    sentences.push_back(fmt::format("skipped: {} ({})", cause, fmt::join(labels, "; ")));
+    sentences.push_back(fmt::format("{}, skipped: {} ({})", name_of(Outcome::inconclusive), cause,
+                                    fmt::join(labels, "; ")));
   return sentences;
 }
 
@@ -138,18 +139,18 @@ std::string sentence_of_noise(const std::vector<Result>& results) {
   const std::vector<TableRow> rows = rows_of(results);
   if (rows.empty()) return "";
   std::vector<double> spreads;
-  const TableRow* widest = nullptr;
+  const Result* widest = nullptr;
   for (const TableRow& row : rows) {
     if (row.result->rounds.size() < 2) continue;
     spreads.push_back((row.images_per_s.high - row.images_per_s.low) / row.images_per_s.median);
-    if (spreads.back() == *std::max_element(spreads.begin(), spreads.end())) widest = &row;
+    if (spreads.back() == *std::max_element(spreads.begin(), spreads.end())) widest = row.result;
   }
   if (widest == nullptr) return "noise: unknown after one round; --repeats 3 or more shows it.";
+  const double most = *std::max_element(spreads.begin(), spreads.end());
   return fmt::format(
-      "noise: rounds of one configuration differ by {} (median) to {} ({}); smaller differences "
-      "mean nothing.",
-      percent(median_of(spreads)), percent(*std::max_element(spreads.begin(), spreads.end())),
-      training::label_of(widest->result->configuration));
+      "noise: rounds of one configuration differ by {}{} ({}); smaller differences mean nothing.",
+      spreads.size() > 1 ? fmt::format("{} (median) to ", percent(median_of(spreads))) : "",
+      percent(most), training::label_of(widest->configuration));
 }
 
 std::vector<std::string> sentences_of_failures(const std::vector<Result>& results) {

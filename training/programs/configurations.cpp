@@ -42,6 +42,10 @@ void add(Bench& bench, const StepOptions& base, const std::string& strategy, dou
   added.options.strategy.bucket_cap_mb = bucket_cap_mb;
 }
 
+std::vector<int> ranks_of(const CompareOptions& options, int world_size) {
+  return options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
+}
+
 /// The largest of `ranks` that the job has.
 int most_ranks(const std::vector<int>& ranks, int world_size) {
   int most = 0;
@@ -71,14 +75,15 @@ Bench bench_of(const CompareOptions& options, const StepOptions& base, BackendKi
   const std::vector<double>& caps = options.bucket_caps_mb;
   Bench bench;
   add(bench, base, "none", caps.front(), 1);
-  const auto ranks_requested = options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
-  for (int ranks : ranks_requested) {
+  for (int ranks : ranks_of(options, world_size)) {
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
-        add(bench, base, strategy, find_strategy(strategy).bucketed() ? cap : caps.front(), ranks);
+        if (const StrategyEntry& entry = find_strategy(strategy); ranks >= entry.ranks.least)
+          add(bench, base, strategy, entry.bucketed() ? cap : caps.front(), ranks);
   }
-  add_settings(bench, options, base, most_ranks(ranks_requested, world_size), backend);
+  add_settings(bench, options, base, most_ranks(ranks_of(options, world_size), world_size),
+               backend);
   return bench;
 }
 
@@ -133,11 +138,16 @@ std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend
   return benches;
 }
 
-std::string settings_left_out(const CompareOptions& options, BackendKind backend,
-                              const std::vector<Bench>& benches) {
-  const auto idle = idle_settings(options, backend, benches);
-  if (idle.empty()) return "";
-  return fmt::format("left out: {}", fmt::join(idle, "; "));
+std::string left_out(const CompareOptions& options, BackendKind backend,
+                     const std::vector<Bench>& benches, int world_size) {
+  auto reasons = idle_settings(options, backend, benches);
+  for (const std::string& strategy : each_once(options.strategies))
+    for (int ranks : each_once(ranks_of(options, world_size)))
+      if (const int least = find_strategy(strategy).ranks.least; ranks < least)
+        reasons.push_back(fmt::format("{} on {} rank{}: needs {}", strategy, ranks,
+                                      ranks == 1 ? "" : "s", least));
+  if (reasons.empty()) return "";
+  return fmt::format("left out: {}", fmt::join(reasons, "; "));
 }
 
 std::vector<std::size_t> turns(std::size_t count, int round, int rounds) {

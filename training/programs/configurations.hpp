@@ -26,14 +26,16 @@ std::string label_of(const Configuration& configuration);
 /// not; settings have their plain ddp.
 using Bench = std::vector<Configuration>;
 
-/// All combinations of the options' lists, each once; a bucket cap counts only where there are
-/// buckets. `world_size` is the number of ranks where the options name none.
+/// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts
+/// only where there are buckets. `world_size` is the number of ranks where the options name none.
 /// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
 
-/// The switches of --settings all that change nothing, and why; "" if all are measured.
-std::string settings_left_out(const CompareOptions& options, BackendKind backend,
-                              const std::vector<Bench>& benches);
+/// The switches of --settings all that change nothing, the strategies that need more ranks, and
+/// why;
+/// "" if all are measured.
+std::string left_out(const CompareOptions& options, BackendKind backend,
+                     const std::vector<Bench>& benches, int world_size);
 
 /// The order of a round over `count` configurations: rotated from round to round, so that a drift
 /// of the machine meets all of them alike.
