@@ -24,7 +24,6 @@ class Record {
   /// written (disk full).
   void write(const std::string& kind, const Json& fields);
 
-  bool active() const { return file_ >= 0; }
   const std::string& path() const { return path_; }
   /// The start, the host and random digits: no other Record has the same.
   const std::string& run_id() const { return run_id_; }

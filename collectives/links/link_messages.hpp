@@ -56,7 +56,7 @@ class LinkMessages {
 struct MessageTimes {
   double time_us_p50 = 0;
   double time_us_cv = 0;
-  double wrong_words = 0;
+  std::uint64_t wrong_words = 0;
 };
 
 }  // namespace shakedown::collectives

@@ -28,7 +28,7 @@ void LinkRecords::write(const std::vector<Link>& links) {
     fields.update({{"iterations", settings_.iterations},
                    {"time_us_p50", link.time_us_p50},
                    {"time_us_cv", link.time_us_cv},
-                   {"wrong_elements", static_cast<std::int64_t>(link.wrong_elements)}});
+                   {"wrong_elements", link.wrong_elements}});
     const Json line = merged(identity_, fields);
     record_.write("link", line);
     csv_.add(line);
@@ -46,7 +46,7 @@ void LinkRecords::write(const std::vector<Split>& splits) {
                            {"busbw_gbs", split.busbw_gbs},
                            {"iterations", settings_.iterations},
                            {"time_us_p50", split.time_us_p50},
-                           {"wrong_elements", static_cast<std::int64_t>(split.wrong_elements)},
+                           {"wrong_elements", split.wrong_elements},
                            {"world_size", split.world_size}}));
 }
 

@@ -64,8 +64,8 @@ MessageTimes LinkMeter::time_exchange(Exchange exchange, bool first, int peer) {
         world_, [&](Stream& stream) { enqueue(exchange, first, peer, words, message, stream); });
     if (message >= settings.warmup) samples.push_back(time_us);
     if (receives)
-      times.wrong_words += static_cast<double>(
-          messages_.check(pattern_of(peer, session_.rank()), 0, words, message, complaint_));
+      times.wrong_words +=
+          messages_.check(pattern_of(peer, session_.rank()), 0, words, message, complaint_);
   }
   const Summary summary = summarize(samples);
   times.time_us_p50 = summary.median;
@@ -80,7 +80,7 @@ std::vector<Link> LinkMeter::links_of(const RankPair& pair, const std::vector<Ti
   const Times& second = times[static_cast<std::size_t>(pair.second)];
   // The receiver is the last to have the message. But where it started its clock after the sender,
   // whose clock then ran longer, its own would flatter the link.
-  const auto link = [&](int from, int to, Exchange exchange, double wrong) {
+  const auto link = [&](int from, int to, Exchange exchange, std::uint64_t wrong) {
     const MessageTimes& longer = first[exchange].time_us_p50 > second[exchange].time_us_p50
                                      ? first[exchange]
                                      : second[exchange];

@@ -26,7 +26,7 @@ struct Link {
   double latency_us = 0;     // half of a round trip of 8 bytes; not where bidirectional
   double time_us_p50 = 0;    // of a message, on the clock that ran longer
   double time_us_cv = 0;
-  double wrong_elements = 0;  // words of 8 bytes, of all messages
+  std::uint64_t wrong_elements = 0;  // words of 8 bytes, of all messages
 };
 
 inline const char* concurrency_of(bool alone) { return alone ? "alone" : "concurrent"; }

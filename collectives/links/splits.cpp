@@ -55,8 +55,7 @@ MessageTimes time_all_reduce(Communicator& group, LinkMessages& messages,
                        messages.incoming(settings.words), Reduction::sum, stream);
     });
     if (message >= settings.warmup) samples.push_back(time_us);
-    times.wrong_words +=
-        static_cast<double>(messages.check(pattern, kAllRanks, settings.words, message, complaint));
+    times.wrong_words += messages.check(pattern, kAllRanks, settings.words, message, complaint);
   }
   times.time_us_p50 = median_of(samples);
   return times;

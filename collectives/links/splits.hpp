@@ -15,7 +15,7 @@ struct Split {
   int world_size = 0;
   double time_us_p50 = 0;  // the slowest rank's
   double busbw_gbs = 0;    // 2 (n - 1) / n * bytes / time
-  double wrong_elements = 0;
+  std::uint64_t wrong_elements = 0;
 };
 
 struct Splits {

@@ -234,13 +234,13 @@ void CollectiveBench::check(const Trial& trial, std::size_t slots, Measurement& 
       download<Mismatches>(*backend_.device, *stream_, mismatches_.data(), slots);
 
   struct Wrong {
-    double elements = 0;
+    std::uint64_t elements = 0;
     WrongElement first;
   } mine;
   for (std::size_t i = 0; i < slots; ++i) {
     if (mismatches[i].wrong > 0 && mine.elements == 0)
       mine.first = describe_wrong(trial, ring_[i], mismatches[i].first);
-    mine.elements += static_cast<double>(mismatches[i].wrong);
+    mine.elements += mismatches[i].wrong;
   }
   result.iterations_checked += static_cast<long>(slots) / settings_.aggregate;
   for (const Wrong& rank : session_.all_gather(mine)) {

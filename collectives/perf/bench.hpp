@@ -66,7 +66,7 @@ struct Measurement {
   std::vector<double> slowest_iteration_us;       // of these, over ranks
   long iterations = 0;
   long iterations_checked = 0;
-  double wrong = 0;  // elements, over all ranks and iterations
+  std::uint64_t wrong = 0;  // elements, over all ranks and iterations
   std::optional<WrongElement> first_wrong;
 };
 

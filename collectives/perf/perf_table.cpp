@@ -125,7 +125,7 @@ std::string row_half(const Figures& f, const PerfOptions& options) {
   std::string text =
       fmt::format("  {}  {}  {}  {:>6}", fitted(options.cputime != 0 ? f.cputime_us : f.time_us, 7),
                   fitted(f.algbw_gbs, 6), fitted(f.busbw_gbs, 6),
-                  f.wrong ? fmt::format("{:g}", *f.wrong) : "N/A");
+                  f.wrong ? fmt::format("{:g}", static_cast<double>(*f.wrong)) : "N/A");
   if (shows_spread(options))
     text += fmt::format("  {}  {}  {}  {}", fitted(f.spread.min, 7), fitted(f.spread.max, 7),
                         fitted(f.spread.p99, 7), fitted(100 * f.spread.cv, 7));

@@ -17,7 +17,7 @@ struct Figures {
   double cputime_us = 0;
   double algbw_gbs = 0;  // 1e9 bytes/s
   double busbw_gbs = 0;
-  std::optional<double> wrong;  // elements; nothing where they were not checked
+  std::optional<std::uint64_t> wrong;  // elements; nothing where they were not checked
   Summary spread;               // of the samples, us
   std::vector<double> samples;  // batches, or one by one iterations on their slowest rank
 };

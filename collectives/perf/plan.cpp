@@ -59,6 +59,10 @@ void refuse_unsupported(const PerfOptions& options) {
     if (!ignored.value.empty() && ignored.value != "0")
       throw UsageError(
           fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
+  if (options.threads > 1)
+    throw UsageError(
+        fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n RANKS {}",
+                    options.threads, options.program));
   for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
     if (options.as_nccl_tests() && std::getenv(name) != nullptr)
       throw UsageError(
@@ -67,12 +71,8 @@ void refuse_unsupported(const PerfOptions& options) {
                       name));
 }
 
-/// A rank is one process with one GPU.
+/// A rank uses one GPU.
 void check_ranks(const PerfOptions& options, int world_size) {
-  if (options.threads > 1)
-    throw UsageError(fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n {} {}",
-                                 options.threads, options.threads * options.gpus * world_size,
-                                 options.program));
   if (options.gpus > 1)
     throw UsageError(fmt::format(
         "--ngpus {}: each rank uses one GPU: use launch/mpi -n {} {} (without MPI: {} -g {})",

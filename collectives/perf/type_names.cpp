@@ -18,7 +18,8 @@ Value find(const std::string& option, const std::string& name, const std::vector
     if (is_named(value)) return value;
     known.emplace_back(name_of(value));
   }
-  throw UsageError(fmt::format("{} {}: must be one of {}", option, name, fmt::join(known, ", ")));
+  throw UsageError(
+      fmt::format("{} {}: must be one of {}, all", option, name, fmt::join(known, ", ")));
 }
 
 }  // namespace

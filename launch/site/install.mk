@@ -1,5 +1,6 @@
-# make install, uninstall, dist. What is installed is what was built: nothing is compiled or looked
-# for here, so that root may install what a user built.
+# make install, uninstall, dist. What is installed is what was built: no program is compiled or looked
+# for here, so that root may install what a user built. Python's modules are byte-compiled, as their
+# users may not write there.
 #   bin/                   shakedown, shakedown-COMMAND (the only names in PATH)
 #   libexec/shakedown/     programs, launch/, and results/, a link to share/shakedown/
 #   share/shakedown/       report, schema, reference figures, module file
@@ -43,6 +44,7 @@ install:
 	@chmod 755 $(DESTDIR)$(bindir)/shakedown
 	@for name in $(commands); do ln -s shakedown $(DESTDIR)$(bindir)/shakedown-$$name; done
 	@launch/site/pages $(home) $(VERSION) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
+	@python3 -m compileall -q -s '$(DESTDIR)' $(home)/launch $(share)/reporting
 	@chmod -R u+w,go-w,a+rX $(home) $(share)
 	@echo 'installed: $(DESTDIR)$(bindir)/shakedown; module use $(datadir)/shakedown/modulefiles'
 

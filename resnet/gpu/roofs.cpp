@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "common/error.hpp"
+#include "common/laps.hpp"
 #include "common/statistics.hpp"
 #include "resnet/gpu/context.hpp"
 
@@ -16,18 +17,13 @@ constexpr int kRuns = 50;
 template <class Body>
 double median_ms(const UnitContext& context, Body&& body) {
   for (int i = 0; i < kWarmup; ++i) body();
-  std::vector<std::unique_ptr<Event>> marks;
-  for (int i = 0; i <= kRuns; ++i) marks.push_back(context.device.make_event());
-  marks[0]->record(context.stream);
-  for (int i = 1; i <= kRuns; ++i) {
+  Laps laps(context.device, kRuns);
+  laps.mark(context.stream);
+  for (int i = 0; i < kRuns; ++i) {
     body();
-    marks[static_cast<std::size_t>(i)]->record(context.stream);
+    laps.mark(context.stream);
   }
-  marks.back()->synchronize();
-  std::vector<double> ms;
-  for (std::size_t i = 1; i < marks.size(); ++i)
-    ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
-  return median_of(ms);
+  return median_of(laps.milliseconds());
 }
 
 void check_fits(const Device& device, std::size_t bytes) {

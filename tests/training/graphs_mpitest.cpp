@@ -33,7 +33,7 @@ std::vector<StrategyOptions> capturable_strategies() {
   const auto add = [&](const std::string& name, auto&& change) {
     StrategyOptions options;
     options.strategy = name;
-    options.first_bucket_mb = 0.125;
+    options.small_bucket_mb = 0.125;
     options.bucket_cap_mb = 0.25;
     change(options);
     list.push_back(options);

@@ -127,7 +127,7 @@ void check_same(const Trained& a, const Trained& b, const EngineSettings& settin
 StrategyOptions small_buckets_of(const std::string& strategy) {
   StrategyOptions options;
   options.strategy = strategy;
-  options.first_bucket_mb = 0.125;
+  options.small_bucket_mb = 0.125;
   options.bucket_cap_mb = 0.25;
   return options;
 }

@@ -65,7 +65,7 @@ TEST_CASE("defaults are the design's", "[options]") {
   CHECK(p.values.model.model == "resnet50");
   CHECK(p.values.strategy.strategy == "ddp");
   CHECK(p.values.strategy.bucket_cap_mb == 25);
-  CHECK(p.values.strategy.first_bucket_mb == 1);
+  CHECK(p.values.strategy.small_bucket_mb == 1);
   CHECK(p.values.optimizer.learning_rate == 0.1);
   CHECK(p.values.optimizer.momentum == 0.9);
   CHECK(p.values.optimizer.weight_decay == 1e-4);
@@ -186,7 +186,7 @@ TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
 TEST_CASE("names of earlier versions are understood", "[options]") {
   const Parsed p({"--first-bucket-mb", "3", "--bucket-order", "ddp"});
   CHECK_FALSE(p.ending);
-  CHECK(p.values.strategy.first_bucket_mb == 3);
+  CHECK(p.values.strategy.small_bucket_mb == 3);
   CHECK(small_bucket(p.values.strategy) == SmallBucket::first);
 }
 

@@ -13,7 +13,7 @@ class BucketStream {
       : context_(context),
         what_(what),
         type_(exchanged_type(context.options, context.weights.type())),
-        progress_(ddp_buckets(context.table, context.options.first_bucket_mb,
+        progress_(ddp_buckets(context.table, context.options.small_bucket_mb,
                               context.options.bucket_cap_mb, small_bucket(context.options))),
         stream_(context),
         ready_(context.device.make_event()),

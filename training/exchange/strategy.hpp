@@ -27,7 +27,7 @@ namespace shakedown::training {
 struct StrategyOptions {
   std::string strategy = "ddp";
   double bucket_cap_mb = 25;                 // MiB
-  double first_bucket_mb = 1;                // MiB, of the small bucket
+  double small_bucket_mb = 1;                // MiB, of the small bucket
   std::string bucket_order = "small-first";  // or small-last
   std::string grad_dtype = "auto";           // what is exchanged; auto: what was computed
   bool bucket_copy = false;            // ddp: buckets are copied out of the gradients and back

@@ -52,7 +52,7 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   add("--bucket-cap-mb", values.bucket_cap_mb, "size of a gradient bucket", bucketed)
       .at_least(0)
       .metavar("MIB");
-  add("--small-bucket-mb,--first-bucket-mb", values.first_bucket_mb,
+  add("--small-bucket-mb,--first-bucket-mb", values.small_bucket_mb,
       "size of the small bucket, see --bucket-order", bucketed)
       .at_least(0)
       .metavar("MIB");

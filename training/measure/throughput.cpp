@@ -11,6 +11,7 @@
 #include "common/error.hpp"
 #include "common/gpu_sampler.hpp"
 #include "common/identity.hpp"
+#include "common/laps.hpp"
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
 #include "training/exchange/volumes.hpp"
@@ -88,9 +89,8 @@ class Steps {
         settings_(settings),
         session_(session),
         scalars_(engine.device(), sizeof(StepScalars)),
-        progress_("throughput", settings.iterations, "steps", session.is_root()) {
-    for (int i = 0; i <= settings.iterations; ++i) marks_.push_back(engine.device().make_event());
-  }
+        progress_("throughput", settings.iterations, "steps", session.is_root()),
+        laps_(engine.device(), settings.iterations) {}
 
   /// All but the lead(). The host waits for the device when the least number of steps is over; then
   /// ranks agree on how many more fill the time.
@@ -124,17 +124,16 @@ class Steps {
     const InputTimes input_before = batches_.times();
     const long graphs_before = engine_.step.graph_steps();
     engine_.model.copy_scalars(scalars_);
-    marks_[0]->record(engine_.stream());
-    for (std::size_t i = 1; i < marks_.size(); ++i) {
+    laps_.mark(engine_.stream());
+    for (int i = 1; i <= settings_.iterations; ++i) {
       step();
-      marks_[i]->record(engine_.stream());
-      progress_.update(static_cast<long>(i));
+      laps_.mark(engine_.stream());
+      progress_.update(i);
     }
     engine_.finish();
     Timed timed;
     timed.window = sampler.finish();
-    for (std::size_t i = 1; i < marks_.size(); ++i)
-      timed.step_ms.push_back(marks_[i]->milliseconds_since(*marks_[i - 1]));
+    timed.step_ms = laps_.milliseconds();
     timed.input = batches_.times() - input_before;
     timed.graph_steps = engine_.step.graph_steps() - graphs_before;
     timed.before =
@@ -158,7 +157,7 @@ class Steps {
   const MpiSession& session_;
   Buffer scalars_;  // before the first timed step
   Progress progress_;
-  std::vector<std::unique_ptr<Event>> marks_;
+  Laps laps_;
   long done_ = 0;
 };
 

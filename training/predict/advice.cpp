@@ -22,7 +22,7 @@ Change best_buckets(const StepModel& model, const Scenario& base) {
       for (const double cap_mb : {5, 10, 25, 50, 100, 200}) {
         Scenario scenario = base;
         scenario.small_bucket = small;
-        scenario.first_bucket_mb = small_mb;
+        scenario.small_bucket_mb = small_mb;
         scenario.bucket_cap_mb = cap_mb;
         const double ms = model.predict("ddp", scenario).step_ms;
         if (ms >= least_ms) continue;

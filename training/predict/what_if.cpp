@@ -97,7 +97,7 @@ struct StepCosts {
             : overlap_buckets(
                   t.pieces == Pieces::blocks
                       ? in_blocks(gradients)
-                      : in_buckets(gradients, scenario.first_bucket_mb * kMebibyte,
+                      : in_buckets(gradients, scenario.small_bucket_mb * kMebibyte,
                                    scenario.bucket_cap_mb * kMebibyte, scenario.small_bucket),
                   backward_ms, own);
     return scenario.overlap ? overlap : Overlap{0, overlap.hidden_ms + overlap.exposed_ms};

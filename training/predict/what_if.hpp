@@ -52,7 +52,7 @@ struct Scenario {
   LinkCost ring;               // of ring exchanges
   LinkCost star;               // of sends and receives between one rank and the others
   int partitions = 1;          // parameter-server: in which push and pull overlap
-  double first_bucket_mb = 1;  // MiB of float32, as DDP counts; of the small bucket
+  double small_bucket_mb = 1;  // MiB of float32, as DDP counts; of the small bucket
   double bucket_cap_mb = 25;   // MiB
   SmallBucket small_bucket = SmallBucket::first;
   double gradient_bytes_factor = 1;  // sent for a byte of float32 gradient: 0.5 in float16

@@ -115,7 +115,7 @@ Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Link
   scenario.accumulate = o.accumulate;
   scenario.ring = links.ring.link;
   scenario.star = links.star.link;
-  scenario.first_bucket_mb = o.strategy.first_bucket_mb;
+  scenario.small_bucket_mb = o.strategy.small_bucket_mb;
   scenario.bucket_cap_mb = o.strategy.bucket_cap_mb;
   scenario.small_bucket = small_bucket(o.strategy);
   scenario.gradient_bytes_factor = gradient_bytes_factor(o, backend);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "common/laps.hpp"
 #include "common/program.hpp"
 #include "common/progress.hpp"
 #include "common/statistics.hpp"
@@ -17,17 +18,13 @@ constexpr int kMostLogged = 20;  // steps: enough for a median
 /// Trains this many steps after one that starts without another before it; the median step, ms.
 template <class Step>
 double median_step_ms(Engine& engine, int steps, Step&& step) {
-  std::vector<std::unique_ptr<Event>> marks;
-  for (int i = 0; i <= steps; ++i) marks.push_back(engine.device().make_event());
-  for (const auto& mark : marks) {
+  Laps laps(engine.device(), steps);
+  for (int i = 0; i <= steps; ++i) {
     step();
-    mark->record(engine.stream());
+    laps.mark(engine.stream());
   }
   engine.finish();
-  std::vector<double> ms;
-  for (std::size_t i = 1; i < marks.size(); ++i)
-    ms.push_back(marks[i]->milliseconds_since(*marks[i - 1]));
-  return median_of(ms);
+  return median_of(laps.milliseconds());
 }
 
 StepCalls measure(const Run& run, const LayersSettings& settings) {
