@@ -17,8 +17,8 @@ class Rate(NamedTuple):
     median: float
     low: Optional[float]
     high: Optional[float]
-    samples: int
     kind: str  # what low and high are: RANGE, OF_MEDIAN, OF_MEAN, or empty
+    samples: int
 
 
 def median_interval(samples):
@@ -49,12 +49,17 @@ def recorded_interval(step):
     return *ends, OF_MEAN
 
 
+def rate_of(rates, interval=None):
+    """Rate of repetitions, with the interval of their median if no other is given."""
+    return Rate(statistics.fmean(rates), statistics.median(rates),
+                *(interval or median_interval(rates)), len(rates))
+
+
 def rate_of_steps(steps):
     """Rate of `step` records: repetitions of one throughput run, which differ more than the steps
     within one. A single record has the interval that its program computed over steps."""
-    rates = [step["images_per_s"] for step in steps]
-    low, high, kind = median_interval(rates) if len(steps) > 1 else recorded_interval(steps[0])
-    return Rate(statistics.fmean(rates), statistics.median(rates), low, high, len(rates), kind)
+    return rate_of([step["images_per_s"] for step in steps],
+                   recorded_interval(steps[0]) if len(steps) == 1 else None)
 
 
 def rate_of_epochs(epochs):
@@ -62,11 +67,10 @@ def rate_of_epochs(epochs):
     of an epoch."""
     rates = [epoch["images_per_s"] for epoch in epochs]
     seconds = [number(epoch, "epoch_s") for epoch in epochs]
-    mean = statistics.fmean(rates)
-    if all(seconds):
-        mean = sum(rate * s for rate, s in zip(rates, seconds)) / sum(seconds)
-    low, high, kind = median_interval(rates)
-    return Rate(mean, statistics.median(rates), low, high, len(rates), kind)
+    rate = rate_of(rates)
+    if not all(seconds):
+        return rate
+    return rate._replace(mean=sum(rate * s for rate, s in zip(rates, seconds)) / sum(seconds))
 
 
 def distinct(first, second):

@@ -4,7 +4,7 @@ a job, with what it is of and where it was measured."""
 from typing import NamedTuple, Optional
 
 from . import words
-from .intervals import OF_MEDIAN, Rate, median_interval
+from .intervals import OF_MEDIAN, Rate, median_interval, rate_of
 from .records import number
 from .summary import Measured
 
@@ -90,20 +90,12 @@ def rate_of_collective(records):
     record, time = records[0], number(records[0], "time_us_p50")
     samples = record.get("samples_us") or []
     if time and len(samples) > 1 and min(samples) > 0:
-        low, high, kind = median_interval([rates[0] * time / sample for sample in samples])
-        return Rate(rates[0], rates[0], low, high, len(samples), kind)
+        rates_of_samples = [rates[0] * time / sample for sample in samples]
+        return Rate(rates[0], rates[0], *median_interval(rates_of_samples), len(samples))
     low, high = number(record, "time_us_high"), number(record, "time_us_low")
     if time and low and high:
-        return Rate(rates[0], rates[0], rates[0] * time / low, rates[0] * time / high, 1, OF_MEDIAN)
+        return Rate(rates[0], rates[0], rates[0] * time / low, rates[0] * time / high, OF_MEDIAN, 1)
     return rate_of(rates)
-
-
-def rate_of(rates):
-    low, high, kind = median_interval(rates)
-    middle = sorted(rates)
-    at = len(middle) // 2
-    median = middle[at] if len(middle) % 2 else (middle[at - 1] + middle[at]) / 2
-    return Rate(sum(rates) / len(rates), median, low, high, len(rates), kind)
 
 
 def links(summary):

@@ -145,10 +145,6 @@ class Measured:
         known["total"] = median_of(self.steps, "comm_ms")
         if known["total"] is None:
             known["total"] = self.term("comm_ms")
-        if known["total"] is None and None not in (known["push"], known["pull"]):
-            known["total"] = known["push"] + known["pull"]
-        if known["total"] is None:
-            known["total"] = self.term("comm_alone_ms")
         return {key: value for key, value in known.items() if value is not None}
 
 
@@ -158,7 +154,6 @@ class Summary:
         self.measured = {}
         for run in runs:
             self.add(run)
-
 
     def of(self, configuration):
         if configuration not in self.measured:

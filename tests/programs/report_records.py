@@ -86,7 +86,9 @@ def everything():
             workers = ranks - (name == "parameter-server")
             if workers < 1 or (ranks == 1 and name != "none"):
                 continue
-            served = {"push_ms": 7.0, "pull_ms": 9.0} if name == "parameter-server" else {}
+            served = {}
+            if name == "parameter-server":
+                served = {"push_ms": 7.0, "pull_ms": 9.0, "comm_ms": 16.0}
             records.append(step(name, rate * workers * 0.98 ** ranks, 0.01, world_size=ranks,
                                 ranks_computing=workers, step_ms_p50=step_ms, **served))
             if ranks == 8:

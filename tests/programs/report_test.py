@@ -89,7 +89,7 @@ class Figures(Report):
 
     def test_one_json_a_strategy(self):
         self.text_of(*training("ddp", [0.5, 0.75]), step("ddp", 900),
-                     step("parameter-server", 700, push_ms=3, pull_ms=4, ranks_computing=3),
+                     step("parameter-server", 700, push_ms=3, pull_ms=4, comm_ms=7, ranks_computing=3),
                      step("all-reduce", 800, comm_ms=5), step("parameter-server-async", 600))
         names = {path.name for path in self.out.glob("*.json")}
         self.assertEqual(names, {"results_baseline_ddp.json", "results_all_reduce.json",
@@ -244,7 +244,7 @@ class Sentences(Report):
                 text = self.text_of(
                     step("parameter-server", 500, world_size=2, ranks_computing=1),
                     step("parameter-server", last, world_size=8, ranks_computing=7,
-                         push_ms=6.0, pull_ms=4.0),
+                         push_ms=6.0, pull_ms=4.0, comm_ms=10.0),
                     step("all-reduce", 4000, world_size=8, comm_ms=5.0))
                 self.assertEqual(row(text, "parameter-server")["ranks"], "7/8")
                 scaled = row(table(text, "images/s over ranks"), "parameter-server")

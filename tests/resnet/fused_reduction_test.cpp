@@ -56,16 +56,9 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   const ActivationShape next_shape = next_normed.conv.y();
   const ActivationShape input_shape = projected ? x_shape : y_shape;
 
-  ConvNormAddSpec spec;
-  spec.when = {0, 1};
-  spec.layer = normed;
-  spec.x = rig.activation("x", x_shape);
-  spec.shortcut = rig.activation("input", input_shape);
-  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
-  spec.y = rig.activation("y", y_shape);
-  spec.dy = {rig.activation("dy a", y_shape), rig.activation("dy b", y_shape)};
-  spec.dx = rig.activation("dx", x_shape);
-  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
+  std::optional<NormedConv> shortcut;
+  if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
+  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, true);
   ConvNormSpec next{{0, 1},
                     next_normed,
                     spec.y,
@@ -104,12 +97,7 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
   const NormedConv next_normed = rig.normed(next_layer, y_shape);
   const ActivationShape next_shape = next_normed.conv.y();
 
-  ConvNormSpec spec{{0, 1},
-                    normed,
-                    rig.activation("x", x_shape),
-                    rig.activation("y", y_shape),
-                    rig.activation("dy", y_shape),
-                    rig.activation("dx", x_shape)};
+  const ConvNormSpec spec = rig.conv_norm(normed);
   ConvNormAddSpec next;
   next.when = {0, 1};
   next.layer = next_normed;

@@ -66,12 +66,7 @@ struct ConvNormRig {
       : rig(c, layers_with({"layer1.0", {layer()}, std::nullopt}), 10),
         normed(rig.normed(layer(), x_shape)),
         y_shape(normed.conv.y()),
-        spec{{0, 1},
-             normed,
-             rig.activation("x", x_shape),
-             rig.activation("y", y_shape),
-             rig.activation("dy", y_shape),
-             rig.activation("dx", x_shape)},
+        spec(rig.conv_norm(normed)),
         unit(rig.units->conv_norm(spec)) {
     rig.bind(*unit);
     rig.set_weights();
@@ -140,17 +135,9 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan][sanitize]") {
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
   const ActivationShape input_shape = projected ? x_shape : y_shape;
-  ConvNormAddSpec spec;
-  spec.when = {0, 1};
-  spec.layer = normed;
-  spec.x = rig.activation("x", x_shape);
-  spec.shortcut = rig.activation("input", input_shape);
-  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
-  spec.y = rig.activation("y", y_shape);
-  spec.dy.first = rig.activation("dy a", y_shape);
-  if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
-  spec.dx = rig.activation("dx", x_shape);
-  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
+  std::optional<NormedConv> shortcut;
+  if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
+  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, two_addends);
   const auto unit = rig.units->conv_norm_add(spec);
   rig.bind(*unit);
   rig.set_weights();

@@ -62,6 +62,35 @@ class UnitRig {
             table.statistic(layer.norm)};
   }
 
+  ConvNormSpec conv_norm(const NormedConv& normed) {
+    const ActivationShape& x = normed.conv.x;
+    const ActivationShape y = normed.conv.y();
+    return {{0, 1},
+            normed,
+            activation("x", x),
+            activation("y", y),
+            activation("dy", y),
+            activation("dx", x)};
+  }
+  /// The end of a block whose shortcut is a projection or the identity.
+  ConvNormAddSpec conv_norm_add(const NormedConv& normed, const std::optional<NormedConv>& shortcut,
+                                bool two_addends) {
+    const ActivationShape y = normed.conv.y();
+    const ActivationShape input = shortcut ? shortcut->conv.x : y;
+    ConvNormAddSpec spec;
+    spec.when = {0, 1};
+    spec.layer = normed;
+    spec.x = activation("x", normed.conv.x);
+    spec.shortcut = activation("input", input);
+    spec.shortcut_layer = shortcut;
+    spec.y = activation("y", y);
+    spec.dy.first = activation("dy a", y);
+    if (two_addends) spec.dy.second = activation("dy b", y);
+    spec.dx = activation("dx", normed.conv.x);
+    spec.dshortcut = shortcut ? activation("dshortcut", input) : spec.dy.first;
+    return spec;
+  }
+
   /// Gives the plan its memory, poisoned so that what a unit forgets to write shows.
   void bind(Unit& unit) {
     plan.place();

@@ -107,12 +107,7 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
 
-  ConvNormSpec spec{{0, 1},
-                    normed,
-                    rig.activation("x", x_shape),
-                    rig.activation("y", y_shape),
-                    rig.activation("dy", y_shape),
-                    rig.activation("dx", x_shape)};
+  const ConvNormSpec spec = rig.conv_norm(normed);
   const auto unit = rig.units->conv_norm(spec);
   rig.bind(*unit);
   rig.set_weights();
@@ -170,17 +165,9 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   const ActivationShape input_shape =
       projected ? ActivationShape{3, 64, 2 * size - 1, 2 * size - 1} : y_shape;
 
-  ConvNormAddSpec spec;
-  spec.when = {0, 1};
-  spec.layer = normed;
-  spec.x = rig.activation("x", x_shape);
-  spec.shortcut = rig.activation("input", input_shape);
-  if (projected) spec.shortcut_layer = rig.normed(*block.shortcut, input_shape);
-  spec.y = rig.activation("y", y_shape);
-  spec.dy.first = rig.activation("dy a", y_shape);
-  if (two_addends) spec.dy.second = rig.activation("dy b", y_shape);
-  spec.dx = rig.activation("dx", x_shape);
-  spec.dshortcut = projected ? rig.activation("dshortcut", input_shape) : spec.dy.first;
+  std::optional<NormedConv> shortcut;
+  if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
+  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, two_addends);
   const auto unit = rig.units->conv_norm_add(spec);
   rig.bind(*unit);
   rig.set_weights();
