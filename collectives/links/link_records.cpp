@@ -37,17 +37,15 @@ void LinkRecords::write(const std::vector<Link>& links) {
 
 void LinkRecords::write(const std::vector<Split>& splits) {
   for (const Split& split : splits)
-    record_.write(
-        "split",
-        merged(identity_, {{"scope", split.scope},
-                           {"name", split.name},
-                           {"operation", "all_reduce"},
-                           {"bytes", 8 * settings_.words},
-                           {"busbw_gbs", split.busbw_gbs},
-                           {"iterations", settings_.iterations},
-                           {"time_us_p50", split.time_us_p50},
-                           {"wrong_elements", split.wrong_elements},
-                           {"world_size", split.world_size}}));
+    record_.write("split", merged(identity_, {{"scope", split.scope},
+                                              {"name", split.name},
+                                              {"operation", "all_reduce"},
+                                              {"bytes", 8 * settings_.words},
+                                              {"busbw_gbs", split.busbw_gbs},
+                                              {"iterations", settings_.iterations},
+                                              {"time_us_p50", split.time_us_p50},
+                                              {"wrong_elements", split.wrong_elements},
+                                              {"world_size", split.world_size}}));
 }
 
 void LinkRecords::write(const Verdict& verdict) {

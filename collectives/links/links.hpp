@@ -39,7 +39,7 @@ class LinkMeter {
   /// every rank. Every message is checked.
   std::vector<Link> measure(const std::vector<RankPair>& round, bool alone);
 
-  /// Where data arrived wrong: the first word of each rank and round.
+  /// The first word that arrived wrong, of each rank and round.
   const std::vector<Verdict>& corruptions() const { return corruptions_; }
 
  private:

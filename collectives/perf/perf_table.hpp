@@ -18,8 +18,8 @@ struct Figures {
   double algbw_gbs = 0;  // 1e9 bytes/s
   double busbw_gbs = 0;
   std::optional<std::uint64_t> wrong;  // elements; nothing where they were not checked
-  Summary spread;               // of the samples, us
-  std::vector<double> samples;  // batches, or one by one iterations on their slowest rank
+  Summary spread;                      // of the samples, us
+  std::vector<double> samples;         // batches, or one by one iterations on their slowest rank
 };
 /// The figures of a measurement by nccl-tests' formulas, with the median sample as the time.
 Figures figures_of(const Trial& trial, const Measurement& measured, int ranks, bool checked);

@@ -82,7 +82,7 @@ void check_ranks(const PerfOptions& options, int world_size) {
                                  options.root, world_size - 1));
 }
 
-/// What --quick sets, except for options that are given next to it.
+/// The settings of --quick, except for options that are given next to it.
 PerfOptions quick(PerfOptions o, const OptionSet& given) {
   if (!given.given("--operation"))
     o.operations = {"all_reduce", "all_gather", "reduce_scatter", "broadcast"};

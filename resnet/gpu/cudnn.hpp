@@ -55,7 +55,7 @@ class Descriptor {
   cudnnBackendDescriptor_t descriptor_ = nullptr;
 };
 
-/// forward_with_sums also takes, while it computes y, each channel's sums of y and of y squared.
+/// forward_with_sums also computes, with y, each channel's sums of y and of y squared.
 enum class ConvKind { forward, forward_with_sums, backward_data, backward_weights };
 const char* name_of(ConvKind kind);
 

@@ -41,7 +41,7 @@ void measure_copy(GpuContext& context, Roofs& roofs) {
   check_fits(device, 2 * kCopyBytes);
   const Buffer from(device, kCopyBytes);
   const Buffer to(device, kCopyBytes);
-  // zeros would take less power than data do
+  // zeros would use less power than data do
   randomise(from.data(), kCopyBytes / sizeof(float), DataType::float32, context.cuda_stream);
   const double ms =
       median_ms(context, [&] { device.copy(to.data(), from.data(), kCopyBytes, context.stream); });

@@ -1,5 +1,5 @@
-"""What bin/compare's step model recorded (`link_cost`, `prediction`, `advice` and `winner`
-records), as tables. The model is in training/predict; nothing is modelled here."""
+"""The records of bin/compare's step model (`link_cost`, `prediction`, `advice`, `winner`) as tables.
+The model is in training/predict; nothing is modelled here."""
 
 import statistics
 

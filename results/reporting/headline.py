@@ -132,7 +132,7 @@ def advised(summary, model):
 
 
 def noise(summary):
-    """What these runs cannot distinguish."""
+    """Differences that these runs cannot distinguish from noise."""
     equal, few = [], 0
     for conditions, order in compared(summary):
         pairs = zip(order, order[1:])

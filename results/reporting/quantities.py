@@ -1,4 +1,4 @@
-"""What two runs can be compared by: one rate for each configuration, collective, link and part of
+"""Quantities by which two runs are compared: one rate for each configuration, collective, link and part of
 a job, with what it is of and where it was measured."""
 
 from typing import NamedTuple, Optional

@@ -1,4 +1,4 @@
-"""What runs measured, by configuration; and what of it belongs together."""
+"""The runs' records by configuration, and the groups that may be compared."""
 
 import statistics
 
@@ -102,7 +102,7 @@ class Measured:
 
     @property
     def diverged(self):
-        """Where a loss was not finite, which records write as null: epochs, or "timed steps"."""
+        """Epochs, or "the timed steps", whose loss was not finite, which records write as null."""
         places = [f"epoch {epoch['epoch']}" for history in self.histories for epoch in history
                   if epoch["epoch"] > 0 and epoch.get("train_loss", 0) is None]
         if any(step.get("loss_last", 0) is None for step in self.steps):
@@ -137,7 +137,7 @@ class Measured:
 
     @property
     def communication(self):
-        """What is known of the communication of a step, ms: total (busy, hidden or not), its
+        """The known times of the communication of a step, ms: total (busy, hidden or not), its
         push and pull, hidden (busy while the rank computes), and exposed (the stream that computes
         exchanges or waits)."""
         known = {"push": median_of(self.steps, "push_ms"), "pull": median_of(self.steps, "pull_ms"),

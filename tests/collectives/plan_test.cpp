@@ -1,4 +1,4 @@
-// What the options of collective_perf, of nccl-tests' names and of link_matrix plan, or refuse.
+// Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix.
 #include "collectives/perf/plan.hpp"
 
 #include <cmath>

@@ -1,4 +1,4 @@
-"""What results/report makes of bin/compare's records; run by report_test.py."""
+"""results/report on bin/compare's records; run by report_test.py."""
 
 import json
 
@@ -178,7 +178,7 @@ class Terms(Report):
 
 
 class Forecast(Report):
-    """What the step model recorded."""
+    """The step model's records."""
 
     def test_the_links(self):
         text = self.text_of(link_cost(), link_cost("star", alpha_us=3.5, bandwidth_gbs=None,

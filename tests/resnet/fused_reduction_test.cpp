@@ -17,7 +17,7 @@ using test::UnitCase;
 using test::UnitRig;
 using test::Values;
 
-/// Where a NaN comes in.
+/// The place of a NaN.
 enum class Poison { none, input, gradient };
 
 std::vector<float> poisoned(std::vector<float> values, bool with_nan) {
@@ -129,7 +129,8 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
 
 namespace {
 
-/// What is compared: ends of blocks (kind 0, 1 with projection), inner norms of `kind` channels.
+/// The chain that is compared: ends of blocks (kind 0, 1 with projection), inner norms of `kind`
+/// channels.
 Chain run_chain(UnitCase c, int kind, int size, Poison poison = Poison::none) {
   return kind < 2 ? end_of_a_block(c, kind == 1, size, poison) : inner_norm(c, kind, size, poison);
 }

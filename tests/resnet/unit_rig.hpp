@@ -121,7 +121,7 @@ class UnitRig {
     stream->synchronize();
   }
 
-  /// What the convolutions multiply with: rounded to the compute type.
+  /// The weight as the convolutions use it: rounded to the compute type.
   Values weight(int index) {
     Buffer wide(*device, table.stored_count() * sizeof(float));
     const bool conv =

@@ -1,4 +1,4 @@
-// What ranks compute together against what one process computes alone.
+// Steps of several ranks compared with those of one process.
 #include <fmt/format.h>
 
 #include <algorithm>

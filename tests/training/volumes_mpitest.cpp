@@ -1,4 +1,4 @@
-// What the table says of a strategy compared with the strategy itself.
+// The table of strategies compared with the strategies themselves.
 #include "training/exchange/strategy.hpp"
 
 #include "common/mpi_session.hpp"

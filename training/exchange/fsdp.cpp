@@ -51,7 +51,7 @@ class Fsdp final : public Strategy {
  private:
   static std::size_t buffer(int block) { return static_cast<std::size_t>(block) % kBuffers; }
 
-  /// What the buffers hold is out of date.
+  /// The buffers' contents are out of date.
   void forget() { resident_.fill(-1); }
 
   /// The compute stream waits for the block's weights; those of `next` are on their way.

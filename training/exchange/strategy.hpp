@@ -1,6 +1,6 @@
-// How ranks exchange gradients and weights. The step drives: it notifies the strategy of what comes
-// next and of what backward has finished; at the end the strategy returns the averaged gradients
-// that this rank holds.
+// Strategies exchange gradients and weights. The step drives: it notifies the strategy of what
+// comes next and of what backward has finished; at the end the strategy returns the averaged
+// gradients that this rank holds.
 #pragma once
 
 #include <functional>
@@ -46,13 +46,13 @@ SmallBucket small_bucket(const StrategyOptions& options);
 /// nothing, and others are compared with it.
 DataType exchanged_type(const StrategyOptions& options, DataType computed);
 
-/// What this rank updates after a step.
+/// A part that this rank updates after a step.
 struct Share {
   Range range;
   View gradient;  // averaged over the ranks that compute
 };
 
-/// What a strategy works on. Everything outlives it.
+/// The objects that a strategy works on. They outlive it.
 struct StrategyContext {
   Device& device;
   Stream& compute;
@@ -80,7 +80,7 @@ class Strategy {
   Strategy& operator=(const Strategy&) = delete;
   virtual ~Strategy() = default;
 
-  /// What this rank holds. Everything, unless the strategy overrides it.
+  /// The parts that this rank holds: everything, unless the strategy overrides it.
   virtual WeightsLayout layout() const { return whole_weights(context_.table); }
   /// The ranges that this rank updates, step after step: everything, or each element on one rank.
   virtual std::vector<Range> owned() const { return {context_.all()}; }
@@ -108,7 +108,7 @@ class Strategy {
   /// The same outside a step: the owners' weights were set from elsewhere.
   virtual void distribute() { publish(); }
 
-  /// What a rank that does not compute does with gradients.
+  /// Callbacks of a rank that does not compute.
   struct Updates {
     std::function<void(const Share& share)> apply;  // a part of an update
     std::function<void()> complete;                 // all parts were applied: counts the update
@@ -130,7 +130,7 @@ class Strategy {
   // This rank's shards.
   Range own_shard(Range range) const;
   std::vector<Range> own_shards(const std::vector<Range>& ranges) const;
-  /// What a rank holds that computes with everything and updates `owned` alone.
+  /// The layout of a rank that computes with everything and updates `owned` alone.
   WeightsLayout updating(const std::vector<Range>& owned) const;
   /// owned() in the network's own gradients.
   std::vector<Share> shares_in_place() const;

@@ -1,4 +1,4 @@
-// What a step exchanges, as data: from a strategy's transfers follow the bytes that a rank sends,
+// The exchange of a step as data: from a strategy's transfers follow the bytes that a rank sends,
 // with which measured traffic is compared, and the time that training/predict estimates.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace shakedown::training {
 
-/// What a rank has to exchange in a step; bytes, as they travel.
+/// Bytes that a rank exchanges in a step, as they travel.
 struct StepVolume {
   double gradients = 0;
   double weights = 0;
@@ -24,7 +24,7 @@ StepVolume volume_of(const ParameterTable& table, DataType gradients, DataType w
 
 enum class Volume { gradients, weights, inputs };
 
-/// How all ranks exchange a volume. The first two are collectives, counted as their
+/// Ways in which all ranks exchange a volume. The first two are collectives, counted as their
 /// bandwidth-optimal rings (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009); the others
 /// are sends and receives, after which the receiver averages gradients itself.
 enum class Pattern {
@@ -34,8 +34,8 @@ enum class Pattern {
   star,        // gradients and inputs between rank 0 and each other rank
   chain,       // weights from rank 0 along a chain, which the last rank ends
 };
-/// What is exchanged as one, and when. `whole` and `partitions` follow backward; the others overlap
-/// it.
+/// Units of an exchange, and when they are exchanged. `whole` and `partitions` follow backward; the
+/// others overlap it.
 enum class Pieces {
   whole,
   partitions,       // --ps-partition-mb: a piece is pulled while the next is pushed

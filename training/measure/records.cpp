@@ -25,7 +25,7 @@ Json record_of(const SentBytes& sent) {
           {"bytes_source", sent.over_nvlink ? "nvlink" : "communicator"}};
 }
 
-/// What "layer" and "kernel" records have of the step and of some of its calls.
+/// Keys of "layer" and "kernel" records of the step and of some of its calls.
 Json record_of(const WorkSum& sum, const StepCalls& step) {
   return {{"calls", sum.calls},
           {"time_ms", sum.ms},

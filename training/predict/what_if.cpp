@@ -54,7 +54,7 @@ Exchange exchange_of(Pattern pattern, int ranks) {
   throw InternalError("an unknown pattern");
 }
 
-/// What the transfers of one micro-batch cost in a scenario. Bytes are in float32.
+/// Costs of the transfers of one micro-batch in a scenario. Bytes are in float32.
 struct StepCosts {
   StepCosts(const MeasuredStep& measured, const ComputeTime& compute, const Scenario& s)
       : scenario(s),
@@ -87,7 +87,7 @@ struct StepCosts {
     const int servers = t.pattern == Pattern::shards ? scenario.world_size : 1;
     return average_ms_per_byte * bytes * scenario.gradient_bytes_factor * computing / servers;
   }
-  /// What runs while the rank computes, if it can.
+  /// Of a transfer that runs while the rank computes, if the scenario lets it.
   Overlap overlapped(const Transfer& t) const {
     const ExchangeTime own = time(t, t.volume);
     const Overlap overlap =

@@ -1,5 +1,5 @@
-// What a training step would take elsewhere: from a job's own measurements to other strategies,
-// rank counts, batches, buckets and links. Numbers in, numbers out.
+// Predicts the time of a training step elsewhere: from a job's own measurements to other
+// strategies, rank counts, batches, buckets and links. Numbers in, numbers out.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ class ComputeTime {
   std::vector<BatchTime> measured_;  // ascending
 };
 
-/// What a job measured.
+/// Measurements of a job.
 struct MeasuredStep {
   std::vector<BatchTime> compute;        // as ComputeTime expects them
   std::vector<ReadyGradient> gradients;  // in the order in which backward finishes them
@@ -44,7 +44,7 @@ struct MeasuredStep {
   double input_bytes_per_image = 0;  // as data-parallel scatters them
 };
 
-/// What to predict.
+/// The configuration to predict.
 struct Scenario {
   int world_size = 1;
   int batch_size = 1;          // per rank that computes, of a micro-batch

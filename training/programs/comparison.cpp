@@ -154,7 +154,7 @@ const Result* baseline(const std::vector<Result>& results, const Configuration& 
   });
 }
 
-/// What a setting is compared with; null for others.
+/// The result that a setting is compared with; null for others.
 const Result* plain(const std::vector<Result>& results, const Configuration& of,
                     std::size_t round) {
   if (of.setting.empty()) return nullptr;

@@ -18,7 +18,7 @@
 
 namespace shakedown::training {
 
-/// What all configurations of a job share.
+/// Settings that all configurations of a job share.
 struct Job {
   int repeats;
   ThroughputSettings timing;

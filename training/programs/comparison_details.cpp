@@ -107,7 +107,7 @@ std::string scaling_table(const std::vector<Result>& results, BackendKind backen
   return text;
 }
 
-/// Who measured the bytes of ranks that exchange with others.
+/// The source of the bytes of ranks that exchange with others.
 std::string sources_of(const std::vector<Result>& results) {
   const auto any = [&](bool nvlink) {
     return std::any_of(results.begin(), results.end(), [&](const Result& r) {

@@ -49,7 +49,7 @@ std::string text_of(const Spread& rate) {
   return fmt::format("{} ({}-{})", middle, text_of_rate(rate.low), text_of_rate(rate.high));
 }
 
-/// What the bench's configurations have in common, and what the figures are.
+/// Conditions that the bench's configurations share, and the units of the figures.
 std::string title_of(const std::vector<Result>& results) {
   const StepOptions& o = results.front().configuration.options;
   std::size_t rounds = 0;

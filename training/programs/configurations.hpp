@@ -1,4 +1,4 @@
-// What bin/compare measures, and in which order.
+// The configurations that bin/compare measures, and their order.
 #pragma once
 
 #include <vector>
