@@ -1,5 +1,5 @@
-"""Quantities by which two runs are compared: one rate for each configuration, collective, link and part of
-a job, with what it is of and where it was measured."""
+"""Quantities by which two runs are compared: one rate for each configuration, collective, link and
+part of a job, with what it is of and where it was measured."""
 
 from typing import NamedTuple, Optional
 

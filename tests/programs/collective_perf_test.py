@@ -6,15 +6,13 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import unittest
 
 import support
-from support import BIN, alone, read_record, run, run_bare
+from support import BIN, Folder, alone, read_record, run, run_bare
 
 SIZES = ["-b", "1K", "-e", "64K", "-f", "8"]
 # nccl-tests' row: size count type redop root, then twice time algbw busbw #wrong
@@ -30,21 +28,6 @@ def rows(text):
     return [(int(m[1]), int(m[2]), m[3], m[4], int(m[5]), m[6].split()) for m in ROW.finditer(text)]
 
 
-class Folder(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.record = self.folder / "r.jsonl"
-
-    def expect(self, result, code, *words):
-        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        for word in words:
-            self.assertIn(word, result.stdout + result.stderr)
-
-    def collectives(self):
-        return [line for line in read_record(self.record) if line["kind"] == "collective"]
-
-
 class OwnName(Folder):
     def test_every_operation_is_measured_checked_and_recorded(self):
         result = run("collective_perf", "--operation", "all", *SIZES, "-n", 4, "--repeats", 3,
@@ -53,7 +36,7 @@ class OwnName(Folder):
         lines = read_record(self.record)
         self.assertEqual(lines[0]["program"], "collective_perf")
         self.assertEqual(lines[-1]["exit_code"], 0)
-        measured = self.collectives()
+        measured = self.lines("collective")
         self.assertEqual({line["operation"] for line in measured}, set(NAMES))
         for line in measured:
             self.assertEqual(line["wrong_elements"], 0)
@@ -78,14 +61,14 @@ class OwnName(Folder):
                      "1M", "-n", 1, "-w", 0, "--repeats", 1, "--mpi-algorithm", "own", "--record",
                      self.record, ranks=2)
         self.expect(result, 0, "over mpi (own algorithm)")
-        self.assertEqual({line["mpi_algorithm"] for line in self.collectives()}, {"own"})
+        self.assertEqual({line["mpi_algorithm"] for line in self.lines("collective")}, {"own"})
 
     def test_a_turned_bit_is_found_and_fails(self):
         result = run("collective_perf", "-b", "1K", "-e", "1K", "--inject-fault", "1:7:3:5",
                      "--record", self.record, ranks=2)
         self.expect(result, 1, "WRONG: rank 1 on ", "iteration 7, element 3", "FAIL",
                     "Out of bounds values : 2 FAILED")
-        out_of_place = self.collectives()[0]
+        out_of_place = self.lines("collective")[0]
         self.assertEqual(out_of_place["wrong_elements"], 1)
         expected, found = (int(bits, 16) for bits in
                            re.findall(r"0x[0-9a-f]+", out_of_place["first_wrong"]))
@@ -100,8 +83,8 @@ class OwnName(Folder):
                      "--record", self.record, ranks=2)
         self.assertLess(time.monotonic() - start, 5)  # a small job is over soon
         self.expect(result, 0, "N/A")
-        self.assertIsNone(self.collectives()[0]["wrong_elements"])
-        self.assertEqual(self.collectives()[0]["iterations_checked"], 0)
+        self.assertIsNone(self.lines("collective")[0]["wrong_elements"])
+        self.assertEqual(self.lines("collective")[0]["iterations_checked"], 0)
 
     @alone
     def test_the_rank_that_is_late_is_named_where_all_wait_for_it(self):
@@ -109,7 +92,7 @@ class OwnName(Folder):
                      "1K", "-I", 1, "--inject-delay", "1:5000", "-n", 10, "--repeats", 2, "--record",
                      self.record, ranks=2)
         self.expect(result, 0, "waited for rank 1 on ")
-        for line in self.collectives():
+        for line in self.lines("collective"):
             self.assertEqual(len(line["samples_us"]), 20)
             if line["operation"] == "broadcast":  # its root need not wait for anyone
                 self.assertNotIn("wait_us", line)
@@ -136,7 +119,7 @@ class Bars(Folder):
         other.write_text("".join(
             json.dumps({**line, "samples_us": [1e-4] * 5, "time_us_p50": 1e-4,
                         **({"device": "H100"} if line["bytes"] > 1024 else {})}) + "\n"
-            for line in self.collectives()))
+            for line in self.lines("collective")))
         self.record.unlink()
         self.expect(run("collective_perf", *SIZES, "--reference", other, "--record", self.record,
                         ranks=2), 1, "measuring again", "FAIL operation all_reduce float32 sum 1 KiB",
@@ -174,7 +157,7 @@ class Bars(Folder):
         line = re.search(r"^ *1024 .*$", result.stdout, re.M)[0].split()
         self.assertEqual(len(line), 5 + 16)
         row = json.loads((self.folder / "o.json").read_text())["results"][0]
-        for line in self.collectives():
+        for line in self.lines("collective"):
             shown = row["in_place" if line["in_place"] else "out_of_place"]
             self.assertAlmostEqual(line["busbw_gbs"], shown["bus_bw"])
         causes = [line["cause"] for line in read_record(self.record) if line["kind"] == "verdict"]
@@ -326,7 +309,7 @@ class Hangs(Folder):
         self.assertLess(time.monotonic() - start, within, output)
         self.assertEqual(job.returncode, 3, output)
         self.assertTrue(support.gone(*ranks.values()), output)
-        self.assertGreater(len(self.collectives()), 2)  # every line whole
+        self.assertGreater(len(self.lines("collective")), 2)  # every line whole
         return output
 
     def test_a_stopped_rank_is_named(self):

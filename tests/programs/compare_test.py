@@ -4,16 +4,14 @@ import csv
 import os
 import pathlib
 import re
-import shutil
 import signal
 import statistics
 import subprocess
-import tempfile
 import time
 import unittest
 
 import support
-from support import BIN, SCHEMA, alone, make_image_folder, read_record, run, run_bare
+from support import BIN, SCHEMA, Folder, alone, make_image_folder, read_record, run, run_bare
 
 COMPARE = BIN / "compare"
 TERMS = ("compute_ms", "exposed_comm_ms", "interference_ms", "input_stall_ms", "optimizer_ms")
@@ -24,22 +22,6 @@ PARAMETERS = 314954  # of it, with 10 classes
 WITHOUT_BATCH = [*SMALL[:6], *SMALL[8:]]
 # tests/check_tree holds this list against the table of strategies.
 STRATEGIES = SCHEMA["$defs"]["configuration"]["properties"]["strategy"]["enum"]
-
-
-class Folder(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.record = self.folder / "r.jsonl"
-
-    def expect(self, result, code, *words):
-        said = result.stdout + result.stderr
-        self.assertEqual(result.returncode, code, said)
-        for word in words:  # paragraphs are wrapped
-            self.assertIn(" ".join(word.split()), " ".join(said.split()))
-
-    def lines(self, kind):
-        return [line for line in read_record(self.record) if line["kind"] == kind]
 
 
 def key(line):

@@ -2,12 +2,9 @@
 
 import csv
 import itertools
-import pathlib
-import shutil
-import tempfile
 import unittest
 
-from support import BIN, alone, read_record, run
+from support import BIN, Folder, alone, read_record, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -16,11 +13,7 @@ DELAY_US = 100000
 SLOW = ["--iterations", 1, "--latency-iterations", 1, "--alone", "off"]
 
 
-class LinkMatrix(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-
+class LinkMatrix(Folder):
     def measure(self, *arguments, ranks, code=0):
         """Runs the program; what it printed, and its records by kind."""
         record = self.folder / "r.jsonl"

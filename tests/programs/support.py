@@ -6,9 +6,11 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import zlib
@@ -167,3 +169,21 @@ def make_image_folder(root, count, classes=("stripes", "dots", "plain")):
         folder.mkdir(parents=True)
         for i in range(count):
             write_png(folder / f"{i:03}.png", 32, 32, lambda x, y: patterns[name](x, y, i))
+
+
+class Folder(unittest.TestCase):
+    """A folder for each test."""
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.record = self.folder / "r.jsonl"
+
+    def expect(self, result, code, *words):
+        said = result.stdout + result.stderr
+        self.assertEqual(result.returncode, code, said)
+        for word in words:  # paragraphs are wrapped
+            self.assertIn(" ".join(word.split()), " ".join(said.split()))
+
+    def lines(self, kind):
+        return [line for line in read_record(self.record) if line["kind"] == kind]

@@ -5,7 +5,6 @@ import contextlib
 import io
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
@@ -30,12 +29,11 @@ def collective(size, busbw, time_us, **changes):
             **changes}
 
 
-class Folder(unittest.TestCase):
+class Folder(support.Folder):
     """A folder of its own, so that none is left in the runs/ of this tree."""
 
     def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
+        super().setUp()
         self.environment = {name: value for name, value in os.environ.items()
                             if name not in PLACES and not name.startswith("NCCL_")}
 

@@ -115,8 +115,8 @@ Json record_of(const Throughput& measured) {
               {"peak_memory_bytes", measured.peak_memory_bytes},
               {"process_memory_bytes", measured.process_memory_bytes}};
   if (measured.fused)
-    fields.update({{"fused_norms", static_cast<double>(measured.fused->statistics)},
-                   {"fused_gradients", static_cast<double>(measured.fused->gradients)}});
+    fields.update({{"fused_norms", measured.fused->statistics},
+                   {"fused_gradients", measured.fused->gradients}});
   fields.update({{"graph", measured.graph},
                  {"grad_dtype", name_of(measured.grad_dtype)},
                  {"loss_first", measured.loss_first},
