@@ -3,7 +3,7 @@
 import statistics
 from typing import NamedTuple, Optional
 
-from .records import number
+from .records import number, numbers
 
 TIMES = ("ready_ms", "launch_ms", "start_ms", "end_ms", "hidden_ms", "exposed_ms", "wait_ms",
          "straggler_share")
@@ -58,8 +58,7 @@ def merged(records):
         values = [number(record, name) for record in records]
         return None if None in values else statistics.median(values)
 
-    ranks = [number(record, "straggler_rank") for record in records]
-    ranks = [rank for rank in ranks if rank is not None]
+    ranks = numbers(records, "straggler_rank")
     index, operation, size = key(records[0])
     return Exchange(index, operation or "", size, **{name: median(name) for name in TIMES},
                     straggler_rank=max(sorted(set(ranks)), key=ranks.count, default=None))

@@ -4,7 +4,7 @@ The model is in training/predict; nothing is modelled here."""
 import statistics
 
 from . import words
-from .records import Configuration, configuration_of, number
+from .records import Configuration, configuration_of, number, numbers
 from .summary import median_of
 from .tables import Column, Table, ms, share, signed
 
@@ -35,14 +35,14 @@ class Model:
 
     def error(self, summary):
         """The largest; None where nothing was measured."""
-        recorded = [number(record, "model_error") for kind in KINDS
-                    for _, record in getattr(self, f"{kind}s")]
-        return max([e for e in recorded if e is not None] + self.errors(summary), default=None)
+        return max(numbers(self.records(), "model_error") + self.errors(summary), default=None)
+
+    def records(self):
+        return [record for kind in KINDS for _, record in getattr(self, f"{kind}s")]
 
     def is_trusted(self):
         """Whether bin/compare printed predictions and advice; records of 0.1 do not say."""
-        return not any(record.get("trusted") is False for kind in KINDS
-                       for _, record in getattr(self, f"{kind}s"))
+        return not any(record.get("trusted") is False for record in self.records())
 
     def doubt(self, summary):
         errors = self.errors(summary)
@@ -193,8 +193,8 @@ class WinnerMap:
     """The fastest strategy of each batch and bandwidth."""
 
     def __init__(self, model):
-        ring = {number(link, "bandwidth_gbs") for link in model.links if link.get("path") == "ring"}
-        self.ring_gbs = sorted(ring - {None})
+        rings = [link for link in model.links if link.get("path") == "ring"]
+        self.ring_gbs = sorted(set(numbers(rings, "bandwidth_gbs")))
         self.cells = {}  # {(batch, GB/s): (strategy, margin)}, of several runs the last
         for (conditions, strategy), record in model.winners:
             gbs, margin = number(record, "bandwidth_gbs"), number(record, "margin")

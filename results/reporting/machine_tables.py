@@ -3,7 +3,7 @@
 import statistics
 
 from . import words
-from .records import number
+from .records import number, numbers
 from .summary import highest, median_of
 from .tables import Column, Table, by_conditions, figure
 
@@ -33,8 +33,7 @@ def collectives(summary):
         return max(records, key=lambda record: record["busbw_gbs"])
 
     def wrong(records):
-        known = [number(r, "wrong_elements") for r in records]
-        known = [elements for elements in known if elements is not None]
+        known = numbers(records, "wrong_elements")
         return f"{sum(known):.0f}" if known else "not checked"
     shared = shared_parts([mode for mode, _ in found])
     if not found:
@@ -111,8 +110,7 @@ def samples(summary):
 
     def over(of, key):
         def value(item):
-            values = [number(record, key) for record in item[1]]
-            values = [value for value in values if value is not None]
+            values = numbers(item[1], key)
             return of(values) if values else None
         return value
     return [Table("gpus", "GPUs", [

@@ -7,7 +7,7 @@ import statistics
 from . import words
 from .exports import hidden_share
 from .intervals import median_interval
-from .records import number
+from .records import number, numbers
 from .summary import Summary, highest, median_of
 
 
@@ -85,8 +85,7 @@ def before_after(sources):
 
 
 def share_of(measured):
-    shares = [number(step, "efficiency_vs_none") for step in measured.steps]
-    shares = [one for one in shares if one is not None]
+    shares = numbers(measured.steps, "efficiency_vs_none")
     if not shares:
         return None
     low, high, _ = median_interval(shares)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Optional
 
 from . import words
 from .intervals import OF_MEDIAN, Rate, median_interval, rate_of
-from .records import number
+from .records import number, numbers
 from .summary import Measured
 
 KINDS = {"steps": "images/s", "collectives": "GB/s", "links": "GB/s", "splits": "busbw GB/s"}
@@ -122,8 +122,7 @@ def splits(summary):
 
 def rate_of_key(key):
     def rate(records):
-        rates = [number(record, key) for record in records]
-        rates = [value for value in rates if value]
+        rates = [value for value in numbers(records, key) if value]
         return rate_of(rates) if rates else None
     return rate
 

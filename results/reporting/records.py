@@ -42,6 +42,11 @@ def number(record, key):
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
+def numbers(records, key):
+    """The numbers among a key's values."""
+    return [value for record in records if (value := number(record, key)) is not None]
+
+
 class Conditions(NamedTuple):
     """What two configurations must share for their strategies to be compared."""
     machine: str

@@ -4,7 +4,7 @@ import statistics
 
 from . import intervals, words
 from .exchanges import over_rounds, rounds_of
-from .records import configuration_of, number
+from .records import configuration_of, number, numbers
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
@@ -19,8 +19,7 @@ TERMS = {  # of a step's time, in the order in which they add up (`breakdown` re
 
 def median_of(records, key):
     """Median over the records that have the number; None where none has."""
-    values = [number(record, key) for record in records]
-    values = [value for value in values if value is not None]
+    values = numbers(records, key)
     return statistics.median(values) if values else None
 
 
@@ -57,8 +56,7 @@ class Measured:
     @property
     def epoch_s(self):
         """Mean time of an epoch; else the time a data set would need, by a throughput run."""
-        times = [number(epoch, "epoch_s") for history in self.histories for epoch in history]
-        times = [time for time in times if time is not None]
+        times = numbers([epoch for history in self.histories for epoch in history], "epoch_s")
         return statistics.fmean(times) if times else median_of(self.steps, "epoch_s")
 
     @property
