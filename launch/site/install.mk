@@ -44,7 +44,7 @@ install:
 	@chmod 755 $(DESTDIR)$(bindir)/shakedown
 	@for name in $(commands); do ln -s shakedown $(DESTDIR)$(bindir)/shakedown-$$name; done
 	@launch/site/pages $(home) $(VERSION) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
-	@python3 -m compileall -q -s '$(DESTDIR)' $(home)/launch $(share)/reporting
+	@python3 -m compileall -q -s '$(DESTDIR)' -p / $(home)/launch $(share)/reporting
 	@chmod -R u+w,go-w,a+rX $(home) $(share)
 	@echo 'installed: $(DESTDIR)$(bindir)/shakedown; module use $(datadir)/shakedown/modulefiles'
 
