@@ -141,7 +141,7 @@ void Loader::decode_on_host(const Batch* batch, int row) {
   lock.unlock();
   const Row& r = slot.rows.at(static_cast<std::size_t>(row));
   static_cast<std::int32_t*>(slot.labels.data())[row] =
-      callers_reader_.read(r.index, r.random_seed, pixels(slot, row));
+      callers_reader_.read(r.index, r.random_seed, pixels(slot, row)).label;
   lock.lock();
   times_.stages += callers_reader_.take_times();
 }
@@ -206,7 +206,6 @@ Loader::Item Loader::take() {
     Row& r = item.slot->rows[static_cast<std::size_t>(row)];
     r.index = index;
     r.random_seed = derive_seed(epoch_seed_, index);
-    r.left_to_decoder = false;
     ++item.slot->batch.count;
     ++times_.images;
   }
@@ -233,13 +232,12 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
   if (item.padding) {
     std::fill(out.begin(), out.end(), std::uint8_t{0});
     label = -1;
-  } else if (device_may_decode(row.random_seed)) {
-    const auto outcome = reader.read(row.index, row.random_seed, out, *decoder_, row.encoded);
-    label = outcome.label;
-    row.left_to_decoder = outcome.left_to_decoder;
-  } else {
-    label = reader.read(row.index, row.random_seed, out);
+    return;
   }
+  const DeviceDecoder* decoder = device_may_decode(row.random_seed) ? decoder_ : nullptr;
+  const auto sample = reader.read(row.index, row.random_seed, out, decoder, &row.encoded);
+  label = sample.label;
+  row.left_to_decoder = sample.left_to_decoder;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {

@@ -11,52 +11,43 @@
 
 namespace shakedown::training {
 
-std::int32_t SampleReader::read(std::size_t index, std::uint64_t random_seed,
-                                std::span<std::uint8_t> out) {
-  fetch(index);
-  decode(index, random_seed, out);
-  return source_.label(index);
-}
-
 SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random_seed,
-                                         std::span<std::uint8_t> out, const DeviceDecoder& decoder,
-                                         EncodedSample& encoded) {
-  fetch(index);
-  const auto size = decoder.supports(encoded_) ? baseline_jpeg_size(encoded_) : std::nullopt;
-  if (size) {
-    Random random(random_seed);
-    encoded.crop = random_crop(*size, settings_, random);
-    encoded.file.swap(encoded_);
-  } else {
-    decode(index, random_seed, out);
-  }
-  return {source_.label(index), size.has_value()};
-}
-
-/// Reads the encoded image.
-void SampleReader::fetch(std::size_t index) {
+                                         std::span<std::uint8_t> out, const DeviceDecoder* decoder,
+                                         EncodedSample* encoded) {
   try {
-    source_.read(index, encoded_, times_);
+    const bool left = read_image(index, random_seed, out, decoder, encoded);
+    return {source_.label(index), left};
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("image {}: {}", source_.name(index), error.what()));
   }
 }
 
-void SampleReader::decode(std::size_t index, std::uint64_t random_seed,
-                          std::span<std::uint8_t> out) {
+/// Whether it is left to the decoder. Throws UsageError with what is wrong with the image.
+bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
+                              std::span<std::uint8_t> out, const DeviceDecoder* decoder,
+                              EncodedSample* encoded) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
+  source_.read(index, encoded_, times_);
+  if (decoder != nullptr && leave_to(*decoder, random_seed, *encoded)) return true;
   Random random(random_seed);
-  try {
-    const auto start = Clock::now();
-    const Image image = decode_image(encoded_);
-    const auto decoded = Clock::now();
-    transform_(image, random, out);
-    times_.decode_s += Seconds(decoded - start).count();
-    times_.augment_s += Seconds(Clock::now() - decoded).count();
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("image {}: {}", source_.name(index), error.what()));
-  }
+  const auto start = Clock::now();
+  const Image image = decode_image(encoded_);
+  const auto decoded = Clock::now();
+  transform_(image, random, out);
+  times_.decode_s += Seconds(decoded - start).count();
+  times_.augment_s += Seconds(Clock::now() - decoded).count();
+  return false;
+}
+
+bool SampleReader::leave_to(const DeviceDecoder& decoder, std::uint64_t random_seed,
+                            EncodedSample& encoded) {
+  const auto size = decoder.supports(encoded_) ? baseline_jpeg_size(encoded_) : std::nullopt;
+  if (!size) return false;
+  Random random(random_seed);
+  encoded.crop = random_crop(*size, settings_, random);
+  encoded.file.swap(encoded_);
+  return true;
 }
 
 }  // namespace shakedown::training

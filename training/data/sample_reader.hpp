@@ -24,26 +24,25 @@ class SampleReader {
   SampleReader(const ImageSource& source, const TransformSettings& settings)
       : source_(source), settings_(settings), transform_(settings) {}
 
-  /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3, and returns
-  /// its label. What is random is drawn from `random_seed` alone. Throws UsageError that names the
-  /// image and what is wrong with it.
-  std::int32_t read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
-
-  /// The same, but what `decoder` supports is left to it: then `encoded` has the file, and the crop
-  /// that read() would make. Whether it does depends on the file alone.
+  /// Who made the pixels, and what the sample is.
   struct Outcome {
     std::int32_t label;
     bool left_to_decoder;
   };
+  /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3. What is
+  /// random is drawn from `random_seed` alone. Where there is a `decoder`, what it supports is left
+  /// to it: then `encoded` has the file, and the crop that would be made here. Throws UsageError
+  /// that names the image and what is wrong with it.
   Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
-               const DeviceDecoder& decoder, EncodedSample& encoded);
+               const DeviceDecoder* decoder = nullptr, EncodedSample* encoded = nullptr);
 
   /// What it cost since the last call of this.
   StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:
-  void fetch(std::size_t index);
-  void decode(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
+  bool read_image(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
+                  const DeviceDecoder* decoder, EncodedSample* encoded);
+  bool leave_to(const DeviceDecoder& decoder, std::uint64_t random_seed, EncodedSample& encoded);
 
   const ImageSource& source_;
   const TransformSettings settings_;
