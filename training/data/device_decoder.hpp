@@ -19,7 +19,7 @@ struct EncodedImage {
   int row = 0;  // in the batch
 };
 
-/// One thread at a time.
+/// One thread at a time, which uses the device (Device::use_on_this_thread).
 class DeviceDecoder {
  public:
   virtual ~DeviceDecoder() = default;

@@ -56,6 +56,7 @@ void TrainingData::choose_decoder(const EngineSettings& step, const Backend& bac
     throw UsageError("--decoder nvjpeg: " + why_not);
   if (!why_not.empty()) {
     decoder_.reset();
+    if (backend.kind == BackendKind::gpu) no_engines_ = why_not;
     return;
   }
   setup_.decoder = "nvjpeg";
@@ -131,6 +132,7 @@ std::string TrainingData::remark(long batches) const {
   if (setup_.decoder != "cpu")
     text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
                         100 * setup_.device_share);
+  if (!no_engines_.empty()) text += fmt::format("; the CPU decodes all images: {}", no_engines_);
   text = wrapped(text, 2);
   if (batches_per_epoch_ > 0 && batches > batches_per_epoch_)
     text +=

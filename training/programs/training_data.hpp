@@ -51,6 +51,7 @@ class TrainingData {
   InputSetup setup_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<DeviceDecoder> decoder_;
+  std::string no_engines_;  // why the GPU's JPEG engines decode nothing
   std::vector<std::unique_ptr<Loader>> loaders_;
   std::unique_ptr<BatchSource> training_;
   std::unique_ptr<BatchSource> validation_;

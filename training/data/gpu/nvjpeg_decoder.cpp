@@ -1,12 +1,11 @@
 // The GPU's DeviceDecoder: JPEG engines fill the pixel memory, a kernel scales from it.
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <functional>
 #include <future>
 
 #include "common/error.hpp"
-#include "common/gpu/check.hpp"
 #include "training/data/backend.hpp"
 #include "training/data/gpu/jpeg_engines.hpp"
 #include "training/data/jpeg_header.hpp"
@@ -34,17 +33,11 @@ std::size_t most_pixel_bytes() {
   return align(3 * static_cast<std::size_t>(training::kMostDevicePixels) + 64 * 16384, 256);
 }
 
-int index_of(const Device& device) {
-  int index = 0;
-  CHECK_CUDA(cudaDeviceGetByPCIBusId(&index, device.identity().pci_id.c_str()));
-  return index;
-}
-
 class NvjpegDecoder final : public training::DeviceDecoder {
  public:
   NvjpegDecoder(Device& device, const training::DeviceDecoderSettings& settings,
                 std::unique_ptr<JpegEngines> engines)
-      : device_index_(index_of(device)),
+      : device_(device),
         most_images_(static_cast<std::size_t>(settings.most_images)),
         engines_(std::move(engines)),
         pixels_(device, std::max(most_pixel_bytes(), most_images_ * kUsualImage)),
@@ -59,7 +52,6 @@ class NvjpegDecoder final : public training::DeviceDecoder {
   std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
                           Stream& stream) override {
     ENSURE(images.size() <= most_images_, "images of a batch");
-    CHECK_CUDA(cudaSetDevice(device_index_));  // of this thread
     std::vector<int> corrupt;
     while (!images.empty()) {
       resizer_->wait();  // until the pixels were read
@@ -105,7 +97,7 @@ class NvjpegDecoder final : public training::DeviceDecoder {
     const auto width = static_cast<std::size_t>(engines_->width());
     std::atomic<std::size_t> next{0};
     const auto work = [&](EngineDecoder& decoder) {
-      CHECK_CUDA(cudaSetDevice(device_index_));
+      device_.use_on_this_thread();
       for (std::size_t begin; (begin = next.fetch_add(width)) < pictures.size();)
         decoder.decode(pictures.subspan(begin, std::min(width, pictures.size() - begin)));
     };
@@ -130,7 +122,7 @@ class NvjpegDecoder final : public training::DeviceDecoder {
     resizer_->enqueue(decoded_, batch, stream);
   }
 
-  int device_index_;
+  Device& device_;
   std::size_t most_images_;
   std::unique_ptr<JpegEngines> engines_;
   std::array<std::unique_ptr<EngineDecoder>, kDecoders> decoders_;
