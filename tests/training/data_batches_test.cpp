@@ -169,17 +169,13 @@ class FakeDecoder final : public DeviceDecoder {
       ++decoded;
       try {
         if (image.row == refuses) throw UsageError("refused");
-        const Image whole = decode_image(image.file);
-        resize_(whole, image.region, {kSize, kSize}, {0, 0, kSize, kSize}, out);
+        decoder_.open(image.file);
+        resize_(decoder_.decode(image.region), {kSize, kSize}, {0, 0, kSize, kSize}, image.mirror,
+                out);
       } catch (const UsageError&) {
         std::fill(out.begin(), out.end(), std::uint8_t{0xAA});
         refused.push_back(image.row);
-        continue;
       }
-      for (std::size_t y = 0; image.mirror && y < kSize; ++y)
-        for (std::size_t x = 0; x < kSize / 2; ++x)
-          std::swap_ranges(&out[3 * (kSize * y + x)], &out[3 * (kSize * y + x)] + 3,
-                           &out[3 * (kSize * y + kSize - 1 - x)]);
     }
     return refused;
   }
@@ -189,6 +185,7 @@ class FakeDecoder final : public DeviceDecoder {
   std::set<int> rows;
 
  private:
+  ImageDecoder decoder_;
   Resizer resize_;
 };
 

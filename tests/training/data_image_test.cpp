@@ -1,27 +1,32 @@
 // Decoding, against files written here with the same libraries.
-#include <cstdio>
-// jpeglib.h needs cstdio's FILE
-#include <jpeglib.h>
 #include <png.h>
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "common/error.hpp"
+#include "common/random.hpp"
 #include "tests/catch.hpp"
+#include "tests/support/jpeg.hpp"
 #include "training/data/image.hpp"
 
 using namespace shakedown;
 using namespace shakedown::training;
+using namespace shakedown::test;
 
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
+Bytes decode(const Bytes& file, std::optional<Region> region = {}) {
+  ImageDecoder decoder;
+  const Size size = decoder.open(file);
+  return picture_of(decoder.decode(region.value_or(whole(size)))).values;
+}
 
-std::string error_of(const Bytes& file) {
+std::string error_of(const Bytes& file, std::optional<Region> region = {}) {
   try {
-    decode_image(file);
+    decode(file, region);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -65,37 +70,6 @@ Bytes encode_png(const PngLayout& layout, Bytes pixels,
   return file;
 }
 
-/// `stored` is the colour space in the file, `given` that of the pixels.
-Bytes encode_jpeg(int width, int height, J_COLOR_SPACE given, J_COLOR_SPACE stored, Bytes pixels,
-                  bool progressive = false) {
-  jpeg_compress_struct state{};
-  jpeg_error_mgr errors{};
-  state.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&state);
-  unsigned char* memory = nullptr;
-  unsigned long bytes = 0;
-  jpeg_mem_dest(&state, &memory, &bytes);
-  state.image_width = static_cast<JDIMENSION>(width);
-  state.image_height = static_cast<JDIMENSION>(height);
-  state.input_components = static_cast<int>(pixels.size()) / (width * height);
-  state.in_color_space = given;
-  jpeg_set_defaults(&state);
-  jpeg_set_colorspace(&state, stored);
-  jpeg_set_quality(&state, 95, TRUE);
-  if (progressive) jpeg_simple_progression(&state);
-  jpeg_start_compress(&state, TRUE);
-  while (state.next_scanline < state.image_height) {
-    JSAMPROW row = pixels.data() + std::size_t{state.next_scanline} * state.image_width *
-                                       static_cast<std::size_t>(state.input_components);
-    jpeg_write_scanlines(&state, &row, 1);
-  }
-  jpeg_finish_compress(&state);
-  Bytes file(memory, memory + bytes);
-  jpeg_destroy_compress(&state);
-  free(memory);
-  return file;
-}
-
 /// Channels that rise slowly in different directions: what JPEG keeps well.
 Bytes gradient(int width, int height, int channels) {
   Bytes pixels;
@@ -113,38 +87,50 @@ int largest_difference(const Bytes& a, const Bytes& b) {
   return largest;
 }
 
+/// A JPEG whose header lies about its size.
+Bytes claiming(unsigned width, unsigned height) {
+  Bytes file = write_jpeg({16, 16, gradient(16, 16, 3)});
+  const Bytes frame{0xFF, 0xC0, 0, 17, 8};  // baseline, 17 bytes with the length, 8 bits
+  const auto at = std::search(file.begin(), file.end(), frame.begin(), frame.end());
+  REQUIRE(at != file.end());
+  for (const unsigned shift : {8U, 0U}) {
+    at[shift == 8 ? 5 : 6] = static_cast<std::uint8_t>(height >> shift);
+    at[shift == 8 ? 7 : 8] = static_cast<std::uint8_t>(width >> shift);
+  }
+  return file;
+}
+
 const Bytes kPixels{1, 2, 3, 40, 50, 60, 255, 0, 128, 7, 8, 9, 10, 11, 12, 250, 251, 252};  // 3 x 2
 
 }  // namespace
 
 TEST_CASE("an RGB PNG is decoded exactly, interlaced too") {
   const int interlace = GENERATE(PNG_INTERLACE_NONE, PNG_INTERLACE_ADAM7);
-  const Image image = decode_image(encode_png({3, 2, 8, PNG_COLOR_TYPE_RGB, interlace}, kPixels));
-  CHECK(image.width == 3);
-  CHECK(image.height == 2);
-  CHECK(image.rgb == kPixels);
+  const Bytes file = encode_png({3, 2, 8, PNG_COLOR_TYPE_RGB, interlace}, kPixels);
+  CHECK(ImageDecoder().open(file) == Size{3, 2});
+  CHECK(decode(file) == kPixels);
 }
 
 TEST_CASE("PNG alpha and transparent colours are dropped") {
   const Bytes rgba{1, 2, 3, 0, 40, 50, 60, 128, 70, 80, 90, 255};
   const Bytes rgb{1, 2, 3, 40, 50, 60, 70, 80, 90};
-  CHECK(decode_image(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGBA}, rgba)).rgb == rgb);
-  CHECK(decode_image(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY_ALPHA}, {9, 0, 77, 128})).rgb ==
+  CHECK(decode(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGBA}, rgba)) == rgb);
+  CHECK(decode(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY_ALPHA}, {9, 0, 77, 128})) ==
         Bytes{9, 9, 9, 77, 77, 77});
   const auto transparent = [](png_structp png, png_infop info) {
     const png_color_16 color{0, 1, 2, 3, 0};
     png_set_tRNS(png, info, nullptr, 0, &color);
   };
-  CHECK(decode_image(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGB}, rgb, transparent)).rgb == rgb);
+  CHECK(decode(encode_png({3, 1, 8, PNG_COLOR_TYPE_RGB}, rgb, transparent)) == rgb);
 }
 
-TEST_CASE("gray PNGs of 1, 8 and 16 bits become RGB; 16 bits keep the upper 8") {
-  CHECK(decode_image(encode_png({3, 1, 1, PNG_COLOR_TYPE_GRAY}, {0b10100000})).rgb ==
+TEST_CASE("gray PNGs of 1, 8 and 16 bits become RGB; 16 bits are clipped as PIL does") {
+  CHECK(decode(encode_png({3, 1, 1, PNG_COLOR_TYPE_GRAY}, {0b10100000})) ==
         Bytes{255, 255, 255, 0, 0, 0, 255, 255, 255});
-  CHECK(decode_image(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY}, {5, 200})).rgb ==
+  CHECK(decode(encode_png({2, 1, 8, PNG_COLOR_TYPE_GRAY}, {5, 200})) ==
         Bytes{5, 5, 5, 200, 200, 200});
-  CHECK(decode_image(encode_png({2, 1, 16, PNG_COLOR_TYPE_GRAY}, {5, 255, 200, 0})).rgb ==
-        Bytes{5, 5, 5, 200, 200, 200});
+  CHECK(decode(encode_png({2, 1, 16, PNG_COLOR_TYPE_GRAY}, {5, 255, 0, 200})) ==
+        Bytes{255, 255, 255, 200, 200, 200});
 }
 
 TEST_CASE("a palette PNG becomes the palette's colours, with transparency or without") {
@@ -157,46 +143,47 @@ TEST_CASE("a palette PNG becomes the palette's colours, with transparency or wit
   };
   // 2 bits an index: 2 0 1
   const Bytes file = encode_png({3, 1, 2, PNG_COLOR_TYPE_PALETTE}, {0b10000100}, palette);
-  CHECK(decode_image(file).rgb == Bytes{255, 0, 9, 1, 2, 3, 100, 110, 120});
+  CHECK(decode(file) == Bytes{255, 0, 9, 1, 2, 3, 100, 110, 120});
 }
 
 TEST_CASE("an RGB JPEG is decoded closely, baseline and progressive") {
   const bool progressive = GENERATE(false, true);
   const Bytes pixels = gradient(37, 21, 3);
-  const Image image = decode_image(encode_jpeg(37, 21, JCS_RGB, JCS_YCbCr, pixels, progressive));
-  CHECK(image.width == 37);
-  CHECK(image.height == 21);
-  CHECK(largest_difference(image.rgb, pixels) <= 6);
+  const Bytes file = write_jpeg({37, 21, pixels}, {.quality = 95, .progressive = progressive});
+  CHECK(ImageDecoder().open(file) == Size{37, 21});
+  CHECK(largest_difference(decode(file), pixels) <= 6);
 }
 
 TEST_CASE("a gray JPEG becomes RGB") {
   const Bytes pixels = gradient(16, 16, 1);
-  const Image image = decode_image(encode_jpeg(16, 16, JCS_GRAYSCALE, JCS_GRAYSCALE, pixels));
+  const Bytes image = decode(write_jpeg({16, 16, pixels, 1}, {.quality = 95}));
   Bytes expected;
   for (std::uint8_t gray : pixels) expected.insert(expected.end(), 3, gray);
-  CHECK(largest_difference(image.rgb, expected) <= 3);
+  CHECK(largest_difference(image, expected) <= 3);
 }
 
 TEST_CASE("CMYK and YCCK JPEGs hold Adobe's inverted inks") {
-  const J_COLOR_SPACE stored = GENERATE(JCS_CMYK, JCS_YCCK);
+  const bool ycck = GENERATE(false, true);
   const Bytes inks = gradient(16, 16, 4);
   Bytes expected;
   for (std::size_t i = 0; i < inks.size(); i += 4)
     for (std::size_t c = 0; c < 3; ++c)
       expected.push_back(static_cast<std::uint8_t>(inks[i + c] * inks[i + 3] / 255));
-  const Image image = decode_image(encode_jpeg(16, 16, JCS_CMYK, stored, inks));
-  CHECK(largest_difference(image.rgb, expected) <= 6);
+  const Bytes image = decode(write_jpeg(
+      {16, 16, inks, 4}, {.quality = 95, .luma_across = 1, .luma_down = 1, .ycck = ycck}));
+  CHECK(largest_difference(image, expected) <= 6);
 }
 
-TEST_CASE("a truncated or corrupt file is an error") {
+TEST_CASE("a truncated or corrupt file is an error, whatever part of it is requested") {
   const bool progressive = GENERATE(false, true);
-  const Bytes jpeg = encode_jpeg(37, 21, JCS_RGB, JCS_YCbCr, gradient(37, 21, 3), progressive);
+  const Bytes jpeg = write_jpeg({37, 21, gradient(37, 21, 3)}, {.progressive = progressive});
   const Bytes png = encode_png({37, 21, 8, PNG_COLOR_TYPE_RGB}, gradient(37, 21, 3));
   for (const Bytes& whole : {jpeg, png}) {
-    REQUIRE_NOTHROW(decode_image(whole));
+    REQUIRE_NOTHROW(decode(whole));
     for (std::size_t kept : {std::size_t{12}, whole.size() / 2, whole.size() - 1}) {
-      CHECK_THAT(error_of(Bytes(whole.begin(), whole.begin() + std::ptrdiff_t(kept))),
-                 ContainsSubstring("truncated or corrupt"));
+      const Bytes cut(whole.begin(), whole.begin() + std::ptrdiff_t(kept));
+      CHECK_THAT(error_of(cut), ContainsSubstring("truncated or corrupt"));
+      CHECK_THAT(error_of(cut, Region{3, 0, 5, 4}), ContainsSubstring("truncated or corrupt"));
     }
   }
   Bytes damaged = png;
@@ -204,16 +191,88 @@ TEST_CASE("a truncated or corrupt file is an error") {
   CHECK_THAT(error_of(damaged), ContainsSubstring("truncated or corrupt"));
 }
 
+TEST_CASE("any region of a JPEG has the pixels of the whole image") {
+  struct Kind {
+    int channels, across, down;
+  };
+  const bool progressive = GENERATE(false, true);
+  const Kind kind = GENERATE(Kind{1, 1, 1}, Kind{3, 1, 1}, Kind{3, 2, 1}, Kind{3, 2, 2},
+                             Kind{3, 1, 2}, Kind{3, 4, 1}, Kind{3, 4, 2}, Kind{4, 2, 2});
+  Random random(1);
+  const auto within = [&](int most) {
+    return 1 + static_cast<int>(random.below(static_cast<std::size_t>(most)));
+  };
+  ImageDecoder decoder;
+  for (int file = 0; file < 12; ++file) {
+    const Size size{within(file % 2 ? 40 : 200), within(file % 3 ? 40 : 150)};
+    Bytes noise(static_cast<std::size_t>(size.width * size.height * kind.channels));
+    for (std::uint8_t& value : noise) value = static_cast<std::uint8_t>(random.next());
+    const Bytes encoded = write_jpeg({size.width, size.height, noise, kind.channels},
+                                     {.luma_across = kind.across,
+                                      .luma_down = kind.down,
+                                      .progressive = progressive,
+                                      .ycck = kind.channels == 4,
+                                      .restart_interval = file % 4 * 5});
+    decoder.open(encoded);
+    Image full = decoder.decode(whole(size));
+    for (int i = 0; i < 8; ++i) {
+      const int x = within(size.width) - 1, y = within(size.height) - 1;
+      const Region region{x, y, within(size.width - x), within(size.height - y)};
+      Image expected = full;
+      expected.narrow(region);
+      REQUIRE(decoder.open(encoded) == size);
+      REQUIRE(picture_of(decoder.decode(region)).values == picture_of(expected).values);
+    }
+  }
+}
+
+TEST_CASE("a JPEG that is corrupt below the region is accepted, above it refused") {
+  const Bytes whole = write_jpeg({64, 256, gradient(64, 256, 3)});
+  Bytes damaged = whole;
+  const auto at = static_cast<std::ptrdiff_t>(whole.size() * 3 / 4);
+  const Bytes marker{0xFF, 0xD7};  // a restart that the file does not have
+  std::copy(marker.begin(), marker.end(), damaged.begin() + at);
+  CHECK(decode(damaged, Region{0, 0, 64, 16}) == decode(whole, Region{0, 0, 64, 16}));
+  CHECK_THAT(error_of(damaged), ContainsSubstring("truncated or corrupt"));
+  CHECK_THAT(error_of(damaged, Region{0, 240, 64, 16}), ContainsSubstring("truncated or corrupt"));
+}
+
+TEST_CASE("a JPEG is decoded smaller where that leaves enough pixels") {
+  const Bytes file = write_jpeg({400, 300, gradient(400, 300, 3)});
+  const auto size_of = [&](Region region, Size enough) {
+    ImageDecoder decoder;
+    decoder.open(file);
+    return decoder.decode(region, enough).size();
+  };
+  CHECK(size_of({0, 0, 400, 300}, {150, 151}) == Size{400, 300});
+  CHECK(size_of({0, 0, 400, 300}, {150, 150}) == Size{200, 150});
+  CHECK(size_of({1, 3, 200, 200}, {50, 50}) == Size{51, 51});
+  CHECK(size_of({300, 200, 100, 100}, {1, 1}) == Size{13, 13});  // 37.5 to 50, 25 to 37.5
+}
+
+TEST_CASE("one file's tables do not serve the next") {
+  Bytes file = write_jpeg({16, 16, gradient(16, 16, 3)});
+  const Bytes tables{0xFF, 0xDB};
+  const auto at = std::search(file.begin(), file.end(), tables.begin(), tables.end());
+  Bytes without = file;
+  without[static_cast<std::size_t>(at - file.begin()) + 1] = 0xFE;  // a comment now
+  ImageDecoder decoder;
+  decoder.open(file);
+  decoder.decode({0, 0, 16, 16});
+  CHECK_THROWS_AS((decoder.open(without), decoder.decode({0, 0, 16, 16})), UsageError);
+}
+
 TEST_CASE("bytes between a JPEG's segments do no harm") {
-  const Bytes whole = encode_jpeg(37, 21, JCS_RGB, JCS_YCbCr, gradient(37, 21, 3));
+  const Bytes whole = write_jpeg({37, 21, gradient(37, 21, 3)});
   const Bytes padded = concat(concat(Bytes(whole.begin(), whole.end() - 2), Bytes(64, 0x12)),
                               Bytes(whole.end() - 2, whole.end()));
-  CHECK(decode_image(padded).rgb == decode_image(whole).rgb);
+  CHECK(decode(padded) == decode(whole));
 }
 
 TEST_CASE("what is not an image is an error that says so") {
   CHECK_THAT(error_of({'t', 'e', 'x', 't'}), ContainsSubstring("neither JPEG nor PNG"));
   CHECK_THAT(error_of({}), ContainsSubstring("neither JPEG nor PNG"));
+  CHECK_THAT(error_of(claiming(60000, 60000)), ContainsSubstring("60000 x 60000 pixels"));
   CHECK_THAT(error_of(encode_png({70000, 1, 8, PNG_COLOR_TYPE_GRAY}, Bytes(70000))),
              ContainsSubstring("70000 x 1 pixels"));
 }

@@ -5,22 +5,24 @@
 #include <utility>
 
 #include "tests/catch.hpp"
-#include "training/data/transform.hpp"
+#include "tests/support/jpeg.hpp"
+#include "training/data/transform_options.hpp"
 
 using namespace shakedown;
 using namespace shakedown::training;
+using namespace shakedown::test;
 
 namespace {
-
-using Bytes = std::vector<std::uint8_t>;
 
 /// pixel(x, y, c) for every value.
 template <class Pixel>
 Image make_image(int width, int height, Pixel pixel) {
-  Image image{width, height, {}};
+  Image image;
+  image.reshape({width, height}, width, 0);
   for (int y = 0; y < height; ++y)
     for (int x = 0; x < width; ++x)
-      for (int c = 0; c < 3; ++c) image.rgb.push_back(static_cast<std::uint8_t>(pixel(x, y, c)));
+      for (int c = 0; c < 3; ++c)
+        image.row(y)[4 * x + c] = static_cast<std::uint8_t>(pixel(x, y, c));
   return image;
 }
 
@@ -31,17 +33,20 @@ Image coordinates(int width, int height) {
   });
 }
 
-Bytes resize(const Image& image, Region from, Size to) {
+Bytes resize(Image image, Region from, Size to) {
+  image.narrow(from);
   Bytes out(static_cast<std::size_t>(3 * to.width * to.height));
-  Resizer()(image, from, to, {0, 0, to.width, to.height}, out);
+  Resizer()(image, to, whole(to), false, out);
   return out;
 }
 
-Bytes apply(const Image& image, const TransformSettings& settings, std::uint64_t seed = 0) {
+Bytes apply(Image image, const TransformSettings& settings, std::uint64_t seed = 0) {
   Bytes out(static_cast<std::size_t>(3 * settings.image_size * settings.image_size), 99);
   Random random(seed);
   Transform transform(settings);
-  transform(image, random, out);
+  const Crop crop = random_crop(image.size(), settings, random);
+  image.narrow(crop.region);
+  transform(image, crop.mirror, random, out);
   return out;
 }
 
@@ -51,9 +56,10 @@ TEST_CASE("a constant image stays constant under every resizing") {
   const Image image = make_image(31, 17, [](int, int, int c) { return 255 - 90 * c; });
   const int size = GENERATE(1, 5, 16, 40);
   const Image expected = make_image(size, size, [](int, int, int c) { return 255 - 90 * c; });
-  CHECK(apply(image, {size, Augmentation::none, true, false}) == expected.rgb);
-  CHECK(apply(image, {size, Augmentation::none, true, true}) == expected.rgb);
-  CHECK(apply(image, {size, Augmentation::resized_crop, true, true}) == expected.rgb);
+  CHECK(apply(image, {size, Augmentation::none, true, false}) == picture_of(expected).values);
+  CHECK(apply(image, {size, Augmentation::none, true, true}) == picture_of(expected).values);
+  CHECK(apply(image, {size, Augmentation::resized_crop, true, true}) ==
+        picture_of(expected).values);
 }
 
 TEST_CASE("halving a checkerboard: the triangle filter by hand") {
@@ -85,10 +91,11 @@ TEST_CASE("resizing gives Pillow's values") {
 }
 
 TEST_CASE("a window of a resized image is that part of the whole one") {
-  const Image image = make_image(23, 19, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
+  Image image = make_image(23, 19, [](int x, int y, int c) { return x * y * (c + 3) % 251; });
   const Bytes whole = resize(image, {2, 1, 20, 17}, {30, 11});
   Bytes window(3 * 7 * 5);
-  Resizer()(image, {2, 1, 20, 17}, {30, 11}, {13, 4, 7, 5}, window);
+  image.narrow({2, 1, 20, 17});
+  Resizer()(image, {30, 11}, {13, 4, 7, 5}, false, window);
   for (int y = 0; y < 5; ++y)
     CHECK(std::equal(window.begin() + 3 * 7 * y, window.begin() + 3 * 7 * (y + 1),
                      whole.begin() + 3 * (30 * (y + 4) + 13)));
@@ -102,7 +109,7 @@ TEST_CASE("validation resizes the shorter side to 256/224 and cuts out the centr
   const Image expected = make_image(7, 7, [](int x, int y, int c) {
     return c == 0 ? 1 + x : c == 1 ? 5 + y : 200;
   });
-  CHECK(out == expected.rgb);
+  CHECK(out == picture_of(expected).values);
 }
 
 TEST_CASE("without center_crop the whole image is stretched, and nothing is random") {
@@ -121,9 +128,9 @@ TEST_CASE("flip mirrors about half the images, and none when it is off") {
   int flipped = 0;
   for (std::uint64_t seed = 0; seed < 400; ++seed) {
     const Bytes out = apply(image, {4, Augmentation::shift, true, true}, seed);
-    REQUIRE((out == image.rgb || out == mirrored.rgb));
-    flipped += out == mirrored.rgb;
-    REQUIRE(apply(image, {4, Augmentation::shift, false, true}, seed) == image.rgb);
+    REQUIRE((out == picture_of(image).values || out == picture_of(mirrored).values));
+    flipped += out == picture_of(mirrored).values;
+    REQUIRE(apply(image, {4, Augmentation::shift, false, true}, seed) == picture_of(image).values);
   }
   CHECK(flipped > 150);
   CHECK(flipped < 250);
@@ -141,7 +148,7 @@ TEST_CASE("shift moves by up to an eighth of the size, and black moves in") {
       if (from_x < 0 || from_y < 0 || from_x > 15 || from_y > 15) return 0;
       return c == 0 ? 1 + from_x : c == 1 ? 1 + from_y : 200;
     });
-    REQUIRE(out == expected.rgb);
+    REQUIRE(out == picture_of(expected).values);
     moves.insert({right, down});
   }
   CHECK(moves.size() == 25);  // -2..2 both ways
@@ -170,12 +177,9 @@ TEST_CASE("random crops lie in the image and have torchvision's areas and ratios
 
 TEST_CASE("an image too narrow for any crop gives its centre") {
   Random random(7);
-  const auto same = [](Region a, Region b) {
-    return a.x == b.x && a.y == b.y && a.width == b.width && a.height == b.height;
-  };
-  CHECK(same(random_resized_crop({1000, 9}, random), {494, 0, 12, 9}));
-  CHECK(same(random_resized_crop({9, 1000}, random), {0, 494, 9, 12}));
-  CHECK(same(random_resized_crop({1, 1}, random), {0, 0, 1, 1}));
+  CHECK(random_resized_crop({1000, 9}, random) == Region{494, 0, 12, 9});
+  CHECK(random_resized_crop({9, 1000}, random) == Region{0, 494, 9, 12});
+  CHECK(random_resized_crop({1, 1}, random) == Region{0, 0, 1, 1});
 }
 
 TEST_CASE("an augmentation depends on its seed alone") {
@@ -183,4 +187,50 @@ TEST_CASE("an augmentation depends on its seed alone") {
   const TransformSettings settings{16, GENERATE(Augmentation::shift, Augmentation::resized_crop)};
   CHECK(apply(image, settings, 3) == apply(image, settings, 3));
   CHECK(apply(image, settings, 3) != apply(image, settings, 4));
+}
+
+TEST_CASE("the options' transforms") {
+  const auto crop = training_transform({}, 224);
+  CHECK(crop.augmentation == Augmentation::resized_crop);
+  CHECK(crop.center_crop);
+  CHECK_FALSE(crop.scaled_decode);
+  CHECK(training_transform({"auto", "auto"}, 224).scaled_decode);
+  CHECK_FALSE(training_transform({"none", "auto"}, 224).scaled_decode);
+  CHECK(training_transform({}, 32).augmentation == Augmentation::shift);
+  CHECK_FALSE(validation_transform({}, 32).center_crop);
+  CHECK(validation_transform({"none"}, 32).center_crop);
+  CHECK(validation_transform({"auto", "off", 232}, 224).resize == 232);
+  CHECK(validation_transform({"auto", "auto", 232}, 224).augmentation == Augmentation::none);
+  CHECK_FALSE(validation_transform({"auto", "auto"}, 224).scaled_decode);
+  CHECK_THROWS_WITH(validation_transform({"auto", "off", 200}, 224),
+                    ContainsSubstring("--val-resize 200 is less than --image-size 224"));
+  CHECK_THROWS_WITH(validation_transform({"shift", "off", 256}, 224),
+                    ContainsSubstring("--val-resize 256 needs --augment crop or none"));
+}
+
+TEST_CASE("both implementations of the passes scale and mirror alike") {
+  Resizer portable(portable_passes()), fastest;
+  Random random(3);
+  const auto within = [&](int most) {
+    return 1 + static_cast<int>(random.below(static_cast<std::size_t>(most)));
+  };
+  for (int i = 0; i < 300; ++i) {
+    const int most = i % 2 ? 12 : 90;
+    Image image = make_image(within(most), within(most),
+                             [&](int, int, int) { return static_cast<int>(random.below(256)); });
+    const Size to{within(most), within(most)};
+    const int x = within(to.width) - 1, y = within(to.height) - 1;
+    const Region window{x, y, within(to.width - x), within(to.height - y)};
+    Bytes expected(static_cast<std::size_t>(3 * window.width * window.height));
+    Bytes out = expected, mirrored = expected;
+    portable(image, to, window, false, expected);
+    fastest(image, to, window, false, out);
+    REQUIRE(out == expected);
+    portable(image, to, window, true, mirrored);
+    fastest(image, to, window, true, out);
+    REQUIRE(out == mirrored);
+    for (int pixel = 0; pixel < window.width; ++pixel)
+      REQUIRE(mirrored[std::size_t(3 * pixel)] ==
+              expected[std::size_t(3 * (window.width - 1 - pixel))]);
+  }
 }

@@ -9,24 +9,23 @@
 #include "tests/support/jpeg.hpp"
 #include "training/data/backend.hpp"
 #include "training/data/jpeg_header.hpp"
+#include "training/data/resize.hpp"
 
 using namespace shakedown;
 using namespace shakedown::training;
+using test::Bytes;
+using test::decode_image;
+using test::Picture;
 using test::textured_image;
 using test::write_jpeg;
 
 namespace {
 
-using Bytes = std::vector<std::uint8_t>;
-
 /// The region scaled to size x size by the host's Resizer.
-Bytes scaled(const Image& image, Region region, int size, bool mirror) {
+Bytes scaled(Image image, Region region, int size, bool mirror) {
   Bytes out(static_cast<std::size_t>(3 * size * size));
-  Resizer()(image, region, {size, size}, {0, 0, size, size}, out);
-  for (int y = 0; mirror && y < size; ++y)
-    for (int x = 0; x < size / 2; ++x)
-      std::swap_ranges(out.begin() + 3 * (y * size + x), out.begin() + 3 * (y * size + x + 1),
-                       out.begin() + 3 * (y * size + size - 1 - x));
+  image.narrow(region);
+  Resizer()(image, {size, size}, {0, 0, size, size}, mirror, out);
   return out;
 }
 
@@ -35,8 +34,6 @@ double mean_difference(std::span<const std::uint8_t> a, std::span<const std::uin
   for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
   return sum / static_cast<double>(a.size());
 }
-
-Region whole(const Image& image) { return {0, 0, image.width, image.height}; }
 
 /// A GPU with its decoder: a test that needs it ends where there is none.
 struct Rig {
@@ -71,7 +68,7 @@ struct Rig {
 }  // namespace
 
 TEST_CASE("the header of a baseline JPEG gives its size", "[jpeg_header]") {
-  const Image image = textured_image(101, 75, 1);
+  const Picture image = textured_image(101, 75, 1);
   const auto is_ours = [&](const Bytes& file) {
     const auto size = baseline_jpeg_size(file);
     return size && size->width == 101 && size->height == 75;
@@ -86,7 +83,7 @@ TEST_CASE("the header of a baseline JPEG gives its size", "[jpeg_header]") {
 
 TEST_CASE("files that engines do not decode as libjpeg does have no baseline size",
           "[jpeg_header]") {
-  const Image image = textured_image(80, 70, 2);
+  const Picture image = textured_image(80, 70, 2);
   const Bytes good = write_jpeg(image);
   CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.progressive = true})));
   CHECK_FALSE(baseline_jpeg_size(write_jpeg(image, {.luma_across = 4, .luma_down = 1})));
@@ -139,20 +136,20 @@ TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sa
   const auto upto = [&](int most) { return 1 + static_cast<int>(random.below(most)); };
   const auto within = [&](int last) { return static_cast<int>(random.below(last + 1)); };
 
-  std::vector<Image> images;
+  std::vector<Picture> images;
   std::vector<Buffer> pixels;
   std::vector<DeviceImage> table;
   for (int i = 0; i < kImages; ++i) {
     const int width = i == 0 ? 3000 : upto(300);
     images.push_back({width, upto(300), {}});
-    Image& image = images.back();
-    image.rgb.resize(static_cast<std::size_t>(3 * width * image.height));
-    for (std::uint8_t& value : image.rgb) value = static_cast<std::uint8_t>(random.next() >> 40);
+    Picture& image = images.back();
+    image.values.resize(static_cast<std::size_t>(3 * width * image.height));
+    for (std::uint8_t& value : image.values) value = static_cast<std::uint8_t>(random.next() >> 40);
     Region region{0, 0, upto(width), i % 5 == 1 ? 1 : upto(image.height)};
     if (i % 5 == 2) region.width = 1;
     region.x = within(width - region.width);
     region.y = within(image.height - region.height);
-    pixels.push_back(test::to_device(*device, *stream, image.rgb));
+    pixels.push_back(test::to_device(*device, *stream, image.values));
     table.push_back({static_cast<const std::uint8_t*>(pixels.back().data()),
                      static_cast<std::size_t>(3 * width), region, i % 2 == 1, kImages - 1 - i});
   }
@@ -161,7 +158,7 @@ TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sa
   resizer->enqueue(table, static_cast<std::uint8_t*>(batch.data()), *stream);
   const Bytes out = download<std::uint8_t>(*device, *stream, batch.data(), batch.bytes());
   for (std::size_t i = 0; i < kImages; ++i) {
-    const Bytes expected = scaled(images[i], table[i].region, size, table[i].mirror);
+    const Bytes expected = scaled(image_of(images[i]), table[i].region, size, table[i].mirror);
     const auto row = out.begin() + static_cast<std::ptrdiff_t>(
                                        static_cast<std::size_t>(table[i].row) * row_bytes);
     CHECK(std::equal(expected.begin(), expected.end(), row));
@@ -202,7 +199,7 @@ TEST_CASE("JPEG engines give the host's pixels but for rounding", "[device_decod
     for (const EncodedImage& image : images) {
       const Image decoded = decode_image(image.file);
       const Bytes expected = scaled(decoded, image.region, rig.size, image.mirror);
-      INFO(decoded.width << " x " << decoded.height << ", row " << image.row);
+      INFO(decoded.size().width << " x " << decoded.size().height << ", row " << image.row);
       CHECK(mean_difference(rig.row(image.row), expected) < 2);
     }
   }
@@ -232,7 +229,7 @@ TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
   CHECK(rig.decode(images) == std::vector<int>{3, 35});
   for (int i : {0, 2, 4, 34, 36, 39}) {
     const Image decoded = decode_image(files[static_cast<std::size_t>(i)]);
-    CHECK(mean_difference(rig.row(i), scaled(decoded, whole(decoded), rig.size, false)) < 2);
+    CHECK(mean_difference(rig.row(i), scaled(decoded, whole(decoded.size()), rig.size, false)) < 2);
   }
 }
 

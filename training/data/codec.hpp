@@ -4,6 +4,7 @@
 #include <csetjmp>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <span>
 
 #include "common/error.hpp"
@@ -11,12 +12,19 @@
 
 namespace shakedown::training {
 
-// Both throw UsageError with the reason only.
-Image decode_jpeg(std::span<const std::uint8_t> file);
-Image decode_png(std::span<const std::uint8_t> file);
+/// Of one format, as ImageDecoder describes it. Throws UsageError with the reason only.
+class FormatDecoder {
+ public:
+  virtual ~FormatDecoder() = default;
+  virtual Size open(std::span<const std::uint8_t> file) = 0;
+  virtual void decode(Region region, Size enough, Image& image) = 0;
+};
 
-/// An image with undecided pixels; throws UsageError for dimensions that no photograph has.
-Image blank_image(std::uint32_t width, std::uint32_t height);
+std::unique_ptr<FormatDecoder> make_jpeg_decoder();
+std::unique_ptr<FormatDecoder> make_png_decoder();
+
+/// Throws UsageError for dimensions that no photograph has.
+Size checked_size(std::uint32_t width, std::uint32_t height);
 
 /// Turns the errors of libjpeg and libpng, whose handlers must not return, into exceptions.
 /// An exception may not pass through their C frames, so the handler jumps over them.

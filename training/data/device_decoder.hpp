@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/device.hpp"
-#include "training/data/resize.hpp"
+#include "training/data/image.hpp"
 
 namespace shakedown::training {
 
@@ -32,7 +32,7 @@ class DeviceDecoder {
   /// it, mirrored where requested, to its row of `batch` (device memory, N H W 3). Enqueues on
   /// `stream` what makes the rows ready, and may block the calling thread while the device decodes.
   /// Returns the rows of the images that are corrupt, in ascending order: their pixels are
-  /// undefined. The pixels differ from decode_image's by the rounding of another decoder.
+  /// undefined. The pixels differ from ImageDecoder's by the rounding of another decoder.
   virtual std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
                                   Stream& stream) = 0;
 };

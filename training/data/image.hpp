@@ -2,21 +2,85 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace shakedown::training {
 
-struct Image {
-  int width = 0;
-  int height = 0;
-  std::vector<std::uint8_t> rgb;  // H W 3
+struct Size {
+  int width;
+  int height;
+  bool operator==(const Size&) const = default;
 };
 
-/// Decodes the content of a JPEG or PNG file, recognised by its content, to what PIL's
-/// convert("RGB") gives: alpha is dropped, CMYK is taken as Adobe's inverted inks, EXIF rotation
-/// and PNG gamma are ignored. Of 16 bits the upper 8 are kept. Throws UsageError with what is wrong
-/// with the file, which the caller names; a truncated file is an error, never a half grey image.
-Image decode_image(std::span<const std::uint8_t> file);
+/// Pixels [x, x + width) x [y, y + height) of an image.
+struct Region {
+  int x;
+  int y;
+  int width;
+  int height;
+  bool operator==(const Region&) const = default;
+};
+
+inline Region whole(Size size) { return {0, 0, size.width, size.height}; }
+
+/// Pixels of four bytes: red, green, blue and one without meaning.
+class Image {
+ public:
+  /// Each row starts after `left` pixels of a row of `row_pixels`. All pixels are undefined, and
+  /// memory is only allocated if no image before was as large.
+  void reshape(Size size, int row_pixels, int left);
+  /// Leaves only the region.
+  void narrow(Region region);
+
+  Size size() const { return size_; }
+  /// The pixel after the last one may be read, too.
+  std::uint8_t* row(int y) { return bytes_.data() + offset(y); }
+  const std::uint8_t* row(int y) const { return bytes_.data() + offset(y); }
+
+ private:
+  std::size_t offset(int y) const { return first_ + static_cast<std::size_t>(y) * row_bytes_; }
+
+  Size size_{};
+  std::size_t first_ = 0;
+  std::size_t row_bytes_ = 0;
+  std::vector<std::uint8_t> bytes_;
+};
+
+class FormatDecoder;
+
+/// Decodes the content of JPEG and PNG files, recognised by their content, to what PIL's
+/// convert("RGB") gives: alpha is dropped, CMYK is read as Adobe's inverted inks, gray of 16 bits
+/// is clipped at 255 and of other 16-bit values the upper 8 bits are kept; EXIF rotation, colour
+/// profiles and PNG gamma are ignored. One per thread: it keeps its working memory.
+///
+/// Throws UsageError with what is wrong with the file, which the caller names. A truncated file is
+/// an error in any region. Of a JPEG, the rows below the region are not decoded, so an image that
+/// is corrupt there alone is accepted.
+class ImageDecoder {
+ public:
+  ImageDecoder();
+  ~ImageDecoder();
+  ImageDecoder(const ImageDecoder&) = delete;
+  ImageDecoder& operator=(const ImageDecoder&) = delete;
+
+  /// Reads the header of `file`, which must stay until decode() has returned.
+  Size open(std::span<const std::uint8_t> file);
+
+  /// The pixels of the region of the opened file, bit for bit those of the whole image; once per
+  /// open(). The result is valid until the next open(). A JPEG whose region is at least twice
+  /// `enough` in both directions is decoded to 1/2, 1/4 or 1/8 of its size, but to no fewer pixels
+  /// than `enough`.
+  const Image& decode(Region region, Size enough);
+  const Image& decode(Region region) { return decode(region, {region.width, region.height}); }
+
+ private:
+  std::unique_ptr<FormatDecoder> jpeg_;
+  std::unique_ptr<FormatDecoder> png_;
+  FormatDecoder* opened_ = nullptr;
+  Size size_{};
+  Image image_;
+};
 
 }  // namespace shakedown::training

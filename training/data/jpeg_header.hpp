@@ -5,7 +5,7 @@
 #include <optional>
 #include <span>
 
-#include "training/data/resize.hpp"
+#include "training/data/image.hpp"
 
 namespace shakedown::training {
 

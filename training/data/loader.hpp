@@ -115,7 +115,7 @@ class Loader final : private Workers::Job {
   Workers& workers_;
   const DeviceDecoder* decoder_;
   long batches_per_epoch_ = 0;
-  std::vector<SampleReader> readers_;  // one per worker
+  std::deque<SampleReader> readers_;  // one per worker
   SampleReader callers_reader_;
 
   // The rest is guarded by the workers' mutex, except a row and its memory, which are its worker's

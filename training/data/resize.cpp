@@ -8,81 +8,64 @@
 namespace shakedown::training {
 namespace {
 
-// PIL's: 8 bits of pixel and 2 of headroom leave 22 of the 32 to the weights.
-constexpr int kWeightBits = 22;
-constexpr std::int32_t kHalf = 1 << (kWeightBits - 1);
-
 int rounded(double value) { return static_cast<int>(std::lround(value)); }
-
-std::uint8_t to_byte(std::int32_t sum) {
-  return static_cast<std::uint8_t>(std::clamp(sum >> kWeightBits, 0, 255));
-}
 
 }  // namespace
 
-/// The filter from `from` pixels to `to`, for the output coordinates [begin, begin + count).
-void Resizer::Filter::set(int from, int to, int begin, int count) {
+void ResizeFilter::set(int from, int to, int begin, int count, bool reversed) {
   const double scale = static_cast<double>(from) / to;
   const double support = std::max(scale, 1.0);
-  taps.clear();
-  weights.clear();
-  std::vector<double> triangle;
-  for (int i = begin; i < begin + count; ++i) {
-    const double center = (i + 0.5) * scale;
-    const int first = std::max(rounded(center - support), 0);
-    const int last = std::min(rounded(center + support), from);
+  const auto center_of = [&](int i) {
+    return (begin + (reversed ? count - 1 - i : i) + 0.5) * scale;
+  };
+  const auto low_of = [&](double center) { return std::max(rounded(center - support), 0); };
+  const auto high_of = [&](double center) { return std::min(rounded(center + support), from); };
+  int most = 0;
+  for (int i = 0; i < count; ++i)
+    most = std::max(most, high_of(center_of(i)) - low_of(center_of(i)));
+  pairs = static_cast<std::size_t>(most + 1) / 2;
+  const int last_first = std::max(from - 2 * static_cast<int>(pairs), 0);
+
+  first.clear();
+  weights.assign(pairs * static_cast<std::size_t>(count), Pair{});
+  Pair* own = weights.data();
+  for (int i = 0; i < count; ++i, own += pairs) {
+    const double center = center_of(i);
+    const int low = low_of(center), high = high_of(center);
+    const int start = std::min(low, last_first);
+    const auto triangle = [&](int x) {
+      return std::max(1 - std::abs(x - center + 0.5) / support, 0.0);
+    };
     double total = 0;
-    triangle.clear();
-    for (int x = first; x < last; ++x) {
-      triangle.push_back(std::max(1 - std::abs(x - center + 0.5) / support, 0.0));
-      total += triangle.back();
+    for (int x = low; x < high; ++x) total += triangle(x);
+    for (int x = low; x < high; ++x) {
+      const int weight = rounded(triangle(x) / total * (1 << kWeightBits));
+      Pair& pair = own[(x - start) / 2];
+      pair.low[(x - start) % 2] = static_cast<std::int16_t>(weight % (1 << kLowBits));
+      pair.high[(x - start) % 2] = static_cast<std::int16_t>(weight >> kLowBits);
     }
-    taps.push_back({first, last - first, weights.size()});
-    for (double weight : triangle) weights.push_back(rounded(weight / total * (1 << kWeightBits)));
+    first.push_back(static_cast<std::size_t>(start));
   }
 }
 
-void Resizer::operator()(const Image& image, Region from, Size to, Region window,
+void Resizer::operator()(const Image& image, Size to, Region window, bool mirror,
                          std::span<std::uint8_t> out) {
-  const std::size_t row_bytes = std::size_t{3} * static_cast<std::size_t>(window.width);
-  ENSURE(out.size() == row_bytes * static_cast<std::size_t>(window.height), "size of the output");
-  across_.set(from.width, to.width, window.x, window.width);
-  down_.set(from.height, to.height, window.y, window.height);
+  const auto width = static_cast<std::size_t>(window.width);
+  ENSURE(out.size() == 3 * width * static_cast<std::size_t>(window.height), "size of the output");
+  across_.set(image.size().width, to.width, window.x, window.width, mirror);
+  down_.set(image.size().height, to.height, window.y, window.height, false);
 
-  const int first_row = down_.taps.front().first;
-  const int last_row = down_.taps.back().first + down_.taps.back().count;
-  rows_.resize(row_bytes * static_cast<std::size_t>(last_row - first_row));
-  std::uint8_t* scaled = rows_.data();
-  for (int y = first_row; y < last_row; ++y) {
-    const auto at = static_cast<std::size_t>(from.y + y) * static_cast<std::size_t>(image.width) +
-                    static_cast<std::size_t>(from.x);
-    for (const Filter::Taps& taps : across_.taps) {
-      const std::uint8_t* pixel =
-          image.rgb.data() + 3 * (at + static_cast<std::size_t>(taps.first));
-      const std::int32_t* weight = across_.weights.data() + taps.weights;
-      std::int32_t red = kHalf, green = kHalf, blue = kHalf;
-      for (int t = 0; t < taps.count; ++t, pixel += 3) {
-        red += weight[t] * pixel[0];
-        green += weight[t] * pixel[1];
-        blue += weight[t] * pixel[2];
-      }
-      *scaled++ = to_byte(red);
-      *scaled++ = to_byte(green);
-      *scaled++ = to_byte(blue);
-    }
-  }
-
-  std::uint8_t* result = out.data();
-  for (const Filter::Taps& taps : down_.taps) {
-    sums_.assign(row_bytes, kHalf);
-    for (int t = 0; t < taps.count; ++t) {
-      const std::int32_t weight = down_.weights[taps.weights + static_cast<std::size_t>(t)];
-      const std::uint8_t* row =
-          rows_.data() + static_cast<std::size_t>(taps.first + t - first_row) * row_bytes;
-      for (std::size_t i = 0; i < row_bytes; ++i) sums_[i] += weight * row[i];
-    }
-    result = std::transform(sums_.begin(), sums_.end(), result, to_byte);
-  }
+  const std::size_t first_row = down_.first.front();
+  const std::size_t last_row = down_.first.back() + 2 * down_.pairs;  // may be one past the end
+  const std::size_t row_bytes = 4 * ((width + 3) / 4 * 4);
+  const std::size_t bytes = row_bytes * (last_row - first_row);
+  if (rows_.size() < bytes) rows_.resize(bytes);
+  const ScaledRows rows{rows_.data(), row_bytes};
+  const int end = std::min(static_cast<int>(last_row), image.size().height);
+  passes_.across(across_, image, static_cast<int>(first_row), end - static_cast<int>(first_row),
+                 rows);
+  for (std::size_t& row : down_.first) row -= first_row;
+  passes_.down(down_, rows, window.width, out);
 }
 
 }  // namespace shakedown::training

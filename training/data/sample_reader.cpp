@@ -32,9 +32,12 @@ bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
   if (decoder != nullptr && leave_to(*decoder, random_seed, *encoded)) return true;
   Random random(random_seed);
   const auto start = Clock::now();
-  const Image image = decode_image(encoded_);
+  const Crop crop = random_crop(decoder_.open(encoded_), settings_, random);
+  const Size square{settings_.image_size, settings_.image_size};
+  const Image& image = settings_.scaled_decode ? decoder_.decode(crop.region, square)
+                                               : decoder_.decode(crop.region);
   const auto decoded = Clock::now();
-  transform_(image, random, out);
+  transform_(image, crop.mirror, random, out);
   times_.decode_s += Seconds(decoded - start).count();
   times_.augment_s += Seconds(Clock::now() - decoded).count();
   return false;

@@ -46,6 +46,7 @@ class SampleReader {
 
   const ImageSource& source_;
   const TransformSettings settings_;
+  ImageDecoder decoder_;
   Transform transform_;
   StageTimes times_;
   std::vector<std::uint8_t> encoded_;

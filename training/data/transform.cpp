@@ -12,8 +12,6 @@ namespace {
 // Where torchvision rounds it does so in Python, halves to even, as lrint does.
 int rounded(double value) { return static_cast<int>(std::lrint(value)); }
 
-Region whole(Size size) { return {0, 0, size.width, size.height}; }
-
 double uniform(Random& random, double low, double high) {
   return low + (high - low) * random.uniform();
 }
@@ -21,14 +19,6 @@ double uniform(Random& random, double low, double high) {
 /// In [0, last].
 int offset(Random& random, int last) {
   return static_cast<int>(random.below(static_cast<std::size_t>(last) + 1));
-}
-
-void mirror(std::span<std::uint8_t> rgb, int size) {
-  for (int y = 0; y < size; ++y) {
-    std::uint8_t* left = rgb.data() + std::size_t{3} * static_cast<std::size_t>(y * size);
-    std::uint8_t* right = left + 3 * (size - 1);
-    for (; left < right; left += 3, right -= 3) std::swap_ranges(left, left + 3, right);
-  }
 }
 
 }  // namespace
@@ -53,49 +43,44 @@ Region random_resized_crop(Size image, Random& random) {
 }
 
 Crop random_crop(Size image, const TransformSettings& settings, Random& random) {
-  Crop crop{random_resized_crop(image, random)};
-  crop.mirror = settings.flip && random.uniform() < 0.5;
+  Crop crop{whole(image)};
+  if (settings.augmentation == Augmentation::resized_crop)
+    crop.region = random_resized_crop(image, random);
+  if (settings.augmentation != Augmentation::none && settings.flip)
+    crop.mirror = random.uniform() < 0.5;
   return crop;
 }
 
-void Transform::operator()(const Image& image, Random& random, std::span<std::uint8_t> out) {
-  const int size = settings_.image_size;
-  const Size square{size, size};
-  const Size full{image.width, image.height};
-  switch (settings_.augmentation) {
-    case Augmentation::none:
-      if (settings_.center_crop) return center_crop(image, out);
-      return resize_(image, whole(full), square, whole(square), out);
-    case Augmentation::shift: return shift(image, random, out);
-    case Augmentation::resized_crop: {
-      const Crop crop = random_crop(full, settings_, random);
-      resize_(image, crop.region, square, whole(square), out);
-      if (crop.mirror) mirror(out, size);
-      return;
-    }
-  }
+void Transform::operator()(const Image& image, bool mirror, Random& random,
+                           std::span<std::uint8_t> out) {
+  const Size square{settings_.image_size, settings_.image_size};
+  if (settings_.augmentation == Augmentation::none && settings_.center_crop)
+    return center_crop(image, out);
+  if (settings_.augmentation == Augmentation::shift) return shift(image, mirror, random, out);
+  resize_(image, square, whole(square), mirror, out);
 }
 
-/// torchvision's Resize(256/224 of the size) and CenterCrop.
+/// torchvision's Resize and CenterCrop.
 void Transform::center_crop(const Image& image, std::span<std::uint8_t> out) {
   const int size = settings_.image_size;
-  const int shorter = rounded(size * 256.0 / 224);
-  const auto scaled = [&](int side) {
-    return static_cast<int>(std::int64_t{shorter} * side / std::min(image.width, image.height));
+  const int shorter = settings_.resize > 0 ? settings_.resize : rounded(size * 256.0 / 224);
+  const auto [width, height] = image.size();
+  const auto scaled = [&, least = std::min(width, height)](int side) {
+    return static_cast<int>(std::int64_t{shorter} * side / least);
   };
-  const Size resized{scaled(image.width), scaled(image.height)};
+  const Size resized{scaled(width), scaled(height)};
   const Region window{rounded((resized.width - size) / 2.0), rounded((resized.height - size) / 2.0),
                       size, size};
-  resize_(image, whole({image.width, image.height}), resized, window, out);
+  resize_(image, resized, window, false, out);
 }
 
-/// Flip, then torchvision's RandomCrop(size, padding=size / 8): what moves in is black.
-void Transform::shift(const Image& image, Random& random, std::span<std::uint8_t> out) {
+/// torchvision's RandomCrop(size, padding=size / 8): what moves in is black.
+void Transform::shift(const Image& image, bool mirror, Random& random,
+                      std::span<std::uint8_t> out) {
   const int size = settings_.image_size;
   const int padding = size / 8;
   unshifted_.resize(out.size());
-  resize_(image, whole({image.width, image.height}), {size, size}, whole({size, size}), unshifted_);
-  if (settings_.flip && random.uniform() < 0.5) mirror(unshifted_, size);
+  resize_(image, {size, size}, whole({size, size}), mirror, unshifted_);
 
   const int down = offset(random, 2 * padding) - padding;  // where out's corner lies in unshifted_
   const int right = offset(random, 2 * padding) - padding;

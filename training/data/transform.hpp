@@ -20,20 +20,26 @@ enum class Augmentation {
 struct TransformSettings {
   int image_size = 224;
   Augmentation augmentation = Augmentation::none;
-  bool flip = true;         // with an augmentation: mirror every other image
-  bool center_crop = true;  // without: shorter side to 256/224 of the size, then the centre;
-                            // false stretches the whole image to the square
+  bool flip = true;            // with an augmentation: mirror every other image
+  bool center_crop = true;     // without: shorter side to `resize`, then the centre;
+                               // false stretches the whole image to the square
+  int resize = 0;              // with center_crop; 0: 256/224 of image_size
+  bool scaled_decode = false;  // a JPEG's crop of at least twice image_size is decoded to 1/2, 1/4
+                               // or 1/8 of its size, which is faster and changes pixels
 };
 
 /// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),
 /// ratio=(3/4, 4/3)) cuts out.
 Region random_resized_crop(Size image, Random& random);
 
-/// What Augmentation::resized_crop makes of an image: this region, scaled to the square.
+/// The part of an image that a sample is made of.
 struct Crop {
   Region region;
   bool mirror = false;
 };
+
+/// Drawn from `random` for an image of this size; the whole image where the augmentation is not
+/// resized_crop.
 Crop random_crop(Size image, const TransformSettings& settings, Random& random);
 
 /// One per thread: it keeps its working memory.
@@ -41,12 +47,13 @@ class Transform {
  public:
   explicit Transform(const TransformSettings& settings) : settings_(settings) {}
 
-  /// Fills `out`, image_size x image_size x 3. What is random is drawn from `random` alone.
-  void operator()(const Image& image, Random& random, std::span<std::uint8_t> out);
+  /// Fills `out`, image_size x image_size x 3, with the crop whose pixels are `image`. What else
+  /// is random is drawn from `random` alone.
+  void operator()(const Image& image, bool mirror, Random& random, std::span<std::uint8_t> out);
 
  private:
   void center_crop(const Image& image, std::span<std::uint8_t> out);
-  void shift(const Image& image, Random& random, std::span<std::uint8_t> out);
+  void shift(const Image& image, bool mirror, Random& random, std::span<std::uint8_t> out);
 
   TransformSettings settings_;
   Resizer resize_;

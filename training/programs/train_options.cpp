@@ -80,11 +80,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "folder with one sub-folder of images per class")
       .metavar("DIR")
       .default_text("synthetic");
-  options
-      .add("--augment", values.data.augment,
-           "auto: crop at 160 pixels and more, else shift; both also flip")
-      .one_of({"auto", "none", "shift", "crop"})
-      .only_with({"--train-dir", "--val-dir"});
+  declare_options(options, values.data.transform);
   declare_options(options, values.input);
 }
 
@@ -116,6 +112,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "folder of images to validate on after each epoch, with the classes of --train-dir")
       .only_with({"--epochs"})
       .metavar("DIR");
+  declare_validation_options(options, values.data.transform);
   declare_options(options, values.schedule);
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
@@ -153,14 +150,6 @@ void declare_options(OptionSet& options, TrainOptions& values) {
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {
   if (options.warmup_seconds >= 0) return options.warmup_seconds;
   return kind == BackendKind::gpu ? kGpuWarmupSeconds : 0;
-}
-
-Augmentation augmentation_of(const TrainOptions& options) {
-  const std::string& name = options.data.augment;
-  if (name == "none") return Augmentation::none;
-  if (name == "crop" || (name == "auto" && options.model.image_size >= 160))
-    return Augmentation::resized_crop;
-  return Augmentation::shift;
 }
 
 }  // namespace shakedown::training

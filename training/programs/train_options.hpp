@@ -4,7 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
-#include "training/data/transform.hpp"
+#include "training/data/transform_options.hpp"
 #include "training/programs/input_options.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
@@ -18,7 +18,7 @@ namespace shakedown::training {
 struct DataOptions {
   std::string train_dir;  // empty: synthetic
   std::string val_dir;
-  std::string augment = "auto";
+  TransformOptions transform;
   bool synthetic() const { return train_dir.empty(); }
 };
 
@@ -49,8 +49,5 @@ void declare_step_options(OptionSet& options, TrainOptions& values);
 
 /// `warmup_seconds` with the backend's default resolved.
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind);
-
-/// `augment` with auto resolved: photographs are cropped, small images shifted.
-Augmentation augmentation_of(const TrainOptions& options);
 
 }  // namespace shakedown::training

@@ -31,7 +31,7 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
 }
 
 InputSettings input_settings(const TrainOptions& options) {
-  return {options.input, augmentation_of(options), validates(options)};
+  return {options.input, options.data.transform, validates(options)};
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {

@@ -30,10 +30,8 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   s.rank = rank;
   s.world_size = ranks;
   s.device_share = setup_.device_share;
-  const Augmentation augmentation = settings_.augmentation;
-  s.transform.image_size = step.network.image_size;
-  s.transform.augmentation = training ? augmentation : Augmentation::none;
-  s.transform.center_crop = augmentation == Augmentation::resized_crop;
+  s.transform = training ? training_transform(settings_.transform, step.network.image_size)
+                         : validation_transform(settings_.transform, step.network.image_size);
   return s;
 }
 

@@ -7,6 +7,7 @@
 
 #include "common/backend.hpp"
 #include "training/data/batches.hpp"
+#include "training/data/transform_options.hpp"
 #include "training/programs/dataset.hpp"
 #include "training/programs/input_options.hpp"
 #include "training/step/engine.hpp"
@@ -15,7 +16,7 @@ namespace shakedown::training {
 
 struct InputSettings {
   InputOptions options;
-  Augmentation augmentation = Augmentation::none;
+  TransformOptions transform;
   bool validates = false;
 };
 
