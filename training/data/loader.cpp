@@ -40,8 +40,9 @@ Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device
       settings_(settings),
       workers_(workers),
       decoder_(decoder),
-      readers_(static_cast<std::size_t>(workers.size()), SampleReader(source, settings.transform)),
-      callers_reader_(source, settings.transform) {
+      callers_reader_(source, settings.transform,
+                      settings.bad_images != nullptr ? *settings.bad_images : none_allowed_),
+      readers_(static_cast<std::size_t>(workers.size()), callers_reader_) {
   require_positive("--batch-size", settings.batch_size);
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "training/data/bad_images.hpp"
 #include "training/data/device_decoder.hpp"
 #include "training/data/image_source.hpp"
 #include "training/data/transform.hpp"
@@ -18,15 +21,15 @@ struct EncodedSample {
   Crop crop;
 };
 
-/// One per thread: it keeps its working memory. The source must outlive it.
+/// One per thread: it keeps its working memory. The source and `bad` must outlive it.
 class SampleReader {
  public:
-  SampleReader(const ImageSource& source, const TransformSettings& settings)
-      : source_(source), settings_(settings), transform_(settings) {}
+  SampleReader(const ImageSource& source, const TransformSettings& settings, BadImages& bad)
+      : source_(source), bad_(bad), settings_(settings), transform_(settings) {}
 
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3, and returns
-  /// its label. What is random is drawn from `random_seed` alone. Throws UsageError that names the
-  /// image and what is wrong with it.
+  /// its label. What is random is drawn from `random_seed` alone. A bad image is noted and replaced
+  /// (ImageSource::replacement); throws UsageError as BadImages::note does.
   std::int32_t read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
 
   /// The same, but what `decoder` supports is left to it: then `encoded` has the file, and the crop
@@ -42,10 +45,15 @@ class SampleReader {
   StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:
-  void fetch(std::size_t index);
-  void decode(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out);
+  /// The image with which `make` succeeds, after it was read into encoded_: the one at `index`, or
+  /// the first good one that may replace it.
+  std::size_t first_good(std::size_t index, const std::function<void()>& make);
+  /// Of the encoded image, if the device may decode it.
+  std::optional<Size> size_for(const DeviceDecoder& decoder) const;
+  void decode(std::uint64_t random_seed, std::span<std::uint8_t> out);
 
   const ImageSource& source_;
+  BadImages& bad_;
   const TransformSettings settings_;
   Transform transform_;
   StageTimes times_;

@@ -23,6 +23,7 @@ struct TransformSettings {
   bool flip = true;         // with an augmentation: mirror every other image
   bool center_crop = true;  // without: shorter side to 256/224 of the size, then the centre;
                             // false stretches the whole image to the square
+  bool exif = false;        // before: turn the image as its EXIF orientation says
 };
 
 /// The part of a width x height image that torchvision's RandomResizedCrop(scale=(0.08, 1),
