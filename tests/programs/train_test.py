@@ -488,6 +488,8 @@ class Usage(Folder):
             self.expect(result, 2, f"{option} {path}: cannot be written: No such file")
             self.assertNotIn("images/s", result.stdout)
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
+        self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
+                    "--pack /proc/no/t.pack: cannot be written: No such file")
 
     @support.needs_cpu_backend
     def test_what_a_backend_cannot_exchange_is_refused(self):

@@ -258,6 +258,23 @@ TEST_CASE("a packed file has the folder's images in its order", "[pack]") {
   CHECK_THAT(text_of(packed), ContainsSubstring("23 images of 2 classes, 0.00 GB in"));
 }
 
+TEST_CASE("the checksum of a source shows what ranks must have in common", "[pack]") {
+  const TempFolder folder, other;
+  const FolderSource images = numbered_images(folder, 6);
+  const auto packed = [&](const char* name) {
+    pack(images, folder.path + name);
+    return PackSource(folder.path + name).checksum();
+  };
+  CHECK(numbered_images(other, 6).checksum() == images.checksum());  // wherever it lies
+  const std::uint64_t before = packed("/1.pack");
+  CHECK(packed("/2.pack") == before);
+  folder.write(images.path(3), png_of(99));
+  CHECK(packed("/3.pack") != before);
+  CHECK(PackSource(folder.path + "/3.pack").listing_checksum() == images.listing_checksum());
+  fs::remove(folder.path + "/" + images.path(3));
+  CHECK(FolderSource(scan_image_folder(folder.path)).checksum() != images.checksum());
+}
+
 TEST_CASE("folder, packed file and cache give the same batches", "[pack]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 61);

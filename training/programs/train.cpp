@@ -30,8 +30,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   say(session, data.remark(batches_needed(options)));
 
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity,         session,
-                record, data.setup(),    data.bad_images()};
+  const Run run{engine, data.training(), identity, session, record, data.setup(), data.bad_count()};
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));

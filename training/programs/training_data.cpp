@@ -149,7 +149,7 @@ std::set<std::size_t> TrainingData::all_bad_images() const {
   return all;
 }
 
-std::function<long()> TrainingData::bad_images() const {
+std::function<long()> TrainingData::bad_count() const {
   return [this] { return static_cast<long>(all_bad_images().size()); };
 }
 

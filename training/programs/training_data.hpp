@@ -37,7 +37,7 @@ class TrainingData {
   const InputSetup& setup() const { return setup_; }
   /// Counts the bad training images that the ranks have met so far. Throws UsageError naming some
   /// when they are more than allowed. Collective; valid as long as this is.
-  std::function<long()> bad_images() const;
+  std::function<long()> bad_count() const;
   /// The count for people, with some names; "" where there is none. Collective.
   std::string bad_images_text() const;
   /// How the input is set up, and whether this many batches per rank exceed the data; or "".
