@@ -145,9 +145,11 @@ LoaderSettings loader_settings() {
 }
 
 /// Images and labels of an epoch, one batch after another.
-Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int epoch = 1) {
+Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int threads,
+               int epoch = 1) {
   const auto device = test::open_device(test::backends().front());
-  Loader loader(source, settings, *device);
+  Workers workers(threads);
+  Loader loader(source, settings, *device, workers);
   loader.start_epoch(epoch);
   Bytes all;
   while (const Batch* batch = loader.next()) {
@@ -275,24 +277,22 @@ TEST_CASE("the checksum of a source shows what ranks must have in common", "[pac
   CHECK(FolderSource(scan_image_folder(folder.path)).checksum() != images.checksum());
 }
 
-TEST_CASE("folder, packed file and cache give the same batches", "[pack]") {
+TEST_CASE("folder, packed file and cache give the same batches", "[pack][loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 61);
   const std::string path = folder.path + "/train.pack";
   pack(images, path);
-  LoaderSettings settings = loader_settings();
-  settings.workers = 1;
-  const Bytes expected = epoch_of(images, settings);
-  CHECK(expected != epoch_of(images, settings, 2));
-  settings.workers = 8;
+  const LoaderSettings settings = loader_settings();
+  const Bytes expected = epoch_of(images, settings, 1);
+  CHECK(expected != epoch_of(images, settings, 1, 2));
   const CachedSource cached(
       std::make_unique<FolderSource>(scan_image_folder(folder.path)), [] { return true; },
       [](const CachedSource&) { FAIL("there is room"); });
   for (const bool by_windows : {false, true})
-    CHECK(epoch_of(PackSource(path, by_windows), settings) == expected);
-  CHECK(epoch_of(cached, settings) == expected);
+    CHECK(epoch_of(PackSource(path, by_windows), settings, 8) == expected);
+  CHECK(epoch_of(cached, settings, 8) == expected);
   for (const char* part : {"a", "b"}) fs::remove_all(fs::path(folder.path) / part);
-  CHECK(epoch_of(cached, settings) == expected);  // from memory
+  CHECK(epoch_of(cached, settings, 8) == expected);  // from memory
 }
 
 TEST_CASE("a damaged packed file is refused, or its damaged image named", "[pack]") {
@@ -424,7 +424,7 @@ TEST_CASE("a cache stops where memory is short", "[cache]") {
   CHECK(cached.bytes_kept() == 0);
 }
 
-TEST_CASE("what a cache keeps is counted once, whatever threads read it", "[cache]") {
+TEST_CASE("what a cache keeps is counted once, whatever threads read it", "[cache][loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 20);
   std::uint64_t bytes = 0;
@@ -473,7 +473,7 @@ TEST_CASE("the first twenty bad images are reported", "[bad_images]") {
 }
 
 TEST_CASE("every kind of bad image is named and replaced by the next that is good",
-          "[bad_images]") {
+          "[bad_images][loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 12);
   const Bytes png = image_of(images, 0), jpeg = half_white_jpeg();
@@ -523,12 +523,9 @@ TEST_CASE("every kind of bad image is named and replaced by the next that is goo
   // the epoch keeps its slots, whatever threads meet the bad images first
   LoaderSettings settings = loader_settings();
   settings.bad_images = &bad;
-  settings.workers = 1;
-  const Bytes batches = epoch_of(images, settings);
-  settings.workers = 8;
-  CHECK(epoch_of(images, settings) == batches);
+  CHECK(epoch_of(images, settings, 8) == epoch_of(images, settings, 1));
   settings.bad_images = nullptr;
-  CHECK_THROWS_AS(epoch_of(images, settings), UsageError);
+  CHECK_THROWS_AS(epoch_of(images, settings, 1), UsageError);
 }
 
 TEST_CASE("a source without a good image ends", "[bad_images]") {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
+#include "common/output_file.hpp"
 #include "training/programs/dataset.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
