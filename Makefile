@@ -158,7 +158,7 @@ run-tests: tests
 include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
-.PHONY: check doctor format tidy sanitize sanitize-threads docs clean help
+.PHONY: check doctor format tidy sanitize sanitize-threads fuzz docs clean help
 FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
@@ -198,6 +198,30 @@ sanitize-threads:
 	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build/sanitize-threads/unit_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build/sanitize-threads/unit_tests '[loader]'
 
+# libFuzzer, on what reads files from elsewhere: each of tests/fuzz for FUZZ_SECONDS, from seeds made here. A finding is
+# an input in BUILD/fuzz that the fuzzer repeats: BUILD/fuzz/NAME FILE.
+FUZZ_CXX ?= clang++
+FUZZ_SECONDS ?= 600
+FUZZERS := image pack tensor_file
+fuzzed := common/error.cpp common/output_file.cpp common/xxh64.cpp resnet/tensor_file.cpp \
+          $(wildcard $(addprefix training/data/,exif.cpp image*.cpp input_file.cpp jpeg*.cpp pack_source.cpp png.cpp write_pack.cpp))
+fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
+fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+fuzz_programs := $(addprefix $(BUILD)/fuzz/,$(FUZZERS) seeds)
+$(call fuzz_object,$(fuzzed) $(wildcard tests/fuzz/*.cpp)): $(BUILD)/fuzz/%.o: % $(BUILD)/flags
+	@mkdir -p $(@D)
+	@command -v $(lastword $(FUZZ_CXX)) >/dev/null || { echo 'make fuzz needs clang with libFuzzer: apt-get install clang, or FUZZ_CXX'; exit 1; }
+	$(call quiet,fuzz) $(FUZZ_CXX) -std=c++20 $(cppflags) $(fuzz_flags) -fsanitize=fuzzer-no-link -MMD -MP -c $< -o $@
+$(fuzz_programs): $(BUILD)/fuzz/%: $(BUILD)/fuzz/tests/fuzz/%.cpp.o $(call fuzz_object,$(fuzzed))
+	$(call quiet,link) $(FUZZ_CXX) $(fuzz_flags) $(if $(filter %/seeds,$@),,-fsanitize=fuzzer) $^ -o $@ $(ldflags) $(ldlibs)
+-include $(patsubst %,$(BUILD)/fuzz/%.d,$(fuzzed) $(wildcard tests/fuzz/*.cpp))
+fuzz: $(fuzz_programs)
+	$(BUILD)/fuzz/seeds $(BUILD)/fuzz/corpus
+	@for name in $(FUZZERS); do log=$(BUILD)/fuzz/$$name.log; echo "fuzz $$name for $(FUZZ_SECONDS) s"; \
+	  $(BUILD)/fuzz/$$name -max_total_time=$(FUZZ_SECONDS) -timeout=20 -rss_limit_mb=4096 -verbosity=0 -print_final_stats=1 \
+	    -artifact_prefix=$(BUILD)/fuzz/$$name- $(BUILD)/fuzz/corpus/$$name >$$log 2>&1 || { tail -n 40 $$log; exit 1; }; \
+	  grep -E 'executed_units|slowest|peak_rss' $$log; done
+
 # Renews docs/options.md from the programs, and the table of versions in docs/install.md.
 docs: all
 	docs/pages.py
@@ -214,5 +238,6 @@ help:
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
+	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

@@ -1,5 +1,6 @@
 #include "common/output_file.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -26,6 +27,25 @@ std::string behind_links(const std::string& path) {
 }
 
 std::string partial_of(const std::string& file) { return file + ".partial"; }
+
+/// Waits until the file, or the folder's list of files, is on the disk. What has no disk under it
+/// (EINVAL) needs not wait.
+bool synced(const std::string& path) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return false;
+  const bool done = fsync(descriptor) == 0 || errno == EINVAL;
+  const int why = errno;
+  close(descriptor);
+  errno = why;
+  return done;
+}
+
+/// Renames what was written whole: after a crash there is the old file or the new one.
+bool put_in_place(const std::string& partial, const std::string& file) {
+  const std::string folder = std::filesystem::path(file).parent_path().string();
+  return synced(partial) && std::rename(partial.c_str(), file.c_str()) == 0 &&
+         synced(folder.empty() ? "." : folder);
+}
 
 std::string not_written(const Output& output, int why) {
   return fmt::format("{} {}: cannot be written: {}", output.option, output.path,
@@ -83,9 +103,14 @@ void write_file(const Output& output, const std::function<void(std::ostream&)>& 
   const std::string file = itself ? path : behind_links(path);
   const std::string opened = itself ? path : partial_of(file);
   std::ofstream out(opened, std::ios::binary | (itself ? std::ios::app : std::ios::trunc));
-  if (out) write(out);
+  try {
+    if (out) write(out);
+  } catch (...) {
+    if (!itself) std::remove(opened.c_str());
+    throw;
+  }
   out.close();
-  if (!out || (!itself && std::rename(opened.c_str(), file.c_str()) != 0)) {
+  if (!out || (!itself && !put_in_place(opened, file))) {
     const int why = errno;
     if (!itself) std::remove(opened.c_str());
     throw InconclusiveError(not_written(output, why));

@@ -29,7 +29,8 @@ void check_writable(const Output& output);
 bool is_written_itself(const std::string& path);
 
 /// `write` fills a file next to the one that the path leads to, which then takes its place; what
-/// is_written_itself is appended to. Throws InconclusiveError when that fails (disk full).
+/// is_written_itself is appended to. It is on the disk when this returns. Throws InconclusiveError
+/// when that fails (disk full); then, and when `write` throws, there is no new file.
 void write_file(const Output& output, const std::function<void(std::ostream&)>& write);
 
 }  // namespace shakedown

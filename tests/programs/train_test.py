@@ -306,14 +306,28 @@ class Epochs(Folder):
         path.write_bytes(data)
 
     def test_the_result_does_not_depend_on_the_loader(self):
-        losses = []
-        for workers in (1, 3):
-            record = self.folder / f"{workers}.jsonl"
-            self.expect(self.train("--epochs", 1, "--workers", workers, "--seed", 5,
-                                   "--deterministic", "--record", record), 0)
-            losses += [line["train_loss"] for line in read_record(record)
-                       if line["kind"] == "epoch"]
-        self.assertEqual(losses[0], losses[1])
+        """Nor on where the images lie; a bad one keeps its slot."""
+        (self.folder / "train/dots/007.png").write_text("not an image")
+        epochs = []
+        record = self.folder / "r.jsonl"
+
+        def train(*data):
+            self.expect(run(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 8, *data,
+                            "--epochs", 1, "--seed", 5, "--deterministic", "--max-bad-images", 1,
+                            "--record", record, ranks=2), 0,
+                        "007.png: its content is neither JPEG nor PNG; another image replaces it",
+                        "bad images, replaced by the next ones: 1 of 96: ")
+            epochs.append([line for line in read_record(record) if line["kind"] == "epoch"][-1])
+
+        train("--train-dir", self.folder / "train", "--val-dir", self.folder / "val", "--workers", 1)
+        pack = self.folder / "train.pack"
+        self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
+                    f"{pack}: 96 images of 3 classes, 0.00 GB in")
+        shutil.rmtree(self.folder / "train")
+        train("--data-dir", self.folder, "--workers", 3, "--cache")
+        for key in ("train_loss", "val_loss", "bad_images"):
+            self.assertEqual(epochs[0][key], epochs[1][key])
+        self.assertEqual(epochs[0]["bad_images"], 1)
 
     def test_the_loader_alone(self):
         record = self.folder / "r.jsonl"
@@ -474,6 +488,8 @@ class Usage(Folder):
             self.expect(result, 2, f"{option} {path}: cannot be written: No such file")
             self.assertNotIn("images/s", result.stdout)
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
+        self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
+                    "--pack /proc/no/t.pack: cannot be written: No such file")
 
     @support.needs_cpu_backend
     def test_what_a_backend_cannot_exchange_is_refused(self):

@@ -140,7 +140,8 @@ TEST_CASE("an option is idle where no strategy of the list uses it", "[compare]"
   CHECK_NOTHROW(parse({"--strategies", "none", "--settings", "all", "--bucket-caps", "4"}));
   CHECK_THROWS_WITH(parse({"--batch-sizes", "4,8", "--global-batch", "12"}),
                     ContainsSubstring("--global-batch"));
-  CHECK_THROWS_WITH(parse({"--workers", "2"}), ContainsSubstring("only with --train-dir\n"));
+  CHECK_THROWS_WITH(parse({"--workers", "2"}),
+                    ContainsSubstring("only with --data-dir or --train-dir\n"));
 }
 
 TEST_CASE("lists are understood under their singular names, and bin/train's", "[compare]") {

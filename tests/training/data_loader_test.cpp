@@ -1,4 +1,4 @@
-// Image folders and the loader that reads them.
+// The loader.
 #include <png.h>
 #include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
 
@@ -141,73 +141,6 @@ std::vector<int> first_numbers(int count) {
 }
 
 }  // namespace
-
-TEST_CASE("an image folder is listed as torchvision does") {
-  const TempFolder folder;
-  for (const char* name : {"b/2.JPG", "b/10.png", "a/z.jpeg", "a/more/y.Png", "a/notes.txt",
-                           "readme.jpg", "a/more/x.gif"})
-    folder.touch(name);
-  const ImageFolder found = scan_image_folder(folder.path);
-  CHECK(found.root == folder.path);
-  CHECK(found.classes == std::vector<std::string>{"a", "b"});
-  std::vector<std::string> listed;
-  for (const Sample& sample : found.samples)
-    listed.push_back(fs::relative(sample.path, folder.path).string() + " " +
-                     std::to_string(sample.label));
-  CHECK(listed ==
-        std::vector<std::string>{"a/z.jpeg 0", "a/more/y.Png 0", "b/10.png 1", "b/2.JPG 1"});
-  CHECK(text_of(found) ==
-        "4 images of 2 classes in " + folder.path + " (left out: 1 .gif, 1 .txt)");
-}
-
-TEST_CASE("hidden files and folders are no images and no classes") {
-  const TempFolder folder;
-  for (const char* name : {"a/1.png", "a/._1.png", "a/.trash/2.png", ".git/3.png"})
-    folder.touch(name);
-  const ImageFolder found = scan_image_folder(folder.path);
-  CHECK(found.classes == std::vector<std::string>{"a"});
-  CHECK(found.samples.size() == 1);
-  CHECK(found.left_out.empty());
-}
-
-TEST_CASE("links are followed, and refused where they lead back") {
-  const TempFolder folder;
-  folder.touch("images/a/1.png");
-  folder.touch("elsewhere/2.png");
-  const fs::path root = fs::path(folder.path) / "images";
-  fs::create_directory_symlink("../../elsewhere", root / "a/more");
-  CHECK(scan_image_folder(root).samples.size() == 2);
-  fs::create_directory_symlink(root / "a", fs::path(folder.path) / "elsewhere/back");
-  CHECK_THROWS_WITH(scan_image_folder(root),
-                    ContainsSubstring("a/more/back leads back to a folder it lies in"));
-  fs::remove(root / "a/more");
-  fs::create_directory_symlink(".", root / "a/loop");
-  CHECK_THROWS_AS(scan_image_folder(root), UsageError);
-}
-
-TEST_CASE("an image folder that cannot serve is named") {
-  const TempFolder folder;
-  CHECK_THROWS_AS(scan_image_folder(folder.path), UsageError);
-  CHECK_THROWS_WITH(scan_image_folder(folder.path),
-                    ContainsSubstring(folder.path) && ContainsSubstring("no sub-folders"));
-  CHECK_THROWS_AS(scan_image_folder(folder.path + "/nowhere"), UsageError);
-  CHECK_THROWS_WITH(scan_image_folder(folder.path + "/nowhere"),
-                    ContainsSubstring("/nowhere cannot be read: No such file"));
-  folder.touch("full/1.png");
-  folder.touch("empty/1.txt");
-  CHECK_THROWS_AS(scan_image_folder(folder.path), UsageError);
-  CHECK_THROWS_WITH(scan_image_folder(folder.path), ContainsSubstring(folder.path + "/empty"));
-}
-
-TEST_CASE("training and validation must have the same classes") {
-  const ImageFolder training{"train", {"cat", "dog"}, {}, {}};
-  CHECK_NOTHROW(check_same_classes(training, {"val", {"cat", "dog"}, {}, {}}));
-  CHECK_THROWS_AS(check_same_classes(training, {"val", {"cat"}, {}, {}}), UsageError);
-  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat"}, {}, {}}),
-                    ContainsSubstring("not in val: dog") && !ContainsSubstring("not in train"));
-  CHECK_THROWS_WITH(check_same_classes(training, {"val", {"cat", "cow"}, {}, {}}),
-                    ContainsSubstring("not in val: dog") && ContainsSubstring("not in train: cow"));
-}
 
 TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
   const TempFolder folder;
@@ -484,13 +417,4 @@ TEST_CASE("with the same global batch an update has the same samples at any numb
   std::sort(seen.begin(), seen.end());
   CHECK(seen.size() == expected.size() * kGlobalBatch);
   CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
-}
-
-TEST_CASE("files that cannot be read", "[loader]") {
-  const FolderSource images(ImageFolder{"/", {"a"}, {{"/no/such/image.png", 0}, {"/tmp", 0}}, {}});
-  SampleReader reader(images, {});
-  CHECK_THROWS_AS(reader.read(0, 0, {}), UsageError);
-  CHECK_THROWS_WITH(reader.read(0, 0, {}),
-                    ContainsSubstring("image /no/such/image.png: cannot be read: No such file"));
-  CHECK_THROWS_WITH(reader.read(1, 0, {}), ContainsSubstring("image /tmp: cannot be read"));
 }

@@ -6,7 +6,7 @@
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
-#include "training/data/image_folder.hpp"
+#include "training/data/image_source.hpp"
 #include "training/programs/train_options.hpp"
 
 namespace shakedown::training {
@@ -21,6 +21,11 @@ struct File {
   const std::string path =
       (std::filesystem::temp_directory_path() / "shakedown_saved_model.safetensors").string();
 };
+
+/// No images, of these classes.
+FolderSource images_of(std::vector<std::string> classes) {
+  return FolderSource({"val", std::move(classes), {}, {}});
+}
 
 TrainOptions taken(const File& file, std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "train");
@@ -42,7 +47,7 @@ TEST_CASE("a weights file names its model, image size and classes", "[saved_mode
   CHECK(read.model == "resnet34");
   CHECK(read.image_size == 96);
   CHECK(read.classes[1] == model.classes[1]);
-  check_classes(read, file.path, {"val", model.classes, {}, {}}, true);  // even what is not UTF-8
+  check_classes(read, file.path, images_of(model.classes), true);  // even what is not UTF-8
   CHECK(saved_model_of({{"format", "pt"}}, "f").model.empty());
   CHECK_THROWS_WITH(saved_model_of({{"shakedown", "[1"}}, "f.safetensors"),
                     ContainsSubstring("f.safetensors"));
@@ -63,7 +68,7 @@ TEST_CASE("options that are not given are the weights file's", "[saved_model]") 
 TEST_CASE("weights of other classes are refused", "[saved_model]") {
   const SavedModel saved{"resnet18", 32, {"cat", "dog", "owl"}};
   const auto check = [&](std::vector<std::string> classes, bool evaluates) {
-    check_classes(saved, "w.safetensors", {"val", std::move(classes), {}, {}}, evaluates);
+    check_classes(saved, "w.safetensors", images_of(std::move(classes)), evaluates);
   };
   CHECK_NOTHROW(check({"cat", "dog", "owl"}, true));
   CHECK_THROWS_WITH(check({"dog", "owl", "zebra"}, true),
@@ -73,7 +78,7 @@ TEST_CASE("weights of other classes are refused", "[saved_model]") {
   CHECK_THROWS_AS(check({"cat", "dog"}, true), UsageError);
   CHECK_NOTHROW(check({"cat", "dog"}, false));  // a classifier of its own
   CHECK_THROWS_WITH(check({"owl", "dog", "cat"}, true), ContainsSubstring("another order"));
-  CHECK_NOTHROW(check_classes({}, "w.safetensors", {"val", {"a"}, {}, {}}, true));
+  CHECK_NOTHROW(check_classes({}, "w.safetensors", images_of({"a"}), true));
 }
 
 }  // namespace shakedown::training

@@ -53,7 +53,7 @@ TEST_CASE("the spellings that people know are understood", "[options]") {
   CHECK(q.values.optimizer.learning_rate == 0.25);
   CHECK(q.values.model.precision == "fp16");
   CHECK(q.values.input.workers == "3");
-  CHECK(q.values.data.train_dir == "d");
+  CHECK(q.values.data.data_dir == "d");
 }
 
 TEST_CASE("defaults are the design's", "[options]") {
@@ -133,10 +133,10 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--nesterov", "--optimizer", "adamw"}, "--nesterov: only with --optimizer sgd"},
       {{"--schedule", "cosine"}, "--schedule cosine: only with --epochs"},
       {{"--lr-step-epochs", "3"}, "--lr-step-epochs 3: only with --schedule step"},
-      {{"--workers", "2"}, "--workers 2: only with --train-dir or --val-dir"},
+      {{"--workers", "2"}, "--workers 2: only with --data-dir or --train-dir or --val-dir"},
       {{"--workers", "2", "--train-dir", "d"}, ""},
       {{"--classes", "2", "--train-dir", "d"},
-       "--classes 2: has no effect with --train-dir or --val-dir"},
+       "--classes 2: has no effect with --data-dir or --train-dir or --val-dir"},
       {{"--val-dir", "d"}, "--val-dir d: only with --epochs"},
       {{"--max-batch-limit", "8"}, "--max-batch-limit 8: only with --max-batch"},
       {{"--plan-cache", "f", "--deterministic"},
@@ -175,12 +175,16 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
 }
 
 TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
-  CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --train-dir");
+  CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --data-dir or --train-dir");
   CHECK(complaint({"--epochs", "1", "--train-dir", "d"}).empty());
-  CHECK(complaint({"--epochs", "0"}) == "--epochs 0 needs --val-dir");
+  CHECK(complaint({"--epochs", "0"}) == "--epochs 0 needs --data-dir or --val-dir");
   CHECK(complaint({"--epochs", "0", "--train-dir", "d", "--val-dir", "d"}) ==
         "--epochs 0 needs --weights");
   CHECK(complaint({"--epochs", "0", "--val-dir", "d", "--weights", "w"}).empty());
+  CHECK(complaint({"--epochs", "0", "--data-dir", "d", "--weights", "w"}).empty());
+  CHECK(complaint({"--epochs", "1", "--data-dir", "d"}).empty());
+  CHECK(complaint({"--data-dir", "d", "--train-dir", "d"}) ==
+        "--data-dir d cannot be combined with --train-dir");
 }
 
 TEST_CASE("names of earlier versions are understood", "[options]") {

@@ -101,7 +101,7 @@ ImageFolder scan_image_folder(const std::string& root) {
         throw UsageError(fmt::format("class folder {}: there is no .jpg, .jpeg or .png file in it",
                                      reading.string()));
       for (const fs::path& path : images)
-        folder.samples.push_back({path.string(), static_cast<int>(label)});
+        folder.samples.push_back({path.lexically_relative(root).string(), static_cast<int>(label)});
     }
   } catch (const fs::filesystem_error& error) {
     throw UsageError(fmt::format("image folder {} cannot be read: {}", reading.string(),
@@ -113,24 +113,12 @@ ImageFolder scan_image_folder(const std::string& root) {
   return folder;
 }
 
-std::string text_of(const ImageFolder& folder) {
-  return fmt::format("{} images of {} classes in {}{}", folder.samples.size(),
-                     folder.classes.size(), folder.root, text_of_left_out(folder));
-}
-
 std::string text_of_left_out(const ImageFolder& folder) {
   std::string text;
   for (const auto& [extension, count] : folder.left_out)
     text += fmt::format("{}{} {}", text.empty() ? " (left out: " : ", ", count,
                         extension.empty() ? "without extension" : extension);
   return text.empty() ? "" : text + ")";
-}
-
-void check_same_classes(const ImageFolder& training, const ImageFolder& validation) {
-  if (training.classes == validation.classes) return;
-  throw UsageError("the training and the validation folder must have the same classes" +
-                   names_missing(training.classes, validation.classes, validation.root) +
-                   names_missing(validation.classes, training.classes, training.root));
 }
 
 }  // namespace shakedown::training

@@ -8,8 +8,8 @@
 namespace shakedown::training {
 
 struct Sample {
-  std::string path;
-  int label;  // index into ImageFolder::classes
+  std::string path;  // below ImageFolder::root
+  int label;         // index into ImageFolder::classes
 };
 
 struct ImageFolder {
@@ -25,13 +25,8 @@ struct ImageFolder {
 /// leads back to a folder around it.
 ImageFolder scan_image_folder(const std::string& root);
 
-/// "6000 images of 10 classes in DIR", and what was left out.
-std::string text_of(const ImageFolder& folder);
 /// " (left out: 3 .gif, 1 .txt)", or "".
 std::string text_of_left_out(const ImageFolder& folder);
-
-/// Throws UsageError naming the classes that only one of the two folders has.
-void check_same_classes(const ImageFolder& training, const ImageFolder& validation);
 
 /// "; not in `where`: a, b" with the first few names of `some` that `others` lacks; "" when there
 /// are none. Both are sorted.

@@ -1,36 +1,59 @@
 #include "training/data/image_source.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <system_error>
+#include <span>
 
 #include "common/error.hpp"
+#include "common/xxh64.hpp"
+#include "training/data/input_file.hpp"
 
 namespace shakedown::training {
 namespace {
 
-double seconds_between(std::chrono::steady_clock::time_point start,
-                       std::chrono::steady_clock::time_point end) {
+using Clock = std::chrono::steady_clock;
+
+double seconds_between(Clock::time_point start, Clock::time_point end) {
   return std::chrono::duration<double>(end - start).count();
 }
 
 }  // namespace
 
+std::string ImageSource::name(std::size_t index) const {
+  return (std::filesystem::path(root()) / path(index)).string();
+}
+
+std::uint64_t ImageSource::listing_checksum() const {
+  std::string listing;  // no name has a NUL
+  for (const std::string& name : classes()) listing += name + '\0';
+  for (std::size_t i = 0; i < size(); ++i)
+    listing += fmt::format("{} {}", label(i), path(i)) + '\0';
+  return xxh64({reinterpret_cast<const std::uint8_t*>(listing.data()), listing.size()});
+}
+
+std::string text_of(const ImageSource& source) {
+  return fmt::format("{} images of {} classes in {}{}", source.size(), source.classes().size(),
+                     source.root(), source.remark());
+}
+
+void check_same_classes(const ImageSource& training, const ImageSource& validation) {
+  if (training.classes() == validation.classes()) return;
+  throw UsageError("the training and the validation folder must have the same classes" +
+                   names_missing(training.classes(), validation.classes(), validation.root()) +
+                   names_missing(validation.classes(), training.classes(), training.root()));
+}
+
 void FolderSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
                         StageTimes& times) const {
-  const auto start = std::chrono::steady_clock::now();
-  const std::string& path = folder_.samples[index].path;
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw UsageError("cannot be read: " + error.message());
-  std::ifstream file(path, std::ios::binary);
-  const auto opened = std::chrono::steady_clock::now();
-  bytes.resize(size);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  if (!file) throw UsageError("cannot be read");
+  const auto start = Clock::now();
+  const InputFile file(name(index));
+  const auto opened = Clock::now();
+  bytes.resize(file.size());
+  file.read(0, bytes);
   times.open_s += seconds_between(start, opened);
-  times.read_s += seconds_between(opened, std::chrono::steady_clock::now());
+  times.read_s += seconds_between(opened, Clock::now());
 }
 
 }  // namespace shakedown::training

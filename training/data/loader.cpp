@@ -40,14 +40,16 @@ Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device
       settings_(settings),
       workers_(workers),
       decoder_(decoder),
-      callers_reader_(source, settings.transform) {
+      callers_reader_(source, settings.transform,
+                      settings.bad_images != nullptr ? *settings.bad_images : none_allowed_) {
   require_positive("--batch-size", settings.batch_size);
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
   ENSURE(decoder == nullptr || device_can_transform(settings.transform), "a crop for the device");
   for (int worker = 0; worker < workers.size(); ++worker)
-    readers_.emplace_back(source, settings.transform);
+    readers_.emplace_back(source, settings.transform,
+                          settings.bad_images != nullptr ? *settings.bad_images : none_allowed_);
   batches_per_epoch_ = training::batches_per_epoch(source, settings);
   delivered_ = batches_per_epoch_;
 

@@ -26,6 +26,7 @@ struct LoaderSettings {
   int world_size = 1;
   double device_share = 1;  // of the images that a device decoder may get
   TransformSettings transform;
+  BadImages* bad_images = nullptr;  // outlives the loader; null: none is allowed
 };
 
 /// In pinned host memory, for copies to the device.
@@ -114,6 +115,7 @@ class Loader final : private Workers::Job {
   const LoaderSettings settings_;
   Workers& workers_;
   const DeviceDecoder* decoder_;
+  BadImages none_allowed_{0, {}};
   long batches_per_epoch_ = 0;
   std::deque<SampleReader> readers_;  // one per worker
   SampleReader callers_reader_;

@@ -6,6 +6,7 @@
 
 #include "common/error.hpp"
 #include "common/random.hpp"
+#include "training/data/exif.hpp"
 #include "training/data/image.hpp"
 #include "training/data/jpeg_header.hpp"
 
@@ -14,12 +15,16 @@ namespace shakedown::training {
 SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random_seed,
                                          std::span<std::uint8_t> out, const DeviceDecoder* decoder,
                                          EncodedSample* encoded) {
-  try {
-    const bool left = read_image(index, random_seed, out, decoder, encoded);
-    return {source_.label(index), left};
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("image {}: {}", source_.name(index), error.what()));
+  for (std::size_t attempt = 0; attempt < source_.size(); ++attempt) {
+    const std::size_t tried = source_.replacement(index, attempt);
+    try {
+      const bool left = read_image(tried, random_seed, out, decoder, encoded);
+      return {source_.label(tried), left};
+    } catch (const UsageError& error) {
+      bad_.note(source_, tried, error.what());
+    }
   }
+  throw UsageError(fmt::format("{}: all {} images are bad", source_.root(), source_.size()));
 }
 
 /// Whether it is left to the decoder. Throws UsageError with what is wrong with the image.
@@ -29,13 +34,15 @@ bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   source_.read(index, encoded_, times_);
-  if (decoder != nullptr && leave_to(*decoder, random_seed, *encoded)) return true;
   Random random(random_seed);
+  if (const auto size = decoder == nullptr ? std::nullopt : size_for(*decoder)) {
+    encoded->crop = random_crop(*size, settings_, random);
+    encoded->file.swap(encoded_);
+    return true;
+  }
   const auto start = Clock::now();
-  const Crop crop = random_crop(decoder_.open(encoded_), settings_, random);
-  const Size square{settings_.image_size, settings_.image_size};
-  const Image& image = settings_.scaled_decode ? decoder_.decode(crop.region, square)
-                                               : decoder_.decode(crop.region);
+  Crop crop;
+  const Image& image = decode(crop, random);
   const auto decoded = Clock::now();
   transform_(image, crop.mirror, random, out);
   times_.decode_s += Seconds(decoded - start).count();
@@ -43,14 +50,24 @@ bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
   return false;
 }
 
-bool SampleReader::leave_to(const DeviceDecoder& decoder, std::uint64_t random_seed,
-                            EncodedSample& encoded) {
-  const auto size = decoder.supports(encoded_) ? baseline_jpeg_size(encoded_) : std::nullopt;
-  if (!size) return false;
-  Random random(random_seed);
-  encoded.crop = random_crop(*size, settings_, random);
-  encoded.file.swap(encoded_);
-  return true;
+/// Of the encoded image, if the device may decode it.
+std::optional<Size> SampleReader::size_for(const DeviceDecoder& decoder) const {
+  if (settings_.exif && exif_orientation(encoded_) != 1) return {};
+  return decoder.supports(encoded_) ? baseline_jpeg_size(encoded_) : std::nullopt;
+}
+
+/// Draws the crop and decodes its pixels.
+const Image& SampleReader::decode(Crop& crop, Random& random) {
+  const Size stored = decoder_.open(encoded_);
+  const int orientation = settings_.exif ? exif_orientation(encoded_) : 1;
+  crop = random_crop(upright(stored, orientation), settings_, random);
+  const Size square{settings_.image_size, settings_.image_size};
+  const Region region = as_stored(crop.region, stored, orientation);
+  const Image& image =
+      settings_.scaled_decode ? decoder_.decode(region, square) : decoder_.decode(region);
+  if (orientation == 1) return image;
+  turn_upright(image, orientation, turned_);
+  return turned_;
 }
 
 }  // namespace shakedown::training

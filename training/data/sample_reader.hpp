@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "training/data/bad_images.hpp"
 #include "training/data/device_decoder.hpp"
 #include "training/data/image_source.hpp"
 #include "training/data/transform.hpp"
@@ -18,11 +20,11 @@ struct EncodedSample {
   Crop crop;
 };
 
-/// One per thread: it keeps its working memory. The source must outlive it.
+/// One per thread: it keeps its working memory. The source and `bad` must outlive it.
 class SampleReader {
  public:
-  SampleReader(const ImageSource& source, const TransformSettings& settings)
-      : source_(source), settings_(settings), transform_(settings) {}
+  SampleReader(const ImageSource& source, const TransformSettings& settings, BadImages& bad)
+      : source_(source), bad_(bad), settings_(settings), transform_(settings) {}
 
   /// Who made the pixels, and what the sample is.
   struct Outcome {
@@ -31,8 +33,8 @@ class SampleReader {
   };
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3. What is
   /// random is drawn from `random_seed` alone. Where there is a `decoder`, what it supports is left
-  /// to it: then `encoded` has the file, and the crop that would be made here. Throws UsageError
-  /// that names the image and what is wrong with it.
+  /// to it: then `encoded` has the file, and the crop that would be made here. A bad image is noted
+  /// and replaced (ImageSource::replacement); throws UsageError as BadImages::note does.
   Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
                const DeviceDecoder* decoder = nullptr, EncodedSample* encoded = nullptr);
 
@@ -42,11 +44,14 @@ class SampleReader {
  private:
   bool read_image(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
                   const DeviceDecoder* decoder, EncodedSample* encoded);
-  bool leave_to(const DeviceDecoder& decoder, std::uint64_t random_seed, EncodedSample& encoded);
+  std::optional<Size> size_for(const DeviceDecoder& decoder) const;
+  const Image& decode(Crop& crop, Random& random);
 
   const ImageSource& source_;
+  BadImages& bad_;
   const TransformSettings settings_;
   ImageDecoder decoder_;
+  Image turned_;
   Transform transform_;
   StageTimes times_;
   std::vector<std::uint8_t> encoded_;

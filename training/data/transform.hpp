@@ -24,6 +24,7 @@ struct TransformSettings {
   bool center_crop = true;     // without: shorter side to `resize`, then the centre;
                                // false stretches the whole image to the square
   int resize = 0;              // with center_crop; 0: 256/224 of image_size
+  bool exif = false;           // before: turn the image as its EXIF orientation says
   bool scaled_decode = false;  // a JPEG's crop of at least twice image_size is decoded to 1/2, 1/4
                                // or 1/8 of its size, which is faster and changes pixels
 };

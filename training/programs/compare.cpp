@@ -22,8 +22,7 @@ std::string text_of(const std::vector<Result>& results, const Job& job, bool ver
 
 ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& session, Record& record) {
   const TrainOptions& train = options.train;
-  const Dataset data(dataset_settings(train));
-  data.check_ranks_agree(session);
+  const Dataset data(dataset_settings(train), session);
   for (const Output& output : {Output{"--trace", train.trace}, {"--csv", options.csv}})
     if (!output.path.empty() && session.is_root()) check_writable(output);
   const Job job{options.repeats,
@@ -59,6 +58,7 @@ ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSessio
                   {"--csv", options.csv}});
   Backend backend = open_backend(options.train.backend, session);
   take_saved_model(set, options);
+  find_data(options.train);
   Record record(session.is_root() ? options.train.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] { return run(options, backend, session, record); });

@@ -1,6 +1,7 @@
 // Which images there are to train on and to validate, or that the data are synthetic.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "common/mpi_session.hpp"
@@ -16,34 +17,43 @@ struct DatasetSettings {
   std::string weights;    // of --weights, or empty
   int classes = 1000;     // of synthetic data
   bool evaluates = false;
+  bool cache = false;
 };
 
 class Dataset {
  public:
-  /// Lists the folders, once for all that is measured. Throws UsageError when they do not fit
-  /// together, or --weights was trained on other classes.
-  explicit Dataset(const DatasetSettings& settings);
+  /// Lists the images, once for all that is measured. Throws UsageError when training and
+  /// validation do not fit together, --weights was trained on other classes, or a rank, which it
+  /// names, lists other images than rank 0.
+  Dataset(const DatasetSettings& settings, const MpiSession& session);
 
-  bool synthetic() const { return training_.root().empty(); }
-  /// Throws UsageError naming the first rank whose folders list other images than rank 0's.
-  void check_ranks_agree(const MpiSession& session) const;
+  bool synthetic() const { return training_ == nullptr; }
   /// "synthetic", or the folder, for the record.
   std::string name() const;
   /// "6000 images of 10 classes in DIR, 1000 to validate", for people.
   std::string summary() const;
   /// The number of classes of the folder, or --classes.
   int classes() const { return classes_; }
-  const ImageSource& training() const { return training_; }
-  const ImageSource& validation() const { return validation_; }
+  /// Unless it is synthetic.
+  const ImageSource& training() const { return *training_; }
+  /// Where --val-dir is given.
+  const ImageSource& validation() const { return *validation_; }
   /// For --save.
   Metadata metadata(const ModelOptions& model) const;
 
  private:
-  bool only_evaluated() const { return synthetic() && !validation_.root().empty(); }
+  void check_ranks_agree(const MpiSession& session) const;
+  /// The images that decide about the classes; null: synthetic data do.
+  const ImageSource* classified() const {
+    return synthetic() ? validation_.get() : training_.get();
+  }
 
   int classes_;
-  FolderSource training_{{}};
-  FolderSource validation_{{}};
+  std::unique_ptr<ImageSource> training_;  // or null
+  std::unique_ptr<ImageSource> validation_;
 };
+
+/// The images of a folder or of a packed file; see --cache. Throws UsageError that names it.
+std::unique_ptr<ImageSource> open_images(const std::string& path, bool cache);
 
 }  // namespace shakedown::training

@@ -139,6 +139,7 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   trained.input = over_ranks(run.batches.times() - input_before, run.session);
   trained.skipped_steps =
       static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
+  if (run.bad_images) trained.bad_images = run.bad_images();
   return trained;
 }
 

@@ -23,6 +23,7 @@ struct TrainedEpoch {
   double seconds = 0;
   InputTimes input;       // over_ranks()
   int skipped_steps = 0;  // since the start
+  long bad_images = 0;    // replaced, since the start; each counts once
 };
 struct Validation {
   double loss = 0;

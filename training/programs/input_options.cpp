@@ -32,18 +32,18 @@ void declare_options(OptionSet& options, InputOptions& values) {
            "loader threads per rank; auto: the cores that the rank may use, divided by the ranks "
            "that share them")
       .metavar("N")
-      .only_with({"--train-dir", "--val-dir"});
+      .only_with({"--data-dir", "--train-dir", "--val-dir"});
   options.add("--prefetch", values.prefetch, "batches decoded ahead")
       .at_least(1)
       .at_most(1024)
-      .only_with({"--train-dir", "--val-dir"});
+      .only_with({"--data-dir", "--train-dir", "--val-dir"});
   options
       .add("--decoder", values.decoder,
            "decoder of the training images that are cropped; auto: nvjpeg, the GPU's JPEG engines, "
            "where there are some, for --decoder-share of the baseline JPEG files, and the CPU for "
            "the rest")
       .one_of({"auto", "cpu", "nvjpeg"})
-      .only_with({"--train-dir"});
+      .only_with({"--data-dir", "--train-dir"});
   options
       .add("--decoder-share", values.decoder_share,
            "percent of the images that the device decodes where it can; which ones depends on "
@@ -51,7 +51,7 @@ void declare_options(OptionSet& options, InputOptions& values) {
       .at_least(0)
       .at_most(100)
       .metavar("PERCENT")
-      .only_with({"--train-dir"});
+      .only_with({"--data-dir", "--train-dir"});
   options.check([&] { parse_workers(values.workers); });
 }
 

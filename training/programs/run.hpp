@@ -1,6 +1,8 @@
 // What each kind of run of bin/train works with.
 #pragma once
 
+#include <functional>
+
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "training/data/batches.hpp"
@@ -16,6 +18,7 @@ struct Run {
   const MpiSession& session;
   Record& record;
   InputSetup input = {};
+  std::function<long()> bad_images = nullptr;  // of training so far, on all ranks; collective
 
   /// Writes a record of this configuration.
   void write(const char* kind, const Json& fields) const {

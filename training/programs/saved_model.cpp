@@ -8,7 +8,7 @@
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "resnet/network.hpp"
-#include "training/data/image_folder.hpp"
+#include "training/data/image_source.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -54,15 +54,16 @@ void take_saved_model(const OptionSet& set, ModelOptions& options) {
   if (!set.given("--image-size")) options.image_size = saved.image_size;
 }
 
-void check_classes(const SavedModel& saved, const std::string& file, const ImageFolder& folder,
+void check_classes(const SavedModel& saved, const std::string& file, const ImageSource& images,
                    bool evaluates) {
-  const auto own = saved_model_of(metadata_of({"", 0, folder.classes}), file).classes;
+  const auto own = saved_model_of(metadata_of({"", 0, images.classes()}), file).classes;
   if (saved.classes.empty() || saved.classes == own) return;
   if (!evaluates && saved.classes.size() != own.size()) return;
-  const std::string different = names_missing(sorted(saved.classes), sorted(own), folder.root) +
+  const std::string different = names_missing(sorted(saved.classes), sorted(own), images.root()) +
                                 names_missing(sorted(own), sorted(saved.classes), file);
   throw UsageError(fmt::format("--weights {}: trained on other classes than those of {}{}", file,
-                               folder.root, different.empty() ? "; in another order" : different));
+                               images.root(),
+                               different.empty() ? "; in another order" : different));
 }
 
 }  // namespace shakedown::training

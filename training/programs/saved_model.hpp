@@ -13,7 +13,7 @@ struct ModelOptions;
 
 namespace shakedown::training {
 
-struct ImageFolder;
+class ImageSource;
 
 /// Empty if the file does not have it, as one from elsewhere.
 struct SavedModel {
@@ -30,9 +30,9 @@ SavedModel saved_model_of(const Metadata& metadata, const std::string& file);
 /// where --model was and the file holds another. Reads the file's header. `set` parsed the options.
 void take_saved_model(const OptionSet& set, ModelOptions& options);
 
-/// Throws UsageError naming the classes in which `folder` and the file differ. A folder to train
-/// on may have another number of them: then its classifier starts anew.
-void check_classes(const SavedModel& saved, const std::string& file, const ImageFolder& folder,
+/// Throws UsageError naming the classes in which `images` and the file differ. Images to train on
+/// may have another number of them: then the classifier starts anew.
+void check_classes(const SavedModel& saved, const std::string& file, const ImageSource& images,
                    bool evaluates);
 
 }  // namespace shakedown::training

@@ -30,7 +30,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   say(session, data.remark(batches_needed(options)));
 
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity, session, record, data.setup()};
+  const Run run{engine, data.training(), identity, session, record, data.setup(), data.bad_count()};
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));
@@ -42,21 +42,22 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
     result = run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
                             options.max_batch, files);
   }
+  say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
   return result;
 }
 
 ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct(
-      {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}});
+  check_distinct(outputs_of(options));
+  find_data(options);
+  if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
-    const Dataset dataset(dataset_settings(options));
-    dataset.check_ranks_agree(session);
+    const Dataset dataset(dataset_settings(options), session);
     if (options.loader_only)
       return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,
                         session, record);

@@ -75,11 +75,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
       .at_least(0);
   declare_options(options, values.optimizer);
   options.heading("Data");
-  options
-      .add("--train-dir,--data-dir", values.data.train_dir,
-           "folder with one sub-folder of images per class")
-      .metavar("DIR")
-      .default_text("synthetic");
+  declare_options(options, values.data);
   declare_options(options, values.data.transform);
   declare_options(options, values.input);
 }
@@ -89,9 +85,10 @@ namespace {
 /// What --epochs needs depends on its value.
 void check_epochs(const TrainOptions& options) {
   const char* needed = nullptr;
-  if (options.epochs > 0 && options.data.synthetic()) needed = "--train-dir";
+  if (options.epochs > 0 && options.data.synthetic()) needed = "--data-dir or --train-dir";
   if (options.epochs == 0 && options.model.weights.empty()) needed = "--weights";
-  if (options.epochs == 0 && options.data.val_dir.empty()) needed = "--val-dir";
+  if (options.epochs == 0 && options.data.val_dir.empty() && options.data.data_dir.empty())
+    needed = "--data-dir or --val-dir";
   if (needed != nullptr)
     throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
 }
@@ -103,16 +100,25 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options.heading("Training");
   options
       .add("--epochs", values.epochs,
-           "train on --train-dir for this many epochs, in place of the throughput run; 0: only "
+           "train on the data for this many epochs, in place of the throughput run; 0: only "
            "evaluate --weights on --val-dir")
       .at_least(0)
       .default_text("none");
   options
       .add("--val-dir", values.data.val_dir,
-           "folder of images to validate on after each epoch, with the classes of --train-dir")
+           "folder or packed file of images to validate on after each epoch, with the classes of "
+           "the training folder")
       .only_with({"--epochs"})
       .metavar("DIR");
   declare_validation_options(options, values.data.transform);
+  options
+      .add("--pack", values.pack,
+           "write the training folder as one packed file, which --train-dir or --val-dir then "
+           "reads, and exit")
+      .only_with({"--data-dir", "--train-dir"})
+      .not_with({"--epochs", "--describe", "--layers", "--kernels", "--loader-only", "--max-batch",
+                 "--record", "--save", "--trace"})
+      .metavar("FILE");
   declare_options(options, values.schedule);
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
@@ -130,9 +136,9 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .not_with(others);
   options
       .add("--loader-only", values.loader_only,
-           "measure the rate at which batches of --train-dir reach the device, without a network, "
+           "measure the rate at which training batches reach the device, without a network, "
            "in place of the throughput run")
-      .only_with({"--train-dir"})
+      .only_with({"--data-dir", "--train-dir"})
       .not_with({"--epochs", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
   options
       .add("--max-batch", values.max_batch,
@@ -145,6 +151,10 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
   options.check([&] { check_epochs(values); });
+}
+
+void find_data(TrainOptions& options) {
+  find_data(options.data, options.epochs != 0, options.epochs >= 0);
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

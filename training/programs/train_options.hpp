@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "training/data/source_options.hpp"
 #include "training/data/transform_options.hpp"
 #include "training/programs/input_options.hpp"
 #include "training/programs/step_options.hpp"
@@ -15,11 +16,8 @@ class OptionSet;
 
 namespace shakedown::training {
 
-struct DataOptions {
-  std::string train_dir;  // empty: synthetic
-  std::string val_dir;
+struct DataOptions : SourceOptions {
   TransformOptions transform;
-  bool synthetic() const { return train_dir.empty(); }
 };
 
 struct TrainOptions : StepOptions {
@@ -32,6 +30,7 @@ struct TrainOptions : StepOptions {
   double warmup_seconds = -1;  // -1: the backend's
   int epochs = -1;             // -1: the throughput run
   bool certificate = true;
+  std::string pack;
   std::string save;
   std::string record;
   std::string trace;
@@ -44,6 +43,8 @@ struct TrainOptions : StepOptions {
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
+/// Replaces --data-dir by the training and validation data that it has: see find_data.
+void find_data(TrainOptions& options);
 /// Declares the options of a step and of its measurement, which bin/compare shares.
 void declare_step_options(OptionSet& options, TrainOptions& values);
 

@@ -18,7 +18,7 @@ bool validates(const TrainOptions& options) {
 
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir, options.model.weights,
-          options.model.classes, options.epochs == 0};
+          options.model.classes,  options.epochs == 0,  options.data.cache};
 }
 
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
@@ -31,7 +31,8 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
 }
 
 InputSettings input_settings(const TrainOptions& options) {
-  return {options.input, options.data.transform, validates(options)};
+  return {options.input, options.data.transform, validates(options), options.data.max_bad_images,
+          options.data.exif};
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {
@@ -52,6 +53,10 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
 
 EpochSettings epoch_settings(const TrainOptions& options) {
   return {options.epochs, options.optimizer.learning_rate, options.schedule};
+}
+
+std::vector<Output> outputs_of(const TrainOptions& options) {
+  return {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
+#include "common/output_file.hpp"
 #include "training/programs/dataset.hpp"
 #include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
 #include "training/programs/loader_run.hpp"
 #include "training/programs/output_files.hpp"
+#include "training/programs/pack_run.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
 #include "training/programs/training_data.hpp"
@@ -22,6 +25,8 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
 EpochSettings epoch_settings(const TrainOptions& options);
+/// All files that options name, for check_distinct.
+std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);

@@ -1,9 +1,13 @@
 #include "training/programs/training_data.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <sstream>
 
+#include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/random.hpp"
 #include "common/text_table.hpp"
@@ -14,13 +18,24 @@ namespace {
 
 constexpr int kFewWorkers = 4;
 
+void report_bad(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+
+std::set<std::size_t> numbers_in(const std::vector<std::string>& lists) {
+  std::set<std::size_t> numbers;
+  for (const std::string& list : lists) {
+    std::istringstream in(list);
+    for (std::size_t number = 0; in >> number;) numbers.insert(number);
+  }
+  return numbers;
+}
+
 }  // namespace
 
 TrainingData::TrainingData(const InputSettings& settings, const Dataset& dataset)
-    : settings_(settings), dataset_(dataset) {}
+    : settings_(settings), dataset_(dataset), bad_images_(settings.max_bad_images, report_bad) {}
 
 LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool training, int rank,
-                                             int ranks) const {
+                                             int ranks) {
   LoaderSettings s;
   s.batch_size = step.network.batch_size;
   s.prefetch = settings_.options.prefetch;
@@ -32,6 +47,8 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   s.device_share = setup_.device_share;
   s.transform = training ? training_transform(settings_.transform, step.network.image_size)
                          : validation_transform(settings_.transform, step.network.image_size);
+  s.transform.exif = settings_.exif;
+  if (training) s.bad_images = &bad_images_;
   return s;
 }
 
@@ -84,6 +101,7 @@ std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings&
 }
 
 void TrainingData::open(const EngineSettings& step, const Backend& backend, Stream& stream) {
+  session_ = backend.session;
   Communicator& world = *backend.world;
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int ranks = strategy.computing(world.size());
@@ -117,6 +135,28 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   if (settings_.validates)
     validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
                          step.network, backend, stream, nullptr);
+}
+
+/// Each rank knows those of its own shards, which change with the epoch: the lists overlap.
+std::set<std::size_t> TrainingData::all_bad_images() const {
+  const auto mine = fmt::format("{}", fmt::join(bad_images_.indices(), " "));
+  std::set<std::size_t> all = numbers_in(session_->all_gather(mine));
+  if (static_cast<long>(all.size()) > bad_images_.most_allowed())
+    throw UsageError(fmt::format("--max-bad-images {}: {} images are bad: {}",
+                                 bad_images_.most_allowed(), all.size(),
+                                 names_of(dataset_.training(), all)));
+  return all;
+}
+
+std::function<long()> TrainingData::bad_count() const {
+  return [this] { return static_cast<long>(all_bad_images().size()); };
+}
+
+std::string TrainingData::bad_images_text() const {
+  const std::set<std::size_t> bad = all_bad_images();
+  if (bad.empty()) return "";
+  return fmt::format("bad images, replaced by the next ones: {} of {}: {}", bad.size(),
+                     dataset_.training().size(), names_of(dataset_.training(), bad));
 }
 
 std::string TrainingData::remark(long batches) const {

@@ -1,7 +1,9 @@
 // The batches of one run: loaders over a dataset's folders, or synthetic ones.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,8 @@ struct InputSettings {
   InputOptions options;
   TransformOptions transform;
   bool validates = false;
+  int max_bad_images = 0;  // of training
+  bool exif = false;
 };
 
 class TrainingData {
@@ -32,12 +36,17 @@ class TrainingData {
   /// Batches per epoch of each rank that computes; 0 if an epoch does not end.
   long batches_per_epoch() const { return batches_per_epoch_; }
   const InputSetup& setup() const { return setup_; }
+  /// Counts the bad training images that the ranks have met so far. Throws UsageError naming some
+  /// when they are more than allowed. Collective; valid as long as this is.
+  std::function<long()> bad_count() const;
+  /// The count for people, with some names; "" where there is none. Collective.
+  std::string bad_images_text() const;
   /// How the input is set up, and whether this many batches per rank exceed the data; or "".
   std::string remark(long batches) const;
 
  private:
-  LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank,
-                                 int ranks) const;
+  std::set<std::size_t> all_bad_images() const;
+  LoaderSettings loader_settings(const EngineSettings& step, bool training, int rank, int ranks);
   void choose_decoder(const EngineSettings& step, const Backend& backend,
                       const StrategyEntry& strategy);
   std::unique_ptr<BatchSource> loaded(const ImageSource& source, const LoaderSettings& settings,
@@ -53,6 +62,8 @@ class TrainingData {
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<DeviceDecoder> decoder_;
   std::string no_engines_;  // why the GPU's JPEG engines decode nothing
+  const MpiSession* session_ = nullptr;  // once open
+  BadImages bad_images_;                 // of training; in validation none is allowed
   std::vector<std::unique_ptr<Loader>> loaders_;
   std::unique_ptr<BatchSource> training_;
   std::unique_ptr<BatchSource> validation_;

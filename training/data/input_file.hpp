@@ -1,0 +1,31 @@
+// A file that any thread reads at any place.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+
+namespace shakedown::training {
+
+/// Errors are UsageErrors with the reason only: the caller names the file.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  /// When it was opened.
+  std::uint64_t size() const { return size_; }
+  /// Fills `to` with the bytes from `offset` on.
+  void read(std::uint64_t offset, std::span<std::uint8_t> to) const;
+  /// Stops the kernel from reading more than what is requested.
+  void expect_random_reads() const;
+
+ private:
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace shakedown::training

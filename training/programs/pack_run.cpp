@@ -1,0 +1,39 @@
+#include "training/programs/pack_run.hpp"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <thread>
+
+#include "common/output_file.hpp"
+#include "common/program.hpp"
+#include "common/progress.hpp"
+#include "training/data/write_pack.hpp"
+#include "training/programs/dataset.hpp"
+
+namespace shakedown::training {
+
+ExitCode pack_images(const TrainOptions& options, const MpiSession& session) {
+  if (!session.is_root()) {
+    session.wait_idle();
+    return ExitCode::pass;
+  }
+  std::vector<int> others(static_cast<std::size_t>(session.world_size() - 1));
+  std::iota(others.begin(), others.end(), 1);
+  const Output output{"--pack", options.pack};
+  check_writable(output);
+  const auto source = open_images(options.data.train_dir, false);
+  say(session, text_of(*source));
+  const int workers =
+      workers_of(options.input, static_cast<int>(std::thread::hardware_concurrency()));
+  Progress progress("packing", static_cast<long>(source->size()), "images", true);
+  const Packed packed = write_pack(*source, output, workers, [&](std::size_t images) {
+    progress.update(static_cast<long>(images));
+    session.progress(others);
+  });
+  say(session, fmt::format("{}: {}", options.pack, text_of(packed)));
+  session.barrier();
+  return ExitCode::pass;
+}
+
+}  // namespace shakedown::training
