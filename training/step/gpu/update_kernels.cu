@@ -14,7 +14,7 @@ namespace {
 /// Calls body with typed pointers to the gradients and to the copy of the weights, which is null
 /// and of the gradients' type where there is none.
 template <class Body>
-void dispatch(const UpdateRange& range, Body&& body) {
+void dispatch_update(const UpdateRange& range, Body&& body) {
   const ConstView gradients(range.gradient, range.count, range.gradient_type, Place::device);
   const View copy(range.compute, range.count, range.compute_type, Place::device);
   dispatch(gradients, [&]<class Gradient>(const Gradient* gradient) {
@@ -32,12 +32,11 @@ struct Group {
   float g[kGroup];
 
   template <class Gradient>
-  __device__ void load(const UpdateRange& r, const StepScalars& scalars, std::size_t at) {
-    first = at;
-    chunk = first / kFlatAlignment;
-    decayed = r.decayed == nullptr || r.decayed[chunk];
+  __device__ Group(const UpdateRange& r, const Gradient* gradient, const StepScalars& scalars,
+                   std::size_t at)
+      : first(at), chunk(at / kFlatAlignment), decayed(r.decayed == nullptr || r.decayed[chunk]) {
     load_group(r.master, first, r.count, w);
-    load_group(static_cast<const Gradient*>(r.gradient), first, r.count, g);
+    load_group(gradient, first, r.count, g);
     const float factor = gradient_factor(scalars);
     for (float& element : g) element *= factor;
   }
@@ -54,9 +53,8 @@ __global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalar
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
   const float rate = scalars->learning_rate;
-  Group e;
+  Group e(r, static_cast<const Gradient*>(r.gradient), *scalars, first);
   float m[kGroup];
-  e.load<Gradient>(r, *scalars, first);
   load_group(r.state_a, first, r.count, m);
   for (int i = 0; i < kGroup; ++i) sgd_update(e.w[i], m[i], e.g[i], e.decayed, settings, rate);
   store_group(r.state_a, first, r.count, m);
@@ -67,9 +65,8 @@ template <class Gradient, class Compute>
 __global__ void lars_kernel(UpdateRange r, SgdSettings settings, const StepScalars* scalars) {
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
-  Group e;
+  Group e(r, static_cast<const Gradient*>(r.gradient), *scalars, first);
   float m[kGroup];
-  e.load<Gradient>(r, *scalars, first);
   load_group(r.state_a, first, r.count, m);
   const float rate = scalars->learning_rate * r.trust[r.tensors[e.chunk]];
   for (int i = 0; i < kGroup; ++i) lars_update(e.w[i], m[i], e.g[i], e.decayed, settings, rate);
@@ -84,10 +81,9 @@ __global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScal
   __syncthreads();
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
-  Group e;
+  Group e(r, static_cast<const Gradient*>(r.gradient), *scalars, first);
   float m[kGroup];
   float v[kGroup];
-  e.load<Gradient>(r, *scalars, first);
   load_group(r.state_a, first, r.count, m);
   load_group(r.state_b, first, r.count, v);
   for (int i = 0; i < kGroup; ++i)
@@ -186,7 +182,7 @@ class CudaUpdateKernels final : public UpdateKernels {
  public:
   void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
            Stream& stream) const override {
-    dispatch(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
+    dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
       sgd_kernel<Gradient, Compute>
           <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
     });
@@ -195,7 +191,7 @@ class CudaUpdateKernels final : public UpdateKernels {
 
   void lars(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
             Stream& stream) const override {
-    dispatch(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
+    dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
       lars_kernel<Gradient, Compute>
           <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
     });
@@ -204,7 +200,7 @@ class CudaUpdateKernels final : public UpdateKernels {
 
   void adam(const UpdateRange& range, const AdamSettings& settings, const StepScalars* scalars,
             Stream& stream) const override {
-    dispatch(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
+    dispatch_update(range, [&]<class Gradient, class Compute>(const Gradient*, Compute*) {
       adam_kernel<Gradient, Compute>
           <<<groups_of(range.count), kThreads, 0, native(stream)>>>(range, settings, scalars);
     });
