@@ -218,11 +218,22 @@ void OptionSet::check_conditions(bool ignore_idle) const {
     for (const std::string& other : known(option.not_with_))
       if (is_on(other))
         throw UsageError(fmt::format("{} cannot be combined with {}", option.as_given(), other));
-    if (ignore_idle) continue;
+    if (ignore_idle || option.is_default_) continue;
     for (const std::string& broken : conditions(option, true))
       throw UsageError(fmt::format("{}: {}", option.as_given(), broken));
   }
   for (const auto& check : checks_) check();
+}
+
+bool OptionSet::contradicted(const Option& option) const {
+  const auto on_command_line = [&](const Option& other) {
+    return other.is_on() && !other.is_default_;
+  };
+  return std::any_of(options_.begin(), options_.end(), [&](const Option& other) {
+    const bool related = is_among(option.name(), known(other.not_with_)) ||
+                         is_among(other.name(), known(option.not_with_));
+    return related && on_command_line(other);
+  });
 }
 
 std::string OptionSet::missing_file() const {

@@ -89,6 +89,7 @@ class Option {
   Condition brings_;
   bool is_existing_file_ = false;
   std::optional<std::string> given_;  // the last value given
+  bool is_default_ = false;           // given, but not on the command line
 };
 
 /// The value of one option, for the record: "name" (with underscores) and its value.
@@ -129,6 +130,14 @@ class OptionSet {
   /// Options declared from here on stand under this title in the help. An empty one hides them:
   /// they are for tests. The record has them.
   void heading(const std::string& title) { group_ = title; }
+  /// Where `option`, of texts, is given, `arguments` of its value are arguments too: defaults,
+  /// which the command line's own replace, and which are ignored where these make them idle or
+  /// contradict them. `arguments` may throw UsageError.
+  using Arguments = std::vector<std::string>;
+  void add_defaults(const std::string& option,
+                    std::function<Arguments(const std::string& value)> arguments) {
+    defaults_ = {option, std::move(arguments)};
+  }
   /// Runs after parsing; throws UsageError where options do not fit together in a way that no
   /// declaration says.
   void check(std::function<void()> check) { checks_.push_back(std::move(check)); }
@@ -195,7 +204,11 @@ class OptionSet {
   void check_conditions(bool ignore_idle) const;
 
   const Text* find_text(const std::string& argument) const;
-  void read(const std::vector<std::string>& arguments);
+  enum class From { command_line, defaults };
+  void read(const std::vector<std::string>& arguments, From from);
+  void read_defaults();
+  /// Whether the command line contradicts it.
+  bool contradicted(const Option& option) const;
   std::string suggestion(const std::string& unknown) const;
   std::vector<Group> groups() const;
   static void append_help(std::string& out, const Listed& option);
@@ -208,6 +221,11 @@ class OptionSet {
   std::vector<Text> texts_;
   std::map<const void*, List> lists_;  // by the single value's target
   std::vector<std::function<void()>> checks_;
+  struct Defaults {
+    std::string option;
+    std::function<Arguments(const std::string&)> arguments;
+  };
+  std::optional<Defaults> defaults_;
 };
 
 }  // namespace shakedown

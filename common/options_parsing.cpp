@@ -148,7 +148,8 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
     if (const Text* text = find_text(argument)) return Ending{ExitCode::pass, text->print()};
   const bool ignore_idle = std::erase(arguments, "--ignore-idle") > 0;
   try {
-    read(arguments);
+    read(arguments, From::command_line);
+    read_defaults();
     for (Option& option : options_) option.expand_all();
     check_conditions(ignore_idle);
   } catch (const UsageError& error) {
@@ -164,7 +165,12 @@ const OptionSet::Text* OptionSet::find_text(const std::string& argument) const {
   return nullptr;
 }
 
-void OptionSet::read(const std::vector<std::string>& arguments) {
+void OptionSet::read_defaults() {
+  if (!defaults_ || !given(defaults_->option)) return;
+  read(defaults_->arguments(*find(defaults_->option)->given_), From::defaults);
+}
+
+void OptionSet::read(const std::vector<std::string>& arguments, From from) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const auto next_is_value = [&] {
       return i + 1 < arguments.size() && !is_option(arguments[i + 1]);
@@ -188,7 +194,10 @@ void OptionSet::read(const std::vector<std::string>& arguments) {
       argument.value = arguments[i];
       while (option->is_list() && next_is_value()) *argument.value += "," + arguments[++i];
     }
+    const bool replaced = option->given_ && !option->is_default_;
+    if (from == From::defaults && (replaced || contradicted(*option))) continue;
     option->assign(*argument.value);
+    option->is_default_ = from == From::defaults;
   }
 }
 

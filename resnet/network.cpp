@@ -107,11 +107,11 @@ Tuning tuning_of(const ModelOptions& options) {
 }
 
 Network::Network(const NetworkSettings& settings, Device& device, Stream& stream,
-                 const StepScalars* scalars)
+                 const float* loss_scale)
     : settings_(settings),
       device_(device),
       stream_(stream),
-      scalars_(scalars),
+      loss_scale_(loss_scale),
       layers_(layers_of(settings.architecture)),
       table_(layers_, settings.classes, stem_channels(device.kind(), settings.precision)),
       weights_(device, stream, table_, compute_type(settings.precision)),
@@ -282,7 +282,7 @@ void Network::build_units() {
   blocks_.emplace_back().push_back(units_->head(
       {build.moments(head.producer + 1), head.shape, settings_.classes, settings_.label_smoothing,
        table_.parameter("fc.weight"), table_.parameter("fc.bias"), x, logits_, labels_,
-       head.dx.first, static_cast<HeadMetrics*>(metrics_.data()), scalars_}));
+       head.dx.first, static_cast<HeadMetrics*>(metrics_.data()), loss_scale_}));
   ENSURE(blocks() == table_.blocks(), "blocks of the network and of the table");
 }
 

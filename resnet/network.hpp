@@ -53,10 +53,9 @@ struct LoadRemarks {
 
 class Network {
  public:
-  /// Builds the units and plans the memory; activations are allocated by allocate(). `scalars` is
-  /// device memory that outlives the network. All work is enqueued on `stream`.
-  Network(const NetworkSettings& settings, Device& device, Stream& stream,
-          const StepScalars* scalars);
+  /// Builds the units and plans the memory; activations are allocated by allocate(). `loss_scale`
+  /// is device memory that outlives the network. All work is enqueued on `stream`.
+  Network(const NetworkSettings& settings, Device& device, Stream& stream, const float* loss_scale);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -127,7 +126,7 @@ class Network {
   NetworkSettings settings_;
   Device& device_;
   Stream& stream_;
-  const StepScalars* scalars_;
+  const float* loss_scale_;
   Layers layers_;
   ParameterTable table_;
   Weights weights_;

@@ -14,7 +14,6 @@
 #include <string>
 
 #include "common/device.hpp"
-#include "common/kernels.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
 #include "resnet/precision.hpp"
@@ -113,7 +112,7 @@ struct HeadMetrics {
 
 /// logits = average_pool(x) w^T + b; loss = mean over the batch of the cross-entropy with smoothed
 /// labels (Szegedy et al. 2016: 1 - s on the label, s / classes on all, as PyTorch). The gradient
-/// is multiplied by scalars->loss_scale.
+/// is multiplied by *loss_scale.
 struct HeadSpec {
   Moments when;
   ActivationShape x_shape;
@@ -125,8 +124,8 @@ struct HeadSpec {
   const Slot* logits = nullptr;  // float32, N x classes
   const Slot* labels = nullptr;  // int32, N
   const Slot* dx = nullptr;
-  HeadMetrics* metrics = nullptr;        // device memory
-  const StepScalars* scalars = nullptr;  // device memory
+  HeadMetrics* metrics = nullptr;     // device memory
+  const float* loss_scale = nullptr;  // device memory
 };
 
 /// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those

@@ -6,41 +6,11 @@
 #include <cstdint>
 #include <thread>
 
+#include "common/cpu/elementwise.hpp"
 #include "common/error.hpp"
-#include "common/half.hpp"
-#include "common/update.hpp"
 
 namespace shakedown::cpu {
 namespace {
-
-struct Float16 {
-  std::uint16_t bits;
-};
-struct Bfloat16 {
-  std::uint16_t bits;
-};
-
-float load(float x) { return x; }
-float load(Float16 x) { return float16_to_float(x.bits); }
-float load(Bfloat16 x) { return bfloat16_to_float(x.bits); }
-void store(float& to, float x) { to = x; }
-void store(Float16& to, float x) { to.bits = float_to_float16(x); }
-void store(Bfloat16& to, float x) { to.bits = float_to_bfloat16(x); }
-
-/// Calls body with a typed pointer to the elements of x.
-template <class Byte, class Body>
-void dispatch(BasicView<Byte> x, Body&& body) {
-  auto as = [&]<class T>(T) {
-    using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
-    body(static_cast<Element*>(x.data));
-  };
-  switch (x.type) {
-    case DataType::float32: return as(float{});
-    case DataType::float16: return as(Float16{});
-    case DataType::bfloat16: return as(Bfloat16{});
-    default: throw InternalError(std::string("elementwise kernel on ") + name_of(x.type));
-  }
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -48,16 +18,6 @@ using Clock = std::chrono::steady_clock;
 std::uint64_t occupy(std::uint64_t& free_at, std::uint64_t began, std::uint64_t needed) {
   if (needed == 0) return 0;
   return free_at = std::max(free_at, began) + needed;
-}
-
-ConstView gradient_of(const UpdateRange& range) {
-  return {range.gradient, range.count, range.gradient_type, Place::device};
-}
-
-template <class Body>
-void parallel_for(std::size_t count, Body&& body) {
-#pragma omp parallel for simd schedule(static)
-  for (std::size_t i = 0; i < count; ++i) body(i);
 }
 
 }  // namespace
@@ -106,54 +66,13 @@ void CpuKernels::gather_chunks(View to, ConstView from, const std::int64_t* sour
   }
 }
 
-void CpuKernels::check_finite(ConstView x, StepScalars* scalars, Stream&) const {
-  int finite = 1;
+void CpuKernels::check_finite(ConstView x, std::int32_t* finite, Stream&) const {
+  int all = 1;
   dispatch(x, [&](const auto* from) {
-#pragma omp parallel for schedule(static) reduction(& : finite)
-    for (std::size_t i = 0; i < x.count; ++i) finite &= std::isfinite(load(from[i])) ? 1 : 0;
+#pragma omp parallel for schedule(static) reduction(& : all)
+    for (std::size_t i = 0; i < x.count; ++i) all &= std::isfinite(load(from[i])) ? 1 : 0;
   });
-  scalars->finite &= finite;
-}
-
-void CpuKernels::sgd(const UpdateRange& range, const SgdSettings& settings,
-                     const StepScalars* scalars, Stream&) const {
-  if (!scalars->finite) return;
-  ENSURE(range.compute == nullptr, "the cpu backend computes in float32");
-  const float unscale = 1.0F / scalars->loss_scale;
-  const float rate = scalars->learning_rate;
-  const UpdateRange r = range;
-  const SgdSettings s = settings;
-  dispatch(gradient_of(r), [&](const auto* gradient) {
-    parallel_for(r.count, [=](std::size_t i) {
-      const bool decayed = r.decayed == nullptr || r.decayed[i / kFlatAlignment];
-      sgd_update(r.master[i], r.state_a[i], load(gradient[i]) * unscale, decayed, s, rate);
-    });
-  });
-}
-
-void CpuKernels::adam(const UpdateRange& range, const AdamSettings& settings,
-                      const StepScalars* scalars, Stream&) const {
-  if (!scalars->finite) return;
-  ENSURE(range.compute == nullptr, "the cpu backend computes in float32");
-  const float unscale = 1.0F / scalars->loss_scale;
-  const AdamStep step = adam_step(settings, *scalars);
-  const UpdateRange r = range;
-  const AdamSettings s = settings;
-  dispatch(gradient_of(r), [&](const auto* gradient) {
-    parallel_for(r.count, [=](std::size_t i) {
-      const bool decayed = r.decayed == nullptr || r.decayed[i / kFlatAlignment];
-      adam_update(r.master[i], r.state_a[i], r.state_b[i], load(gradient[i]) * unscale, decayed, s,
-                  step);
-    });
-  });
-}
-
-void CpuKernels::finish_update(StepScalars* scalars, bool dynamic_scale, Stream&) const {
-  finish_step(*scalars, dynamic_scale);
-}
-
-void CpuKernels::set_learning_rate(StepScalars* scalars, float value, Stream&) const {
-  scalars->learning_rate = value;
+  *finite &= all;
 }
 
 void CpuKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream&) const {

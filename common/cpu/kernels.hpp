@@ -12,13 +12,7 @@ class CpuKernels final : public Kernels {
   void scale(ConstView from, View to, float factor, Stream& stream) const override;
   void gather_chunks(View to, ConstView from, const std::int64_t* sources,
                      Stream& stream) const override;
-  void check_finite(ConstView x, StepScalars* scalars, Stream& stream) const override;
-  void sgd(const UpdateRange& range, const SgdSettings& settings, const StepScalars* scalars,
-           Stream& stream) const override;
-  void adam(const UpdateRange& range, const AdamSettings& settings, const StepScalars* scalars,
-            Stream& stream) const override;
-  void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const override;
-  void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const override;
+  void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const override;
   void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override;
 };
 

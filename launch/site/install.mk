@@ -2,7 +2,7 @@
 # for here, so that root may install what a user built. Python's modules are byte-compiled, as their
 # users may not write there.
 #   bin/                   shakedown, shakedown-COMMAND (the only names in PATH)
-#   libexec/shakedown/     programs, launch/, and results/, a link to share/shakedown/
+#   libexec/shakedown/     programs, launch/, training/recipes/, and results/, a link to share/shakedown/
 #   share/shakedown/       report, schema, reference figures, module file
 PREFIX ?= /usr/local
 bindir ?= $(PREFIX)/bin
@@ -35,7 +35,7 @@ install:
 	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)
-	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup launch | tar -xC $(home) --no-same-owner
+	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup launch training/recipes | tar -xC $(home) --no-same-owner
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
 	  tar -xC $(share) --no-same-owner
 	@ln -s $(shell realpath -m --relative-to=$(libexecdir)/shakedown $(datadir)/shakedown) $(home)/results

@@ -134,7 +134,7 @@ class CpuHead final : public Unit {
     step.top5 += better < 5 ? 1 : 0;
     ++step.samples;
 
-    const float scale = spec_.scalars->loss_scale / static_cast<float>(spec_.x_shape.n);
+    const float scale = *spec_.loss_scale / static_cast<float>(spec_.x_shape.n);
     const auto normal = static_cast<float>(1 / sum);
     for (int k = 0; k < classes; ++k) {
       const float target = smooth + (k == label ? 1 - spec_.label_smoothing : 0.0F);

@@ -39,10 +39,10 @@ class GpuHead final : public Unit {
     multiply({features_->data(), c}, {weights.compute(spec_.weight), c, true}, n, spec_.classes, c,
              spec_.logits->data(), DataType::float32);
     run("softmax_cross_entropy", 2 * bytes_of(spec_.logits) + bytes_of(dlogits_), [&] {
-      softmax_cross_entropy(spec_.logits->as<float>(), weights.vector(spec_.bias),
-                            spec_.labels->as<std::int32_t>(), n, spec_.classes,
-                            spec_.label_smoothing, spec_.scalars, dlogits_->data(), context_.type,
-                            samples_->as<SampleResult>(), spec_.metrics, context_.cuda_stream);
+      softmax_cross_entropy(
+          spec_.logits->as<float>(), weights.vector(spec_.bias), spec_.labels->as<std::int32_t>(),
+          n, spec_.classes, spec_.label_smoothing, spec_.loss_scale, dlogits_->data(),
+          context_.type, samples_->as<SampleResult>(), spec_.metrics, context_.cuda_stream);
     });
   }
 

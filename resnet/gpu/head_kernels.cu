@@ -70,7 +70,7 @@ struct Larger {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(float* all_logits, const float* bias, const std::int32_t* labels, int classes,
-                   float smoothing, const StepScalars* scalars, T* all_dlogits,
+                   float smoothing, const float* loss_scale, T* all_dlogits,
                    SampleResult* samples) {
   __shared__ float floats[32];
   __shared__ int ints[32];
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
   better = block_reduce(better, ints, Add{});
 
   const float smooth = smoothing / static_cast<float>(classes);
-  const float scale = scalars->loss_scale / static_cast<float>(gridDim.x);
+  const float scale = *loss_scale / static_cast<float>(gridDim.x);
   for (int k = first; k < classes; k += kThreads) {
     const float target = smooth + (k == label ? 1.0F - smoothing : 0.0F);
     dlogits[k] = from_float<T>((expf(logits[k] - highest) / sum - target) * scale);
@@ -187,12 +187,12 @@ void average_pool_backward(const void* dfeatures, void* dx, const ActivationShap
 }
 
 void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t* labels, int n,
-                           int classes, float smoothing, const StepScalars* scalars, void* dlogits,
+                           int classes, float smoothing, const float* loss_scale, void* dlogits,
                            DataType type, SampleResult* samples, HeadMetrics* metrics,
                            cudaStream_t stream) {
   with_type(type, [&]<class T>(T) {
     softmax_kernel<<<static_cast<unsigned>(n), kThreads, 0, stream>>>(
-        logits, bias, labels, classes, smoothing, scalars, static_cast<T*>(dlogits), samples);
+        logits, bias, labels, classes, smoothing, loss_scale, static_cast<T*>(dlogits), samples);
   });
   CHECK_LAUNCH();
   count_kernel<<<1, kThreads, 0, stream>>>(samples, n, metrics);

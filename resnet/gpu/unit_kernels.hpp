@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "common/kernels.hpp"
 #include "common/types.hpp"
 #include "resnet/shapes.hpp"
 #include "resnet/units.hpp"
@@ -168,7 +167,7 @@ struct SampleResult {
   std::int32_t better;  // logits ahead of the label's; -1: no label
 };
 void softmax_cross_entropy(float* logits, const float* bias, const std::int32_t* labels, int n,
-                           int classes, float smoothing, const StepScalars* scalars, void* dlogits,
+                           int classes, float smoothing, const float* loss_scale, void* dlogits,
                            DataType type, SampleResult* samples, HeadMetrics* metrics,
                            cudaStream_t stream);
 /// dbias[k] = sum over n of dlogits[n][k].

@@ -266,7 +266,8 @@ class Epochs(Folder):
         record = self.folder / "r.jsonl"
         weights = self.folder / "w.safetensors"
         result = self.train("--epochs", 8, "--record", record, "--save", weights,
-                            "--schedule", "cosine", ranks=2)
+                            "--schedule", "cosine", "--lr-warmup-steps", 2, "--ema", 0.5,
+                            "--norm-stats", "average", "--clip-grad-norm", 5, ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "33 to validate")
         epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
         self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
@@ -275,6 +276,8 @@ class Epochs(Folder):
         self.assertGreater(epochs[-1]["val_top1"], 0.8)
         self.assertEqual(epochs[-1]["val_top5"], 1)
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
+        self.assertTrue(all(line["grad_norm"] > 0 for line in epochs))
+        self.assertNotEqual(epochs[-1]["val_loss_ema"], epochs[-1]["val_loss"])
 
         again = self.folder / "again.jsonl"
         evaluate = ["--batch-size", 8, "--epochs", 0, "--weights", weights, "--val-dir"]
@@ -283,8 +286,9 @@ class Epochs(Folder):
         evaluated = [line for line in read_record(again) if line["kind"] == "epoch"]
         self.assertEqual(len(evaluated), 1)
         self.assertEqual(evaluated[0]["epoch"], 0)
-        self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1"])
-        self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss"], places=4)
+        # with an average of the weights, that is what was saved
+        self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1_ema"])
+        self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss_ema"], places=4)
         (self.folder / "val/dots").rename(self.folder / "val/spots")
         self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
                     "not in " + str(self.folder / "val") + ": dots",

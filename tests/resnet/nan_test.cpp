@@ -246,7 +246,7 @@ TEST_CASE("a NaN goes through the head into the loss", "[units][nan][sanitize]")
   spec.labels = rig.plan.reserve("labels", 3 * sizeof(std::int32_t), 0, 1);
   spec.dx = rig.activation("dx", shape);
   spec.metrics = static_cast<HeadMetrics*>(rig.metrics.data());
-  spec.scalars = static_cast<const StepScalars*>(rig.scalars.data());
+  spec.loss_scale = static_cast<const float*>(rig.loss_scale.data());
   const auto unit = rig.units->head(spec);
   rig.bind(*unit);
   rig.set_weights();

@@ -174,14 +174,14 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
   const BackendKind kind = GENERATE(from_range(test::backends()));
   const auto device = test::open_device(kind);
   const auto stream = device->make_stream();
-  const Buffer scalars(*device, sizeof(StepScalars));
+  const Buffer loss_scale(*device, sizeof(float));
   NetworkSettings settings;
   settings.architecture = find_architecture("resnet18");
   settings.batch_size = 2;
   settings.image_size = 32;
   settings.classes = 5;
   settings.tuning.autotune = false;
-  const auto* on_device = static_cast<const StepScalars*>(scalars.data());
+  const auto* on_device = static_cast<const float*>(loss_scale.data());
   Network first(settings, *device, *stream, on_device);
   test::initialise(first, 3);
 

@@ -37,7 +37,7 @@ class UnitRig {
         stem_channels(shakedown::stem_channels(c.backend, c.precision)),
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
-        scalars(*device, sizeof(StepScalars)),
+        loss_scale(*device, sizeof(float)),
         metrics(*device, sizeof(HeadMetrics)),
         log(*device, *stream) {
     Tuning tuning;
@@ -45,8 +45,8 @@ class UnitRig {
     tuning.fusion = c.fusion;
     const UnitContext context{*device, *stream, c.precision, table, weights, plan, log, tuning};
     units = c.backend == BackendKind::gpu ? gpu::make_units(context) : cpu::make_units(context);
-    const StepScalars initial{};
-    upload<StepScalars>(*device, *stream, scalars.data(), std::span(&initial, 1));
+    const float unscaled = 1;
+    upload<float>(*device, *stream, loss_scale.data(), std::span(&unscaled, 1));
     device->zero(metrics.data(), metrics.bytes(), *stream);
   }
 
@@ -159,7 +159,7 @@ class UnitRig {
   int stem_channels;
   ParameterTable table;
   Weights weights;
-  Buffer scalars;
+  Buffer loss_scale;
   Buffer metrics;
   WorkLog log;
   MemoryPlan plan;

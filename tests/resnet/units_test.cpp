@@ -305,7 +305,7 @@ TEST_CASE("Head matches the naive loops", "[units]") {
   spec.labels = rig.plan.reserve("labels", 5 * 4, 0, 1);
   spec.dx = rig.activation("dx", shape);
   spec.metrics = static_cast<HeadMetrics*>(rig.metrics.data());
-  spec.scalars = static_cast<const StepScalars*>(rig.scalars.data());
+  spec.loss_scale = static_cast<const float*>(rig.loss_scale.data());
   const auto unit = rig.units->head(spec);
   rig.bind(*unit);
   rig.set_weights();

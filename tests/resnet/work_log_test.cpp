@@ -63,16 +63,14 @@ TEST_CASE("a step's log has the network's FLOP, and every layer forward and back
   const std::string model = GENERATE("resnet18", "resnet50");
   const auto device = test::open_device(kind);
   const auto stream = device->make_stream();
-  Buffer scalars(*device, sizeof(StepScalars));
-  const StepScalars values;
-  upload<StepScalars>(*device, *stream, scalars.data(), std::span(&values, 1));
+  const Buffer loss_scale = test::to_device<float>(*device, *stream, {1});
   NetworkSettings settings;
   settings.architecture = find_architecture(model);
   settings.batch_size = 4;
   settings.image_size = 64;
   settings.classes = 24;
   settings.tuning.autotune = false;
-  Network network(settings, *device, *stream, static_cast<const StepScalars*>(scalars.data()));
+  Network network(settings, *device, *stream, static_cast<const float*>(loss_scale.data()));
   test::initialise(network, 1);
   network.allocate();
   const std::vector<std::uint8_t> pixels(4 * 64 * 64 * 3, 100);

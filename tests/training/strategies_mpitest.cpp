@@ -64,6 +64,7 @@ void load(Network& network, int shard, int step) {
 
 struct Trained {
   std::vector<float> start, one_step, three_steps;  // weights
+  std::vector<float> average;                       // of them, where there is one
 };
 
 /// Trains three steps; `shard(micro_batch)` names what is loaded. Collective where the strategy
@@ -80,6 +81,10 @@ Trained train(const EngineSettings& settings, Backend& backend, Shard&& shard) {
     if (step == 0) trained.one_step = engine.model.master_weights();
   }
   trained.three_steps = engine.model.master_weights();
+  if (engine.model.averages_weights()) {
+    engine.model.with_average_weights([&] { trained.average = engine.model.master_weights(); });
+    CHECK(engine.model.master_weights() == trained.three_steps);
+  }
   for (int block = 0; block < engine.model.network().blocks(); ++block)
     for (const Range& gap : engine.model.network().table().gaps(block))
       for (std::size_t i = gap.begin; i < gap.end; ++i) REQUIRE(trained.three_steps[i] == 0);
@@ -117,10 +122,14 @@ bool exact(const EngineSettings& settings) {
 /// exchange gone wrong is near 1.
 void check_same(const Trained& a, const Trained& b, const EngineSettings& settings) {
   const bool fp32 = exact(settings);
-  const bool sgd = settings.optimizer.optimizer == "sgd";
+  const bool sgd = !settings.optimizer.is_adam();
   CHECK(relative_difference(a.one_step, b.one_step, b.start) <
         (!fp32 ? (sgd ? 2e-2 : 0.1) : (sgd ? 2e-5 : 5e-3)));
   CHECK(relative_difference(a.three_steps, b.three_steps, b.start) < (fp32 ? 0.15 : 0.5));
+  if (!a.average.empty()) {
+    CHECK(relative_difference(a.average, b.average, b.start) < (fp32 ? 0.15 : 0.5));
+    CHECK(a.average != a.three_steps);
+  }
 }
 
 /// Its buckets are several in this small network.
@@ -183,18 +192,28 @@ std::vector<std::pair<std::string, StrategyOptions>> exchange_options(Precision 
 TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[strategies]") {
   const Case c = GENERATE(from_range(cases()));
   const auto [optimizer, accumulate] =
-      GENERATE(table<const char*, int>({{"sgd", 1}, {"adam", 2}, {"adamw", 1}}));
+      GENERATE(table<const char*, int>({{"sgd", 1}, {"adam", 2}, {"adamw", 1}, {"lars", 1}}));
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(c.backend);
   EngineSettings settings = settings_of(c.precision, "none");
   settings.optimizer.optimizer = optimizer;
   settings.optimizer.learning_rate = 1e-3;
+  if (settings.optimizer.needs_norms()) {   // of shards that cut parameters
+    settings.optimizer.learning_rate = 10;  // times the trust ratio
+    settings.optimizer.clip_grad_norm = 0.01;
+    settings.ema.ema = 0.9;
+  }
 
   // one process, the shards of all ranks that compute as micro-batches of one update
   std::map<int, Trained> alone;
   for (const StrategyOptions& strategy : exchanging_strategies()) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_partition_mb,
             strategy.ps_exchange, optimizer, accumulate);
+    if (settings.optimizer.needs_norms() && strategy.ps_partition_mb > 0) {
+      settings.strategy = strategy;
+      CHECK_THROWS_WITH(Engine(settings, backend), ContainsSubstring("--ps-partition-mb"));
+      continue;
+    }
     const StrategyEntry& entry = find_strategy(strategy.strategy);
     const int computing = entry.computing(session.world_size());
     if (alone.count(computing) == 0) {
@@ -249,6 +268,47 @@ TEST_CASE("running statistics are rank 0's before each forward, where requested"
   if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
   engine.step.exchange_alone();
   CHECK(statistics() == (enabled ? first : own));
+}
+
+// As timm's distribute_bn(reduce=True).
+TEST_CASE("what is saved has the first rank's running statistics, or their average",
+          "[strategies]") {
+  const MpiSession& session = test::session();
+  const bool average = GENERATE(true, false);
+  const std::string strategy = GENERATE("ddp", "parameter-server");
+  const StrategyEntry& entry = find_strategy(strategy);
+  if (session.world_size() < entry.ranks.least) return;
+  CAPTURE(average, strategy);
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = settings_of(Precision::fp32, strategy);
+  if (average) settings.norm_stats = "average";
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
+  const std::vector<float> own = engine.model.statistics();
+  std::vector<float> wanted = own;
+  const int root = entry.first_computing();
+  if (average ? root > session.rank() : root != session.rank())
+    std::fill(wanted.begin(), wanted.end(), 0.0F);
+  const View sum{std::span<float>(wanted)};
+  backend.host->all_reduce(sum, sum, Reduction::sum, engine.stream());
+  if (average)
+    for (float& value : wanted) value /= static_cast<float>(entry.computing(session.world_size()));
+
+  std::vector<float> common;
+  engine.model.with_common_weights([&] { common = engine.model.statistics(); });
+  CHECK(test::relative_error(common, wanted) < 1e-6);
+  CHECK(engine.model.statistics() == own);
+  const std::vector<Tensor> state = engine.model.state();
+  CHECK(engine.model.statistics() == own);
+  const auto mean = std::find_if(state.begin(), state.end(), [](const Tensor& tensor) {
+    return tensor.name == "bn1.running_mean";
+  });
+  REQUIRE(mean != state.end());
+  const ParameterTable& table = engine.model.network().table();
+  const std::size_t at =
+      table.statistics()[static_cast<std::size_t>(table.statistic("bn1"))].offset;
+  CHECK(mean->values.front() == common[at]);
 }
 
 TEST_CASE("running statistics are exchanged once an update of several micro-batches",

@@ -1,7 +1,11 @@
 // The options of bin/train and bin/compare: names, defaults, what is refused.
 #include "training/programs/train_options.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <fstream>
 #include <sstream>
 
 #include "common/options.hpp"
@@ -129,10 +133,14 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--ps-partition-mb", "1", "--strategy", "parameter-server", "--ps-exchange",
         "reduce-broadcast"},
        "--ps-partition-mb 1: only with --ps-exchange send-receive"},
-      {{"--momentum", "0.9", "--optimizer", "adam"}, "--momentum 0.9: only with --optimizer sgd"},
-      {{"--nesterov", "--optimizer", "adamw"}, "--nesterov: only with --optimizer sgd"},
+      {{"--momentum", "0.9", "--optimizer", "adam"},
+       "--momentum 0.9: only with --optimizer sgd, lars"},
+      {{"--nesterov", "--optimizer", "adamw"}, "--nesterov: only with --optimizer sgd, lars"},
       {{"--schedule", "cosine"}, "--schedule cosine: only with --epochs"},
       {{"--lr-step-epochs", "3"}, "--lr-step-epochs 3: only with --schedule step"},
+      {{"--epochs", "2", "--train-dir", "d", "--schedule", "multi-step"},
+       "--schedule multi-step needs --lr-milestones"},
+      {{"--trust-coefficient", "0.1"}, "--trust-coefficient 0.1: only with --optimizer lars"},
       {{"--workers", "2"}, "--workers 2: only with --data-dir or --train-dir or --val-dir"},
       {{"--workers", "2", "--train-dir", "d"}, ""},
       {{"--classes", "2", "--train-dir", "d"},
@@ -260,6 +268,34 @@ TEST_CASE("help lists every option that is not hidden, within 80 columns", "[opt
   const ParsedAs<CompareOptions> compare({"--help"});
   check(compare.ending->text, compare.set);
   CHECK_THAT(compare.ending->text, !ContainsSubstring("--epochs"));
+}
+
+// A recipe's options are defaults.
+TEST_CASE("the command line replaces a recipe's options, and what they make idle", "[options]") {
+  const std::string recipe = "recipe-test-" + std::to_string(getpid());
+  std::ofstream(recipe) << "# For people: --lr 7\n--model resnet18\n--epochs 90\n\n--lr 0.5\n"
+                           "--schedule step\n--lr-step-epochs 3\n--batch-size 32\n"
+                           "--train-dir d\n";
+  const char* const name = recipe.c_str();
+  const Parsed p({"--lr", "0.25", "--recipe", name});
+  CHECK(p.values.model.model == "resnet18");
+  CHECK(p.values.epochs == 90);
+  CHECK(p.values.optimizer.learning_rate == 0.25);
+  CHECK(p.values.schedule.lr_step_epochs == 3);
+  CHECK(p.values.batch_size == 32);
+  const Parsed contradicted({"--recipe", name, "--global-batch", "64", "--schedule", "cosine"});
+  REQUIRE_FALSE(contradicted.ending);
+  CHECK(contradicted.values.global_batch == 64);
+  CHECK(contradicted.values.batch_size == TrainOptions().batch_size);
+  CHECK(contradicted.values.schedule.schedule == "cosine");
+  const Parsed throughput({"--recipe", name, "--iterations", "5"});
+  REQUIRE_FALSE(throughput.ending);
+  CHECK(throughput.values.epochs == TrainOptions().epochs);
+  std::ofstream(recipe) << "--lr fast\n";
+  CHECK(complaint({"--recipe", name}) == "--learning-rate fast: must be a number");
+  std::remove(name);
+  CHECK_THAT(complaint({"--recipe", name}),
+             ContainsSubstring(recipe + ": must be a file, or one of "));
 }
 
 }  // namespace shakedown::training

@@ -34,7 +34,8 @@ class ParameterServerAsync final : public Strategy {
   std::vector<Share> finish() override {
     const View gradients = context_.weights.gradients();
     if (context_.scaled)
-      context_.device.kernels().check_finite(gradients, context_.scalars, context_.compute);
+      context_.device.kernels().check_finite(gradients, &context_.scalars->finite,
+                                             context_.compute);
     computed_->record(context_.compute);
     context_.world.wait(*computed_, HostWait::polite);
     const auto scalars =

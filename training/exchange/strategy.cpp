@@ -47,8 +47,17 @@ void Strategy::serve(const Updates&) {
 }
 
 void Strategy::agree_on_finite() const {
+  if (shares_are_parts()) context_.agree_on_finite();
+}
+
+void Strategy::add_up(View sums) const {
+  if (!shares_are_parts() || sums.count == 0) return;
+  context_.world.all_reduce(sums, sums, Reduction::sum, context_.compute);
+}
+
+bool Strategy::shares_are_parts() const {
   const StrategyEntry& entry = find_strategy(context_.options.strategy);
-  if (!entry.each_updates_all && !entry.ranks.first_serves) context_.agree_on_finite();
+  return !entry.each_updates_all && !entry.ranks.first_serves;
 }
 
 Range Strategy::own_shard(Range range) const {
@@ -83,7 +92,7 @@ void StrategyContext::agree_on_finite() const {
 
 void StrategyContext::check_and_agree(ConstView gradients) const {
   if (!scaled) return;
-  device.kernels().check_finite(gradients, scalars, compute);
+  device.kernels().check_finite(gradients, &scalars->finite, compute);
   agree_on_finite();
 }
 

@@ -15,6 +15,7 @@
 #include "resnet/architecture.hpp"
 #include "resnet/weights.hpp"
 #include "training/exchange/buckets.hpp"
+#include "training/exchange/step_scalars.hpp"
 #include "training/exchange/timeline.hpp"
 #include "training/exchange/volumes.hpp"
 
@@ -103,6 +104,8 @@ class Strategy {
   /// After the shares were checked: all ranks know whether every gradient was finite, where each
   /// has looked at its share alone. A server's ranks agree before it updates.
   void agree_on_finite() const;
+  /// The same place: `sums` over each rank's shares become sums over all gradients.
+  void add_up(View sums) const;
   /// After the update: every rank that computes gets the new weights.
   virtual void publish() {}
   /// The same outside a step: the owners' weights were set from elsewhere.
@@ -127,6 +130,8 @@ class Strategy {
   virtual std::vector<Range> buckets() const { return {}; }
 
  protected:
+  /// Whether ranks that compute update a part of the weights each.
+  bool shares_are_parts() const;
   // This rank's shards.
   Range own_shard(Range range) const;
   std::vector<Range> own_shards(const std::vector<Range>& ranges) const;

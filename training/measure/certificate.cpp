@@ -174,7 +174,7 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
   const StrategyEntry& entry = find_strategy(found.strategy);
   const Weights3 wanted = reference_weights(engine, batches, learning_rate, expected, entry);
 
-  const bool adam = engine.settings().optimizer.optimizer != "sgd";
+  const bool adam = engine.settings().optimizer.is_adam();
   WeightDifference mine;
   mine.diverged = unsound_tensor(engine.model.network().table(), wanted.back(), {});
   if (wanted.front() == wanted.back()) mine.inconclusive = "did not move";

@@ -124,6 +124,7 @@ Json record_of(const Throughput& measured) {
                  {"skipped_steps", measured.skipped_steps},
                  {"skipped_timed_steps", measured.skipped_timed_steps}});
   fields.update(stages_of(measured.input));
+  if (measured.grad_norm) fields["grad_norm"] = *measured.grad_norm;
   fields.update(record_of(measured.sent));
   if (!measured.staleness_updates.empty()) fields["staleness_updates"] = measured.staleness_updates;
   if (measured.health) fields.update(record_of(*measured.health));

@@ -246,6 +246,7 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
   measured.loss_first = warm_up.loss_first;
   measured.loss_last = mean_loss(engine, session);
   const StepScalars now = engine.model.read_scalars();
+  if (engine.settings().optimizer.needs_norms()) measured.grad_norm = now.grad_norm;
   measured.skipped_steps = static_cast<int>(highest(session.all_gather(now.skipped)));
   measured.skipped_timed_steps =
       static_cast<int>(highest(session.all_gather(now.skipped - timed.before.skipped)));

@@ -61,6 +61,7 @@ struct Throughput {
   DataType grad_dtype = DataType::float32;
   double loss_first = 0;
   double loss_last = 0;
+  std::optional<double> grad_norm;  // of the last step, before clipping; where the update needs it
   int skipped_steps = 0;
   int skipped_timed_steps = 0;
   SentBytes sent;

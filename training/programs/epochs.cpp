@@ -62,6 +62,15 @@ Validation validate(Engine& engine, BatchSource& batches, const MpiSession& sess
           static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
 }
 
+/// The weights, and their average where there is one.
+void validate(const Run& run, BatchSource& batches, EpochResult& result) {
+  ModelState& model = run.engine.model;
+  result.validated = validate(run.engine, batches, run.session);
+  if (result.trained && model.averages_weights())
+    model.with_average_weights(
+        [&] { result.validated_average = validate(run.engine, batches, run.session); });
+}
+
 /// In a column of nine characters.
 std::string text_of_loss(double loss) {
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
@@ -74,6 +83,13 @@ const std::vector<Column> kColumns{
     {"val", "loss", 9},      {"val", "top1", 8},   {"val", "top5", 8},
     {"learning", "rate", 8}, {"", "images/s", 9},  {"", "time", 8}};
 
+void put(const std::optional<Validation>& validated, std::vector<std::string>& cells) {
+  if (!validated) return;
+  cells[3] = text_of_loss(validated->loss);
+  cells[4] = percent(validated->top1);
+  cells[5] = percent(validated->top5);
+}
+
 std::string row_of(const EpochResult& result) {
   std::vector<std::string> cells(kColumns.size());
   cells[0] = fmt::format("{:>5}", result.epoch);
@@ -84,12 +100,15 @@ std::string row_of(const EpochResult& result) {
     cells[7] = fmt::format("{:.1f}", trained->images_per_s);
     cells[8] = readable_duration(result.seconds);
   }
-  if (const auto& validated = result.validated) {
-    cells[3] = text_of_loss(validated->loss);
-    cells[4] = percent(validated->top1);
-    cells[5] = percent(validated->top5);
+  put(result.validated, cells);
+  std::string rows = row(kColumns, cells);
+  if (result.validated_average) {
+    cells.assign(kColumns.size(), "");
+    cells[0] = "  ema";
+    put(result.validated_average, cells);
+    rows += row(kColumns, cells);
   }
-  return row(kColumns, cells);
+  return rows;
 }
 
 /// The skipped steps are counted from `skipped_before` on.
@@ -122,8 +141,7 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   run.batches.start_epoch(epoch);
   TrainedEpoch trained;
   for (long i = 0; i < updates; ++i) {
-    trained.learning_rate =
-        schedule.at(epoch - 1 + static_cast<double>(i) / static_cast<double>(updates));
+    trained.learning_rate = schedule.at((epoch - 1) * updates + i);
     engine.step.run(
         [&](int) { ENSURE(run.batches.load_next(engine.model.network()), "a batch is missing"); },
         trained.learning_rate);
@@ -137,8 +155,9 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   trained.top1 = static_cast<double>(total.top1) / images;
   trained.images_per_s = images / trained.seconds;
   trained.input = over_ranks(run.batches.times() - input_before, run.session);
-  trained.skipped_steps =
-      static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
+  const StepScalars scalars = engine.model.read_scalars();
+  if (engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
+  trained.skipped_steps = static_cast<int>(highest(run.session.all_gather(scalars.skipped)));
   if (run.bad_images) trained.bad_images = run.bad_images();
   return trained;
 }
@@ -157,8 +176,8 @@ void check_possible(const Run& run, long batches_per_epoch, int epochs) {
 void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                   const EpochSettings& settings) {
   check_possible(run, batches_per_epoch, settings.epochs);
-  const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
   const long updates = batches_per_epoch / run.engine.settings().accumulate;
+  const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs, updates);
   const auto print = [&](const std::string& line) {
     if (run.session.is_root()) fmt::print("{}", line);
     std::fflush(stdout);
@@ -171,7 +190,7 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
     EpochResult result;
     result.epoch = epoch;
     if (epoch > 0) result.trained = train_epoch(run, epoch, updates, schedule, settings);
-    if (validation != nullptr) result.validated = validate(run.engine, *validation, run.session);
+    if (validation != nullptr) validate(run, *validation, result);
     result.seconds = seconds_since(start);
     print(row_of(result));
     run.write("epoch", merged(record_of(result), record_of(run.input)));

@@ -21,9 +21,10 @@ struct TrainedEpoch {
   double learning_rate = 0;  // of the last step
   double images_per_s = 0;
   double seconds = 0;
-  InputTimes input;       // over_ranks()
-  int skipped_steps = 0;  // since the start
-  long bad_images = 0;    // replaced, since the start; each counts once
+  InputTimes input;                 // over_ranks()
+  std::optional<double> grad_norm;  // of the last step, before clipping; where the update needs it
+  int skipped_steps = 0;            // since the start
+  long bad_images = 0;              // replaced, since the start; each counts once
 };
 struct Validation {
   double loss = 0;
@@ -36,7 +37,8 @@ struct EpochResult {
   int epoch = 0;  // 0: only evaluated
   std::optional<TrainedEpoch> trained;
   std::optional<Validation> validated;
-  double seconds = 0;  // both
+  std::optional<Validation> validated_average;  // of the weights' average, with --ema
+  double seconds = 0;                           // both
 };
 
 /// Trains on run.batches and validates; prints one line and writes one "epoch" record per epoch.

@@ -18,7 +18,8 @@ void check_writable(const OutputFiles& files) {
 }
 
 std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
-  return files.save.empty() ? std::vector<Tensor>() : engine.model.state();
+  if (files.save.empty()) return {};
+  return engine.model.averages_weights() ? engine.model.average_state() : engine.model.state();
 }
 
 void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session) {

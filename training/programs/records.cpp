@@ -14,12 +14,17 @@ Json record_of(const EpochResult& result) {
                    {"skipped_steps", trained->skipped_steps},
                    {"bad_images", trained->bad_images}});
   if (result.trained) fields.update(stages_of(result.trained->input));
+  if (result.trained && result.trained->grad_norm) fields["grad_norm"] = *result.trained->grad_norm;
   if (const auto& validated = result.validated)
     fields.update({{"val_loss", validated->loss},
                    {"val_top1", validated->top1},
                    {"val_top5", validated->top5},
                    {"validated_images", validated->images},
                    {"validating_rank", validated->rank}});
+  if (const auto& average = result.validated_average)
+    fields.update({{"val_loss_ema", average->loss},
+                   {"val_top1_ema", average->top1},
+                   {"val_top5_ema", average->top5}});
   return fields;
 }
 

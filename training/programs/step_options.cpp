@@ -33,6 +33,7 @@ EngineSettings engine_settings(const StepOptions& options, const Backend& backen
                       options.model.recompute,
                       tuning_of(options.model)};
   settings.optimizer = options.optimizer;
+  settings.ema = options.ema;
   settings.strategy = options.strategy;
   settings.accumulate = options.accumulate;
   if (options.graph == "off") settings.no_graph = "--graph off";

@@ -13,6 +13,7 @@ struct StepOptions {
   ModelOptions model;
   StrategyOptions strategy;
   OptimizerOptions optimizer;
+  EmaOptions ema;
   int batch_size = 64;
   int global_batch = 0;  // 0: batch_size per rank
   int accumulate = 1;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "common/options.hpp"
+#include "training/programs/recipes.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -74,6 +75,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
            "NCCL's default")
       .at_least(0);
   declare_options(options, values.optimizer);
+  declare_options(options, values.ema);
   options.heading("Data");
   declare_options(options, values.data);
   declare_options(options, values.data.transform);
@@ -98,6 +100,7 @@ void check_epochs(const TrainOptions& options) {
 void declare_options(OptionSet& options, TrainOptions& values) {
   declare_step_options(options, values);
   options.heading("Training");
+  declare_recipes(options, values.recipe);
   options
       .add("--epochs", values.epochs,
            "train on the data for this many epochs, in place of the throughput run; 0: only "
@@ -120,6 +123,12 @@ void declare_options(OptionSet& options, TrainOptions& values) {
                  "--record", "--save", "--trace"})
       .metavar("FILE");
   declare_options(options, values.schedule);
+  options
+      .add("--norm-stats", values.norm_stats,
+           "running statistics of batch normalization that are validated and saved: those of the "
+           "first rank that computes, or their average over the ranks (as timm's --dist-bn reduce)")
+      .one_of({"first", "average"})
+      .only_with({"--epochs", "--save"});
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,

@@ -21,8 +21,10 @@ struct DataOptions : SourceOptions {
 };
 
 struct TrainOptions : StepOptions {
+  std::string recipe;
   BackendOptions backend;
   ScheduleOptions schedule;
+  std::string norm_stats = "first";
   DataOptions data;
   InputOptions input;
   int iterations = 100;

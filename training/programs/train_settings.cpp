@@ -23,6 +23,7 @@ DatasetSettings dataset_settings(const TrainOptions& options) {
 
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
   EngineSettings settings = engine_settings(options, backend, classes);
+  settings.norm_stats = options.norm_stats;
   if (settings.no_graph.empty() && (options.layers || options.kernels))
     settings.no_graph = "--layers, --kernels time each call";
   settings.batches_held =

@@ -8,6 +8,7 @@
 
 #include "resnet/network.hpp"
 #include "training/exchange/strategy.hpp"
+#include "training/step/ema.hpp"
 #include "training/step/optimizer.hpp"
 
 namespace shakedown::training {
@@ -15,6 +16,8 @@ namespace shakedown::training {
 struct EngineSettings {
   NetworkSettings network;
   OptimizerOptions optimizer;
+  EmaOptions ema;
+  std::string norm_stats = "first";  // whose running statistics are validated and saved: or average
   StrategyOptions strategy;
   int accumulate = 1;    // micro-batches per update
   std::string no_graph;  // why steps must not be CUDA graphs; empty: they are where they can be

@@ -14,11 +14,16 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
       seed_(settings.seed),
       weights_file_(settings.weights_file),
       optimizer_name_(settings.optimizer.optimizer),
+      norm_stats_(settings.norm_stats),
+      kernels_(make_update_kernels(*backend.device)),
       stream_(backend.device->make_stream()),
       scalars_(*backend.device, sizeof(StepScalars)),
-      network_(settings.network, *backend.device, *stream_, scalars()),
+      network_(settings.network, *backend.device, *stream_, &scalars()->loss_scale),
       optimizer_(settings.optimizer, *backend.device, *stream_, network_.table(),
-                 network_.weights()) {}
+                 network_.weights(), *kernels_) {
+  if (settings.ema.ema > 0)
+    ema_.emplace(settings.ema, *backend.device, *stream_, network_.weights(), *kernels_);
+}
 
 void ModelState::use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss) {
   strategy_ = &strategy;
@@ -26,34 +31,58 @@ void ModelState::use(Strategy& strategy, const StrategyEntry& entry, bool scales
   scales_loss_ = scales_loss;
   network_.set_layout(strategy.layout());
   optimizer_.allocate(strategy.owned());
+  if (ema_) ema_->allocate(strategy.owned());
 }
 
 void ModelState::set_learning_rate(double learning_rate) {
   if (learning_rate != learning_rate_)
-    device().kernels().set_learning_rate(
+    kernels_->set_learning_rate(
         scalars(), static_cast<float>(learning_rate * strategy_->rate_share()), *stream_);
   learning_rate_ = learning_rate;
 }
 
-void ModelState::check_finite(const Share& share) {
+void ModelState::check_finite(const std::vector<Share>& shares) {
+  if (!scales_loss_) return;
   WorkLog& log = network_.work_log();
   log.begin(Phase::update);
-  log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())},
-          [&] { device().kernels().check_finite(share.gradient, scalars(), *stream_); });
+  for (const Share& share : shares)
+    log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())},
+            [&] { device().kernels().check_finite(share.gradient, &scalars()->finite, *stream_); });
 }
 
-void ModelState::update(const Share& share) {
+void ModelState::measure_norms(const std::vector<Share>& shares) {
+  ParameterNorms* norms = optimizer_.norms();
+  if (norms == nullptr) return;
   WorkLog& log = network_.work_log();
   log.begin(Phase::update);
-  log.run({optimizer_name_.c_str(), -1, optimizer_.bytes_moved(share.range, share.gradient)},
-          [&] { optimizer_.update(share.range, share.gradient, scalars()); });
+  log.run({"norms", -1, norms->bytes_moved(shares)},
+          [&] { norms->measure(shares, network_.weights()); });
+}
+
+View ModelState::norm_sums() {
+  const ParameterNorms* norms = optimizer_.norms();
+  return norms == nullptr ? View() : norms->sums();
+}
+
+void ModelState::update(const std::vector<Share>& shares) {
+  if (ParameterNorms* norms = optimizer_.norms()) norms->apply(scalars());
+  WorkLog& log = network_.work_log();
+  log.begin(Phase::update);
+  for (const Share& share : shares)
+    log.run({optimizer_name_.c_str(), -1, optimizer_.bytes_moved(share)},
+            [&] { optimizer_.update(share, scalars()); });
 }
 
 void ModelState::finish_update() {
-  device().kernels().finish_update(scalars(), scales_loss_, *stream_);
+  if (ema_) {
+    WorkLog& log = network_.work_log();
+    log.begin(Phase::update);
+    log.run({"ema", -1, ema_->bytes_moved()}, [&] { ema_->update(scalars()); });
+  }
+  kernels_->finish_update(scalars(), scales_loss_, *stream_);
 }
 
-void ModelState::discard_update() { device().kernels().finish_update(scalars(), false, *stream_); }
+void ModelState::discard_update() { kernels_->finish_update(scalars(), false, *stream_); }
 
 void ModelState::evaluate() {
   for (int block = 0; block < network_.blocks(); ++block) {
@@ -85,8 +114,7 @@ void ModelState::restart() {
   optimizer_.reset();
   StepScalars initial;
   if (scales_loss_) initial.loss_scale = kInitialLossScale;
-  upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&initial, 1));
-  learning_rate_ = -1;
+  set_scalars(initial);
   set_weights(loaded.empty() ? seeded_ : loaded);
 }
 
@@ -111,57 +139,116 @@ std::vector<float> ModelState::master_weights() {
 }
 
 void ModelState::set_weights(const std::vector<float>& master) {
+  load(master);
+  if (ema_) ema_->reset();
+}
+
+void ModelState::load(const std::vector<float>& master) {
   finish();
   network_.set_weights(master);
   strategy_->distribute();
 }
 
-std::vector<Tensor> ModelState::state() {
+/// Enqueues: every rank has the running statistics that are validated and saved. Averages as timm's
+/// distribute_bn(reduce=True) does, means and variances alike.
+void ModelState::share_statistics() {
   Communicator& world = *backend_.world;
-  if (const int from = entry_->first_computing(); from > 0) {
-    const View statistics = network_.weights().statistics();
-    if (world.rank() == from) world.send(statistics, 0, *stream_);
-    if (world.rank() == 0) world.recv(statistics, from, *stream_);
+  const View statistics = network_.weights().statistics();
+  if (norm_stats_ == "first") {
+    world.broadcast(statistics, statistics, entry_->first_computing(), *stream_);
+    return;
   }
-  return network_.state(master_weights());
+  if (!entry_->computes(world.rank())) device().zero(statistics.data, statistics.bytes(), *stream_);
+  world.all_reduce(statistics, statistics, Reduction::sum, *stream_);
+  const auto ranks = static_cast<float>(entry_->computing(world.size()));
+  device().kernels().scale(statistics, statistics, 1 / ranks, *stream_);
+}
+
+ModelState::Kept ModelState::keep(View view) {
+  Kept kept{view, Buffer(device(), view.bytes(), Place::host)};
+  device().copy(kept.own.data(), view.data, view.bytes(), *stream_);
+  return kept;
+}
+
+void ModelState::restore(const std::vector<Kept>& kept) {
+  for (const Kept& k : kept) device().copy(k.view.data, k.own.data(), k.view.bytes(), *stream_);
+  finish();
+}
+
+std::vector<Tensor> ModelState::state() {
+  std::vector<Kept> kept;
+  kept.push_back(keep(network_.weights().statistics()));
+  share_statistics();
+  std::vector<Tensor> tensors = network_.state(master_weights());
+  restore(kept);
+  return tensors;
+}
+
+std::vector<Tensor> ModelState::average_state() {
+  std::vector<Tensor> tensors;
+  with_average_weights([&] { tensors = state(); });
+  return tensors;
 }
 
 void ModelState::with_common_weights(const std::function<void()>& body) {
-  struct Replaced {
-    View view;
-    int root;    // whose values all ranks get
-    Buffer own;  // in host memory: the batch has planned the device's
-  };
   const Weights& weights = network_.weights();
-  std::vector<Replaced> replaced;
-  const auto replace = [&](View view, int root) {
-    replaced.push_back({view, root, Buffer(device(), view.bytes(), Place::host)});
-    device().copy(replaced.back().own.data(), view.data, view.bytes(), *stream_);
-    backend_.world->broadcast(view, view, root, *stream_);
+  std::vector<Kept> kept;
+  kept.push_back(keep(weights.statistics()));
+  share_statistics();
+  const auto replace = [&](View view) {
+    kept.push_back(keep(view));
+    backend_.world->broadcast(view, view, 0, *stream_);
   };
-  replace(weights.statistics(), entry_->first_computing());
   if (!entry_->ranks_agree) {
-    replace(weights.compute(), 0);
+    replace(weights.compute());
     if (weights.vectors().count > 0)
-      replace(weights.vectors(), 0);
+      replace(weights.vectors());
     else if (weights.has_copy())
-      replace(weights.master(), 0);  // for the vectors
+      replace(weights.master());  // for the vectors
   }
   finish();
   body();
-  for (const Replaced& r : replaced)
-    device().copy(r.view.data, r.own.data(), r.view.bytes(), *stream_);
-  finish();
+  restore(kept);
+}
+
+void ModelState::with_average_weights(const std::function<void()>& body) {
+  const std::vector<float> own = own_master_weights();
+  std::vector<float> average(own.size(), 0.0F);
+  for (const PlacedRange& placed : ema_->weights().layout())
+    read(ema_->weights().at(placed.range), placed.range, average);
+  const View statistics = network_.weights().statistics();
+  std::vector<Kept> kept;
+  kept.push_back(keep(statistics));
+  load(average);
+  device().copy(statistics.data, ema_->statistics().data, statistics.bytes(), *stream_);
+  body();
+  load(own);
+  restore(kept);
+}
+
+std::vector<StateBuffer> ModelState::state_buffers() {
+  std::vector<StateBuffer> buffers = optimizer_.state_buffers();
+  if (ema_) buffers.push_back({"ema", &ema_->weights()});
+  return buffers;
+}
+
+View ModelState::ema_statistics() { return ema_ ? ema_->statistics() : View(); }
+
+void ModelState::set_scalars(const StepScalars& scalars) {
+  upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));
+  learning_rate_ = -1;
+}
+
+/// A range of all weights, from the device.
+void ModelState::read(ConstView from, Range range, std::vector<float>& to) {
+  const auto values = download<float>(device(), *stream_, from.data, range.count());
+  std::copy(values.begin(), values.end(), to.begin() + static_cast<std::ptrdiff_t>(range.begin));
 }
 
 std::vector<float> ModelState::own_master_weights() {
   finish();
   std::vector<float> own(network_.table().stored_count(), 0.0F);
-  for (const Range& range : strategy_->owned()) {
-    const auto values =
-        download<float>(device(), *stream_, network_.weights().master(range).data, range.count());
-    std::copy(values.begin(), values.end(), own.begin() + static_cast<std::ptrdiff_t>(range.begin));
-  }
+  for (const Range& range : strategy_->owned()) read(network_.weights().master(range), range, own);
   return own;
 }
 

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/backend.hpp"
 #include "resnet/network.hpp"
 #include "training/exchange/strategy.hpp"
+#include "training/step/ema.hpp"
 #include "training/step/engine_settings.hpp"
 #include "training/step/optimizer.hpp"
 
@@ -29,8 +31,13 @@ class ModelState {
 
   // What a step enqueues here.
   void set_learning_rate(double learning_rate);
-  void check_finite(const Share& share);
-  void update(const Share& share);
+  /// Where the loss is scaled.
+  void check_finite(const std::vector<Share>& shares);
+  /// Where the update needs norms. norm_sums() is then to be added up over the ranks that update
+  /// parts.
+  void measure_norms(const std::vector<Share>& shares);
+  View norm_sums();
+  void update(const std::vector<Share>& shares);
   /// Counts the update as applied or skipped, and adapts the loss scale.
   void finish_update();
   /// Ends an exchange without an update: whether its gradients were finite is forgotten.
@@ -53,13 +60,18 @@ class ModelState {
   /// All weights, float32 in the flat order, wherever they are held.
   std::vector<float> master_weights();
   void set_weights(const std::vector<float>& master);
-  /// Weights and running statistics (those of the first rank that computes) with torchvision's
-  /// names.
+  /// Weights and running statistics with torchvision's names.
   std::vector<Tensor> state();
+  /// The same of their average.
+  std::vector<Tensor> average_state();
   /// Runs `body` while every rank that computes has the same weights (rank 0's, where they differ)
-  /// and the same running statistics (those of the first rank that computes); then each rank has
-  /// its own back.
+  /// and the same running statistics (those of the first rank that computes, or their average);
+  /// then each rank has its own back.
   void with_common_weights(const std::function<void()>& body);
+  /// Runs `body` with the average of the weights and running statistics in the place of both; then
+  /// each rank has its own back.
+  void with_average_weights(const std::function<void()>& body);
+  bool averages_weights() const { return ema_.has_value(); }
 
   // The state of this rank. These functions wait for the device.
 
@@ -70,27 +82,50 @@ class ModelState {
   std::uint64_t checksum();
   StepScalars read_scalars();
 
+  // What a checkpoint holds in addition to state(): this rank's part, by name, and the scalars
+  // (updates applied, loss scale). Fill the buffers after restart() and set_weights(), which reset
+  // them.
+
+  /// momentum_buffer, or exp_avg and exp_avg_sq; ema, with an average of the weights.
+  std::vector<StateBuffer> state_buffers();
+  /// The average of this rank's running statistics; no elements without an average of the weights.
+  View ema_statistics();
+  void set_scalars(const StepScalars& scalars);
+
   Network& network() { return network_; }
   const Network& network() const { return network_; }
   Device& device() const { return *backend_.device; }
   Stream& stream() { return *stream_; }
   StepScalars* scalars() { return static_cast<StepScalars*>(scalars_.data()); }
   bool scales_loss() const { return scales_loss_; }
-  std::size_t optimizer_bytes() const { return optimizer_.bytes(); }
+  std::size_t optimizer_bytes() const { return optimizer_.bytes() + (ema_ ? ema_->bytes() : 0); }
   /// Remarks of starting from `weights_file`.
   const LoadRemarks& load_remarks() const { return load_remarks_; }
 
  private:
+  /// A part of the device's memory as it was, in host memory: the batch has planned the device's.
+  struct Kept {
+    View view;
+    Buffer own;
+  };
+  Kept keep(View view);
+  void restore(const std::vector<Kept>& kept);
   std::vector<float> load_weights_file();
+  void load(const std::vector<float>& master);
+  void share_statistics();
+  void read(ConstView from, Range range, std::vector<float>& to);
 
   Backend& backend_;
   std::uint64_t seed_;
   std::string weights_file_;
   std::string optimizer_name_;
+  std::string norm_stats_;
+  std::unique_ptr<UpdateKernels> kernels_;
   std::unique_ptr<Stream> stream_;
   Buffer scalars_;
   Network network_;
   Optimizer optimizer_;
+  std::optional<Ema> ema_;
   Strategy* strategy_ = nullptr;
   const StrategyEntry* entry_ = nullptr;
   bool scales_loss_ = false;

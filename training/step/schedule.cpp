@@ -9,36 +9,86 @@
 namespace shakedown::training {
 
 void declare_options(OptionSet& options, ScheduleOptions& values) {
-  options.add("--schedule", values.schedule, "learning rate over the epochs")
-      .one_of({"constant", "step", "cosine"})
+  options
+      .add("--schedule,--lr-scheduler", values.schedule,
+           "learning rate over the updates: constant, steps down at regular epochs or at "
+           "--lr-milestones, or falling as half a cosine or a polynomial")
+      .one_of({"constant", "step", "multi-step", "cosine", "polynomial"})
       .only_with({"--epochs"});
+  options
+      .add("--lr-min", values.lr_min,
+           "learning rate at the end of the cosine or polynomial schedule")
+      .at_least(0)
+      .only_where("--schedule", {"cosine", "polynomial"});
   options
       .add("--lr-warmup-epochs", values.lr_warmup_epochs,
            "epochs of linear learning-rate warm-up, before the schedule")
       .at_least(0)
       .only_with({"--epochs"})
       .metavar("EPOCHS");
-  options.add("--lr-step-epochs", values.lr_step_epochs, "epochs between two steps of the schedule")
+  options
+      .add("--lr-warmup-steps", values.lr_warmup_steps,
+           "updates of linear learning-rate warm-up, in place of --lr-warmup-epochs")
+      .at_least(0)
+      .only_with({"--epochs"})
+      .not_with({"--lr-warmup-epochs"});
+  options
+      .add("--lr-step-epochs,--lr-step-size", values.lr_step_epochs,
+           "epochs between two steps of the schedule")
       .at_least(1)
       .only_where("--schedule", {"step"});
   options
-      .add("--lr-step-factor", values.lr_step_factor,
+      .add("--lr-milestones", values.lr_milestones,
+           "epochs at which the multi-step schedule steps down, such as 30,60,80")
+      .at_least(0)
+      .only_where("--schedule", {"multi-step"});
+  options
+      .add("--lr-step-factor,--lr-gamma", values.lr_step_factor,
            "factor that multiplies the learning rate at each step of the schedule")
       .at_least(0)
-      .only_where("--schedule", {"step"});
+      .only_where("--schedule", {"step", "multi-step"});
+  options.add("--lr-power", values.lr_power, "power of the polynomial schedule")
+      .at_least(0)
+      .only_where("--schedule", {"polynomial"});
+  options.check([&values] {
+    if (values.schedule == "multi-step" && values.lr_milestones.empty())
+      throw UsageError("--schedule multi-step needs --lr-milestones");
+  });
 }
 
-double Schedule::at(double epoch) const {
-  const double warmup = options_.lr_warmup_epochs;
+Schedule::Schedule(const ScheduleOptions& options, double learning_rate, double epochs,
+                   long updates_per_epoch)
+    : options_(options),
+      learning_rate_(learning_rate),
+      updates_per_epoch_(static_cast<double>(updates_per_epoch)),
+      warmup_(options.lr_warmup_steps > 0 ? options.lr_warmup_steps
+                                          : options.lr_warmup_epochs * updates_per_epoch_),
+      total_(epochs * updates_per_epoch_) {}
+
+double Schedule::falling_to_min(double share) const {
+  return options_.lr_min + (learning_rate_ - options_.lr_min) * share;
+}
+
+double Schedule::at(long update) const {
+  const auto u = static_cast<double>(update);
   // a fraction of the first step is never 0: the first update counts
-  if (epoch < warmup) return learning_rate_ * std::max(epoch / warmup, 1e-3);
-  if (options_.schedule == "cosine") {
-    const double progress = std::clamp((epoch - warmup) / (epochs_ - warmup), 0.0, 1.0);
-    return learning_rate_ * 0.5 * (1 + std::cos(std::numbers::pi * progress));
-  }
+  if (u < warmup_) return learning_rate_ * std::max(u / warmup_, 1e-3);
+  const double progress = std::clamp((u - warmup_) / (total_ - warmup_), 0.0, 1.0);
+  if (options_.schedule == "cosine")
+    return falling_to_min((1 + std::cos(std::numbers::pi * progress)) / 2);
+  if (options_.schedule == "polynomial")
+    return falling_to_min(std::pow(1 - progress, options_.lr_power));
   if (options_.schedule == "step")
     return learning_rate_ *
-           std::pow(options_.lr_step_factor, std::floor(epoch / options_.lr_step_epochs));
+           std::pow(options_.lr_step_factor,
+                    std::floor(u / (options_.lr_step_epochs * updates_per_epoch_)));
+  if (options_.schedule == "multi-step") {
+    const auto& milestones = options_.lr_milestones;
+    const auto reached = std::count_if(milestones.begin(), milestones.end(), [&](double epoch) {
+      return u >= epoch * updates_per_epoch_;
+    });
+    return learning_rate_ * std::pow(options_.lr_step_factor, static_cast<double>(reached));
+  }
   return learning_rate_;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace shakedown {
 class OptionSet;
@@ -11,26 +12,44 @@ namespace shakedown::training {
 
 struct ScheduleOptions {
   std::string schedule = "constant";
+  double lr_min = 0;
   double lr_warmup_epochs = 0;
+  int lr_warmup_steps = 0;  // in the place of epochs, where not 0
   int lr_step_epochs = 30;
   double lr_step_factor = 0.1;
+  std::vector<double> lr_milestones;  // epochs
+  double lr_power = 2;
 };
 void declare_options(OptionSet& options, ScheduleOptions& values);
 
+/// A function of the number of updates before the one that uses the rate, from 0 on, and of nothing
+/// else: a run that is resumed needs no other state.
 class Schedule {
  public:
-  Schedule(const ScheduleOptions& options, double learning_rate, double epochs)
-      : options_(options), learning_rate_(learning_rate), epochs_(epochs) {}
+  Schedule(const ScheduleOptions& options, double learning_rate, double epochs,
+           long updates_per_epoch);
 
-  /// `epoch` counts from 0 and has a fraction. During the warm-up the rate rises linearly from
-  /// nearly 0 (Goyal et al. 2017). Then: constant; step: multiplied by the factor every
-  /// lr_step_epochs; cosine: half a cosine down to 0 at the end (Loshchilov & Hutter 2017).
-  double at(double epoch) const;
+  /// During the warm-up the rate rises linearly from nearly 0 (Goyal et al. 2017); its end is W.
+  /// Then, with T updates in all, in the closed forms of torch.optim.lr_scheduler:
+  /// - constant;
+  /// - step: times factor^floor(epoch / lr_step_epochs) (StepLR), epochs from the start of
+  /// training;
+  /// - multi-step: times factor^(milestones reached) (MultiStepLR), the same;
+  /// - cosine: from the rate down to lr_min, times (1 + cos(pi (u - W) / (T - W))) / 2
+  ///   (CosineAnnealingLR; Loshchilov & Hutter 2017);
+  /// - polynomial: the same, times (1 - (u - W) / (T - W))^power (PolynomialLR; power 2 as MLPerf's
+  ///   LARS reference, mlcommons/training image_classification/tensorflow2/lars_util.py, whose
+  ///   decay is one step longer).
+  double at(long update) const;
 
  private:
+  double falling_to_min(double share) const;
+
   ScheduleOptions options_;
   double learning_rate_;
-  double epochs_;
+  double updates_per_epoch_;
+  double warmup_;  // updates
+  double total_;   // updates
 };
 
 }  // namespace shakedown::training

@@ -78,12 +78,13 @@ std::vector<Share> Step::finish_exchange(int micro_batch) {
 }
 
 void Step::update(const std::vector<Share>& shares) {
-  if (model_.scales_loss())
-    for (const Share& share : shares) model_.check_finite(share);
+  model_.check_finite(shares);
+  model_.measure_norms(shares);
   timeline_.mark(Phase::update);
   strategy_->agree_on_finite();
+  strategy_->add_up(model_.norm_sums());
   timeline_.mark(Phase::exchange);
-  for (const Share& share : shares) model_.update(share);
+  model_.update(shares);
   model_.finish_update();
   timeline_.mark(Phase::update);
 }
@@ -91,7 +92,8 @@ void Step::update(const std::vector<Share>& shares) {
 void Step::serve() {
   strategy_->serve({[&](const Share& share) {
                       timeline_.mark(Phase::exchange);
-                      model_.update(share);
+                      model_.measure_norms({share});
+                      model_.update({share});
                       timeline_.mark(Phase::update);
                     },
                     [&] {
@@ -174,6 +176,12 @@ void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
   if (ranks.size() < entry_->ranks.least)
     throw UsageError(fmt::format("--strategy {}: at least {} ranks, not {}", entry_->name,
                                  entry_->ranks.least, ranks.size()));
+  if (settings_.optimizer.needs_norms() && entry_->ranks.first_serves &&
+      options.ps_partition_mb > 0)
+    throw UsageError(fmt::format(
+        "--ps-partition-mb {}: --optimizer lars and --clip-grad-norm need all gradients "
+        "before the first update; 0 exchanges everything at once",
+        options.ps_partition_mb));
   graphs_.reset();
   strategy_.reset();  // its memory first
   ranks_ = &ranks;

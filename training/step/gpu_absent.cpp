@@ -1,0 +1,11 @@
+// Stands in for training/step/gpu where it is not built.
+#include "common/error.hpp"
+#include "training/step/update_kernels.hpp"
+
+namespace shakedown::gpu {
+
+std::unique_ptr<training::UpdateKernels> make_update_kernels() {
+  throw UsageError("built without gpu");
+}
+
+}  // namespace shakedown::gpu

@@ -1,0 +1,132 @@
+// The kernels of an update: optimisers, gradient norms, the average of the weights and the step's
+// scalars. Each backend has its own (training/step/cpu, training/step/gpu). Every call is enqueued
+// on the stream; pointers are device memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "common/types.hpp"
+#include "training/exchange/step_scalars.hpp"
+
+namespace shakedown {
+class Device;
+class Stream;
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+/// One range of the flat buffers. `state` are the optimiser's own buffers; there is one flag or
+/// number for each chunk of kFlatAlignment elements of the range, which starts at a chunk.
+struct UpdateRange {
+  float* master = nullptr;
+  void* compute = nullptr;  // rounded copy, or null where there is none
+  DataType compute_type = DataType::float32;
+  const void* gradient = nullptr;
+  DataType gradient_type = DataType::float32;  // where it was exchanged in another, not compute's
+  float* state_a = nullptr;                    // sgd, lars: momentum; adam: first moment
+  float* state_b = nullptr;                    // adam: second moment
+  const std::uint8_t* decayed = nullptr;       // by chunk, or null: all decayed
+  const std::uint16_t* tensors = nullptr;      // lars: by chunk, which parameter it is of
+  const float* trust = nullptr;                // lars: ratio by parameter
+  std::size_t count = 0;                       // elements
+};
+
+struct SgdSettings {
+  float momentum = 0.9F;
+  float weight_decay = 0;
+  bool nesterov = false;
+};
+struct AdamSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  float epsilon = 1e-8F;
+  float weight_decay = 0;
+  bool decoupled = false;  // AdamW
+};
+
+/// A part of one parameter in a range.
+struct NormPiece {
+  std::size_t begin = 0;  // from the range's first element
+  std::size_t count = 0;
+  std::size_t slot = 0;  // of its partial sums
+};
+/// Sums of squares.
+struct Squares {
+  float gradient = 0;  // as computed: of the scaled loss
+  float weight = 0;
+};
+/// What the norms of the parameters are used for.
+struct NormSettings {
+  float clip = 0;                    // largest norm of all gradients; 0: any
+  float trust_coefficient = 0.001F;  // of lars: "eeta" in MLPerf's reference
+  float weight_decay = 0;
+};
+
+/// Average of the weights over the updates.
+struct EmaSettings {
+  float decay = 0;
+  int every = 1;  // updates from one average to the next
+};
+
+class UpdateKernels {
+ public:
+  virtual ~UpdateKernels() = default;
+
+  // Optimisers. Skipped when !scalars->finite. The gradient g is gradient * clip / loss_scale.
+
+  /// PyTorch's SGD: g += weight_decay * w; m = momentum * m + g;
+  /// w -= learning_rate * (nesterov ? g + momentum * m : m).
+  virtual void sgd(const UpdateRange& range, const SgdSettings& settings,
+                   const StepScalars* scalars, Stream& stream) const = 0;
+  /// LARS (You et al. 2017) as MLPerf's reference has it (mlcommons/training,
+  /// image_classification/tensorflow2/lars_optimizer.py), with the learning rate in the momentum:
+  /// s = learning_rate * trust ratio * (g + weight_decay * w); m = momentum * m + s;
+  /// w -= nesterov ? s + momentum * m : m.
+  virtual void lars(const UpdateRange& range, const SgdSettings& settings,
+                    const StepScalars* scalars, Stream& stream) const = 0;
+  /// Adam (Kingma & Ba 2015), or AdamW (Loshchilov & Hutter 2019), as PyTorch computes them; the
+  /// step number is scalars->updates + 1.
+  virtual void adam(const UpdateRange& range, const AdamSettings& settings,
+                    const StepScalars* scalars, Stream& stream) const = 0;
+
+  // Norms, summed in a fixed order: pieces, then parameters (then ranks), then all.
+
+  /// partials[piece.slot] = the piece's sums; `weights` may be null, for zeros.
+  virtual void sum_pieces(ConstView gradient, const float* weights,
+                          std::span<const NormPiece> pieces, Squares* partials,
+                          Stream& stream) const = 0;
+  /// sums[p] = the sum of partials first[p] to first[p + 1]; `first` has one element more.
+  virtual void sum_parameters(const Squares* partials, std::span<const std::uint32_t> first,
+                              Squares* sums, Stream& stream) const = 0;
+  /// Sets grad_norm; clip, as torch.nn.utils.clip_grad_norm_ does: clip / (norm + 1e-6), at most 1;
+  /// and where adapted[p], trust[p] = trust_coefficient |w| / (|g| + weight_decay |w|), else 1.
+  virtual void apply_norms(std::span<const Squares> sums, const NormSettings& settings,
+                           const std::uint8_t* adapted, float* trust, StepScalars* scalars,
+                           Stream& stream) const = 0;
+
+  /// Before finish_update(): on every `every`-th update that is applied, average = d * average +
+  /// (1 - d) * x with d = min(decay, (1 + t) / (10 + t)), t the number of averages taken, this one
+  /// included: the warm-up of TensorFlow's tf.train.ExponentialMovingAverage(num_updates).
+  virtual void average(View average, ConstView x, const EmaSettings& settings,
+                       const StepScalars* scalars, Stream& stream) const = 0;
+
+  /// Counts the step as applied or skipped. With `dynamic_scale`, the loss scale is halved on a
+  /// skip and doubled after 2000 applied steps (PyTorch's GradScaler). Sets finite to 1 again.
+  virtual void finish_update(StepScalars* scalars, bool dynamic_scale, Stream& stream) const = 0;
+  virtual void set_learning_rate(StepScalars* scalars, float value, Stream& stream) const = 0;
+};
+
+/// The kernels of the device's backend.
+std::unique_ptr<UpdateKernels> make_update_kernels(const Device& device);
+
+}  // namespace shakedown::training
+
+namespace shakedown::cpu {
+std::unique_ptr<training::UpdateKernels> make_update_kernels();
+}  // namespace shakedown::cpu
+namespace shakedown::gpu {
+std::unique_ptr<training::UpdateKernels> make_update_kernels();
+}  // namespace shakedown::gpu
