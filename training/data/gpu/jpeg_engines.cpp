@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/error.hpp"
 #include "common/gpu/native.hpp"
@@ -113,15 +114,20 @@ bool EngineDecoder::submit(std::span<const EnginePicture> pictures) {
     bytes_.push_back(picture.file.size());
     images_.push_back({{picture.rgb}, {picture.pitch}});
   }
+  // Always width() pictures, the first one again and again: initialize() allocates, and that waits
+  // for all that the GPU trains.
+  const auto width = static_cast<std::size_t>(engines_.width());
+  files_.resize(width, files_.front());
+  bytes_.resize(width, bytes_.front());
+  images_.resize(width, images_.front());
   // A success means that the call was accepted, not that every picture was decoded.
   mark_images(marked, count, stream);
-  if (initialized_ != count)
-    CHECK_NVJPEG(
-        library.initialize(engines_.handle(), state_.get(), count, 1, Nvjpeg::kInterleavedRgb));
-  initialized_ = count;
+  if (!std::exchange(initialized_, true))
+    CHECK_NVJPEG(library.initialize(engines_.handle(), state_.get(), engines_.width(), 1,
+                                    Nvjpeg::kInterleavedRgb));
   const bool taken = accepted(library.decode(engines_.handle(), state_.get(), files_.data(),
                                              bytes_.data(), images_.data(), stream));
-  if (!taken) initialized_ = 0;  // a failed batch resets the state
+  if (!taken) initialized_ = false;  // a failed batch resets the state
   check_marks(marked, count, static_cast<std::uint8_t*>(written_.data()), stream);
   done_.record(stream);
   done_.wait();

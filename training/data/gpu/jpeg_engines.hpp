@@ -59,8 +59,8 @@ class EngineDecoder {
   Nvjpeg::Owned state_;
   std::unique_ptr<Stream> stream_;
   IdleEvent done_;
-  Buffer written_;       // a byte per picture, in pinned memory
-  int initialized_ = 0;  // for batches of this many pictures
+  Buffer written_;  // a byte per picture, in pinned memory
+  bool initialized_ = false;
   std::vector<const unsigned char*> files_;
   std::vector<std::size_t> bytes_;
   std::vector<Nvjpeg::Image> images_;
