@@ -398,27 +398,29 @@ TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
   times.stall_s = 0.3;
   InputSetup setup{4, 16, "cpu", 0};
   CHECK(input_advice(times, setup, 20, 1).empty());  // 1.5 % of the time
-  const std::string decoding = input_advice(times, setup, 1, 1);
-  CHECK_THAT(decoding, ContainsSubstring("waited for data 30.0 % of the time") &&
+  CHECK_THAT(input_advice(times, setup, 1, 1),
+             ContainsSubstring("busy only 40 % of it") && ContainsSubstring("first batches"));
+  const std::string decoding = input_advice(times, setup, 0.5, 1);
+  CHECK_THAT(decoding, ContainsSubstring("waited for data 60.0 % of the time") &&
                            ContainsSubstring("decoding limits it (75 %") &&
                            ContainsSubstring("2500 images/s") &&
                            ContainsSubstring("more --workers (this rank may use 16 cores)") &&
                            ContainsSubstring("--decoder nvjpeg"));
   setup.workers = 16;
   CHECK_THAT(
-      input_advice(times, setup, 1, 2),
+      input_advice(times, setup, 0.05, 2),
       ContainsSubstring("more cores than this rank's 16") && ContainsSubstring("20000 images/s"));
   times.stages.open_s = 2;
-  CHECK_THAT(input_advice(times, setup, 1, 1),
+  CHECK_THAT(input_advice(times, setup, 0.25, 1),
              ContainsSubstring("opening files limits") && ContainsSubstring("--pack"));
   times.device_decode_s = 0.5;
   setup.decoder = "nvjpeg";
   setup.device_share = 1;
-  CHECK_THAT(input_advice(times, setup, 1, 1),
+  CHECK_THAT(input_advice(times, setup, 0.5, 1),
              ContainsSubstring("decoding by nvjpeg limits it to 1923 images/s") &&
                  ContainsSubstring("--decoder-share below 100"));
   times.copy_s = 0.6;
-  CHECK_THAT(input_advice(times, setup, 1, 1), ContainsSubstring("copies to the device limit"));
+  CHECK_THAT(input_advice(times, setup, 0.5, 1), ContainsSubstring("copies to the device limit"));
   CHECK((times - times).stages.decode_s == 0);
   CHECK((times + times).stages.decode_s == 2.4);
 }

@@ -9,6 +9,7 @@ namespace shakedown::training {
 namespace {
 
 constexpr double kWorthNaming = 0.02;  // of the time
+constexpr double kBusy = 0.5;          // of the time: what is less busy limits nothing
 
 /// Every member of InputTimes but the stall.
 template <class Times, class Visit>
@@ -95,7 +96,14 @@ std::string input_advice(const InputTimes& times, const InputSetup& setup, doubl
   const std::string stall = fmt::format("input: training waited for data {:.1f} % of the time; ",
                                         100 * times.stall_s / seconds);
   const auto rate = [&](double busy_s) { return times.images / busy_s * ranks; };
-  if (const double device_s = times.device_decode_s + times.copy_s; device_s > workers_s) {
+  const double device_s = times.device_decode_s + times.copy_s;
+  const double busy = std::max(device_s, workers_s) / (seconds * ranks);
+  if (busy < kBusy)
+    return stall + fmt::format(
+                       "the workers and copies were busy only {:.0f} % of it, so it was for "
+                       "the first batches of an epoch, or for cores that others use",
+                       100 * busy);
+  if (device_s > workers_s) {
     if (times.copy_s > times.device_decode_s)
       return stall + fmt::format(
                          "copies to the device limit it to {:.0f} images/s: check the "
