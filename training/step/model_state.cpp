@@ -85,8 +85,7 @@ void ModelState::restart() {
   optimizer_.reset();
   StepScalars initial;
   if (scales_loss_) initial.loss_scale = kInitialLossScale;
-  upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&initial, 1));
-  learning_rate_ = -1;
+  set_scalars(initial);
   set_weights(loaded.empty() ? seeded_ : loaded);
 }
 
@@ -152,6 +151,15 @@ void ModelState::with_common_weights(const std::function<void()>& body) {
   for (const Replaced& r : replaced)
     device().copy(r.view.data, r.own.data(), r.view.bytes(), *stream_);
   finish();
+}
+
+std::vector<StateBuffer> ModelState::state_buffers() { return optimizer_.state_buffers(); }
+
+View ModelState::ema_statistics() { return {}; }
+
+void ModelState::set_scalars(const StepScalars& scalars) {
+  upload<StepScalars>(device(), *stream_, scalars_.data(), std::span(&scalars, 1));
+  learning_rate_ = -1;
 }
 
 std::vector<float> ModelState::own_master_weights() {

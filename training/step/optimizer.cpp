@@ -50,6 +50,11 @@ void Optimizer::allocate(const std::vector<Range>& ranges) {
     state_b_ = FlatBuffer(device_, stream_, DataType::float32, packed(ranges));
 }
 
+std::vector<StateBuffer> Optimizer::state_buffers() {
+  if (state_b_.empty()) return {{"momentum_buffer", &state_a_}};
+  return {{"exp_avg", &state_a_}, {"exp_avg_sq", &state_b_}};
+}
+
 void Optimizer::reset() {
   for (const FlatBuffer* state : {&state_a_, &state_b_})
     device_.zero(state->memory().data, state->bytes(), stream_);

@@ -24,6 +24,13 @@ struct OptimizerOptions {
 };
 void declare_options(OptionSet& options, OptimizerOptions& values);
 
+/// State of the training that belongs to the weights: a float32 for each element that this rank
+/// updates, laid out over those ranges.
+struct StateBuffer {
+  std::string name;
+  FlatBuffer* buffer;
+};
+
 class Optimizer {
  public:
   /// Optimises the parameters of `table`. The weights must outlive the optimiser.
@@ -32,6 +39,8 @@ class Optimizer {
 
   /// Allocates and zeroes the state of these ranges, the only ones that are updated here.
   void allocate(const std::vector<Range>& ranges);
+  /// The momenta, by PyTorch's names: momentum_buffer, or exp_avg and exp_avg_sq.
+  std::vector<StateBuffer> state_buffers();
   /// Forgets the momenta.
   void reset();
   /// Enqueues the update of a range from its gradients; see Kernels::sgd and adam.
