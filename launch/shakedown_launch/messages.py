@@ -35,6 +35,10 @@ class Messages:
         self.lost = []  # hosts, as far as they are known
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
+        self._sent = set()  # "signal 12" to the ranks, whose end by it is no news
+
+    def sent(self, number):
+        self._sent.add(f"signal {int(number)}")
 
     @property
     def job_must_end(self):
@@ -61,7 +65,9 @@ class Messages:
     def _judge(self, block):
         """Whether the block reported how the job ended."""
         died, lost = re.search(DIED, block), re.search(LOST, block)
-        if died:
+        if died and died[3].split(" (")[0] in self._sent:
+            self.rank_ended = True
+        elif died:
             self.dead.append(died.groups())
             self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
         elif lost:
@@ -124,6 +130,9 @@ class NoMessages:
 
     def __init__(self):
         self.dead, self.lost, self.said = [], [], []
+
+    def sent(self, number):
+        pass
 
     def read_own(self, data):
         pass

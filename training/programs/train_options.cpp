@@ -98,6 +98,8 @@ void check_epochs(const TrainOptions& options) {
   if (options.epochs == 0 && options.data.val_dir.empty()) needed = "--val-dir";
   if (needed != nullptr)
     throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
+  if (options.epochs == 0 && !options.checkpoints.dir.empty())
+    throw UsageError("--checkpoint-dir: --epochs 0 trains nothing");
 }
 
 }  // namespace
@@ -117,6 +119,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--epochs"})
       .metavar("DIR");
   declare_options(options, values.schedule);
+  declare_options(options, values.checkpoints);
+  options.heading("Output");
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "training/checkpoint/checkpoints.hpp"
 #include "training/data/transform.hpp"
 #include "training/programs/input_options.hpp"
 #include "training/programs/step_options.hpp"
@@ -25,6 +26,7 @@ struct DataOptions {
 struct TrainOptions : StepOptions {
   BackendOptions backend;
   ScheduleOptions schedule;
+  CheckpointOptions checkpoints;
   DataOptions data;
   InputOptions input;
   int iterations = 100;

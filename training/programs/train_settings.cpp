@@ -1,6 +1,8 @@
 #include "training/programs/train_settings.hpp"
 
+#include "common/options.hpp"
 #include "training/programs/max_batch.hpp"
+#include "training/programs/run_facts.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -50,8 +52,14 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
           options.warmup};
 }
 
-EpochSettings epoch_settings(const TrainOptions& options) {
-  return {options.epochs, options.optimizer.learning_rate, options.schedule};
+EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
+                             const EngineSettings& engine, int ranks_computing,
+                             const Dataset& dataset) {
+  CheckpointSettings checkpoints{options.checkpoints, {}, dataset.metadata(options.model)};
+  if (options.epochs > 0)
+    checkpoints.facts = run_facts(set, engine, ranks_computing, dataset.training());
+  return {options.epochs, options.optimizer.learning_rate, options.schedule,
+          std::move(checkpoints)};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {

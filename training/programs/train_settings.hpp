@@ -21,7 +21,10 @@ InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
 LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
-EpochSettings epoch_settings(const TrainOptions& options);
+/// `set` declared the options.
+EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
+                             const EngineSettings& engine, int ranks_computing,
+                             const Dataset& dataset);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);

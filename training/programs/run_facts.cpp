@@ -1,0 +1,71 @@
+#include "training/programs/run_facts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/options.hpp"
+
+namespace shakedown::training {
+namespace {
+
+/// Options that must be the same, where the program has them; others follow below.
+const std::set<std::string> kFixed{"model",   "image_size", "seed", "optimizer",
+                                   "augment", "decoder",    "exif"};
+/// Options that change nothing of what is computed, or that a fact below stands for.
+const std::set<std::string> kFree{
+    "backend",  "precision",      "iterations",     "warmup",
+    "weights",  "warmup_seconds", "global_batch",   "classes",
+    "val_dir",  "train_dir",      "workers",        "prefetch",
+    "record",   "trace",          "save",           "describe",
+    "timeout",  "checkpoint_dir", "checkpoint_every_epochs",
+    "resume",   "signal_lead",    "checkpoint_minutes"};
+
+/// As it is given.
+std::string flag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+std::string text_of(const OptionValue& option) {
+  return std::visit(
+      [](const auto& value) {
+        const Json json = value;
+        return json.is_string() ? json.get<std::string>() : json.dump();
+      },
+      option.value);
+}
+
+/// Of the labels and of the paths below the root, in their order.
+std::string listing_of(const ImageSource& images) {
+  std::uint64_t hash = 0xCBF29CE484222325U;  // FNV-1a
+  for (std::size_t i = 0; i < images.size(); ++i) {
+    std::string name = images.name(i);
+    if (name.rfind(images.root(), 0) == 0) name.erase(0, images.root().size());
+    for (const char c : fmt::format("{} {}\n", name, images.label(i)))
+      hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001B3U;
+  }
+  return fmt::format("{}, listing {:016x}", images.size(), hash);
+}
+
+}  // namespace
+
+RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int ranks_computing,
+                   const ImageSource& images) {
+  const int batch = settings.network.batch_size * settings.accumulate * ranks_computing;
+  RunFacts facts;
+  facts.fixed = {{"global batch", std::to_string(batch)},
+                 {"classes", std::to_string(settings.network.classes)},
+                 {"images", listing_of(images)},
+                 {"--precision", name_of(settings.network.precision)}};
+  for (const OptionValue& option : options.values()) {
+    if (kFixed.contains(option.name))
+      facts.fixed.emplace_back(flag_of(option.name), text_of(option));
+    else if (!kFree.contains(option.name))
+      facts.options.emplace_back(flag_of(option.name), text_of(option));
+  }
+  return facts;
+}
+
+}  // namespace shakedown::training
