@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import shutil
 import signal
 import subprocess
@@ -126,6 +127,51 @@ class Checkpoints(unittest.TestCase):
     def test_a_signal_to_launch_mpi(self):
         self.continues_alike(lambda job, ranks: job.send_signal(signal.SIGTERM), 5, "--workers", 8,
                              says=["stops: SIGUSR2 to rank 0", "from a signal to the end"])
+
+    def test_a_full_disk_leaves_the_checkpoint_before(self):
+        record = self.folder / "r.jsonl"
+        self.train("--checkpoint-dir", self.dir, epochs=1)
+        before = self.latest.read_bytes()
+        full = subprocess.run(
+            self.line("--checkpoint-dir", self.dir, "--record", record)[3:], cwd=support.TREE,
+            capture_output=True, text=True, restore_signals=False,  # Python ignores SIGXFSZ
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000)))
+        said = full.stdout + full.stderr
+        self.assertEqual(full.returncode, 3, said)
+        self.assertIn("cannot be written: File too large; the one before is kept", said)
+        self.assertIn(f"{self.latest}", said)
+        self.assertEqual([path.name for path in self.dir.iterdir()], [self.latest.name])
+        self.assertEqual(self.latest.read_bytes(), before)
+        lines = read_record(record)
+        self.assertEqual([line["kind"] for line in lines], ["run", "epoch", "checkpoint", "end"])
+        self.assertIn("File too large", lines[2]["error"])
+        self.assertEqual(lines[3]["exit_code"], 3)
+
+    def test_what_continues_and_what_does_not(self):
+        (self.dir).mkdir()
+        (self.dir / "STOP").touch()
+        said = self.train("--checkpoint-dir", self.dir, epochs=1000, code=5)
+        self.assertIn(f"stops: the file {self.dir}/STOP", said)
+        self.assertFalse((self.dir / "STOP").exists())
+        stopped = header(self.latest)["position"]
+        self.assertEqual(stopped["images"], 24 * stopped["update"])
+
+        self.latest.rename(self.dir / "checkpoint_latest.previous.safetensors")
+        self.latest.write_bytes(b"damaged")
+        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", ranks=2, epochs=1)
+        self.assertIn(f"warning: {self.latest}: too short", said)
+        self.assertIn("ranks: 2 (was 1): the same images", said)
+        self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
+
+        said = self.train("--checkpoint-dir", self.dir, "--seed", 3, "--optimizer", "adam", code=2)
+        self.assertIn("--seed 3 (was 0)", said)
+        self.assertIn("--optimizer adam (was sgd)", said)
+        (self.data / "train/dots/000.png").rename(self.data / "train/dots/100.png")
+        said = self.train("--resume", self.latest, code=2)
+        (self.data / "train/dots/100.png").rename(self.data / "train/dots/000.png")
+        self.assertIn("images 96, listing", said)
+        said = self.train("--checkpoint-dir", "/proc/no", code=2)
+        self.assertIn("--checkpoint-dir /proc/no: cannot be written", said)
 
 
 if __name__ == "__main__":

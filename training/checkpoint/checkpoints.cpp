@@ -134,7 +134,7 @@ void Checkpoints::say_continues(const std::string& file, const CheckpointState& 
   if (!changes.empty())
     say(session_, fmt::format("changed since then: {}", fmt::join(changes, ", ")));
   if (const auto ranks = static_cast<int>(state.ranks.size()); ranks != session_.world_size())
-    say(session_, fmt::format("{} ranks (was {}): the same images in the same order, but not bit "
+    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, but not bit "
                               "for bit",
                               session_.world_size(), ranks));
   if (!engine_.step.strategy_entry().ranks_agree && session_.world_size() > 1)
