@@ -258,8 +258,7 @@ class Job:
             self._finish()
 
     def _on_error(self, data):
-        self._output.write(2, data)
-        self._messages.read_shared(data)
+        self._output.write(2, self._messages.read_shared(data))
 
     def _finish(self):
         status = self._process.returncode

@@ -19,6 +19,7 @@ UNREACHED = (r"unable to reliably start one or more|route a message to the speci
 UNREACHED_NODE = r"target node:\s*(\S+)"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = "orte_base_help_aggregate"
+FORWARDS = rb"mpirun: Forwarding signal \d+ to job\n"  # in one write, to its standard error
 LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
 
 
@@ -48,7 +49,10 @@ class Messages:
         self._own.read(data)
 
     def read_shared(self, data):
+        """What is to be shown of it."""
+        data = re.sub(FORWARDS, b"", data)
         self._shared.read(data)
+        return data
 
     def close(self):
         self._own.close()
@@ -138,7 +142,7 @@ class NoMessages:
         pass
 
     def read_shared(self, data):
-        pass
+        return data
 
     def close(self):
         pass
