@@ -52,7 +52,8 @@ class Checkpoints(unittest.TestCase):
             *arguments])]
 
     def train(self, *arguments, code=0, **options):
-        result = support.run_bare(*self.line(*arguments, **options))
+        line = self.line(*arguments, **options)
+        result = support.run_bare(*(line[3:] if line[2] == "1" else line))
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         return result.stdout + result.stderr
 
