@@ -20,8 +20,8 @@ struct MpiAgreement::Pending {
     Round& round = rounds.emplace_back();
     const int& mine = round.operation.keep(value);
     round.highest = &round.operation.keep(0);
-    CHECK_MPI(MPI_Iallreduce(&mine, round.highest, 1, MPI_INT, MPI_MAX, comm,
-                             round.operation.request()));
+    CHECK_MPI(
+        MPI_Iallreduce(&mine, round.highest, 1, MPI_INT, MPI_MAX, comm, round.operation.request()));
   }
   int take() {
     Round& round = rounds.front();
@@ -39,7 +39,8 @@ struct MpiAgreement::Pending {
 };
 
 MpiAgreement::MpiAgreement(const MpiSession& session, int slack) {
-  const int rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(session.world_size() - 1)));
+  const int rounds =
+      static_cast<int>(std::bit_width(static_cast<unsigned>(session.world_size() - 1)));
   pending_.reset(new Pending{session, slack + rounds});
   CHECK_MPI(MPI_Comm_dup(session.handle().comm, &pending_->comm));
 }

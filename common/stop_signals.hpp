@@ -1,4 +1,5 @@
-// Signals that request a program to stop: they are noted, so that it ends at a moment of its choice.
+// Signals that request a program to stop: they are noted, so that it ends at a moment of its
+// choice.
 #pragma once
 
 #include <csignal>

@@ -36,8 +36,7 @@ void train(Engine& engine, int from, int to) {
     const auto batches =
         make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network,
                                derive_seed(static_cast<std::uint64_t>(update), rank));
-    engine.step.run([&](int) { batches->load_next(engine.model.network()); },
-                    0.01 / (1 + update));
+    engine.step.run([&](int) { batches->load_next(engine.model.network()); }, 0.01 / (1 + update));
     engine.finish();
   }
 }

@@ -110,14 +110,16 @@ TEST_CASE("two generations of a checkpoint are kept, and the older one is used w
   const std::string latest = checkpoint_path(folder.path(), kLatest);
   const std::string previous = previous_path(folder.path(), kLatest);
   CHECK_FALSE(find_checkpoint(folder.path()));
-  for (const long update : {1, 2, 3}) write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
+  for (const long update : {1, 2, 3})
+    write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
   CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.previous.safetensors",
                                                    "checkpoint_latest.safetensors"});
   CHECK(update_in(latest) == 3);
   CHECK(update_in(previous) == 2);
 
   flip_last_byte(latest);
-  CHECK_THROWS_WITH(read_checkpoint(latest), ContainsSubstring(latest + ": is not what was written"));
+  CHECK_THROWS_WITH(read_checkpoint(latest),
+                    ContainsSubstring(latest + ": is not what was written"));
   const auto found = find_checkpoint(folder.path());
   CHECK(found->path == previous);
   REQUIRE(found->refused.size() == 1);

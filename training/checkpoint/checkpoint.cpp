@@ -23,12 +23,8 @@ Json json_of(const TrainingPosition& p) {
 }
 
 TrainingPosition position_of(const Json& json) {
-  return {json.at("epoch"),
-          json.at("update"),
-          json.at("images"),
-          json.at("seconds"),
-          json.at("skipped_before"),
-          json.at("best_top1")};
+  return {json.at("epoch"),   json.at("update"),         json.at("images"),
+          json.at("seconds"), json.at("skipped_before"), json.at("best_top1")};
 }
 
 Json json_of(const RankNumbers& rank) {

@@ -16,13 +16,13 @@ namespace shakedown::training {
 /// How far a training has come. Images count when their update was applied, not when they were
 /// loaded.
 struct TrainingPosition {
-  int epoch = 1;           // under way
-  long update = 0;         // updates of it that are done
+  int epoch = 1;            // under way
+  long update = 0;          // updates of it that are done
   std::int64_t images = 0;  // that updates have used since the start
   // What the epoch's record needs.
-  double seconds = 0;         // of training in the epoch so far
-  int skipped_before = 0;     // steps that were skipped in earlier epochs
-  double best_top1 = -1;      // of all validations; -1: there was none
+  double seconds = 0;      // of training in the epoch so far
+  int skipped_before = 0;  // steps that were skipped in earlier epochs
+  double best_top1 = -1;   // of all validations; -1: there was none
 };
 
 /// What a run computes, as text by name.

@@ -112,9 +112,9 @@ Checkpoint read_checkpoint(const std::string& path) {
   const auto state = checkpoint.metadata.find(kState);
   const auto checksum = checkpoint.metadata.find(kChecksum);
   if (state == checkpoint.metadata.end() || checksum == checkpoint.metadata.end())
-    throw UsageError(fmt::format(
-        "{}: holds weights, but no state of a training; --weights {} starts from them", path,
-        path));
+    throw UsageError(
+        fmt::format("{}: holds weights, but no state of a training; --weights {} starts from them",
+                    path, path));
   if (checksum_of(state->second, checkpoint.tensors) != checksum->second)
     throw UsageError(fmt::format("{}: is not what was written: its checksum differs", path));
   try {

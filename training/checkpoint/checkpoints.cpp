@@ -19,11 +19,12 @@ namespace shakedown::training {
 void declare_options(OptionSet& options, CheckpointOptions& values) {
   options.heading("Checkpoints");
   options
-      .add("--checkpoint-dir", values.dir,
-           "write checkpoint_latest.safetensors and, after the best validation, "
-           "checkpoint_best.safetensors to this folder, and keep the one before of each; TERM, INT, "
-           "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
-           "with 5; a file DIR/SAVE writes one")
+      .add(
+          "--checkpoint-dir", values.dir,
+          "write checkpoint_latest.safetensors and, after the best validation, "
+          "checkpoint_best.safetensors to this folder, and keep the one before of each; TERM, INT, "
+          "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
+          "with 5; a file DIR/SAVE writes one")
       .only_with({"--epochs"})
       .metavar("DIR");
   options
@@ -202,7 +203,8 @@ void Checkpoints::collect() {
   }
   const double lead = settings_.options.signal_lead_s;
   if (lead > 0 && seconds_to_stop(report) > lead)
-    std::fprintf(stderr, "warning: --signal-lead %g: from a signal to its checkpoint it takes %.0f s\n",
+    std::fprintf(stderr,
+                 "warning: --signal-lead %g: from a signal to its checkpoint it takes %.0f s\n",
                  lead, std::ceil(seconds_to_stop(report)));
 }
 
@@ -248,9 +250,8 @@ std::string Checkpoints::summary() const {
   return fmt::format(
       "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; best "
       "every {} at one failure per day (Young/Daly); from a signal to the end {:.1f} s{}",
-      written_.size() - failed, settings_.options.dir,
-      readable_bytes(static_cast<double>(bytes)), stall_ms, write_s,
-      readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,
+      written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
+      stall_ms, write_s, readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,
       failed == 0 ? "" : fmt::format("; {} could not be written", failed));
 }
 

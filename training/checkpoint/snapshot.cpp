@@ -50,8 +50,7 @@ std::size_t count_of(const std::vector<View>& views) {
 
 }  // namespace
 
-Snapshot::Snapshot(Engine& engine, const MpiSession& session)
-    : engine_(engine), session_(session) {
+Snapshot::Snapshot(Engine& engine, const MpiSession& session) : engine_(engine), session_(session) {
   Device& device = engine.device();
   const std::vector<Range> owned = engine.step.strategy().owned();
   const bool rank_0_has_all = engine.step.strategy_entry().each_updates_all;
@@ -59,10 +58,10 @@ Snapshot::Snapshot(Engine& engine, const MpiSession& session)
 
   const auto add = [&](const std::string& name, const FlatBuffer* buffer) {
     const auto& mine = parts_[static_cast<std::size_t>(rank())];
-    arrays_.push_back({name, buffer,
-                       FlatBuffer(device, engine.stream(), DataType::float32,
-                                  rank() == 0 ? whole(engine.model.network()) : packed(mine),
-                                  Place::host)});
+    arrays_.push_back(
+        {name, buffer,
+         FlatBuffer(device, engine.stream(), DataType::float32,
+                    rank() == 0 ? whole(engine.model.network()) : packed(mine), Place::host)});
   };
   add("", nullptr);
   for (const StateBuffer& state : engine.model.state_buffers()) add(state.name, state.buffer);
@@ -102,8 +101,8 @@ double Snapshot::take() {
     to += view.count;
   }
   engine_.finish();
-  numbers_ = session_.all_gather(
-      RankNumbers{model.read_scalars(), model.network().read_metrics().total});
+  numbers_ =
+      session_.all_gather(RankNumbers{model.read_scalars(), model.network().read_metrics().total});
   batches_tracked_ = model.network().batches_tracked();
   gather_arrays();
   engine_.host().gather(own_statistics_.view(DataType::float32),

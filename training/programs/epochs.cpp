@@ -180,7 +180,9 @@ class Training {
     seconds_before_ = at_.seconds;
     while (at_.update < updates_) {
       engine.step.run(
-          [&](int) { ENSURE(run_.batches.load_next(engine.model.network()), "a batch is missing"); },
+          [&](int) {
+            ENSURE(run_.batches.load_next(engine.model.network()), "a batch is missing");
+          },
           learning_rate(at_.update));
       ++at_.update;
       at_.images += images_per_update();
@@ -220,8 +222,7 @@ class Training {
     const bool best = result.validated && result.validated->top1 > at_.best_top1;
     if (best) at_.best_top1 = result.validated->top1;
     at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps, at_.best_top1};
-    const bool stops =
-        checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
+    const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
     record_checkpoints();
     return stops;
   }

@@ -40,11 +40,11 @@ struct EpochResult {
   double seconds = 0;  // both
 };
 
-/// Trains on run.batches and validates, from where the checkpoint left off that there may be; prints
-/// one line and writes one "epoch" record per epoch. `validation` may be null. With 0 epochs it only
-/// validates. Returns 5 when a signal stopped it and its state was written, 3 when a checkpoint
-/// could not be. Throws FailError when the loss is not finite, or every step of an epoch was
-/// skipped. Collective.
+/// Trains on run.batches and validates, from where the checkpoint left off that there may be;
+/// prints one line and writes one "epoch" record per epoch. `validation` may be null. With 0 epochs
+/// it only validates. Returns 5 when a signal stopped it and its state was written, 3 when a
+/// checkpoint could not be. Throws FailError when the loss is not finite, or every step of an epoch
+/// was skipped. Collective.
 ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                       const EpochSettings& settings);
 

@@ -30,12 +30,9 @@ Json record_of(const InputSetup& setup) {
 }
 
 Json record_of(const CheckpointReport& written) {
-  Json fields{{"epoch", written.position.epoch},
-              {"update", written.position.update},
-              {"images", written.position.images},
-              {"best", written.best},
-              {"stall_ms", written.stall_ms},
-              {"write_s", written.write_s}};
+  Json fields{{"epoch", written.position.epoch},   {"update", written.position.update},
+              {"images", written.position.images}, {"best", written.best},
+              {"stall_ms", written.stall_ms},      {"write_s", written.write_s}};
   if (written.error.empty())
     fields["file_bytes"] = written.bytes;
   else

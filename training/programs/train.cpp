@@ -36,8 +36,7 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
     result = run_layers(run, layers_settings(options));
   } else if (options.epochs >= 0) {
     trace_beginning(files, run, options.optimizer.learning_rate);
-    const EpochSettings settings = epoch_settings(options, set, engine.settings(),
-                                                  engine.step.ranks_computing(), dataset);
+    const auto settings = epoch_settings(options, set, engine, dataset, data.setup());
     result = train_epochs(run, data.batches_per_epoch(), data.validation(), settings);
     if (result != ExitCode::stopped) save(files, state_to_save(files, engine), session);
   } else {

@@ -53,11 +53,12 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
 }
 
 EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
-                             const EngineSettings& engine, int ranks_computing,
-                             const Dataset& dataset) {
+                             const Engine& engine, const Dataset& dataset,
+                             const InputSetup& input) {
   CheckpointSettings checkpoints{options.checkpoints, {}, dataset.metadata(options.model)};
   if (options.epochs > 0)
-    checkpoints.facts = run_facts(set, engine, ranks_computing, dataset.training());
+    checkpoints.facts =
+        run_facts(set, engine.settings(), engine.step.ranks_computing(), dataset.training(), input);
   return {options.epochs, options.optimizer.learning_rate, options.schedule,
           std::move(checkpoints)};
 }

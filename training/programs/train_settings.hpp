@@ -23,8 +23,7 @@ LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
 /// `set` declared the options.
 EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
-                             const EngineSettings& engine, int ranks_computing,
-                             const Dataset& dataset);
+                             const Engine& engine, const Dataset& dataset, const InputSetup& input);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);

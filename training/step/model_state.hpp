@@ -70,8 +70,9 @@ class ModelState {
   std::uint64_t checksum();
   StepScalars read_scalars();
 
-  // What a checkpoint holds in addition to state(): this rank's part, by name, and the scalars (updates
-  // applied, loss scale). Fill the buffers after restart() and set_weights(), which reset them.
+  // What a checkpoint holds in addition to state(): this rank's part, by name, and the scalars
+  // (updates applied, loss scale). Fill the buffers after restart() and set_weights(), which reset
+  // them.
 
   /// momentum_buffer, or exp_avg and exp_avg_sq; ema, with an average of the weights.
   std::vector<StateBuffer> state_buffers();
