@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/error.hpp"
 
@@ -36,9 +37,14 @@ Layout rotating(const std::vector<Range>& ranges, std::size_t buffers) {
   return layout;
 }
 
-FlatBuffer::FlatBuffer(Device& device, Stream& stream, DataType type, Layout layout)
-    : type_(type), layout_(std::move(layout)), memory_(device, elements(layout_) * size_of(type)) {
-  device.zero(memory_.data(), memory_.bytes(), stream);
+FlatBuffer::FlatBuffer(Device& device, Stream& stream, DataType type, Layout layout, Place place)
+    : type_(type),
+      layout_(std::move(layout)),
+      memory_(device, elements(layout_) * size_of(type), place) {
+  if (place == Place::device)
+    device.zero(memory_.data(), memory_.bytes(), stream);
+  else if (memory_.bytes() > 0)
+    std::memset(memory_.data(), 0, memory_.bytes());
 }
 
 const PlacedRange* FlatBuffer::find(Range range) const {

@@ -27,7 +27,8 @@ class FlatBuffer {
  public:
   FlatBuffer() = default;
   /// Allocated and zeroed.
-  FlatBuffer(Device& device, Stream& stream, DataType type, Layout layout);
+  FlatBuffer(Device& device, Stream& stream, DataType type, Layout layout,
+             Place place = Place::device);
 
   /// `range` lies within one held range; InternalError else.
   View at(Range range) const;

@@ -336,6 +336,11 @@ HeadMetrics Network::read_metrics() {
   return download<HeadMetrics>(device_, stream_, metrics_.data(), 1).front();
 }
 
+void Network::set_total_metrics(const Metrics& total) {
+  auto* metrics = static_cast<HeadMetrics*>(metrics_.data());
+  upload<Metrics>(device_, stream_, &metrics->total, std::span(&total, 1));
+}
+
 FlopCount flop_per_image(const Layers& layers, int image_size, int classes) {
   FlopCount count;
   auto add = [&](const ConvLayer& layer, const ActivationShape& x) {

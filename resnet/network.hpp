@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ struct NetworkSettings {
 /// The tuning that the options request.
 Tuning tuning_of(const ModelOptions& options);
 
+/// Tensors of a file whose names begin so belong to the training, not to the network: they are
+/// passed over in silence where weights are loaded.
+inline constexpr const char* kTrainingState = "training_state.";
+
 /// Remarks of loading a file of weights; empty: none.
 struct LoadRemarks {
   std::string seeded;   // why the classifier is not the file's
@@ -72,6 +77,7 @@ class Network {
 
   /// Adds batches that were trained on, here or elsewhere, to the count of state().
   void count_batches(int batches) { batches_tracked_ += batches; }
+  std::int64_t batches_tracked() const { return batches_tracked_; }
 
   /// Enqueues: takes a batch from device memory. images: uint8, N H W 3; labels: int32, N, where -1
   /// is padding that counts for nothing.
@@ -80,6 +86,8 @@ class Network {
   void zero_total_metrics();
   /// Waits for the stream.
   HeadMetrics read_metrics();
+  /// The total goes on from here. Waits.
+  void set_total_metrics(const Metrics& total);
 
   // This rank may hold a part of the weights; `master` is all of them, float32 in the flat order.
 
@@ -95,6 +103,17 @@ class Network {
   void set_weights(const std::vector<float>& master);
   /// Weights and running statistics in torchvision's order, names and layout. Waits.
   std::vector<Tensor> state(const std::vector<float>& master) const;
+
+  // Copies in host memory: of what is in the weights' flat order (they, a momentum) and of running
+  // statistics. These functions touch no device: any thread may call them.
+
+  /// One tensor per parameter, named `prefix` and the parameter's name.
+  std::vector<Tensor> unpacked(std::span<const float> flat, const std::string& prefix) const;
+  /// The opposite. Throws UsageError as take() does.
+  std::vector<float> packed(const std::vector<Tensor>& tensors, const std::string& prefix,
+                            const std::string& file) const;
+  std::vector<Tensor> statistics_tensors(std::span<const float> statistics,
+                                         std::int64_t batches_tracked) const;
 
   /// Gives the weights another layout; their values are lost.
   void set_layout(const WeightsLayout& layout);

@@ -1,6 +1,7 @@
 // A network's weights: seeded, from tensors, to tensors.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -73,13 +74,15 @@ class NamedTensors {
   /// Names the tensors that were never requested; empty if there are none.
   std::string ignored() const {
     constexpr std::size_t kNamed = 3;
-    if (rest_.empty()) return "";
     std::vector<std::string> names;
     for (const auto& [name, tensor] : rest_)
-      if (names.size() < kNamed) names.push_back(quoted(name));
-    return fmt::format("{}: {} tensor{} that {} does not have, ignored: {}{}", file_, rest_.size(),
-                       rest_.size() == 1 ? "" : "s", network_, fmt::join(names, ", "),
-                       rest_.size() > kNamed ? ", ..." : "");
+      if (name.rfind(kTrainingState, 0) != 0) names.push_back(quoted(name));
+    if (names.empty()) return "";
+    const std::size_t count = names.size();
+    names.resize(std::min(count, kNamed));
+    return fmt::format("{}: {} tensor{} that {} does not have, ignored: {}{}", file_, count,
+                       count == 1 ? "" : "s", network_, fmt::join(names, ", "),
+                       count > kNamed ? ", ..." : "");
   }
 
  private:
@@ -166,14 +169,43 @@ LoadRemarks Network::take(const std::vector<Tensor>& tensors, const std::string&
 }
 
 std::vector<Tensor> Network::state(const std::vector<float>& master) const {
-  std::vector<Tensor> tensors;
-  for (const Parameter& p : table_.parameters()) {
-    Tensor tensor{p.name, p.shape, std::vector<float>(p.count)};
-    units_->unpack_parameter(p, std::span(master).subspan(p.offset, p.stored), tensor.values);
-    tensors.push_back(std::move(tensor));
-  }
+  std::vector<Tensor> tensors = unpacked(master, "");
   const auto statistics =
       download<float>(device_, stream_, weights_.statistics().data, table_.statistics_count());
+  for (Tensor& tensor : statistics_tensors(statistics, batches_tracked_))
+    tensors.push_back(std::move(tensor));
+  return tensors;
+}
+
+std::vector<Tensor> Network::unpacked(std::span<const float> flat,
+                                      const std::string& prefix) const {
+  std::vector<Tensor> tensors;
+  for (const Parameter& p : table_.parameters()) {
+    Tensor tensor{prefix + p.name, p.shape, std::vector<float>(p.count)};
+    units_->unpack_parameter(p, flat.subspan(p.offset, p.stored), tensor.values);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+std::vector<float> Network::packed(const std::vector<Tensor>& tensors, const std::string& prefix,
+                                   const std::string& file) const {
+  NamedTensors named(tensors, file, settings_.architecture.name);
+  std::vector<float> flat(table_.stored_count(), 0.0F);
+  for (const Parameter& p : table_.parameters()) {
+    const Tensor& tensor = named.floating_point(prefix + p.name);
+    if (tensor.shape != p.shape)
+      throw UsageError(fmt::format("{}: tensor {} has shape {}, {} needs {}", file, tensor.name,
+                                   text_of(tensor.shape), settings_.architecture.name,
+                                   text_of(p.shape)));
+    units_->pack_parameter(p, tensor.values, stored_part(flat, p));
+  }
+  return flat;
+}
+
+std::vector<Tensor> Network::statistics_tensors(std::span<const float> statistics,
+                                                std::int64_t batches_tracked) const {
+  std::vector<Tensor> tensors;
   for (const RunningStatistics& s : table_.statistics()) {
     const auto from = statistics.begin() + static_cast<std::ptrdiff_t>(s.offset);
     const auto channels = static_cast<std::ptrdiff_t>(s.channels);
@@ -181,7 +213,7 @@ std::vector<Tensor> Network::state(const std::vector<float>& master) const {
     tensors.push_back({s.name + ".running_mean", shape, {from, from + channels}});
     tensors.push_back({s.name + ".running_var", shape, {from + channels, from + 2 * channels}});
     tensors.push_back(
-        {s.name + ".num_batches_tracked", {}, {static_cast<float>(batches_tracked_)}, true});
+        {s.name + ".num_batches_tracked", {}, {static_cast<float>(batches_tracked)}, true});
   }
   return tensors;
 }

@@ -238,6 +238,11 @@ Metadata read_safetensors_metadata(const std::string& path) {
 
 void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
                        Metadata metadata) {
+  write_file({"--save", path},
+             [&](std::ostream& out) { write_safetensors(out, tensors, std::move(metadata)); });
+}
+
+void write_safetensors(std::ostream& out, const std::vector<Tensor>& tensors, Metadata metadata) {
   metadata.emplace("format", "pt");
   Json header = {{kMetadata, metadata}};
   std::uint64_t offset = 0;
@@ -252,20 +257,18 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
   const std::uint64_t length = text.size();
-  write_file({"--save", path}, [&](std::ostream& out) {
-    out.write(reinterpret_cast<const char*>(&length), sizeof(length));
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    for (const Tensor& tensor : tensors) {
-      if (tensor.is_integer) {
-        const std::vector<std::int64_t> integers(tensor.values.begin(), tensor.values.end());
-        out.write(reinterpret_cast<const char*>(integers.data()),
-                  static_cast<std::streamsize>(integers.size() * sizeof(std::int64_t)));
-      } else {
-        out.write(reinterpret_cast<const char*>(tensor.values.data()),
-                  static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
-      }
+  out.write(reinterpret_cast<const char*>(&length), sizeof(length));
+  out.write(text.data(), static_cast<std::streamsize>(text.size()));
+  for (const Tensor& tensor : tensors) {
+    if (tensor.is_integer) {
+      const std::vector<std::int64_t> integers(tensor.values.begin(), tensor.values.end());
+      out.write(reinterpret_cast<const char*>(integers.data()),
+                static_cast<std::streamsize>(integers.size() * sizeof(std::int64_t)));
+    } else {
+      out.write(reinterpret_cast<const char*>(tensor.values.data()),
+                static_cast<std::streamsize>(tensor.values.size() * sizeof(float)));
     }
-  });
+  }
 }
 
 std::string quoted(const std::string& name) {

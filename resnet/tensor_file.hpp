@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ Metadata read_safetensors_metadata(const std::string& path);
 /// not UTF-8 are replaced by U+FFFD. Throws as write_file.
 void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
                        Metadata metadata = {});
+
+/// The same to a stream, whose state shows whether that succeeded.
+void write_safetensors(std::ostream& out, const std::vector<Tensor>& tensors, Metadata metadata);
 
 /// A name read from a file, safe to print: quoted, cut at 60 bytes, in ASCII.
 std::string quoted(const std::string& name);

@@ -8,10 +8,10 @@
     job.result.code
 
 Its standard output and error pass through this process: to the same of this process, to a log, or
-to both. A signal to this process (INT, TERM, HUP, QUIT) is forwarded once to every job that runs:
-at a second one mpirun exits at once and leaves its ranks running. A Ctrl-C reaches a job only this
-way, because a job has its own process group. A job that does not end in its grace is killed with
-all that it started."""
+to both. At a signal to this process (INT, TERM, HUP, QUIT) every job that runs is sent the next of
+its stop signals: SIGTERM, and no second one, at which mpirun exits at once and leaves its ranks
+running. A Ctrl-C reaches a job only this way, because a job has its own process group. A job that
+does not end in its grace is killed with all that it started."""
 
 import collections
 import contextlib
@@ -126,9 +126,10 @@ def write_all(descriptor, data):
 
 class Job:
     """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
-    own line."""
+    own line. stop() sends `stop_signals`, one a call."""
 
-    def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None):
+    def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None,
+                 stop_signals=(signal.SIGTERM,)):
         self._words = words
         self._environ = dict(os.environ if environ is None else environ)
         self._output = output or Output()
@@ -140,7 +141,8 @@ class Job:
         self._family = []
         self._next_step = None  # (when, what) of ending a job that does not end
         self._output_until = None
-        self._asked_to_stop = self._stop_sent = self._killed = self._given_up = False
+        self._stop_signals = list(stop_signals)  # not sent yet
+        self._asked_to_stop = self._killed = self._given_up = False
         self.result = None
 
     # ---- its start and end ----
@@ -173,11 +175,12 @@ class Job:
                 os.close(descriptor)
 
     def stop(self):
-        """Asks it to end, once; past its grace it is killed."""
+        """Requests its end; past its grace it is killed."""
         self._asked_to_stop = True
-        if self._process and not self._stop_sent:
-            self._stop_sent = True
-            self.send(signal.SIGTERM)
+        if self._process and self._stop_signals:
+            number = self._stop_signals.pop(0)
+            self._messages.sent(number)
+            self.send(number)
             self._expect_end()
 
     def send(self, number):
@@ -242,7 +245,7 @@ class Job:
             os.close(descriptor)
 
     def advance(self, now):
-        if self._output.reader_left:
+        if self._output.reader_left and not self._asked_to_stop:
             self.stop()
         if self._messages.job_must_end:
             self._expect_end()
@@ -255,8 +258,7 @@ class Job:
             self._finish()
 
     def _on_error(self, data):
-        self._output.write(2, data)
-        self._messages.read_shared(data)
+        self._output.write(2, self._messages.read_shared(data))
 
     def _finish(self):
         status = self._process.returncode

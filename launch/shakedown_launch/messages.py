@@ -19,6 +19,7 @@ UNREACHED = (r"unable to reliably start one or more|route a message to the speci
 UNREACHED_NODE = r"target node:\s*(\S+)"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = "orte_base_help_aggregate"
+FORWARDS = rb"mpirun: Forwarding signal \d+ to job\n"  # in one write, to its standard error
 LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
 
 
@@ -35,6 +36,10 @@ class Messages:
         self.lost = []  # hosts, as far as they are known
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
+        self._sent = set()  # "signal 12" to the ranks, whose end by it is no news
+
+    def sent(self, number):
+        self._sent.add(f"signal {int(number)}")
 
     @property
     def job_must_end(self):
@@ -44,7 +49,10 @@ class Messages:
         self._own.read(data)
 
     def read_shared(self, data):
+        """What is to be shown of it."""
+        data = re.sub(FORWARDS, b"", data)
         self._shared.read(data)
+        return data
 
     def close(self):
         self._own.close()
@@ -61,7 +69,9 @@ class Messages:
     def _judge(self, block):
         """Whether the block reported how the job ended."""
         died, lost = re.search(DIED, block), re.search(LOST, block)
-        if died:
+        if died and died[3].split(" (")[0] in self._sent:
+            self.rank_ended = True
+        elif died:
             self.dead.append(died.groups())
             self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
         elif lost:
@@ -125,11 +135,14 @@ class NoMessages:
     def __init__(self):
         self.dead, self.lost, self.said = [], [], []
 
+    def sent(self, number):
+        pass
+
     def read_own(self, data):
         pass
 
     def read_shared(self, data):
-        pass
+        return data
 
     def close(self):
         pass

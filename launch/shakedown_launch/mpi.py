@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 
 from . import gpus, messages, places, ranks
@@ -27,8 +28,8 @@ COMMAND = Command(
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
     [*RANK_OPTIONS,
      Option(("--grace",), "S",
-            "seconds that mpirun has to end the other ranks once one has failed, or after a "
-            "signal (10); then it is killed"),
+            "seconds that the ranks have to end once one has failed, or after a signal (10); then "
+            "they are killed: more where bin/train writes a large checkpoint"),
      Option(("--dry-run",), None, "print the mpirun line only")],
     """
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
@@ -36,8 +37,8 @@ COMMAND = Command(
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
     requested; 3: a rank died of a signal, a host or a link was lost, or the job could not be
-    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. SIGUSR1 and SIGUSR2 are passed on to
-    the ranks.
+    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
+    and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
 
 
@@ -109,8 +110,11 @@ def job(what, environ=None, log=None, shown=True, grace=10):
 
     def report(text):
         say(text, output.line)
+    # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
+    # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], environ, output,
-               messages.Messages(report, output.line, hosts), grace, report)
+               messages.Messages(report, output.line, hosts), grace, report,
+               stop_signals=(signal.SIGUSR2, signal.SIGTERM))
 
 
 def main(arguments):

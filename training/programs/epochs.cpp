@@ -130,36 +130,14 @@ void check_epoch(const EpochResult& result, int skipped_before, long updates,
                     updates, result.epoch));
 }
 
-TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule& schedule,
-                         const EpochSettings& settings) {
-  Engine& engine = run.engine;
-  const auto start = Clock::now();
-  Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
-                    run.session.is_root());
-  engine.model.network().zero_total_metrics();
-  const InputTimes input_before = run.batches.times();
-  run.batches.start_epoch(epoch);
-  TrainedEpoch trained;
-  for (long i = 0; i < updates; ++i) {
-    trained.learning_rate = schedule.at((epoch - 1) * updates + i);
-    engine.step.run(
-        [&](int) { ENSURE(run.batches.load_next(engine.model.network()), "a batch is missing"); },
-        trained.learning_rate);
-    progress.update(i + 1);
-  }
-  engine.finish();
-  trained.seconds = seconds_since(start);
-  const Metrics total = add_up(engine.model.network().read_metrics().total, run.session);
-  const auto images = static_cast<double>(total.samples);
-  trained.loss = total.loss_sum / images;
-  trained.top1 = static_cast<double>(total.top1) / images;
-  trained.images_per_s = images / trained.seconds;
-  trained.input = over_ranks(run.batches.times() - input_before, run.session);
-  const StepScalars scalars = engine.model.read_scalars();
-  if (engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
-  trained.skipped_steps = static_cast<int>(highest(run.session.all_gather(scalars.skipped)));
-  if (run.bad_images) trained.bad_images = run.bad_images();
-  return trained;
+void print(const Run& run, const std::string& line) {
+  if (run.session.is_root()) fmt::print("{}", line);
+  std::fflush(stdout);
+}
+
+void report(const Run& run, const EpochResult& result) {
+  print(run, row_of(result));
+  run.write("epoch", merged(record_of(result), record_of(run.input)));
 }
 
 void check_possible(const Run& run, long batches_per_epoch, int epochs) {
@@ -171,38 +149,159 @@ void check_possible(const Run& run, long batches_per_epoch, int epochs) {
                                  accumulate, batches_per_epoch));
 }
 
-}  // namespace
+void evaluate(const Run& run, BatchSource& validation) {
+  const auto start = Clock::now();
+  EpochResult result;
+  result.validated = validate(run.engine, validation, run.session);
+  result.seconds = seconds_since(start);
+  report(run, result);
+  check_epoch(result, 0, 0, run.engine.settings().weights_file);
+}
 
-void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                  const EpochSettings& settings) {
-  check_possible(run, batches_per_epoch, settings.epochs);
-  const long updates = batches_per_epoch / run.engine.settings().accumulate;
-  const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs, updates);
-  const auto print = [&](const std::string& line) {
-    if (run.session.is_root()) fmt::print("{}", line);
-    std::fflush(stdout);
-  };
-  print(heading(kColumns));
-  int skipped_before = 0;
-  std::string advice;  // given once
-  for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
+/// One training and how far it has come.
+class Training {
+ public:
+  Training(const Run& run, long batches_per_epoch, const EpochSettings& settings)
+      : run_(run),
+        settings_(settings),
+        updates_(batches_per_epoch / run.engine.settings().accumulate),
+        schedule_(settings.schedule, settings.learning_rate, settings.epochs, updates_),
+        checkpoints_(settings.checkpoints, run.engine, run.session),
+        at_(checkpoints_.resume()) {}
+
+  ExitCode run(BatchSource* validation) {
+    if (at_.epoch > settings_.epochs)
+      print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
+    else
+      print(run_, heading(kColumns));
+    while (at_.epoch <= settings_.epochs) {
+      if (train_epoch()) return end();
+      const EpochResult result = finished_epoch(validation);
+      report(run_, result);
+      advise(*result.trained);
+      check_epoch(result, at_.skipped_before, updates_, "");
+      if (go_on_from(result)) return end();
+    }
+    check_weights(run_.engine, run_.session, "after the last epoch");
+    return end();
+  }
+
+ private:
+  /// The rest of the epoch. Whether the training is to stop.
+  bool train_epoch() {
+    Engine& engine = run_.engine;
+    Progress progress(fmt::format("epoch {}/{}", at_.epoch, settings_.epochs), updates_, "steps",
+                      run_.session.is_root());
+    if (at_.update == 0) engine.model.network().zero_total_metrics();
+    input_before_ = run_.batches.times();
+    run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);
+    started_ = Clock::now();
+    seconds_before_ = at_.seconds;
+    while (at_.update < updates_) {
+      engine.step.run(
+          [&](int) {
+            ENSURE(run_.batches.load_next(engine.model.network()), "a batch is missing");
+          },
+          learning_rate(at_.update));
+      ++at_.update;
+      at_.images += images_per_update();
+      at_.seconds = seconds_before_ + seconds_since(started_);
+      progress.update(at_.update);
+      if (checkpoints_.stop_after_update(at_)) return true;
+    }
+    engine.finish();
+    at_.seconds = seconds_before_ + seconds_since(started_);
+    return checkpoints_.stop_between(at_);
+  }
+
+  /// The figures of an epoch whose updates are done, however often it was interrupted.
+  EpochResult finished_epoch(BatchSource* validation) const {
+    ModelState& model = run_.engine.model;
+    const Metrics total = add_up(model.network().read_metrics().total, run_.session);
+    const auto images = static_cast<double>(total.samples);
+    TrainedEpoch trained;
+    trained.loss = total.loss_sum / images;
+    trained.top1 = static_cast<double>(total.top1) / images;
+    trained.learning_rate = learning_rate(updates_ - 1);
+    trained.images_per_s = images / at_.seconds;
+    trained.seconds = at_.seconds;
+    trained.input = over_ranks(run_.batches.times() - input_before_, run_.session);
+    const StepScalars scalars = model.read_scalars();
+    if (run_.engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
+    trained.skipped_steps = static_cast<int>(highest(run_.session.all_gather(scalars.skipped)));
+    if (run_.bad_images) trained.bad_images = run_.bad_images();
+
     const auto start = Clock::now();
     EpochResult result;
-    result.epoch = epoch;
-    if (epoch > 0) result.trained = train_epoch(run, epoch, updates, schedule, settings);
-    if (validation != nullptr) validate(run, *validation, result);
-    result.seconds = seconds_since(start);
-    print(row_of(result));
-    run.write("epoch", merged(record_of(result), record_of(run.input)));
-    if (result.trained && advice.empty()) {
-      advice = input_advice(result.trained->input, run.input, result.trained->seconds,
-                            run.engine.step.ranks_computing());
-      if (!advice.empty()) print(wrapped(advice, 2) + "\n");
-    }
-    check_epoch(result, skipped_before, updates, run.engine.settings().weights_file);
-    if (result.trained) skipped_before = result.trained->skipped_steps;
+    result.epoch = at_.epoch;
+    result.trained = trained;
+    if (validation != nullptr) validate(run_, *validation, result);
+    result.seconds = at_.seconds + seconds_since(start);
+    return result;
   }
+
+  /// To the next epoch. Whether the training is to stop before it.
+  bool go_on_from(const EpochResult& result) {
+    const bool best = result.validated && result.validated->top1 > at_.best_top1;
+    if (best) at_.best_top1 = result.validated->top1;
+    at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps, at_.best_top1};
+    const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
+    record_checkpoints();
+    return stops;
+  }
+
+  /// Once.
+  void advise(const TrainedEpoch& trained) {
+    if (!advice_.empty()) return;
+    advice_ = input_advice(trained.input, run_.input, at_.seconds - seconds_before_,
+                           run_.engine.step.ranks_computing());
+    if (!advice_.empty()) print(run_, wrapped(advice_, 2) + "\n");
+  }
+
+  void record_checkpoints() {
+    for (const CheckpointReport& written : checkpoints_.reports())
+      run_.write("checkpoint", record_of(written));
+  }
+
+  ExitCode end() {
+    const ExitCode code = checkpoints_.finish();
+    record_checkpoints();
+    return code;
+  }
+
+  /// Of an update of the epoch under way.
+  double learning_rate(long update) const {
+    return schedule_.at((at_.epoch - 1) * updates_ + update);
+  }
+
+  std::int64_t images_per_update() const {
+    const EngineSettings& s = run_.engine.settings();
+    return std::int64_t{s.network.batch_size} * s.accumulate * run_.engine.step.ranks_computing();
+  }
+
+  const Run& run_;
+  const EpochSettings& settings_;
+  const long updates_;  // per epoch
+  const Schedule schedule_;
+  Checkpoints checkpoints_;
+  TrainingPosition at_;
+  // Of the epoch under way.
+  Clock::time_point started_;
+  double seconds_before_ = 0;  // before it was interrupted
+  InputTimes input_before_;
+  std::string advice_;
+};
+
+}  // namespace
+
+ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                      const EpochSettings& settings) {
+  check_possible(run, batches_per_epoch, settings.epochs);
+  if (settings.epochs > 0) return Training(run, batches_per_epoch, settings).run(validation);
+  print(run, heading(kColumns));
+  evaluate(run, *validation);
   check_weights(run.engine, run.session, "after the last epoch");
+  return ExitCode::pass;
 }
 
 }  // namespace shakedown::training

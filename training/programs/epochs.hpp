@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "training/checkpoint/checkpoints.hpp"
 #include "training/programs/run.hpp"
 #include "training/step/schedule.hpp"
 
@@ -12,6 +13,7 @@ struct EpochSettings {
   int epochs = 1;
   double learning_rate = 0.1;
   ScheduleOptions schedule;
+  CheckpointSettings checkpoints = {};
 };
 
 /// What an epoch's training and its validation gave, over all ranks.
@@ -41,10 +43,12 @@ struct EpochResult {
   double seconds = 0;                           // both
 };
 
-/// Trains on run.batches and validates; prints one line and writes one "epoch" record per epoch.
-/// `validation` may be null. With 0 epochs it only validates. Throws FailError when the loss is not
-/// finite, or every step of an epoch was skipped. Collective.
-void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                  const EpochSettings& settings);
+/// Trains on run.batches and validates, from where the checkpoint left off that there may be;
+/// prints one line and writes one "epoch" record per epoch. `validation` may be null. With 0 epochs
+/// it only validates. Returns 5 when a signal stopped it and its state was written, 3 when a
+/// checkpoint could not be. Throws FailError when the loss is not finite, or every step of an epoch
+/// was skipped. Collective.
+ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                      const EpochSettings& settings);
 
 }  // namespace shakedown::training

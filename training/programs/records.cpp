@@ -35,6 +35,17 @@ Json record_of(const InputSetup& setup) {
           {"decoder_share", 100 * setup.device_share}};
 }
 
+Json record_of(const CheckpointReport& written) {
+  Json fields{{"epoch", written.position.epoch},   {"update", written.position.update},
+              {"images", written.position.images}, {"best", written.best},
+              {"stall_ms", written.stall_ms},      {"write_s", written.write_s}};
+  if (written.error.empty())
+    fields["file_bytes"] = written.bytes;
+  else
+    fields["error"] = written.error;
+  return fields;
+}
+
 Json record_of(const LargestBatch& found) {
   return {{"max_batch", true}, {"device_memory_bytes", found.device_memory_bytes}};
 }

@@ -12,6 +12,7 @@ namespace shakedown::training {
 Json record_of(const EpochResult& result);
 /// Nothing of synthetic data.
 Json record_of(const InputSetup& setup);
+Json record_of(const CheckpointReport& written);
 Json record_of(const LargestBatch& found);
 /// What was measured, and what followed from the others of the round.
 Json record_of(const Round& round);

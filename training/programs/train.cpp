@@ -11,8 +11,8 @@
 namespace shakedown::training {
 namespace {
 
-ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backend,
-             MpiSession& session, Record& record) {
+ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& dataset,
+             Backend& backend, MpiSession& session, Record& record) {
   Engine engine(run_settings(options, backend, dataset.classes()), backend);
   say(session, headline(engine, backend, session.hosts(), dataset.summary()));
   if (options.describe) {
@@ -36,8 +36,9 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
     result = run_layers(run, layers_settings(options));
   } else if (options.epochs >= 0) {
     trace_beginning(files, run, options.optimizer.learning_rate);
-    train_epochs(run, data.batches_per_epoch(), data.validation(), epoch_settings(options));
-    save(files, state_to_save(files, engine), session);
+    const auto settings = epoch_settings(options, set, engine, dataset, data.setup());
+    result = train_epochs(run, data.batches_per_epoch(), data.validation(), settings);
+    if (result != ExitCode::stopped) save(files, state_to_save(files, engine), session);
   } else {
     result = run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
                             options.max_batch, files);
@@ -62,7 +63,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
       return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,
                         session, record);
     return at_requested_batch(options, dataset.classes(), backend, session, [&](const auto& o) {
-      return run(o, dataset, backend, session, record);
+      return run(o, set, dataset, backend, session, record);
     });
   });
 }

@@ -93,6 +93,8 @@ void check_epochs(const TrainOptions& options) {
     needed = "--data-dir or --val-dir";
   if (needed != nullptr)
     throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
+  if (options.epochs == 0 && !options.checkpoints.dir.empty())
+    throw UsageError("--checkpoint-dir: --epochs 0 trains nothing");
 }
 
 }  // namespace
@@ -129,6 +131,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "first rank that computes, or their average over the ranks (as timm's --dist-bn reduce)")
       .one_of({"first", "average"})
       .only_with({"--epochs", "--save"});
+  declare_options(options, values.checkpoints);
+  options.heading("Output");
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source_options.hpp"
 #include "training/data/transform_options.hpp"
 #include "training/programs/input_options.hpp"
@@ -25,6 +26,7 @@ struct TrainOptions : StepOptions {
   BackendOptions backend;
   ScheduleOptions schedule;
   std::string norm_stats = "first";
+  CheckpointOptions checkpoints;
   DataOptions data;
   InputOptions input;
   int iterations = 100;

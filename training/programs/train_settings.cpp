@@ -1,6 +1,8 @@
 #include "training/programs/train_settings.hpp"
 
+#include "common/options.hpp"
 #include "training/programs/max_batch.hpp"
+#include "training/programs/run_facts.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -52,8 +54,15 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
           options.warmup};
 }
 
-EpochSettings epoch_settings(const TrainOptions& options) {
-  return {options.epochs, options.optimizer.learning_rate, options.schedule};
+EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
+                             const Engine& engine, const Dataset& dataset,
+                             const InputSetup& input) {
+  CheckpointSettings checkpoints{options.checkpoints, {}, dataset.metadata(options.model)};
+  if (options.epochs > 0)
+    checkpoints.facts =
+        run_facts(set, engine.settings(), engine.step.ranks_computing(), dataset.training(), input);
+  return {options.epochs, options.optimizer.learning_rate, options.schedule,
+          std::move(checkpoints)};
 }
 
 std::vector<Output> outputs_of(const TrainOptions& options) {

@@ -24,7 +24,9 @@ InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
 LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
-EpochSettings epoch_settings(const TrainOptions& options);
+/// `set` declared the options.
+EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
+                             const Engine& engine, const Dataset& dataset, const InputSetup& input);
 /// All files that options name, for check_distinct.
 std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);

@@ -1,0 +1,184 @@
+"""bin/train interrupted and continued: bit for bit, with the state on the disk. Run by tests/run."""
+
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+import support
+from support import BIN, make_image_folder, read_record
+
+TRAIN = BIN / "train"
+IMAGES = 96  # an epoch: 4 updates
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where files are on the disk at once
+
+
+def header(path):
+    """The state of the training in a checkpoint, None while there is none."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    length = int.from_bytes(data[:8], "little")
+    metadata = json.loads(data[8:8 + length])["__metadata__"]
+    return json.loads(metadata["training_state"])
+
+
+class Checkpoints(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.data = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
+        cls.addClassCleanup(shutil.rmtree, cls.data)
+        make_image_folder(cls.data / "train", 32)
+        make_image_folder(cls.data / "val", 3)
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_", dir=MEMORY))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.dir = self.folder / "checkpoints"
+        self.latest = self.dir / "checkpoint_latest.safetensors"
+
+    def line(self, *arguments, ranks=1, epochs=2):
+        if 0 < support.GPUS < ranks:
+            self.skipTest(f"{ranks} ranks on {support.GPUS} GPUs")
+        return [str(support.TREE / "launch/mpi"), "-n", str(ranks), *map(str, [
+            TRAIN, "--model", "tiny", "--image-size", 32, "--global-batch", 24, "--lr", 0.02,
+            "--deterministic", "--train-dir", self.data / "train", "--epochs", epochs,
+            *arguments])]
+
+    def train(self, *arguments, code=0, **options):
+        line = self.line(*arguments, **options)
+        result = support.run_bare(*(line[3:] if line[2] == "1" else line))
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result.stdout + result.stderr
+
+    def interrupt(self, *arguments, how, ranks=1):
+        """Starts a training, calls how(job, pids of its ranks) in the middle of an epoch that is not
+        the first; its exit code and output."""
+        job = subprocess.Popen(
+            self.line("--checkpoint-dir", self.dir, "--checkpoint-minutes", 1e-6, *arguments,
+                      ranks=ranks, epochs=100000),
+            cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.kill)
+
+        def in_an_epoch():
+            state = header(self.latest)
+            return job.poll() is not None or \
+                state and state["position"]["epoch"] > 1 and state["position"]["update"] > 0
+        self.assertTrue(support.wait_until(in_an_epoch, 60))
+        ranks_pids = self.ranks_of(job)
+        self.assertEqual(len(ranks_pids), ranks)
+        how(job, ranks_pids)
+        out, err = job.communicate(timeout=60)
+        self.assertTrue(support.gone(*ranks_pids), "ranks are still running")
+        return job.returncode, out + err
+
+    def ranks_of(self, job):
+        """The pids of the ranks, in their order."""
+        found = {}
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                environment = dict(each.partition(b"=")[::2] for each in
+                                   (path / "environ").read_bytes().split(b"\0"))
+            except OSError:
+                continue
+            if words[0] == bytes(TRAIN) and bytes(self.dir) in words:
+                found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
+        return [found[rank] for rank in sorted(found)]
+
+    def continues_alike(self, how, code, *arguments, ranks=1, again=(), says=()):
+        """Interrupted and continued, weights and record are those of a training that was not."""
+        interrupted_code, said = self.interrupt(*arguments, how=how, ranks=ranks)
+        self.assertEqual(interrupted_code, code, said)
+        for words in says:
+            self.assertIn(words, said)
+        previous = self.dir / "checkpoint_latest.previous.safetensors"
+        state = header(self.latest) or header(previous)  # it was killed between two renames
+        epochs = state["position"]["epoch"] + 1
+        records, weights = [self.folder / "a.jsonl", self.folder / "b.jsonl"], []
+        for record, more in zip(records, [("--checkpoint-dir", self.dir, *again), ()]):
+            weights.append(self.folder / f"{record.stem}.safetensors")
+            said = self.train(*arguments, *more, "--save", weights[-1], "--record", record,
+                              ranks=ranks, epochs=epochs)
+            self.assertEqual("continues" in said, bool(more))
+        self.assertEqual(*(path.read_bytes() for path in weights))
+        continued, whole = ([{key: line[key] for key in ("epoch", "train_loss", "train_top1")}
+                             for line in read_record(record) if line["kind"] == "epoch"]
+                            for record in records)
+        self.assertEqual(continued, whole[-len(continued):])
+        self.assertEqual(len(continued), 2)
+        written = [line for line in read_record(records[0]) if line["kind"] == "checkpoint"]
+        self.assertEqual([line["images"] for line in written], [IMAGES * (epochs - 1), IMAGES * epochs])
+
+    def test_killed(self):
+        self.continues_alike(lambda job, ranks: os.kill(ranks[1], signal.SIGKILL), 3,
+                             "--strategy", "zero1", "--workers", 1, ranks=2,
+                             again=["--workers", 8])
+
+    def test_a_signal_to_one_rank_of_three(self):
+        self.continues_alike(lambda job, ranks: os.kill(ranks[2], signal.SIGHUP), 5,
+                             "--strategy", "fsdp", "--optimizer", "adamw", ranks=3,
+                             says=["stops: SIGHUP to rank 2", "checkpoints: "])
+
+    def test_a_signal_to_launch_mpi(self):
+        self.continues_alike(lambda job, ranks: job.send_signal(signal.SIGTERM), 5, "--workers", 8,
+                             says=["stops: SIGUSR2 to rank 0", "from a signal to the end"])
+
+    def test_a_full_disk_leaves_the_checkpoint_before(self):
+        record = self.folder / "r.jsonl"
+        job = subprocess.Popen(
+            self.line("--checkpoint-dir", self.dir, "--record", record, epochs=20)[3:],
+            cwd=support.TREE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            restore_signals=False)  # Python ignores SIGXFSZ
+        self.addCleanup(job.kill)
+        self.assertTrue(support.wait_until(lambda: header(self.latest)))
+        resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (1000000, 1000000))
+        said = "".join(job.communicate(timeout=60))
+        self.assertEqual(job.returncode, 3, said)
+        self.assertIn("cannot be written: File too large; the one before is kept", said)
+        self.assertIn(str(self.latest), said)
+        self.assertFalse(list(self.dir.glob("*.partial")))
+        lines = read_record(record)
+        self.assertEqual(len([line for line in lines if line["kind"] == "epoch"]), 20)
+        self.assertEqual(lines[-1]["exit_code"], 3)
+        written = [line for line in lines if line["kind"] == "checkpoint"]
+        last = [line for line in written if "error" not in line][-1]
+        self.assertLess(last["epoch"], written[-1]["epoch"])
+        said = self.train("--checkpoint-dir", self.dir, epochs=last["epoch"])
+        self.assertIn(f"continues {self.latest}: epoch {last['epoch']} after 0 updates", said)
+
+    def test_what_continues_and_what_does_not(self):
+        (self.dir).mkdir()
+        (self.dir / "STOP").touch()
+        said = self.train("--checkpoint-dir", self.dir, epochs=1000, code=5)
+        self.assertIn(f"stops: the file {self.dir}/STOP", said)
+        self.assertFalse((self.dir / "STOP").exists())
+        stopped = header(self.latest)["position"]
+        self.assertEqual(stopped["images"], 24 * stopped["update"])
+
+        self.latest.rename(self.dir / "checkpoint_latest.previous.safetensors")
+        self.latest.write_bytes(b"damaged")
+        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", ranks=2, epochs=1)
+        self.assertIn(f"warning: {self.latest}: too short", said)
+        self.assertIn("ranks: 2 (was 1): the same images", said)
+        self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
+
+        said = self.train("--checkpoint-dir", self.dir, "--seed", 3, "--optimizer", "adam", code=2)
+        self.assertIn("--seed 3 (was 0)", said)
+        self.assertIn("--optimizer adam (was sgd)", said)
+        (self.data / "train/dots/000.png").rename(self.data / "train/dots/100.png")
+        said = self.train("--resume", self.latest, code=2)
+        (self.data / "train/dots/100.png").rename(self.data / "train/dots/000.png")
+        self.assertIn("images 96, listing", said)
+        said = self.train("--checkpoint-dir", "/proc/no", code=2)
+        self.assertIn("--checkpoint-dir /proc/no: cannot be written", said)
+
+
+if __name__ == "__main__":
+    unittest.main()

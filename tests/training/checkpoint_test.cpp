@@ -1,0 +1,178 @@
+// Checkpoints as files: what is read is what was written, or is refused.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+#include "training/checkpoint/checkpoint_file.hpp"
+#include "training/checkpoint/resume_check.hpp"
+
+namespace shakedown::training {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A new folder, removed with all that it holds.
+class Folder {
+ public:
+  Folder() : path_(fs::temp_directory_path() / ("checkpoint_test." + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path() const { return path_.string(); }
+  std::vector<std::string> files() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  fs::path path_;
+};
+
+Checkpoint checkpoint_at(long update) {
+  Checkpoint checkpoint;
+  checkpoint.state.position = {3, update, 12345678901, 1.0 / 3, 7, 0.75};
+  checkpoint.state.facts = {{{"--seed", "0"}, {"global batch", "16"}}, {{"--epochs", "4"}}};
+  checkpoint.state.first_computing = 1;
+  checkpoint.state.ranks.resize(2);
+  checkpoint.state.ranks[1].scalars = {0.1F, 512, 1, 41, 2, 30};
+  checkpoint.state.ranks[1].metrics = {NAN, 5, 9, 10};
+  checkpoint.tensors = {{"conv1.weight", {2, 2}, {1, 2, 3, 1.0F / 3}},
+                        {"bn1.num_batches_tracked", {}, {43}, true},
+                        {"training_state.momentum_buffer.conv1.weight", {2, 2}, {4, 5, 6, 7}}};
+  checkpoint.metadata = {{"shakedown", "{}"}};
+  return checkpoint;
+}
+
+long update_in(const std::string& path) { return read_checkpoint(path).state.position.update; }
+
+void flip_last_byte(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-1, std::ios::end);
+  const char byte = static_cast<char>(file.get() ^ 1);
+  file.seekp(-1, std::ios::end);
+  file.put(byte);
+}
+
+/// Files can have this many bytes at most, while it lives.
+class FileLimit {
+ public:
+  explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int);
+};
+
+}  // namespace
+
+TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
+  const Folder folder;
+  const Checkpoint written = checkpoint_at(5);
+  write_checkpoint(folder.path(), kLatest, written);
+  const auto found = find_checkpoint(folder.path());
+  REQUIRE(found);
+  CHECK(found->path == folder.path() + "/checkpoint_latest.safetensors");
+  CHECK(found->refused.empty());
+  const CheckpointState& state = found->checkpoint.state;
+  CHECK(text_of(state) == text_of(written.state));
+  CHECK(state.position.images == 12345678901);
+  CHECK(state.position.seconds == 1.0 / 3);
+  CHECK(state.ranks[1].scalars.updates == 41);
+  CHECK(state.ranks[1].scalars.finite == 1);
+  CHECK(std::isnan(state.ranks[1].metrics.loss_sum));
+  REQUIRE(found->checkpoint.tensors.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(found->checkpoint.tensors[i].name == written.tensors[i].name);
+    CHECK(found->checkpoint.tensors[i].values == written.tensors[i].values);
+  }
+  CHECK(found->checkpoint.metadata.at("shakedown") == "{}");
+}
+
+TEST_CASE("two generations of a checkpoint are kept, and the older one is used where needed",
+          "[checkpoint]") {
+  const Folder folder;
+  const std::string latest = checkpoint_path(folder.path(), kLatest);
+  const std::string previous = previous_path(folder.path(), kLatest);
+  CHECK_FALSE(find_checkpoint(folder.path()));
+  for (const long update : {1, 2, 3})
+    write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
+  CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.previous.safetensors",
+                                                   "checkpoint_latest.safetensors"});
+  CHECK(update_in(latest) == 3);
+  CHECK(update_in(previous) == 2);
+
+  flip_last_byte(latest);
+  CHECK_THROWS_WITH(read_checkpoint(latest),
+                    ContainsSubstring(latest + ": is not what was written"));
+  const auto found = find_checkpoint(folder.path());
+  CHECK(found->path == previous);
+  REQUIRE(found->refused.size() == 1);
+  CHECK(found->refused[0].find(latest) == 0);
+
+  fs::resize_file(latest, fs::file_size(latest) / 2);
+  CHECK(find_checkpoint(folder.path())->path == previous);
+  fs::remove(latest);  // a crash between two renames
+  CHECK(find_checkpoint(folder.path())->path == previous);
+  flip_last_byte(previous);
+  CHECK_THROWS_WITH(find_checkpoint(folder.path()),
+                    ContainsSubstring("no checkpoint in it can be read"));
+}
+
+TEST_CASE("weights alone are no checkpoint", "[checkpoint]") {
+  const Folder folder;
+  const std::string path = folder.path() + "/w.safetensors";
+  write_safetensors(path, checkpoint_at(1).tensors);
+  CHECK_THROWS_WITH(read_checkpoint(path), ContainsSubstring("no state of a training"));
+}
+
+TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpoint]") {
+  const Folder folder;
+  const std::string latest = checkpoint_path(folder.path(), kLatest);
+  write_checkpoint(folder.path(), kLatest, checkpoint_at(1));
+  {
+    const FileLimit full(100);
+    CHECK_THROWS_WITH(write_checkpoint(folder.path(), kLatest, checkpoint_at(2)),
+                      ContainsSubstring(latest) && ContainsSubstring("cannot be written"));
+  }
+  CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.safetensors"});
+  CHECK(update_in(latest) == 1);
+
+  CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62),
+                    ContainsSubstring("needs 4.0 EiB") || ContainsSubstring("are free"));
+  CHECK_NOTHROW(check_space(folder.path(), 1));
+  CHECK_THROWS_WITH(check_writable_folder("/proc/no"),
+                    ContainsSubstring("--checkpoint-dir /proc/no: cannot be written"));
+  CHECK_THROWS_AS(write_checkpoint("/proc/no", kLatest, checkpoint_at(1)), InconclusiveError);
+}
+
+TEST_CASE("another training does not continue", "[checkpoint]") {
+  const RunFacts saved{{{"--seed", "0"}, {"global batch", "16"}},
+                       {{"--epochs", "4"}, {"--workers", "2"}}};
+  CHECK(check_continues(saved, saved, "f").empty());
+  RunFacts now = saved;
+  now.options[0].second = "8";
+  CHECK(check_continues(saved, now, "f") == std::vector<std::string>{"--epochs 8 (was 4)"});
+  now.fixed[0].second = "1";
+  now.fixed[1].second = "32";
+  CHECK_THROWS_WITH(check_continues(saved, now, "f"),
+                    ContainsSubstring("--resume f: ") && ContainsSubstring("--seed 1 (was 0)") &&
+                        ContainsSubstring("global batch 32 (was 16)"));
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,46 @@
+// Checkpoints in a folder: each name in two generations, written whole or not at all, and verified
+// when they are read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training/checkpoint/checkpoint.hpp"
+
+namespace shakedown::training {
+
+inline constexpr const char* kLatest = "checkpoint_latest";
+inline constexpr const char* kBest = "checkpoint_best";
+
+/// DIR/NAME.safetensors.
+std::string checkpoint_path(const std::string& dir, const std::string& name);
+/// DIR/NAME.previous.safetensors, which it was before the last one was written.
+std::string previous_path(const std::string& dir, const std::string& name);
+
+/// Makes the folder. Throws UsageError where nothing can be written there.
+void check_writable_folder(const std::string& dir);
+/// Throws InconclusiveError where the file system has fewer bytes, or no inode, free.
+void check_space(const std::string& dir, std::uint64_t bytes);
+
+/// Writes a file next to the one of this name, on the disk before it takes its place; that one
+/// becomes the previous one. Returns its bytes. Throws InconclusiveError naming the file: then both
+/// are as they were.
+std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
+                               const Checkpoint& checkpoint);
+
+/// Throws UsageError naming the file and what is wrong with it: it is no checkpoint, or not what
+/// was written.
+Checkpoint read_checkpoint(const std::string& path);
+
+struct FoundCheckpoint {
+  std::string path;
+  Checkpoint checkpoint;
+  std::vector<std::string> refused;  // what is wrong with newer ones
+};
+/// The newest sound checkpoint_latest; none where there is no such file. Throws UsageError where
+/// there are some and none is sound.
+std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir);
+
+}  // namespace shakedown::training

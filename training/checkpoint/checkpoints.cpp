@@ -1,0 +1,258 @@
+#include "training/checkpoint/checkpoints.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "common/options.hpp"
+#include "common/program.hpp"
+#include "common/progress.hpp"
+#include "training/checkpoint/checkpoint_file.hpp"
+#include "training/checkpoint/resume_check.hpp"
+
+namespace shakedown::training {
+
+void declare_options(OptionSet& options, CheckpointOptions& values) {
+  options.heading("Checkpoints");
+  options
+      .add(
+          "--checkpoint-dir", values.dir,
+          "write checkpoint_latest.safetensors and, after the best validation, "
+          "checkpoint_best.safetensors to this folder, and keep the one before of each; TERM, INT, "
+          "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
+          "with 5; a file DIR/SAVE writes one")
+      .only_with({"--epochs"})
+      .metavar("DIR");
+  options
+      .add("--checkpoint-every-epochs", values.every_epochs,
+           "epochs between two checkpoints; the last epoch always has one")
+      .at_least(1)
+      .only_with({"--checkpoint-dir"})
+      .metavar("EPOCHS");
+  options
+      .add("--checkpoint-minutes", values.minutes,
+           "minutes between two checkpoints within an epoch; 0: none")
+      .at_least(0)
+      .only_with({"--checkpoint-dir"})
+      .metavar("MINUTES");
+  options
+      .add("--resume", values.resume,
+           "auto: continue from the newest checkpoint in --checkpoint-dir, if there is one; none: "
+           "start from the beginning; else the checkpoint to continue from")
+      .only_with({"--epochs"})
+      .metavar("auto|none|FILE");
+  options
+      .add("--signal-lead", values.signal_lead_s,
+           "seconds from the signal to the end of the job (sbatch --signal): warn if a checkpoint "
+           "takes longer; 0: not known")
+      .at_least(0)
+      .only_with({"--checkpoint-dir"})
+      .metavar("SECONDS");
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Steps that the hosts of ranks may be apart: each enqueues up to two ahead of its device.
+int slack_of(Engine& engine) {
+  constexpr int kAhead = 2;
+  const bool waits = engine.step.strategy_entry().ranks_agree;
+  return kAhead + (waits ? 0 : engine.settings().strategy.staleness);
+}
+
+std::optional<FoundCheckpoint> find(const CheckpointOptions& options) {
+  if (options.resume == "none") return std::nullopt;
+  if (options.resume != "auto")
+    return FoundCheckpoint{options.resume, read_checkpoint(options.resume), {}};
+  if (options.dir.empty()) return std::nullopt;
+  return find_checkpoint(options.dir);
+}
+
+CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
+                       const std::vector<const char*>& names, CheckpointReport report,
+                       Checkpoint checkpoint) {
+  const auto start = Clock::now();
+  try {
+    checkpoint.tensors = snapshot.tensors();
+    for (const char* name : names) report.bytes = write_checkpoint(dir, name, checkpoint);
+  } catch (const std::exception& error) {
+    report.error = error.what();
+  }
+  report.write_s = std::chrono::duration<double>(Clock::now() - start).count();
+  return report;
+}
+
+}  // namespace
+
+Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiSession& session)
+    : settings_(std::move(settings)), engine_(engine), session_(session) {
+  if (!active()) return;
+  const CheckpointOptions& options = settings_.options;
+  snapshot_.emplace(engine, session);
+  if (session.is_root()) {
+    check_writable_folder(options.dir);
+    check_space(options.dir, snapshot_->bytes());
+  }
+  requests_.emplace(session, options.dir, options.minutes, slack_of(engine));
+}
+
+TrainingPosition Checkpoints::resume() {
+  FoundCheckpoint found;
+  std::string text;
+  if (session_.is_root())
+    if (auto newest = find(settings_.options)) {
+      found = *std::move(newest);
+      text = text_of(found.checkpoint.state);
+    }
+  text = session_.all_gather(text).front();
+  if (text.empty()) {
+    if (active())
+      say(session_, settings_.options.resume == "none"
+                        ? "--resume none: training starts from the beginning"
+                        : fmt::format("no checkpoint in {}: training starts from the beginning",
+                                      settings_.options.dir));
+    return {};
+  }
+  for (const std::string& refused : found.refused)
+    std::fprintf(stderr, "warning: %s; the one before is used\n", refused.c_str());
+  const CheckpointState state = state_of(text);
+  const auto changes = check_continues(state.facts, settings_.facts, found.path);
+  restore(engine_, session_, state, found.checkpoint.tensors, found.path);
+  say_continues(found.path, state, changes);
+  return state.position;
+}
+
+void Checkpoints::say_continues(const std::string& file, const CheckpointState& state,
+                                const std::vector<std::string>& changes) const {
+  const TrainingPosition& at = state.position;
+  say(session_, fmt::format("continues {}: epoch {} after {} updates, {} images so far", file,
+                            at.epoch, at.update, at.images));
+  if (!changes.empty())
+    say(session_, fmt::format("changed since then: {}", fmt::join(changes, ", ")));
+  if (const auto ranks = static_cast<int>(state.ranks.size()); ranks != session_.world_size())
+    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, but not bit "
+                              "for bit",
+                              session_.world_size(), ranks));
+  if (!engine_.step.strategy_entry().ranks_agree && session_.world_size() > 1)
+    say(session_, fmt::format("not bit for bit: ranks of {} have weights of their own",
+                              engine_.step.strategy_entry().name));
+}
+
+bool Checkpoints::stop_after_update(const TrainingPosition& at) {
+  if (!active()) return false;
+  collect();
+  return obey(requests_->after_update(), at);
+}
+
+bool Checkpoints::stop_between(const TrainingPosition& at) {
+  return active() && obey(requests_->now(), at);
+}
+
+bool Checkpoints::obey(Request request, const TrainingPosition& at) {
+  if (request != Request::none) save(at, true, false);
+  if (request == Request::stop) stop();
+  return stopped_;
+}
+
+bool Checkpoints::stop_after_epoch(const TrainingPosition& at, bool best, bool last) {
+  if (!active()) return false;
+  const Request request = requests_->now();
+  const bool due = (at.epoch - 1) % settings_.options.every_epochs == 0;
+  const bool latest = due || last || request != Request::none;
+  if (latest || best) save(at, latest, best);
+  if (request == Request::stop && !last) stop();  // else nothing is left to be done
+  return stopped_;
+}
+
+void Checkpoints::stop() {
+  stopped_ = true;
+  say(session_, "stops: " + requests_->reason());
+}
+
+void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
+  if (writing_.valid()) writing_.wait();  // it reads the snapshot
+  collect();
+  CheckpointReport report{at, best, snapshot_->take(), 0, 0, ""};
+  requests_->saved();
+  if (!session_.is_root()) return;
+  std::vector<const char*> names;
+  if (latest) names.push_back(kLatest);
+  if (best) names.push_back(kBest);
+  Checkpoint checkpoint{snapshot_->state(), {}, settings_.metadata};
+  checkpoint.state.position = at;
+  checkpoint.state.facts = settings_.facts;
+  writing_ = std::async(std::launch::async, [this, names, report, checkpoint] {
+    return write(*snapshot_, settings_.options.dir, names, report, checkpoint);
+  });
+}
+
+/// What has been written by now.
+void Checkpoints::collect() {
+  if (!writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    return;
+  written_.push_back(writing_.get());
+  const CheckpointReport& report = written_.back();
+  if (!report.error.empty()) {
+    std::fprintf(stderr, "error: %s; the one before is kept\n", report.error.c_str());
+    return;
+  }
+  const double lead = settings_.options.signal_lead_s;
+  if (lead > 0 && seconds_to_stop(report) > lead)
+    std::fprintf(stderr,
+                 "warning: --signal-lead %g: from a signal to its checkpoint it takes %.0f s\n",
+                 lead, std::ceil(seconds_to_stop(report)));
+}
+
+/// From a signal to the end of the checkpoint that it brings.
+double Checkpoints::seconds_to_stop(const CheckpointReport& report) const {
+  const TrainingPosition& at = report.position;
+  const double update = at.update > 0 ? at.seconds / static_cast<double>(at.update) : 0;
+  return (requests_->lag() + 1) * update + report.stall_ms * 1e-3 + report.write_s;
+}
+
+std::vector<CheckpointReport> Checkpoints::reports() {
+  collect();
+  const std::size_t from = std::exchange(reported_, written_.size());
+  return {written_.begin() + static_cast<std::ptrdiff_t>(from), written_.end()};
+}
+
+ExitCode Checkpoints::finish() {
+  if (writing_.valid()) writing_.wait();
+  collect();
+  const bool failed_here = std::any_of(written_.begin(), written_.end(),
+                                       [](const auto& report) { return !report.error.empty(); });
+  const bool failed = session_.all_gather(failed_here ? 1.0 : 0.0).front() > 0;
+  if (!written_.empty()) say(session_, summary());
+  if (failed) return ExitCode::inconclusive;
+  return stopped_ ? ExitCode::stopped : ExitCode::pass;
+}
+
+std::string Checkpoints::summary() const {
+  double stall_ms = 0;
+  double write_s = 0;
+  double to_stop_s = requests_->seconds_since_notice();
+  std::uint64_t bytes = 0;
+  std::size_t failed = 0;
+  for (const CheckpointReport& report : written_) {
+    failed += report.error.empty() ? 0 : 1;
+    bytes = std::max(bytes, report.bytes);
+    stall_ms = std::max(stall_ms, report.stall_ms);
+    write_s = std::max(write_s, report.write_s);
+    to_stop_s = std::max(to_stop_s, seconds_to_stop(report));
+  }
+  // Young 1974, Daly 2006: sqrt(2 x cost x time between failures)
+  constexpr double kDay_s = 86400;
+  return fmt::format(
+      "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; best "
+      "every {} at one failure per day (Young/Daly); from a signal to the end {:.1f} s{}",
+      written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
+      stall_ms, write_s, readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,
+      failed == 0 ? "" : fmt::format("; {} could not be written", failed));
+}
+
+}  // namespace shakedown::training

@@ -1,0 +1,87 @@
+// The checkpoints of one training: where it starts, what it writes and when, when it stops.
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "training/checkpoint/requests.hpp"
+#include "training/checkpoint/snapshot.hpp"
+
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::training {
+
+struct CheckpointOptions {
+  std::string dir;  // empty: none are written
+  int every_epochs = 1;
+  double minutes = 0;  // between two within an epoch; 0: none
+  std::string resume = "auto";
+  double signal_lead_s = 0;  // from the signal to the end of the job; 0: not known
+};
+void declare_options(OptionSet& options, CheckpointOptions& values);
+
+struct CheckpointSettings {
+  CheckpointOptions options;
+  RunFacts facts;
+  Metadata metadata;  // of the network
+};
+
+/// One that was written, or was to be.
+struct CheckpointReport {
+  TrainingPosition position;
+  bool best = false;
+  double stall_ms = 0;  // of the training
+  double write_s = 0;   // in the background
+  std::uint64_t bytes = 0;
+  std::string error;  // why there is none; empty: there is
+};
+
+/// Every function is collective.
+class Checkpoints {
+ public:
+  Checkpoints(CheckpointSettings settings, Engine& engine, const MpiSession& session);
+
+  /// Gives the engine the state of the checkpoint that --resume names, if there is one.
+  TrainingPosition resume();
+
+  // Whether the training is to stop. Then its state has been written, as it was at `at`.
+
+  bool stop_after_update(const TrainingPosition& at);
+  bool stop_between(const TrainingPosition& at);
+  /// `at` is the beginning of the next epoch. `best`: no validation before was as good.
+  bool stop_after_epoch(const TrainingPosition& at, bool best, bool last);
+
+  /// What has been written since the last call, on rank 0.
+  std::vector<CheckpointReport> reports();
+  /// Waits for what is being written. 3 where something could not be, 5 where the training stopped.
+  ExitCode finish();
+
+ private:
+  bool active() const { return !settings_.options.dir.empty(); }
+  bool obey(Request request, const TrainingPosition& at);
+  void save(const TrainingPosition& at, bool latest, bool best);
+  void stop();
+  void collect();
+  double seconds_to_stop(const CheckpointReport& report) const;
+  void say_continues(const std::string& file, const CheckpointState& state,
+                     const std::vector<std::string>& changes) const;
+  std::string summary() const;
+
+  CheckpointSettings settings_;
+  Engine& engine_;
+  const MpiSession& session_;
+  std::optional<Requests> requests_;
+  std::optional<Snapshot> snapshot_;
+  bool stopped_ = false;
+  // On rank 0.
+  std::future<CheckpointReport> writing_;  // after the snapshot, which it reads
+  std::vector<CheckpointReport> written_;
+  std::size_t reported_ = 0;
+};
+
+}  // namespace shakedown::training

@@ -1,0 +1,84 @@
+#include "training/programs/run_facts.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "common/options.hpp"
+
+namespace shakedown::training {
+namespace {
+
+/// Options that must be the same, where the program has them; others follow below.
+const std::set<std::string> kFixed{"model",   "image_size",    "seed", "optimizer",
+                                   "augment", "scaled_decode", "exif"};
+/// Options that change nothing of what is computed, or that a fact below stands for.
+const std::set<std::string> kFree{"backend",
+                                  "precision",
+                                  "iterations",
+                                  "warmup",
+                                  "weights",
+                                  "warmup_seconds",
+                                  "global_batch",
+                                  "classes",
+                                  "val_dir",
+                                  "train_dir",
+                                  "data_dir",
+                                  "cache",
+                                  "max_bad_images",
+                                  "recipe",
+                                  "workers",
+                                  "prefetch",
+                                  "record",
+                                  "trace",
+                                  "save",
+                                  "describe",
+                                  "timeout",
+                                  "checkpoint_dir",
+                                  "checkpoint_every_epochs",
+                                  "resume",
+                                  "signal_lead",
+                                  "checkpoint_minutes",
+                                  "decoder",
+                                  "decoder_share",
+                                  "loader_only"};
+
+/// As it is given.
+std::string flag_of(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return "--" + name;
+}
+
+std::string text_of(const OptionValue& option) {
+  return std::visit(
+      [](const auto& value) {
+        const Json json = value;
+        return json.is_string() ? json.get<std::string>() : json.dump();
+      },
+      option.value);
+}
+
+}  // namespace
+
+RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int ranks_computing,
+                   const ImageSource& images, const InputSetup& input) {
+  const int batch = settings.network.batch_size * settings.accumulate * ranks_computing;
+  RunFacts facts;
+  facts.fixed = {
+      {"global batch", std::to_string(batch)},
+      {"classes", std::to_string(settings.network.classes)},
+      {"images", fmt::format("{}, listing {:016x}", images.size(), images.listing_checksum())},
+      {"--precision", name_of(settings.network.precision)},
+      {"--decoder", input.decoder},
+      {"--decoder-share", fmt::format("{:g}", 100 * input.device_share)}};
+  for (const OptionValue& option : options.values()) {
+    if (kFixed.contains(option.name))
+      facts.fixed.emplace_back(flag_of(option.name), text_of(option));
+    else if (!kFree.contains(option.name))
+      facts.options.emplace_back(flag_of(option.name), text_of(option));
+  }
+  return facts;
+}
+
+}  // namespace shakedown::training
