@@ -35,7 +35,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options
       .add("--weights", values.weights,
            "start from this .safetensors file with torchvision's parameter names")
-      .existing_file()
+      .existing_file(
+          "weights come from --save, or from PyTorch through training/convert_weights.py (see its "
+          "--help: torchvision's resnet50-0676ba61.pth and others)")
       .metavar("FILE")
       .default_text("seeded");
   options.add("--image-size", values.image_size, "height and width of the images, 32 to 8192")

@@ -103,9 +103,8 @@ Json read_header(const std::string& path, std::istream& in) {
   const std::string start = read_bytes(in, 8);
   if (start.rfind("PK", 0) == 0 || start.rfind("\x80\x02", 0) == 0)
     throw UsageError(fmt::format(
-        "{0}: a PyTorch pickle, not safetensors. Convert it where PyTorch is: python3 -c \"import "
-        "torch, safetensors.torch as s; s.save_file(torch.load('{0}', map_location='cpu', "
-        "weights_only=True), 'weights.safetensors')\"",
+        "{0}: a PyTorch pickle, not safetensors. Convert it: training/convert_weights.py {0} "
+        "weights.safetensors",
         path));
   if (start.size() < 8) refuse(path, "too short for a safetensors file");
   const auto bytes = read_as<std::uint64_t>(start.data());

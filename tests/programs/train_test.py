@@ -452,14 +452,15 @@ class Usage(Folder):
                   f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 5'
         started = time.monotonic()
         result = support.run("bash", "-c", command, ranks=2)
-        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory")
+        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory",
+                    "torchvision's resnet50-0676ba61.pth", "training/convert_weights.py")
         self.assertLess(time.monotonic() - started, 5)
 
     def test_weights_are_checked(self):
         pickle = self.folder / "resnet50-0676ba61.pth"
         pickle.write_bytes(b"PK\x03\x04....")
-        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "resnet50-0676ba61.pth",
-                    "safetensors")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "Convert it",
+                    "training/convert_weights.py", "resnet50-0676ba61.pth")
         header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": [1],
                                               "data_offsets": [0, 4]}}).encode()
         wrong = self.folder / "wrong.safetensors"
