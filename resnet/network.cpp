@@ -329,6 +329,12 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 
+ConstView Network::logits() const {
+  const auto count = static_cast<std::size_t>(settings_.batch_size) *
+                     static_cast<std::size_t>(settings_.classes);
+  return {logits_->data(), count, DataType::float32, Place::device};
+}
+
 void Network::zero_total_metrics() {
   auto* metrics = static_cast<HeadMetrics*>(metrics_.data());
   device_.zero(&metrics->total, sizeof(Metrics), stream_);

@@ -12,7 +12,6 @@
 
 #include "common/error.hpp"
 #include "common/half.hpp"
-#include "common/output_file.hpp"
 
 namespace shakedown {
 namespace {
@@ -235,7 +234,7 @@ Metadata read_safetensors_metadata(const std::string& path) {
   return metadata_of(path, read_header(path, in));
 }
 
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+void write_safetensors(const Output& output, const std::vector<Tensor>& tensors,
                        Metadata metadata) {
   metadata.emplace("format", "pt");
   Json header = {{kMetadata, metadata}};
@@ -251,7 +250,7 @@ void write_safetensors(const std::string& path, const std::vector<Tensor>& tenso
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the data start aligned
 
   const std::uint64_t length = text.size();
-  write_file({"--save", path}, [&](std::ostream& out) {
+  write_file(output, [&](std::ostream& out) {
     out.write(reinterpret_cast<const char*>(&length), sizeof(length));
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
     for (const Tensor& tensor : tensors) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/output_file.hpp"
+
 namespace shakedown {
 
 struct Tensor {
@@ -30,7 +32,7 @@ Metadata read_safetensors_metadata(const std::string& path);
 
 /// Adds "format": "pt" to the metadata, as PyTorch's loaders expect. Bytes of the metadata that are
 /// not UTF-8 are replaced by U+FFFD. Throws as write_file.
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+void write_safetensors(const Output& output, const std::vector<Tensor>& tensors,
                        Metadata metadata = {});
 
 /// A name read from a file, safe to print: quoted, cut at 60 bytes, in ASCII.

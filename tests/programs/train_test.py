@@ -14,7 +14,8 @@ import time
 import unittest
 
 import support
-from support import BIN, alone, make_image_folder, read_record, run, run_bare
+from support import (BIN, alone, make_image_folder, read_record, read_safetensors, run,
+                     run_bare)
 
 SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 8]
 RESNET18 = ["--model", "resnet18", *SMALL[2:]]
@@ -277,21 +278,37 @@ class Epochs(Folder):
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
 
         again = self.folder / "again.jsonl"
-        evaluate = ["--batch-size", 8, "--epochs", 0, "--weights", weights, "--val-dir"]
-        self.expect(run(TRAIN, *evaluate, self.folder / "val", "--record", again, ranks=3), 0,
-                    "tiny, fp32", "32x32 pixels", "33 images of 3 classes", "to evaluate")
+        logits = self.folder / "logits.safetensors"
+        evaluate = ["--batch-size", 8, "--evaluate", "--weights", weights, "--val-dir"]
+        found = []
+        for ranks in (1, 3):  # parts of 33 and 11 images, in padded batches of 8
+            result = run(TRAIN, *evaluate, self.folder / "val", "--record", again, "--logits", logits,
+                         ranks=ranks)
+            self.expect(result, 0, "tiny, fp32", "32x32 pixels", "33 images of 3 classes",
+                        "to evaluate", f"top-1 {100 * epochs[-1]['val_top1']:.2f} %", "of 33 images")
+            found.append(read_safetensors(logits))
+        rows, labels = found[0]["logits"], found[0]["labels"]
+        self.assertEqual(labels, [i for i in range(3) for _ in range(11)])  # sorted classes
+        self.assertEqual(found[1]["labels"], labels)
+        for one, three in zip(rows, found[1]["logits"], strict=True):
+            for a, b in zip(one, three, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
         evaluated = [line for line in read_record(again) if line["kind"] == "epoch"]
-        self.assertEqual(len(evaluated), 1)
-        self.assertEqual(evaluated[0]["epoch"], 0)
-        self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1"])
-        self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss"], places=4)
+        self.assertEqual(len(evaluated), 2)
+        for line in evaluated:
+            self.assertEqual(line["epoch"], 0)
+            self.assertEqual(line["val_top1"], epochs[-1]["val_top1"])
+            self.assertEqual(line["validated_images"], 33)
+            self.assertAlmostEqual(line["val_loss"], epochs[-1]["val_loss"], places=4)
+        right = sum(row.index(max(row)) == label for row, label in zip(rows, labels))
+        self.assertAlmostEqual(right / 33, evaluated[0]["val_top1"])
         (self.folder / "val/dots").rename(self.folder / "val/spots")
         self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
                     "not in " + str(self.folder / "val") + ": dots",
                     "not in " + str(weights) + ": spots")
         (self.folder / "val/spots").rename(self.folder / "val/dots")
         self.set_first_value(weights, "bn1.running_var", -1)
-        self.expect(self.train("--epochs", 0, "--weights", weights), 2, str(weights),
+        self.expect(self.train("--evaluate", "--weights", weights), 2, str(weights),
                     "bn1.running_var")
         self.set_first_value(weights, "layer1.0.conv1.weight", float("nan"))
         self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,

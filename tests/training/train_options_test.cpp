@@ -137,7 +137,7 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--workers", "2", "--train-dir", "d"}, ""},
       {{"--classes", "2", "--train-dir", "d"},
        "--classes 2: has no effect with --train-dir or --val-dir"},
-      {{"--val-dir", "d"}, "--val-dir d: only with --epochs"},
+      {{"--val-dir", "d"}, "--val-dir d: only with --epochs or --evaluate"},
       {{"--max-batch-limit", "8"}, "--max-batch-limit 8: only with --max-batch"},
       {{"--plan-cache", "f", "--deterministic"},
        "--plan-cache f: has no effect with --deterministic"},
@@ -152,6 +152,8 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
   for (const char* option : {"--iterations", "--warmup", "--warmup-seconds"})
     CHECK(complaint({option, "4", "--epochs", "1", "--train-dir", "d"}) ==
           std::string(option) + " 4 cannot be combined with --epochs");
+  CHECK(complaint({"--evaluate", "--epochs", "1"}) == "--evaluate cannot be combined with --epochs");
+  CHECK(complaint({"--logits", "f"}) == "--logits f: only with --evaluate");
   CHECK(complaint({"--certificate", "--epochs", "1", "--train-dir", "d"}) ==
         "--certificate cannot be combined with --epochs");
   CHECK(complaint({"--certificate", "off", "--epochs", "1", "--train-dir", "d"}).empty());
@@ -177,10 +179,10 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
 TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
   CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --train-dir");
   CHECK(complaint({"--epochs", "1", "--train-dir", "d"}).empty());
-  CHECK(complaint({"--epochs", "0"}) == "--epochs 0 needs --val-dir");
-  CHECK(complaint({"--epochs", "0", "--train-dir", "d", "--val-dir", "d"}) ==
-        "--epochs 0 needs --weights");
-  CHECK(complaint({"--epochs", "0", "--val-dir", "d", "--weights", "w"}).empty());
+  CHECK(complaint({"--epochs", "0"}) == "--epochs 0: must be at least 1");
+  CHECK(complaint({"--evaluate", "--weights", "w"}) == "--evaluate needs --val-dir");
+  CHECK(complaint({"--evaluate", "--val-dir", "d"}) == "--evaluate needs --weights");
+  CHECK(complaint({"--evaluate", "--val-dir", "d", "--weights", "w"}).empty());
 }
 
 TEST_CASE("names of earlier versions are understood", "[options]") {

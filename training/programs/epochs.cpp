@@ -24,44 +24,6 @@ double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// The ranks' metrics added up.
-Metrics add_up(const Metrics& mine, const MpiSession& session) {
-  const auto total = [&](double value) {
-    double sum = 0;
-    for (double v : session.all_gather(value)) sum += v;
-    return sum;
-  };
-  Metrics all;
-  all.loss_sum = total(mine.loss_sum);
-  all.top1 = static_cast<std::int64_t>(total(static_cast<double>(mine.top1)));
-  all.top5 = static_cast<std::int64_t>(total(static_cast<double>(mine.top5)));
-  all.samples = static_cast<std::int64_t>(total(static_cast<double>(mine.samples)));
-  return all;
-}
-
-/// All ranks that compute validate the same weights, each on a part of the images.
-Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  engine.model.with_common_weights([&] {
-    Network& network = engine.model.network();
-    network.zero_total_metrics();
-    batches.start_epoch(0);
-    // A server waits as long as the others work.
-    const bool computes = engine.step.computes();
-    const bool server_waits = engine.step.first_computing() > 0;
-    const auto part = server_waits ? session.split(computes ? 0 : -1) : nullptr;
-    while (computes && batches.load_next(network)) {
-      engine.model.evaluate();
-      if (part) part->progress();
-    }
-    engine.finish();
-    if (server_waits) part ? session.barrier() : session.wait_idle();
-  });
-  const Metrics total = add_up(engine.model.network().read_metrics().total, session);
-  const auto images = static_cast<double>(total.samples);
-  return {total.loss_sum / images, static_cast<double>(total.top1) / images,
-          static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
-}
-
 /// In a column of nine characters.
 std::string text_of_loss(double loss) {
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
@@ -93,12 +55,9 @@ std::string row_of(const EpochResult& result) {
 }
 
 /// The skipped steps are counted from `skipped_before` on.
-void check_epoch(const EpochResult& result, int skipped_before, long updates,
-                 const std::string& weights_file) {
+void check_epoch(const EpochResult& result, int skipped_before, long updates) {
   const bool finite = (!result.trained || std::isfinite(result.trained->loss)) &&
                       (!result.validated || std::isfinite(result.validated->loss));
-  if (!finite && result.epoch == 0)
-    throw FailError(fmt::format("the validation loss of --weights {} is not finite", weights_file));
   if (!finite)
     throw FailError(
         fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
@@ -131,7 +90,7 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   }
   engine.finish();
   trained.seconds = seconds_since(start);
-  const Metrics total = add_up(engine.model.network().read_metrics().total, run.session);
+  const Metrics total = total_metrics(engine, run.session);
   const auto images = static_cast<double>(total.samples);
   trained.loss = total.loss_sum / images;
   trained.top1 = static_cast<double>(total.top1) / images;
@@ -142,11 +101,9 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   return trained;
 }
 
-void check_possible(const Run& run, long batches_per_epoch, int epochs) {
-  const std::string& seeded = run.engine.model.load_remarks().seeded;
-  if (epochs == 0 && !seeded.empty()) throw UsageError("--epochs 0 evaluates: " + seeded);
+void check_possible(const Run& run, long batches_per_epoch) {
   const int accumulate = run.engine.settings().accumulate;
-  if (epochs > 0 && batches_per_epoch < accumulate)
+  if (batches_per_epoch < accumulate)
     throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches per rank",
                                  accumulate, batches_per_epoch));
 }
@@ -155,7 +112,7 @@ void check_possible(const Run& run, long batches_per_epoch, int epochs) {
 
 void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                   const EpochSettings& settings) {
-  check_possible(run, batches_per_epoch, settings.epochs);
+  check_possible(run, batches_per_epoch);
   const Schedule schedule(settings.schedule, settings.learning_rate, settings.epochs);
   const long updates = batches_per_epoch / run.engine.settings().accumulate;
   const auto print = [&](const std::string& line) {
@@ -165,22 +122,22 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
   print(heading(kColumns));
   int skipped_before = 0;
   std::string advice;  // given once
-  for (int epoch = settings.epochs > 0 ? 1 : 0; epoch <= settings.epochs; ++epoch) {
+  for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
     const auto start = Clock::now();
     EpochResult result;
     result.epoch = epoch;
-    if (epoch > 0) result.trained = train_epoch(run, epoch, updates, schedule, settings);
+    result.trained = train_epoch(run, epoch, updates, schedule, settings);
     if (validation != nullptr) result.validated = validate(run.engine, *validation, run.session);
     result.seconds = seconds_since(start);
     print(row_of(result));
     run.write("epoch", merged(record_of(result), record_of(run.input)));
-    if (result.trained && advice.empty()) {
+    if (advice.empty()) {
       advice = input_advice(result.trained->input, run.input, result.trained->seconds,
                             run.engine.step.ranks_computing());
       if (!advice.empty()) print(wrapped(advice, 2) + "\n");
     }
-    check_epoch(result, skipped_before, updates, run.engine.settings().weights_file);
-    if (result.trained) skipped_before = result.trained->skipped_steps;
+    check_epoch(result, skipped_before, updates);
+    skipped_before = result.trained->skipped_steps;
   }
   check_weights(run.engine, run.session, "after the last epoch");
 }

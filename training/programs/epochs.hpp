@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "training/programs/evaluation.hpp"
 #include "training/programs/run.hpp"
 #include "training/step/schedule.hpp"
 
@@ -24,23 +25,16 @@ struct TrainedEpoch {
   InputTimes input;       // over_ranks()
   int skipped_steps = 0;  // since the start
 };
-struct Validation {
-  double loss = 0;
-  double top1 = 0;
-  double top5 = 0;
-  std::int64_t images = 0;
-  int rank = 0;  // whose statistics normalised
-};
 struct EpochResult {
-  int epoch = 0;  // 0: only evaluated
+  int epoch = 0;  // from 1; 0: only evaluated
   std::optional<TrainedEpoch> trained;
   std::optional<Validation> validated;
   double seconds = 0;  // both
 };
 
 /// Trains on run.batches and validates; prints one line and writes one "epoch" record per epoch.
-/// `validation` may be null. With 0 epochs it only validates. Throws FailError when the loss is not
-/// finite, or every step of an epoch was skipped. Collective.
+/// `validation` may be null. Throws FailError when the loss is not finite, or every step of an epoch
+/// was skipped. Collective.
 void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                   const EpochSettings& settings);
 

@@ -13,6 +13,7 @@ namespace shakedown::training {
 struct OutputFiles {
   std::string save;   // weights, .safetensors
   std::string trace;  // of some steps, for Perfetto
+  std::string logits;  // of --evaluate, .safetensors
   Metadata metadata;  // of the weights
 };
 

@@ -34,7 +34,9 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));
-  } else if (options.epochs >= 0) {
+  } else if (options.evaluation.evaluate) {
+    evaluate(run, *data.validation(), dataset.validation(), options.evaluation);
+  } else if (options.epochs > 0) {
     trace_beginning(files, run, options.optimizer.learning_rate);
     train_epochs(run, data.batches_per_epoch(), data.validation(), epoch_settings(options));
     save(files, state_to_save(files, engine), session);
@@ -49,7 +51,8 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
 
 ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
   check_distinct(
-      {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}});
+      {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save},
+                  {"--logits", options.evaluation.logits}});
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
   Record record(session.is_root() ? options.record : "");

@@ -20,17 +20,17 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.add("--iterations", values.iterations, "timed steps of the throughput run")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"});
+      .not_with({"--epochs", "--evaluate"});
   options.add("--warmup", values.warmup, "untimed steps before the timed ones, at least")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"});
+      .not_with({"--epochs", "--evaluate"});
   options
       .add("--warmup-seconds", values.warmup_seconds,
            "time of untimed steps before the timed ones, at least: a GPU's power limit settles "
            "only under load")
       .at_least(0)
-      .not_with({"--epochs"})
+      .not_with({"--epochs", "--evaluate"})
       .metavar("SECONDS")
       .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
   options.add("--batch-size", values.batch_size, "images per rank and micro-batch").at_least(1);
@@ -51,7 +51,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options
       .add("--certificate", values.certificate,
            "prove that the strategy computes the same weights as its reference")
-      .not_with({"--epochs", "--layers", "--kernels"});
+      .not_with({"--epochs", "--evaluate", "--layers", "--kernels"});
   options.add("--record", values.record, "append the measurements to this .jsonl file")
       .metavar("FILE");
   options
@@ -90,14 +90,12 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
 
 namespace {
 
-/// What --epochs needs depends on its value.
-void check_epochs(const TrainOptions& options) {
-  const char* needed = nullptr;
-  if (options.epochs > 0 && options.data.synthetic()) needed = "--train-dir";
-  if (options.epochs == 0 && options.model.weights.empty()) needed = "--weights";
-  if (options.epochs == 0 && options.data.val_dir.empty()) needed = "--val-dir";
-  if (needed != nullptr)
-    throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
+void check_inputs(const TrainOptions& options) {
+  if (options.epochs > 0 && options.data.synthetic())
+    throw UsageError(fmt::format("--epochs {} needs --train-dir", options.epochs));
+  if (!options.evaluation.evaluate) return;
+  if (options.model.weights.empty()) throw UsageError("--evaluate needs --weights");
+  if (options.data.val_dir.empty()) throw UsageError("--evaluate needs --val-dir");
 }
 
 }  // namespace
@@ -107,21 +105,21 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options.heading("Training");
   options
       .add("--epochs", values.epochs,
-           "train on --train-dir for this many epochs, in place of the throughput run; 0: only "
-           "evaluate --weights on --val-dir")
-      .at_least(0)
+           "train on --train-dir for this many epochs, in place of the throughput run")
+      .at_least(1)
       .default_text("none");
   options
       .add("--val-dir", values.data.val_dir,
            "folder of images to validate on after each epoch, with the classes of --train-dir")
-      .only_with({"--epochs"})
+      .only_with({"--epochs", "--evaluate"})
       .metavar("DIR");
   declare_options(options, values.schedule);
+  declare_options(options, values.evaluation);
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,
               "print the network, its memory plan and its buckets, and exit");
-  const std::vector<std::string> others{"--epochs", "--save", "--trace", "--max-batch"};
+  const std::vector<std::string> others{"--epochs", "--evaluate", "--save", "--trace", "--max-batch"};
   options
       .add("--layers", values.layers,
            "time every call of up to 20 steps, in place of the throughput run, and print each "
@@ -140,14 +138,14 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")
-      .not_with({"--epochs", "--batch-size", "--global-batch"});
+      .not_with({"--epochs", "--evaluate", "--batch-size", "--global-batch"});
   options
       .add("--max-batch-limit", values.max_batch_limit,
            "most images per rank that --max-batch tries")
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
-  options.check([&] { check_epochs(values); });
+  options.check([&] { check_inputs(values); });
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -6,6 +6,7 @@
 #include "common/backend.hpp"
 #include "training/data/transform.hpp"
 #include "training/programs/input_options.hpp"
+#include "training/programs/evaluation.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -27,10 +28,11 @@ struct TrainOptions : StepOptions {
   ScheduleOptions schedule;
   DataOptions data;
   InputOptions input;
+  EvaluationOptions evaluation;
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's
-  int epochs = -1;             // -1: the throughput run
+  int epochs = 0;              // 0: the throughput run, or an evaluation
   bool certificate = true;
   std::string save;
   std::string record;

@@ -11,14 +11,14 @@ TrainOptions with_batch(TrainOptions options, int batch_size) {
 }
 
 bool validates(const TrainOptions& options) {
-  return options.epochs >= 0 && !options.data.val_dir.empty();
+  return (options.epochs > 0 || options.evaluation.evaluate) && !options.data.val_dir.empty();
 }
 
 }  // namespace
 
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir, options.model.weights,
-          options.model.classes, options.epochs == 0};
+          options.model.classes, options.evaluation.evaluate};
 }
 
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
@@ -55,11 +55,11 @@ EpochSettings epoch_settings(const TrainOptions& options) {
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
-  return {options.save, options.trace, dataset.metadata(options.model)};
+  return {options.save, options.trace, options.evaluation.logits, dataset.metadata(options.model)};
 }
 
 long batches_needed(const TrainOptions& options) {
-  if (options.epochs >= 0) return 0;
+  if (options.epochs > 0 || options.evaluation.evaluate) return 0;
   return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
 }
 
