@@ -1,5 +1,6 @@
 """bin/train as its users meet it: exit codes, messages, records. Run by tests/run."""
 
+import csv
 import json
 import os
 import pathlib
@@ -266,8 +267,9 @@ class Epochs(Folder):
     def test_learns_saves_and_evaluates_alike(self):
         record = self.folder / "r.jsonl"
         weights = self.folder / "w.safetensors"
-        result = self.train("--epochs", 8, "--record", record, "--save", weights,
-                            "--schedule", "cosine", ranks=2)
+        history, mllog = self.folder / "history", self.folder / "mllog.txt"
+        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--history", history,
+                            "--mllog", mllog, "--schedule", "cosine", ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "33 to validate")
         epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
         self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
@@ -276,6 +278,8 @@ class Epochs(Folder):
         self.assertGreater(epochs[-1]["val_top1"], 0.8)
         self.assertEqual(epochs[-1]["val_top5"], 1)
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
+        self.check_history(history, epochs, result)
+        self.check_mllog(mllog, epochs)
 
         again = self.folder / "again.jsonl"
         logits = self.folder / "logits.safetensors"
@@ -313,6 +317,42 @@ class Epochs(Folder):
         self.set_first_value(weights, "layer1.0.conv1.weight", float("nan"))
         self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,
                     str(weights), "layer1.0.conv1.weight")
+
+    def check_history(self, folder, epochs, result):
+        lists = json.loads((folder / "training_history.json").read_text())
+        keys = {"train_loss": "train_loss", "val_loss": "val_loss", "learning_rate": "learning_rate",
+                "images_per_s": "images_per_s", "input_stall_ms": "input_stall_ms"}
+        for key, recorded in keys.items():
+            self.assertEqual(lists[key], [epoch[recorded] for epoch in epochs])
+        for key, recorded in (("train_acc", "train_top1"), ("val_acc", "val_top1"),
+                              ("val_acc_top5", "val_top5")):
+            self.assertEqual(lists[key], [100 * epoch[recorded] for epoch in epochs])
+        self.assertEqual(lists["peak_memory_bytes"],
+                         [max(epoch["peak_memory_bytes"]) for epoch in epochs])
+        for whole, training in zip(lists["epoch_time"], epochs):
+            self.assertGreater(whole, training["epoch_s"])
+        with open(folder / "training_history.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([float(row["val_loss"]) for row in rows], lists["val_loss"])
+        self.assertEqual([int(row["epoch"]) for row in rows], lists["epoch"])
+        if "matplotlib is missing" not in result.stderr:
+            self.assertEqual((folder / "curves.png").read_bytes()[1:4], b"PNG")
+
+    def check_mllog(self, path, epochs):
+        lines = path.read_text().splitlines()
+        self.assertTrue(all(line.startswith(":::MLLOG {") for line in lines))
+        lines = [json.loads(line[len(":::MLLOG "):]) for line in lines]
+        self.assertEqual([line["value"] for line in lines if line["key"] == "train_samples"], [96])
+        accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
+        target = next((e["epoch"] for e in epochs if e["val_top1"] >= 0.759), None)
+        self.assertEqual([line["metadata"]["epoch_num"] for line in accuracies],
+                         list(range(1, (target or 8) + 1)))
+        self.assertEqual(accuracies[0]["value"], epochs[0]["val_top1"])
+        end = lines[-1]
+        self.assertEqual((end["key"], end["metadata"]["status"]),
+                         ("run_stop", "success" if target else "aborted"))
+        times = [line["time_ms"] for line in lines]
+        self.assertEqual(times, sorted(times))
 
     def set_first_value(self, path, tensor, value):
         """Of a tensor of float32 in a safetensors file."""

@@ -96,6 +96,8 @@ TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule
   trained.top1 = static_cast<double>(total.top1) / images;
   trained.images_per_s = images / trained.seconds;
   trained.input = over_ranks(run.batches.times() - input_before, run.session);
+  trained.peak_memory_bytes =
+      run.session.all_gather(static_cast<double>(engine.device().peak_allocated_bytes()));
   trained.skipped_steps =
       static_cast<int>(highest(run.session.all_gather(engine.model.read_scalars().skipped)));
   return trained;
@@ -131,6 +133,7 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
     result.seconds = seconds_since(start);
     print(row_of(result));
     run.write("epoch", merged(record_of(result), record_of(run.input)));
+    if (run.session.is_root()) settings.after_epoch(result);
     if (advice.empty()) {
       advice = input_advice(result.trained->input, run.input, result.trained->seconds,
                             run.engine.step.ranks_computing());

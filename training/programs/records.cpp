@@ -11,7 +11,8 @@ Json record_of(const EpochResult& result) {
                    {"images_per_s", trained->images_per_s},
                    {"epoch_s", trained->seconds},
                    {"input_stall_ms", 1e3 * trained->input.stall_s},
-                   {"skipped_steps", trained->skipped_steps}});
+                   {"skipped_steps", trained->skipped_steps},
+                   {"peak_memory_bytes", trained->peak_memory_bytes}});
   if (result.trained) fields.update(stages_of(result.trained->input));
   if (const auto& validated = result.validated)
     fields.update({{"val_loss", validated->loss},

@@ -37,9 +37,8 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
   } else if (options.evaluation.evaluate) {
     evaluate(run, *data.validation(), dataset.validation(), options.evaluation);
   } else if (options.epochs > 0) {
-    trace_beginning(files, run, options.optimizer.learning_rate);
-    train_epochs(run, data.batches_per_epoch(), data.validation(), epoch_settings(options));
-    save(files, state_to_save(files, engine), session);
+    run_training(run, data, training_settings(options, engine, dataset, data.batches_per_epoch()),
+                 files);
   } else {
     result = run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
                             options.max_batch, files);
@@ -50,9 +49,7 @@ ExitCode run(const TrainOptions& options, const Dataset& dataset, Backend& backe
 }
 
 ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) {
-  check_distinct(
-      {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save},
-                  {"--logits", options.evaluation.logits}});
+  check_distinct(outputs_of(options));
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
   Record record(session.is_root() ? options.record : "");

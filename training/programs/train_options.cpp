@@ -115,6 +115,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .metavar("DIR");
   declare_options(options, values.schedule);
   declare_options(options, values.evaluation);
+  declare_options(options, values.history);
+  declare_options(options, values.mllog);
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,

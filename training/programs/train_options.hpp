@@ -7,6 +7,8 @@
 #include "training/data/transform.hpp"
 #include "training/programs/input_options.hpp"
 #include "training/programs/evaluation.hpp"
+#include "training/programs/history.hpp"
+#include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -29,6 +31,8 @@ struct TrainOptions : StepOptions {
   DataOptions data;
   InputOptions input;
   EvaluationOptions evaluation;
+  HistoryOptions history;
+  MlLogOptions mllog;
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's

@@ -1,5 +1,9 @@
 #include "training/programs/train_settings.hpp"
 
+#include <fmt/format.h>
+
+#include <cmath>
+
 #include "training/programs/max_batch.hpp"
 
 namespace shakedown::training {
@@ -12,6 +16,29 @@ TrainOptions with_batch(TrainOptions options, int batch_size) {
 
 bool validates(const TrainOptions& options) {
   return (options.epochs > 0 || options.evaluation.evaluate) && !options.data.val_dir.empty();
+}
+
+MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
+                       long batches_per_epoch) {
+  const NetworkSettings& network = engine.settings().network;
+  const Schedule schedule(options.schedule, options.optimizer.learning_rate, options.epochs);
+  MlLogFacts facts;
+  facts.model = network.architecture.name;
+  facts.platform = fmt::format("{} x {}", engine.world().size(), engine.device().identity().model);
+  facts.seed = engine.settings().seed;
+  facts.train_images = static_cast<long>(dataset.training().size());
+  facts.val_images = static_cast<long>(dataset.validation().size());
+  facts.image_size = network.image_size;
+  facts.classes = network.classes;
+  facts.batch_size = network.batch_size;
+  facts.accumulate = options.accumulate;
+  facts.ranks = engine.step.ranks_computing();
+  facts.optimizer = options.optimizer;
+  facts.warmup_epochs = options.schedule.lr_warmup_epochs;
+  facts.end_learning_rate = schedule.at(options.epochs);
+  facts.decay_steps = std::lround((options.epochs - facts.warmup_epochs) *
+                                  static_cast<double>(batches_per_epoch / options.accumulate));
+  return facts;
 }
 
 }  // namespace
@@ -50,8 +77,20 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
           options.warmup};
 }
 
-EpochSettings epoch_settings(const TrainOptions& options) {
-  return {options.epochs, options.optimizer.learning_rate, options.schedule};
+TrainingSettings training_settings(const TrainOptions& options, const Engine& engine,
+                                   const Dataset& dataset, long batches_per_epoch) {
+  return {{options.epochs, options.optimizer.learning_rate, options.schedule},
+          options.history,
+          options.mllog,
+          mllog_facts(options, engine, dataset, batches_per_epoch)};
+}
+
+std::vector<Output> outputs_of(const TrainOptions& options) {
+  return {{"--record", options.record},
+          {"--trace", options.trace},
+          {"--save", options.save},
+          {"--logits", options.evaluation.logits},
+          {"--mllog", options.mllog.file}};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {

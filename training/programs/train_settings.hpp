@@ -4,13 +4,11 @@
 #include <functional>
 
 #include "training/programs/dataset.hpp"
-#include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
 #include "training/programs/loader_run.hpp"
-#include "training/programs/output_files.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
-#include "training/programs/training_data.hpp"
+#include "training/programs/training_run.hpp"
 
 namespace shakedown::training {
 
@@ -21,7 +19,10 @@ InputSettings input_settings(const TrainOptions& options);
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind);
 LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
-EpochSettings epoch_settings(const TrainOptions& options);
+TrainingSettings training_settings(const TrainOptions& options, const Engine& engine,
+                                   const Dataset& dataset, long batches_per_epoch);
+/// Every file that an option names to be written.
+std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.
 long batches_needed(const TrainOptions& options);
