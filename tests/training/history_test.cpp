@@ -1,15 +1,20 @@
 // training_history.json and .csv: what they hold, and how a resumed run continues them.
 #include "training/programs/history.hpp"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
 
 namespace shakedown::training {
 namespace {
+
+struct Folder {
+  ~Folder() { std::filesystem::remove_all(path); }
+  std::filesystem::path path = "history_test_folder";
+};
 
 std::string text_of(const std::filesystem::path& path) {
   std::ostringstream text;
@@ -28,8 +33,8 @@ EpochResult epoch(int number, double loss) {
 }  // namespace
 
 TEST_CASE("the history is complete after each epoch, and a resumed run continues it", "[history]") {
-  const test::TemporaryFolder folder;
-  const auto path = std::filesystem::path(folder.path()) / "new";
+  const Folder folder;
+  const std::filesystem::path path = folder.path / "new";
   const auto losses = [&] {
     return Json::parse(text_of(path / "training_history.json")).at("train_loss").dump();
   };

@@ -70,12 +70,13 @@ void check_epoch(const EpochResult& result, int skipped_before, long updates) {
                     updates, result.epoch));
 }
 
+/// `epoch_s` is the mean of the epochs before, validation included; 0 for the first.
 TrainedEpoch train_epoch(const Run& run, int epoch, long updates, const Schedule& schedule,
-                         const EpochSettings& settings) {
+                         const EpochSettings& settings, double epoch_s) {
   Engine& engine = run.engine;
   const auto start = Clock::now();
   Progress progress(fmt::format("epoch {}/{}", epoch, settings.epochs), updates, "steps",
-                    run.session.is_root());
+                    run.session.is_root(), {settings.epochs - epoch, epoch_s});
   engine.model.network().zero_total_metrics();
   const InputTimes input_before = run.batches.times();
   run.batches.start_epoch(epoch);
@@ -123,14 +124,16 @@ void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validatio
   };
   print(heading(kColumns));
   int skipped_before = 0;
+  double epoch_s = 0;  // mean of those before
   std::string advice;  // given once
   for (int epoch = 1; epoch <= settings.epochs; ++epoch) {
     const auto start = Clock::now();
     EpochResult result;
     result.epoch = epoch;
-    result.trained = train_epoch(run, epoch, updates, schedule, settings);
+    result.trained = train_epoch(run, epoch, updates, schedule, settings, epoch_s);
     if (validation != nullptr) result.validated = validate(run.engine, *validation, run.session);
     result.seconds = seconds_since(start);
+    epoch_s += (result.seconds - epoch_s) / epoch;
     print(row_of(result));
     run.write("epoch", merged(record_of(result), record_of(run.input)));
     if (run.session.is_root()) settings.after_epoch(result);

@@ -5,6 +5,7 @@
 #include "common/program.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/describe.hpp"
+#include "training/programs/self_test.hpp"
 #include "training/programs/train_settings.hpp"
 #include "training/step/memory_budget.hpp"
 
@@ -55,6 +56,8 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
+    if (options.self_test)
+      return run_self_test(self_test_settings(options, backend), backend, session, record);
     const Dataset dataset(dataset_settings(options));
     dataset.check_ranks_agree(session);
     if (options.loader_only)

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/options.hpp"
 
 namespace shakedown::training {
@@ -98,6 +100,18 @@ void check_inputs(const TrainOptions& options) {
   if (options.data.val_dir.empty()) throw UsageError("--evaluate needs --val-dir");
 }
 
+/// The self-test has a network, data and steps of its own.
+void check_self_test(const OptionSet& options) {
+  const std::vector<std::string> allowed{"self_test", "backend", "precision", "strategy", "seed",
+                                         "graph",     "record",  "timeout",   "deterministic"};
+  for (const OptionValue& option : options.values()) {
+    std::string name = "--" + option.name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (options.given(name) && std::find(allowed.begin(), allowed.end(), option.name) == allowed.end())
+      throw UsageError("--self-test cannot be combined with " + name);
+  }
+}
+
 }  // namespace
 
 void declare_options(OptionSet& options, TrainOptions& values) {
@@ -147,7 +161,14 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
+  options
+      .add("--self-test", values.self_test,
+           "test collectives, gradient exchange and training with a small network on generated "
+           "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
   options.check([&] { check_inputs(values); });
+  options.check([&] {
+    if (values.self_test) check_self_test(options);
+  });
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -47,6 +47,7 @@ struct TrainOptions : StepOptions {
   bool loader_only = false;
   bool max_batch = false;
   int max_batch_limit = 0;  // 0: the backend's
+  bool self_test = false;
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);
