@@ -147,6 +147,20 @@ class Throughput(Folder):
         self.expect(result, 2, "--batch-size 1", "batch normalisation")
 
 
+class SelfTest(Folder):
+    def test_a_sound_machine_passes(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, "--self-test", "--record", record, ranks=2)
+        self.expect(result, 0)
+        verdicts = [line for line in read_record(record) if line["kind"] == "verdict"]
+        self.assertEqual([line["name"] for line in verdicts],
+                         [*(f"{name} float32" for name in
+                            ("all_reduce", "broadcast", "all_gather", "reduce_scatter")),
+                          "training", "gradient synchronisation", "stability"])
+        self.assertEqual({line["verdict"] for line in verdicts}, {"PASS"})
+        self.assertEqual(result.stdout.count("PASS "), len(verdicts))
+
+
 class Layers(Folder):
     """--layers and --kernels: the calls of a step, and what they add up to."""
 

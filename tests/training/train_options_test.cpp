@@ -176,6 +176,15 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
              ContainsSubstring("--fusion all cannot be combined with --deterministic"));
 }
 
+TEST_CASE("the self-test is combined with few options", "[options]") {
+  for (const char* option : {"--epochs", "--batch-size", "--iterations"})
+    CHECK(complaint({"--self-test", option, "4"}) ==
+          std::string("--self-test cannot be combined with ") + option);
+  CHECK(complaint({"--self-test", "--strategy", "fsdp", "--precision", "fp32", "--seed", "3",
+                   "--record", "r", "--timeout", "9", "--backend", "cpu"})
+            .empty());
+}
+
 TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
   CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --train-dir");
   CHECK(complaint({"--epochs", "1", "--train-dir", "d"}).empty());

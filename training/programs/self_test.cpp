@@ -8,8 +8,6 @@
 
 #include "common/program.hpp"
 #include "common/random.hpp"
-#include "common/verdict.hpp"
-#include "training/measure/certificate.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/evaluation.hpp"
 #include "training/programs/train_options.hpp"
@@ -159,16 +157,8 @@ class GeneratedBatches final : public BatchSource {
   std::size_t next_ = 0;
 };
 
-/// What the windows of a training gave, over all ranks.
-struct Trained {
-  std::vector<double> losses;
-  double top1 = 0;       // of the last window
-  int skipped = 0;       // steps
-  std::string differed;  // after which window the ranks' weights differed first, and how
-};
-
-Trained train(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  Trained trained;
+SelfTraining train(Engine& engine, BatchSource& batches, const MpiSession& session) {
+  SelfTraining trained;
   Network& network = engine.model.network();
   batches.start_epoch(0);
   for (int window = 1; window <= kWindows; ++window) {
@@ -190,7 +180,9 @@ Trained train(Engine& engine, BatchSource& batches, const MpiSession& session) {
   return trained;
 }
 
-Verdict verdict_on_loss(const Trained& trained) {
+}  // namespace
+
+Verdict verdict_on_loss(const SelfTraining& trained) {
   const double first = trained.losses.front();
   const double last = trained.losses.back();
   return {Scope::job, "training", last < first / 2 ? Outcome::pass : Outcome::fail,
@@ -198,7 +190,7 @@ Verdict verdict_on_loss(const Trained& trained) {
                       100 * trained.top1, kWindow * kWindows)};
 }
 
-Verdict verdict_on_stability(const Trained& trained, const std::string& unsound) {
+Verdict verdict_on_stability(const SelfTraining& trained, const std::string& unsound) {
   Verdict verdict{Scope::job, "stability", Outcome::pass,
                   fmt::format("{} steps: every loss and weight is finite, no step was skipped",
                               kWindow * kWindows)};
@@ -216,9 +208,8 @@ Verdict verdict_on_stability(const Trained& trained, const std::string& unsound)
   return verdict;
 }
 
-Verdict verdict_on_gradients(const Engine& engine, const Certificate& certificate,
-                             const Trained& trained) {
-  const StrategyEntry& strategy = engine.step.strategy_entry();
+Verdict verdict_on_gradients(const StrategyEntry& strategy, const Certificate& certificate,
+                             const SelfTraining& trained) {
   Verdict verdict{Scope::job, "gradient synchronisation", Outcome::pass, ""};
   if (!trained.differed.empty()) {
     verdict.outcome = Outcome::fail;
@@ -239,8 +230,6 @@ Verdict verdict_on_gradients(const Engine& engine, const Certificate& certificat
   }
   return verdict;
 }
-
-}  // namespace
 
 EngineSettings self_test_settings(const TrainOptions& options, const Backend& backend) {
   constexpr int kClasses = 4;
@@ -273,9 +262,9 @@ ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const M
   GeneratedBatches batches(engine, derive_seed(settings.seed, 2000 + static_cast<std::uint64_t>(
                                                                          session.rank())));
   const Certificate certificate = certify(engine, batches, kLearningRate, session);
-  const Trained trained = train(engine, batches, session);
+  const SelfTraining trained = train(engine, batches, session);
   conclude(verdict_on_loss(trained));
-  conclude(verdict_on_gradients(engine, certificate, trained));
+  conclude(verdict_on_gradients(engine.step.strategy_entry(), certificate, trained));
   conclude(verdict_on_stability(trained, unsound_weights(engine, session)));
   return worst(verdicts);
 }

@@ -165,9 +165,9 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .add("--self-test", values.self_test,
            "test collectives, gradient exchange and training with a small network on generated "
            "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
-  options.check([&] { check_inputs(values); });
   options.check([&] {
     if (values.self_test) check_self_test(options);
+    check_inputs(values);
   });
 }
 
