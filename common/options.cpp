@@ -236,8 +236,8 @@ std::string OptionSet::missing_file() const {
     if (is_folder || access(path.c_str(), R_OK) != 0) {
       const int why = is_folder ? EISDIR : errno;
       const bool help = why == ENOENT && !option.source_.empty();
-      return fmt::format("{} {}: {}{}{}", option.name(), path, std::strerror(why),
-                         help ? "; " : "", help ? option.source_ : "");
+      return fmt::format("{} {}: {}{}{}", option.name(), path, std::strerror(why), help ? "; " : "",
+                         help ? option.source_ : "");
     }
   }
   return "";

@@ -32,8 +32,7 @@ std::string text_of_progress(const std::string& title, long done, long total,
   return line;
 }
 
-Progress::Progress(std::string title, long total, std::string unit, bool shown,
-                   Following following)
+Progress::Progress(std::string title, long total, std::string unit, bool shown, Following following)
     : title_(std::move(title)),
       total_(total),
       unit_(std::move(unit)),

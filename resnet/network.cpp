@@ -330,8 +330,8 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
 }
 
 ConstView Network::logits() const {
-  const auto count = static_cast<std::size_t>(settings_.batch_size) *
-                     static_cast<std::size_t>(settings_.classes);
+  const auto count =
+      static_cast<std::size_t>(settings_.batch_size) * static_cast<std::size_t>(settings_.classes);
   return {logits_->data(), count, DataType::float32, Place::device};
 }
 

@@ -84,11 +84,10 @@ TEST_CASE("mllog: a run that reaches the target has the closed division's keys",
   }
   const std::vector<Line> lines = read(file.path);
   auto count = counts(lines);
-  for (const char* key :
-       {"submission_benchmark", "submission_division", "submission_org", "submission_status",
-        "submission_platform", "cache_clear", "init_start", "init_stop", "run_start", "run_stop",
-        "train_samples", "eval_samples", "gradient_accumulation_steps", "global_batch_size",
-        "opt_name"}) {
+  for (const char* key : {"submission_benchmark", "submission_division", "submission_org",
+                          "submission_status", "submission_platform", "cache_clear", "init_start",
+                          "init_stop", "run_start", "run_stop", "train_samples", "eval_samples",
+                          "gradient_accumulation_steps", "global_batch_size", "opt_name"}) {
     CAPTURE(key);
     CHECK(count[key] == 1);
   }

@@ -152,7 +152,8 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
   for (const char* option : {"--iterations", "--warmup", "--warmup-seconds"})
     CHECK(complaint({option, "4", "--epochs", "1", "--train-dir", "d"}) ==
           std::string(option) + " 4 cannot be combined with --epochs");
-  CHECK(complaint({"--evaluate", "--epochs", "1"}) == "--evaluate cannot be combined with --epochs");
+  CHECK(complaint({"--evaluate", "--epochs", "1"}) ==
+        "--evaluate cannot be combined with --epochs");
   CHECK(complaint({"--logits", "f"}) == "--logits f: only with --evaluate");
   CHECK(complaint({"--certificate", "--epochs", "1", "--train-dir", "d"}) ==
         "--certificate cannot be combined with --epochs");

@@ -37,8 +37,8 @@ struct EpochSettings {
 };
 
 /// Trains on run.batches and validates; prints one line and writes one "epoch" record per epoch.
-/// `validation` may be null. Throws FailError when the loss is not finite, or every step of an epoch
-/// was skipped. Collective.
+/// `validation` may be null. Throws FailError when the loss is not finite, or every step of an
+/// epoch was skipped. Collective.
 void train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                   const EpochSettings& settings);
 

@@ -74,9 +74,10 @@ void declare_options(OptionSet& options, EvaluationOptions& values) {
            "print loss, top-1 and top-5 of --weights on --val-dir, in place of the throughput run")
       .not_with({"--epochs", "--save", "--trace"});
   options
-      .add("--logits", values.logits,
-           "write the logits (images x classes, in the order of the sorted files) and the labels to "
-           "this .safetensors file")
+      .add(
+          "--logits", values.logits,
+          "write the logits (images x classes, in the order of the sorted files) and the labels to "
+          "this .safetensors file")
       .only_with({"--evaluate"})
       .metavar("FILE");
 }
@@ -140,8 +141,8 @@ void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
                                 run.engine.settings().weights_file));
 }
 
-std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows,
-                               std::size_t width, std::size_t ranks) {
+std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows, std::size_t width,
+                               std::size_t ranks) {
   const std::size_t rows_of_part = (rows + ranks - 1) / ranks;
   ENSURE(parts.size() == ranks * rows_of_part * width, "parts of equal length");
   std::vector<float> all(rows * width);

@@ -35,8 +35,9 @@ Metrics total_metrics(Engine& engine, const MpiSession& session);
 
 /// All ranks that compute validate the same weights, each on a part of the images; `after_batch`
 /// runs on them after each batch. Collective.
-Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session,
-                    const std::function<void()>& after_batch = [] {});
+Validation validate(
+    Engine& engine, BatchSource& batches, const MpiSession& session,
+    const std::function<void()>& after_batch = [] {});
 
 /// Validates --weights on all images of `source`, which `batches` reads; prints the result, writes
 /// an "epoch" record of epoch 0 and the file of logits. Throws FailError where the loss is not
@@ -46,7 +47,7 @@ void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
 
 /// The rows of an N x `width` matrix in the order of the images, from the parts of `ranks` ranks:
 /// rank r has the rows r, r + ranks, ...; every part has as many rows as the longest.
-std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows,
-                               std::size_t width, std::size_t ranks);
+std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows, std::size_t width,
+                               std::size_t ranks);
 
 }  // namespace shakedown::training

@@ -21,9 +21,9 @@ namespace {
 constexpr const char* kOption = "--history";
 
 /// In the files' order. Accuracies are percentages, as PyTorch's example scripts have them.
-constexpr const char* kKeys[] = {"epoch",         "train_loss",     "train_acc",
-                                 "val_loss",      "val_acc",        "val_acc_top5",
-                                 "learning_rate", "images_per_s",   "input_stall_ms",
+constexpr const char* kKeys[] = {"epoch",         "train_loss",       "train_acc",
+                                 "val_loss",      "val_acc",          "val_acc_top5",
+                                 "learning_rate", "images_per_s",     "input_stall_ms",
                                  "epoch_time",    "peak_memory_bytes"};
 
 Json row_of(const EpochResult& result) {
@@ -37,8 +37,8 @@ Json row_of(const EpochResult& result) {
     row["learning_rate"] = trained->learning_rate;
     row["images_per_s"] = trained->images_per_s;
     row["input_stall_ms"] = 1e3 * trained->input.stall_s;
-    row["peak_memory_bytes"] = *std::max_element(trained->peak_memory_bytes.begin(),
-                                                 trained->peak_memory_bytes.end());
+    row["peak_memory_bytes"] =
+        *std::max_element(trained->peak_memory_bytes.begin(), trained->peak_memory_bytes.end());
   }
   if (const auto& validated = result.validated) {
     row["val_loss"] = validated->loss;
@@ -121,9 +121,10 @@ History::History(std::string folder) : folder_(std::move(folder)) {
   try {
     epochs_ = read_rows(in);
   } catch (const Json::exception&) {
-    throw UsageError(fmt::format("{} {}: its training_history.json is not one of bin/train; name "
-                                 "another folder",
-                                 kOption, folder_));
+    throw UsageError(
+        fmt::format("{} {}: its training_history.json is not one of bin/train; name "
+                    "another folder",
+                    kOption, folder_));
   }
 }
 

@@ -13,8 +13,8 @@ constexpr int kTracedSteps = 10;  // of a training
 }  // namespace
 
 void check_writable(const OutputFiles& files) {
-  for (const Output& output : {Output{"--save", files.save}, {"--trace", files.trace},
-                               {"--logits", files.logits}})
+  for (const Output& output :
+       {Output{"--save", files.save}, {"--trace", files.trace}, {"--logits", files.logits}})
     if (!output.path.empty()) shakedown::check_writable(output);
 }
 

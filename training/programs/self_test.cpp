@@ -22,7 +22,8 @@ constexpr double kLearningRate = 0.02;
 constexpr std::size_t kCounts[] = {1, 1000, 1 << 20};  // elements per rank
 constexpr int kRepetitions = 3;
 
-// ---- communication --------------------------------------------------------------------------------
+// ---- communication
+// --------------------------------------------------------------------------------
 
 /// Small integers: their sums are exact in any order.
 float value_of(int rank, std::size_t element, int repetition) {
@@ -48,24 +49,22 @@ struct Collective {
 std::vector<Collective> collectives(Communicator& world) {
   const int n = world.size();
   const int rank = world.rank();
-  return {{"all_reduce", 1, 1,
-           [&](auto send, auto recv, auto& s) { world.all_reduce(send, recv, Reduction::sum, s); },
-           [=](std::size_t i, std::size_t, int k) { return sum_of(n, i, k); }},
-          {"broadcast", 1, 1,
-           [&world, n](auto send, auto recv, auto& s) { world.broadcast(send, recv, n - 1, s); },
-           [=](std::size_t i, std::size_t, int k) { return value_of(n - 1, i, k); }},
-          {"all_gather", 1, n,
-           [&](auto send, auto recv, auto& s) { world.all_gather(send, recv, s); },
-           [=](std::size_t i, std::size_t count, int k) {
-             return value_of(static_cast<int>(i / count), i % count, k);
-           }},
-          {"reduce_scatter", n, 1,
-           [&](auto send, auto recv, auto& s) {
-             world.reduce_scatter(send, recv, Reduction::sum, s);
-           },
-           [=](std::size_t i, std::size_t count, int k) {
-             return sum_of(n, static_cast<std::size_t>(rank) * count + i, k);
-           }}};
+  return {
+      {"all_reduce", 1, 1,
+       [&](auto send, auto recv, auto& s) { world.all_reduce(send, recv, Reduction::sum, s); },
+       [=](std::size_t i, std::size_t, int k) { return sum_of(n, i, k); }},
+      {"broadcast", 1, 1,
+       [&world, n](auto send, auto recv, auto& s) { world.broadcast(send, recv, n - 1, s); },
+       [=](std::size_t i, std::size_t, int k) { return value_of(n - 1, i, k); }},
+      {"all_gather", 1, n, [&](auto send, auto recv, auto& s) { world.all_gather(send, recv, s); },
+       [=](std::size_t i, std::size_t count, int k) {
+         return value_of(static_cast<int>(i / count), i % count, k);
+       }},
+      {"reduce_scatter", n, 1,
+       [&](auto send, auto recv, auto& s) { world.reduce_scatter(send, recv, Reduction::sum, s); },
+       [=](std::size_t i, std::size_t count, int k) {
+         return sum_of(n, static_cast<std::size_t>(rank) * count + i, k);
+       }}};
 }
 
 /// The first wrong element that arrives on this rank, or "".
@@ -80,8 +79,7 @@ std::string fault_of(const Collective& collective, std::size_t count, int repeti
   const auto done = device.make_event();
   done->record(stream);
   world.wait(*done, HostWait::polite);
-  const auto found =
-      download<float>(device, stream, recv.data(), recv.bytes() / sizeof(float));
+  const auto found = download<float>(device, stream, recv.data(), recv.bytes() / sizeof(float));
   for (std::size_t i = 0; i < found.size(); ++i)
     if (const float expected = collective.expected(i, count, repetition); found[i] != expected)
       return fmt::format("element {} of {} is {}, not {}", i, found.size(), found[i], expected);
@@ -110,9 +108,11 @@ Verdict test_collective(const Collective& collective, Backend& backend, const Mp
   return verdict;
 }
 
-// ---- training -------------------------------------------------------------------------------------
+// ---- training
+// -------------------------------------------------------------------------------------
 
-/// Noise with one bright quadrant, which is the class; a few batches in device memory, over and over.
+/// Noise with one bright quadrant, which is the class; a few batches in device memory, over and
+/// over.
 class GeneratedBatches final : public BatchSource {
  public:
   GeneratedBatches(Engine& engine, std::uint64_t seed) {
@@ -224,9 +224,9 @@ Verdict verdict_on_gradients(const StrategyEntry& strategy, const Certificate& c
                                       certificate.reference, certificate.difference.tensor)
                         : certificate.cause;
   } else {
-    verdict.cause = fmt::format("{} computes the weights of {}{}", strategy.name,
-                                certificate.reference,
-                                strategy.ranks_agree ? ", equal on all ranks in every bit" : "");
+    verdict.cause =
+        fmt::format("{} computes the weights of {}{}", strategy.name, certificate.reference,
+                    strategy.ranks_agree ? ", equal on all ranks in every bit" : "");
   }
   return verdict;
 }
@@ -259,8 +259,8 @@ ExitCode run_self_test(const EngineSettings& settings, Backend& backend, const M
 
   Engine engine(settings, backend);
   engine.allocate(ranks_on_device(backend, session));
-  GeneratedBatches batches(engine, derive_seed(settings.seed, 2000 + static_cast<std::uint64_t>(
-                                                                         session.rank())));
+  GeneratedBatches batches(
+      engine, derive_seed(settings.seed, 2000 + static_cast<std::uint64_t>(session.rank())));
   const Certificate certificate = certify(engine, batches, kLearningRate, session);
   const SelfTraining trained = train(engine, batches, session);
   conclude(verdict_on_loss(trained));

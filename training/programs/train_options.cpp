@@ -102,12 +102,14 @@ void check_inputs(const TrainOptions& options) {
 
 /// The self-test has a network, data and steps of its own.
 void check_self_test(const OptionSet& options) {
-  const std::vector<std::string> allowed{"self_test", "backend", "precision", "strategy", "seed",
-                                         "graph",     "record",  "timeout",   "deterministic"};
+  const std::vector<std::string> allowed{"self_test", "backend", "precision",
+                                         "strategy",  "seed",    "graph",
+                                         "record",    "timeout", "deterministic"};
   for (const OptionValue& option : options.values()) {
     std::string name = "--" + option.name;
     std::replace(name.begin(), name.end(), '_', '-');
-    if (options.given(name) && std::find(allowed.begin(), allowed.end(), option.name) == allowed.end())
+    if (options.given(name) &&
+        std::find(allowed.begin(), allowed.end(), option.name) == allowed.end())
       throw UsageError("--self-test cannot be combined with " + name);
   }
 }
@@ -135,7 +137,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .metavar("FILE");
   options.add("--describe", values.describe,
               "print the network, its memory plan and its buckets, and exit");
-  const std::vector<std::string> others{"--epochs", "--evaluate", "--save", "--trace", "--max-batch"};
+  const std::vector<std::string> others{"--epochs", "--evaluate", "--save", "--trace",
+                                        "--max-batch"};
   options
       .add("--layers", values.layers,
            "time every call of up to 20 steps, in place of the throughput run, and print each "
@@ -161,10 +164,9 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
-  options
-      .add("--self-test", values.self_test,
-           "test collectives, gradient exchange and training with a small network on generated "
-           "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
+  options.add("--self-test", values.self_test,
+              "test collectives, gradient exchange and training with a small network on generated "
+              "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
   options.check([&] {
     if (values.self_test) check_self_test(options);
     check_inputs(values);
