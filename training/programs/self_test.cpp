@@ -141,8 +141,7 @@ class GeneratedBatches final : public BatchSource {
     return DeviceBatch{static_cast<const std::uint8_t*>(images_[b].data()),
                        static_cast<const std::int32_t*>(labels_[b].data())};
   }
-  void start_epoch(int) override { next_ = 0; }
-  double stall_seconds() const override { return 0; }
+  void start_epoch(int, long) override { next_ = 0; }
 
  private:
   template <class T>

@@ -153,7 +153,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "measure the rate at which batches of --train-dir reach the device, without a network, "
            "in place of the throughput run")
       .only_with({"--train-dir"})
-      .not_with({"--epochs", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
+      .not_with(
+          {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")
