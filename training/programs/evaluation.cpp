@@ -135,7 +135,7 @@ void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
     if (run.session.is_root()) write_logits(options.logits, all, source);
   }
   say(run.session, text_of(validated));
-  run.write("epoch", record_of(result));
+  run.write("epoch", merged(record_of(result), record_of(run.input)));
   if (!std::isfinite(validated.loss))
     throw FailError(fmt::format("--weights {}: the validation loss is not finite",
                                 run.engine.settings().weights_file));
