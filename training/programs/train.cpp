@@ -1,11 +1,8 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
 #include "common/identity.hpp"
-#include "common/options.hpp"
-#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/describe.hpp"
-#include "training/programs/self_test.hpp"
 #include "training/programs/train_settings.hpp"
 #include "training/step/memory_budget.hpp"
 

@@ -5,9 +5,9 @@
 
 #include "common/backend.hpp"
 #include "training/data/transform.hpp"
-#include "training/programs/input_options.hpp"
 #include "training/programs/evaluation.hpp"
 #include "training/programs/history.hpp"
+#include "training/programs/input_options.hpp"
 #include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"

@@ -6,6 +6,7 @@
 #include "training/programs/dataset.hpp"
 #include "training/programs/layers_run.hpp"
 #include "training/programs/loader_run.hpp"
+#include "training/programs/self_test.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
 #include "training/programs/training_run.hpp"
