@@ -94,8 +94,9 @@ Option& Option::brings(std::string option, std::string value) {
   brings_ = {std::move(option), {std::move(value)}};
   return *this;
 }
-Option& Option::existing_file() {
+Option& Option::existing_file(std::string source) {
   is_existing_file_ = true;
+  source_ = std::move(source);
   return *this;
 }
 Option& Option::metavar(std::string text) {
@@ -243,9 +244,12 @@ std::string OptionSet::missing_file() const {
     if (path.empty()) continue;
     std::error_code ignored;
     const bool is_folder = std::filesystem::is_directory(path, ignored);
-    if (is_folder || access(path.c_str(), R_OK) != 0)
-      return fmt::format("{} {}: {}", option.name(), path,
-                         std::strerror(is_folder ? EISDIR : errno));
+    if (is_folder || access(path.c_str(), R_OK) != 0) {
+      const int why = is_folder ? EISDIR : errno;
+      const bool help = why == ENOENT && !option.source_.empty();
+      return fmt::format("{} {}: {}{}{}", option.name(), path, std::strerror(why), help ? "; " : "",
+                         help ? option.source_ : "");
+    }
   }
   return "";
 }

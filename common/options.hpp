@@ -46,8 +46,9 @@ class Option {
   Option& not_with(std::vector<std::string> options);
   /// If this option is given, the program also uses `value` of `option`.
   Option& brings(std::string option, std::string value);
-  /// The value is the path of a file that must exist: OptionSet::missing_file checks it.
-  Option& existing_file();
+  /// The value is the path of a file that must exist: OptionSet::missing_file checks it. `source`,
+  /// for its message: where such files come from.
+  Option& existing_file(std::string source = "");
   /// The name of the value in the help: FILE, SECONDS. Default: N, X, TEXT or the choices.
   Option& metavar(std::string text);
   /// The words for a default that depends on the machine.
@@ -88,6 +89,7 @@ class Option {
   std::vector<std::string> with_, idle_with_, not_with_;
   Condition brings_;
   bool is_existing_file_ = false;
+  std::string source_;
   std::optional<std::string> given_;  // the last value given
   bool is_default_ = false;           // given, but not on the command line
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -16,11 +17,27 @@ std::string readable_duration(double seconds) {
   return fmt::format("{}:{:02}", s / 60, s % 60);
 }
 
-Progress::Progress(std::string title, long total, std::string unit, bool shown)
+std::string text_of_progress(const std::string& title, long done, long total,
+                             const std::string& unit, double elapsed_s, Following following) {
+  const double rate = static_cast<double>(done) / elapsed_s;
+  std::string line = fmt::format("{}: {}/{} {}, {:.3g}/s", title, done, total, unit, rate);
+  if (done <= 0 || done > total) return line;
+  const double left = static_cast<double>(total - done) / rate;
+  if (done < total) line += fmt::format(", {} left", readable_duration(left));
+  if (following.rounds > 0) {
+    const double round = following.seconds > 0 ? following.seconds : elapsed_s + left;
+    line += fmt::format(", {} to the end of the run",
+                        readable_duration(left + following.rounds * round));
+  }
+  return line;
+}
+
+Progress::Progress(std::string title, long total, std::string unit, bool shown, Following following)
     : title_(std::move(title)),
       total_(total),
       unit_(std::move(unit)),
       shown_(shown),
+      following_(following),
       // under mpirun stderr is a pipe: launch/mpi sets this if it ends in a terminal
       terminal_(isatty(STDERR_FILENO) != 0 || std::getenv("SHAKEDOWN_TERMINAL") != nullptr) {}
 
@@ -32,13 +49,10 @@ void Progress::update(long done, const std::string& remark) {
   if (!shown_) return;
   const auto now = Clock::now();
   const std::chrono::duration<double> since_last = now - last_;
-  if (since_last.count() < (terminal_ ? 0.5 : 10.0)) return;
-  last_ = now;
   const double elapsed = std::chrono::duration<double>(now - start_).count();
-  const double rate = static_cast<double>(done) / elapsed;
-  std::string line = fmt::format("{}: {}/{} {}, {:.3g}/s", title_, done, total_, unit_, rate);
-  if (done > 0 && done < total_)
-    line += fmt::format(", {} left", readable_duration(static_cast<double>(total_ - done) / rate));
+  if (since_last.count() < (terminal_ ? 0.5 : std::clamp(elapsed / 6, 10.0, 60.0))) return;
+  last_ = now;
+  std::string line = text_of_progress(title_, done, total_, unit_, elapsed, following_);
   if (!remark.empty()) line += ", " + remark;
   if (terminal_)
     fmt::print(stderr, "\r{}\033[K", line);

@@ -6,15 +6,27 @@
 
 namespace shakedown {
 
+/// Work that follows: each round takes these seconds; 0: not known yet, as long as this one.
+struct Following {
+  int rounds = 0;
+  double seconds = 0;
+};
+
+/// "epoch 2/90: 120/500 steps, 3.2/s, 1:59 left, 3:51:22 to the end of the run", as it is after
+/// `elapsed_s`; the last part only where work follows.
+std::string text_of_progress(const std::string& title, long done, long total,
+                             const std::string& unit, double elapsed_s, Following following);
+
 class Progress {
  public:
   /// `shown` is false on all ranks but one. `unit` names what is counted ("steps").
-  Progress(std::string title, long total, std::string unit, bool shown);
+  Progress(std::string title, long total, std::string unit, bool shown, Following following = {});
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Call as often as convenient; prints at most twice a second, or every ten seconds as lines.
+  /// Call as often as convenient. Redraws at most twice a second; prints lines, each whole, every
+  /// ten seconds at first and every minute later, so that a batch job's log stays short.
   void update(long done, const std::string& remark = "");
 
  private:
@@ -23,6 +35,7 @@ class Progress {
   long total_;
   std::string unit_;
   bool shown_;
+  Following following_;
   bool terminal_;
   bool drawn_ = false;
   Clock::time_point start_ = Clock::now();

@@ -35,7 +35,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options
       .add("--weights", values.weights,
            "start from this .safetensors file with torchvision's parameter names")
-      .existing_file()
+      .existing_file(
+          "weights come from --save, or from PyTorch through training/convert_weights.py (see its "
+          "--help: torchvision's resnet50-0676ba61.pth and others)")
       .metavar("FILE")
       .default_text("seeded");
   options.add("--image-size", values.image_size, "height and width of the images, 32 to 8192")
@@ -325,6 +327,12 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
   log_.run({"normalise_images", -1, static_cast<double>(pixels + input_->bytes())},
            [&] { units_->normalise_images(images, shape, *input_); });
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
+}
+
+ConstView Network::logits() const {
+  const auto count =
+      static_cast<std::size_t>(settings_.batch_size) * static_cast<std::size_t>(settings_.classes);
+  return {logits_->data(), count, DataType::float32, Place::device};
 }
 
 void Network::zero_total_metrics() {

@@ -83,6 +83,9 @@ class Network {
   /// is padding that counts for nothing.
   void set_batch(const std::uint8_t* images, const std::int32_t* labels);
 
+  /// Of the last forward pass, float32, batch x classes, padding included.
+  ConstView logits() const;
+
   void zero_total_metrics();
   /// Waits for the stream.
   HeadMetrics read_metrics();

@@ -12,7 +12,6 @@
 
 #include "common/error.hpp"
 #include "common/half.hpp"
-#include "common/output_file.hpp"
 
 namespace shakedown {
 namespace {
@@ -103,9 +102,8 @@ Json read_header(const std::string& path, std::istream& in) {
   const std::string start = read_bytes(in, 8);
   if (start.rfind("PK", 0) == 0 || start.rfind("\x80\x02", 0) == 0)
     throw UsageError(fmt::format(
-        "{0}: a PyTorch pickle, not safetensors. Convert it where PyTorch is: python3 -c \"import "
-        "torch, safetensors.torch as s; s.save_file(torch.load('{0}', map_location='cpu', "
-        "weights_only=True), 'weights.safetensors')\"",
+        "{0}: a PyTorch pickle, not safetensors. Convert it: training/convert_weights.py {0} "
+        "weights.safetensors",
         path));
   if (start.size() < 8) refuse(path, "too short for a safetensors file");
   const auto bytes = read_as<std::uint64_t>(start.data());
@@ -236,9 +234,9 @@ Metadata read_safetensors_metadata(const std::string& path) {
   return metadata_of(path, read_header(path, in));
 }
 
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+void write_safetensors(const Output& output, const std::vector<Tensor>& tensors,
                        Metadata metadata) {
-  write_file({"--save", path},
+  write_file(output,
              [&](std::ostream& out) { write_safetensors(out, tensors, std::move(metadata)); });
 }
 

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "common/output_file.hpp"
+
 namespace shakedown {
 
 struct Tensor {
@@ -31,7 +33,7 @@ Metadata read_safetensors_metadata(const std::string& path);
 
 /// Adds "format": "pt" to the metadata, as PyTorch's loaders expect. Bytes of the metadata that are
 /// not UTF-8 are replaced by U+FFFD. Throws as write_file.
-void write_safetensors(const std::string& path, const std::vector<Tensor>& tensors,
+void write_safetensors(const Output& output, const std::vector<Tensor>& tensors,
                        Metadata metadata = {});
 
 /// The same to a stream, whose state shows whether that succeeded.

@@ -2,7 +2,7 @@
 # for here, so that root may install what a user built. Python's modules are byte-compiled, as their
 # users may not write there.
 #   bin/                   shakedown, shakedown-COMMAND (the only names in PATH)
-#   libexec/shakedown/     programs, launch/, training/recipes/, and results/, a link to share/shakedown/
+#   libexec/shakedown/     programs, launch/, training/{recipes,convert_weights.py}, and results/, a link to share/shakedown/
 #   share/shakedown/       report, schema, reference figures, module file
 PREFIX ?= /usr/local
 bindir ?= $(PREFIX)/bin
@@ -29,13 +29,14 @@ install:
 	  [[ -x $$program ]] || { echo "make install: $$program is missing: run make first" >&2; exit 2; }; \
 	done
 	@$(remove)
-	@install -d $(home)/bin $(home)/build $(share)/modulefiles/shakedown \
+	@install -d $(home)/bin $(home)/build $(home)/training $(share)/modulefiles/shakedown \
 	  $(DESTDIR)$(bindir) $(DESTDIR)$(mandir)/man1 $(DESTDIR)$(completionsdir)
 	@install $(BINARIES) $(home)/bin
 	@for name in $(notdir $(NCCL_TESTS)); do ln -s collective_perf $(home)/bin/$$name; done
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)
 	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup launch training/recipes | tar -xC $(home) --no-same-owner
+	@install training/convert_weights.py $(home)/training
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
 	  tar -xC $(share) --no-same-owner
 	@ln -s $(shell realpath -m --relative-to=$(libexecdir)/shakedown $(datadir)/shakedown) $(home)/results

@@ -9,8 +9,8 @@ import time
 import traceback
 from typing import NamedTuple
 
-from . import (against, communication_tables, exports, findings, forecast, machine_tables, measured,
-               tables, text, words)
+from . import (against, communication_tables, exports, findings, forecast, history, machine_tables,
+               measured, tables, text, words)
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
@@ -41,6 +41,8 @@ def parse(usage, arguments):
                       help="compare RUN (NEW) with this run, and judge the differences")
     mode.add_argument("--side-by-side", action="store_true",
                       help="print a table with a column for each RUN, without judging")
+    mode.add_argument("--history", metavar="DIR", type=pathlib.Path,
+                      help="draw DIR/curves.png from the training_history.json of bin/train")
     mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
                       help="print docs/measured.md from the committed records in FOLDER")
     parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
@@ -48,7 +50,7 @@ def parse(usage, arguments):
     options = parser.parse_args(arguments)
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
-    if not options.runs and not options.measured:
+    if not options.runs and not options.measured and not options.history:
         parser.error("the following arguments are required: RUN")
     if options.side_by_side and len(options.runs) < 2:
         raise UsageError("--side-by-side: needs two RUNs or more")
@@ -128,6 +130,18 @@ def draw(summary, machines, folder):
     return plots.write_plots(summary, "; ".join(machines[:-1]) or machines[0], folder / "plots")
 
 
+def draw_history(folder):
+    """The exit code."""
+    epochs = history.read(folder)
+    try:
+        from .plots import curves
+    except ImportError as error:
+        lacks("matplotlib", error)
+        return INCONCLUSIVE
+    say(f"written: {curves.draw(epochs, folder)}")
+    return PASS
+
+
 def say(shown, end="\n"):
     """What is printed comes last; a reader that went away (head) is no failure."""
     try:
@@ -183,6 +197,8 @@ def show(found, options, name):
 
 def run(options):
     """The exit code."""
+    if options.history:
+        return draw_history(options.history)
     if options.measured:
         say(measured.page(options.measured), end="")
     elif options.side_by_side:

@@ -144,6 +144,24 @@ def read_record(path, with_run_id=True):
     return lines
 
 
+def read_safetensors(path):
+    """{name: values}; a matrix is a list of rows. Of float32 and int64."""
+    data = pathlib.Path(path).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + length])
+    tensors = {}
+    for name, entry in header.items():
+        if name != "__metadata__":
+            begin, end = (8 + length + offset for offset in entry["data_offsets"])
+            values = [v for v, in struct.iter_unpack("<f" if entry["dtype"] == "F32" else "<q",
+                                                     data[begin:end])]
+            if len(entry["shape"]) == 2:
+                wide = entry["shape"][1]
+                values = [values[i:i + wide] for i in range(0, len(values), wide)]
+            tensors[name] = values
+    return tensors
+
+
 def write_png(path, width, height, pixel):
     """An RGB image; pixel(x, y) gives three values of 0..255."""
     rows = b"".join(b"\0" + bytes(v for x in range(width) for v in pixel(x, y))

@@ -1,5 +1,6 @@
 """bin/train as its users meet it: exit codes, messages, records. Run by tests/run."""
 
+import csv
 import json
 import os
 import pathlib
@@ -14,7 +15,8 @@ import time
 import unittest
 
 import support
-from support import BIN, alone, make_image_folder, read_record, run, run_bare
+from support import (BIN, alone, make_image_folder, read_record, read_safetensors, run,
+                     run_bare)
 
 SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 8]
 RESNET18 = ["--model", "resnet18", *SMALL[2:]]
@@ -145,6 +147,20 @@ class Throughput(Folder):
         self.expect(result, 2, "--batch-size 1", "batch normalisation")
 
 
+class SelfTest(Folder):
+    def test_a_sound_machine_passes(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, "--self-test", "--record", record, ranks=2)
+        self.expect(result, 0)
+        verdicts = [line for line in read_record(record) if line["kind"] == "verdict"]
+        self.assertEqual([line["name"] for line in verdicts],
+                         [*(f"{name} float32" for name in
+                            ("all_reduce", "broadcast", "all_gather", "reduce_scatter")),
+                          "training", "gradient synchronisation", "stability"])
+        self.assertEqual({line["verdict"] for line in verdicts}, {"PASS"})
+        self.assertEqual(result.stdout.count("PASS "), len(verdicts))
+
+
 class Layers(Folder):
     """--layers and --kernels: the calls of a step, and what they add up to."""
 
@@ -265,8 +281,9 @@ class Epochs(Folder):
     def test_learns_saves_and_evaluates_alike(self):
         record = self.folder / "r.jsonl"
         weights = self.folder / "w.safetensors"
-        result = self.train("--epochs", 8, "--record", record, "--save", weights,
-                            "--schedule", "cosine", "--lr-warmup-steps", 2, "--ema", 0.5,
+        history, mllog = self.folder / "history", self.folder / "mllog.txt"
+        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--history", history,
+                            "--mllog", mllog, "--schedule", "cosine", "--lr-warmup-steps", 2, "--ema", 0.5,
                             "--norm-stats", "average", "--clip-grad-norm", 5, ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "33 to validate")
         epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
@@ -278,28 +295,81 @@ class Epochs(Folder):
         self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
         self.assertTrue(all(line["grad_norm"] > 0 for line in epochs))
         self.assertNotEqual(epochs[-1]["val_loss_ema"], epochs[-1]["val_loss"])
+        self.check_history(history, epochs, result)
+        self.check_mllog(mllog, epochs)
 
         again = self.folder / "again.jsonl"
-        evaluate = ["--batch-size", 8, "--epochs", 0, "--weights", weights, "--val-dir"]
-        self.expect(run(TRAIN, *evaluate, self.folder / "val", "--record", again, ranks=3), 0,
-                    "tiny, fp32", "32x32 pixels", "33 images of 3 classes", "to evaluate")
+        logits = self.folder / "logits.safetensors"
+        evaluate = ["--batch-size", 8, "--evaluate", "--weights", weights, "--val-dir"]
+        found = []
+        for ranks in (1, 3):  # parts of 33 and 11 images, in padded batches of 8
+            result = run(TRAIN, *evaluate, self.folder / "val", "--record", again, "--logits", logits,
+                         ranks=ranks)
+            self.expect(result, 0, "tiny, fp32", "32x32 pixels", "33 images of 3 classes",
+                        "to evaluate", f"top-1 {100 * epochs[-1]['val_top1_ema']:.2f} %", "of 33 images")
+            found.append(read_safetensors(logits))
+        rows, labels = found[0]["logits"], found[0]["labels"]
+        self.assertEqual(labels, [i for i in range(3) for _ in range(11)])  # sorted classes
+        self.assertEqual(found[1]["labels"], labels)
+        for one, three in zip(rows, found[1]["logits"], strict=True):
+            for a, b in zip(one, three, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
         evaluated = [line for line in read_record(again) if line["kind"] == "epoch"]
-        self.assertEqual(len(evaluated), 1)
-        self.assertEqual(evaluated[0]["epoch"], 0)
-        # with an average of the weights, that is what was saved
-        self.assertEqual(evaluated[0]["val_top1"], epochs[-1]["val_top1_ema"])
-        self.assertAlmostEqual(evaluated[0]["val_loss"], epochs[-1]["val_loss_ema"], places=4)
+        self.assertEqual(len(evaluated), 2)
+        for line in evaluated:  # with an average of the weights, that is what was saved
+            self.assertEqual(line["epoch"], 0)
+            self.assertEqual(line["val_top1"], epochs[-1]["val_top1_ema"])
+            self.assertEqual(line["validated_images"], 33)
+            self.assertAlmostEqual(line["val_loss"], epochs[-1]["val_loss_ema"], places=4)
+        right = sum(row.index(max(row)) == label for row, label in zip(rows, labels))
+        self.assertAlmostEqual(right / 33, evaluated[0]["val_top1"])
         (self.folder / "val/dots").rename(self.folder / "val/spots")
         self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
                     "not in " + str(self.folder / "val") + ": dots",
                     "not in " + str(weights) + ": spots")
         (self.folder / "val/spots").rename(self.folder / "val/dots")
         self.set_first_value(weights, "bn1.running_var", -1)
-        self.expect(self.train("--epochs", 0, "--weights", weights), 2, str(weights),
+        self.expect(self.train("--evaluate", "--weights", weights), 2, str(weights),
                     "bn1.running_var")
         self.set_first_value(weights, "layer1.0.conv1.weight", float("nan"))
         self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,
                     str(weights), "layer1.0.conv1.weight")
+
+    def check_history(self, folder, epochs, result):
+        lists = json.loads((folder / "training_history.json").read_text())
+        keys = {"train_loss": "train_loss", "val_loss": "val_loss", "learning_rate": "learning_rate",
+                "images_per_s": "images_per_s", "input_stall_ms": "input_stall_ms"}
+        for key, recorded in keys.items():
+            self.assertEqual(lists[key], [epoch[recorded] for epoch in epochs])
+        for key, recorded in (("train_acc", "train_top1"), ("val_acc", "val_top1"),
+                              ("val_acc_top5", "val_top5")):
+            self.assertEqual(lists[key], [100 * epoch[recorded] for epoch in epochs])
+        self.assertEqual(lists["peak_memory_bytes"],
+                         [max(epoch["peak_memory_bytes"]) for epoch in epochs])
+        for whole, training in zip(lists["epoch_time"], epochs):
+            self.assertGreater(whole, training["epoch_s"])
+        with open(folder / "training_history.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([float(row["val_loss"]) for row in rows], lists["val_loss"])
+        self.assertEqual([int(row["epoch"]) for row in rows], lists["epoch"])
+        if "matplotlib is missing" not in result.stderr:
+            self.assertEqual((folder / "curves.png").read_bytes()[1:4], b"PNG")
+
+    def check_mllog(self, path, epochs):
+        lines = path.read_text().splitlines()
+        self.assertTrue(all(line.startswith(":::MLLOG {") for line in lines))
+        lines = [json.loads(line[len(":::MLLOG "):]) for line in lines]
+        self.assertEqual([line["value"] for line in lines if line["key"] == "train_samples"], [96])
+        accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
+        target = next((e["epoch"] for e in epochs if e["val_top1"] >= 0.759), None)
+        self.assertEqual([line["metadata"]["epoch_num"] for line in accuracies],
+                         list(range(1, (target or 8) + 1)))
+        self.assertEqual(accuracies[0]["value"], epochs[0]["val_top1"])
+        end = lines[-1]
+        self.assertEqual((end["key"], end["metadata"]["status"]),
+                         ("run_stop", "success" if target else "aborted"))
+        times = [line["time_ms"] for line in lines]
+        self.assertEqual(times, sorted(times))
 
     def set_first_value(self, path, tensor, value):
         """Of a tensor of float32 in a safetensors file."""
@@ -470,14 +540,15 @@ class Usage(Folder):
                   f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 5'
         started = time.monotonic()
         result = support.run("bash", "-c", command, ranks=2)
-        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory")
+        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory",
+                    "torchvision's resnet50-0676ba61.pth", "training/convert_weights.py")
         self.assertLess(time.monotonic() - started, 5)
 
     def test_weights_are_checked(self):
         pickle = self.folder / "resnet50-0676ba61.pth"
         pickle.write_bytes(b"PK\x03\x04....")
-        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "resnet50-0676ba61.pth",
-                    "safetensors")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "Convert it",
+                    "training/convert_weights.py", "resnet50-0676ba61.pth")
         header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": [1],
                                               "data_offsets": [0, 4]}}).encode()
         wrong = self.folder / "wrong.safetensors"

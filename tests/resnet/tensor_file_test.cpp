@@ -108,7 +108,7 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   CHECK_THAT(refusal("PK\x03\x04 torch"), ContainsSubstring("PyTorch pickle"));
   CHECK_THROWS_WITH(read_safetensors("/no/such.safetensors"),
                     ContainsSubstring("/no/such.safetensors"));
-  CHECK_THROWS_AS(write_safetensors("/no/such/folder/x", {}), InconclusiveError);
+  CHECK_THROWS_AS(write_safetensors({"--save", "/no/such/folder/x"}, {}), InconclusiveError);
 }
 
 TEST_CASE("what the safetensors format forbids is refused by tensor", "[safetensors]") {
@@ -158,14 +158,14 @@ TEST_CASE("metadata survive a safetensors file", "[safetensors]") {
   const Folder folder;
   const std::string file = folder.path / "metadata.safetensors";
   const Tensor tensor{"w", {2}, {1.0F, 2.0F}};
-  write_safetensors(file, {tensor});
+  write_safetensors({"--save", file}, {tensor});
   CHECK(read_safetensors_metadata(file) == Metadata{{"format", "pt"}});
   const std::string classes = R"(["cat","d\"o\"g"])";
-  write_safetensors(file, {tensor}, {{"classes", classes}, {"model", "resnet18"}});
+  write_safetensors({"--save", file}, {tensor}, {{"classes", classes}, {"model", "resnet18"}});
   CHECK(read_safetensors_metadata(file) ==
         Metadata{{"classes", classes}, {"format", "pt"}, {"model", "resnet18"}});
   CHECK(read_safetensors(file).at(0).values == tensor.values);
-  write_safetensors(file, {tensor}, {{"classes", "caf\xE9"}});
+  write_safetensors({"--save", file}, {tensor}, {{"classes", "caf\xE9"}});
   CHECK(read_safetensors_metadata(file).at("classes") == "caf\xEF\xBF\xBD");
   CHECK(read_safetensors_metadata(folder.write("none", with_header("{}", ""))).empty());
 }
@@ -187,7 +187,7 @@ TEST_CASE("a network's state survives a file, and loads by torchvision's names",
 
   const Folder folder;
   const std::string file = folder.path / "state.safetensors";
-  write_safetensors(file, test::state(first));
+  write_safetensors({"--save", file}, test::state(first));
   const auto tensors = read_safetensors(file);
   CHECK(tensors.size() == 62 + 3 * 20);
 

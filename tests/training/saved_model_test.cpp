@@ -14,7 +14,7 @@ namespace {
 
 /// A file without tensors.
 struct File {
-  explicit File(const Metadata& metadata) { write_safetensors(path, {}, metadata); }
+  explicit File(const Metadata& metadata) { write_safetensors({"--save", path}, {}, metadata); }
   ~File() { std::filesystem::remove(path); }
   File(const File&) = delete;
   File& operator=(const File&) = delete;

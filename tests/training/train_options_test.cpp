@@ -145,7 +145,7 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--workers", "2", "--train-dir", "d"}, ""},
       {{"--classes", "2", "--train-dir", "d"},
        "--classes 2: has no effect with --data-dir or --train-dir or --val-dir"},
-      {{"--val-dir", "d"}, "--val-dir d: only with --epochs"},
+      {{"--val-dir", "d"}, "--val-dir d: only with --epochs or --evaluate"},
       {{"--max-batch-limit", "8"}, "--max-batch-limit 8: only with --max-batch"},
       {{"--plan-cache", "f", "--deterministic"},
        "--plan-cache f: has no effect with --deterministic"},
@@ -160,6 +160,9 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
   for (const char* option : {"--iterations", "--warmup", "--warmup-seconds"})
     CHECK(complaint({option, "4", "--epochs", "1", "--train-dir", "d"}) ==
           std::string(option) + " 4 cannot be combined with --epochs");
+  CHECK(complaint({"--evaluate", "--epochs", "1"}) ==
+        "--evaluate cannot be combined with --epochs");
+  CHECK(complaint({"--logits", "f"}) == "--logits f: only with --evaluate");
   CHECK(complaint({"--certificate", "--epochs", "1", "--train-dir", "d"}) ==
         "--certificate cannot be combined with --epochs");
   CHECK(complaint({"--certificate", "off", "--epochs", "1", "--train-dir", "d"}).empty());
@@ -182,14 +185,23 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
              ContainsSubstring("--fusion all cannot be combined with --deterministic"));
 }
 
+TEST_CASE("the self-test is combined with few options", "[options]") {
+  for (const char* option : {"--epochs", "--batch-size", "--iterations"})
+    CHECK(complaint({"--self-test", option, "4"}) ==
+          std::string("--self-test cannot be combined with ") + option);
+  CHECK(complaint({"--self-test", "--strategy", "fsdp", "--precision", "fp32", "--seed", "3",
+                   "--record", "r", "--timeout", "9", "--backend", "cpu"})
+            .empty());
+}
+
 TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
   CHECK(complaint({"--epochs", "1"}) == "--epochs 1 needs --data-dir or --train-dir");
   CHECK(complaint({"--epochs", "1", "--train-dir", "d"}).empty());
-  CHECK(complaint({"--epochs", "0"}) == "--epochs 0 needs --data-dir or --val-dir");
-  CHECK(complaint({"--epochs", "0", "--train-dir", "d", "--val-dir", "d"}) ==
-        "--epochs 0 needs --weights");
-  CHECK(complaint({"--epochs", "0", "--val-dir", "d", "--weights", "w"}).empty());
-  CHECK(complaint({"--epochs", "0", "--data-dir", "d", "--weights", "w"}).empty());
+  CHECK(complaint({"--epochs", "0"}) == "--epochs 0: must be at least 1");
+  CHECK(complaint({"--evaluate", "--weights", "w"}) == "--evaluate needs --data-dir or --val-dir");
+  CHECK(complaint({"--evaluate", "--val-dir", "d"}) == "--evaluate needs --weights");
+  CHECK(complaint({"--evaluate", "--val-dir", "d", "--weights", "w"}).empty());
+  CHECK(complaint({"--evaluate", "--data-dir", "d", "--weights", "w"}).empty());
   CHECK(complaint({"--epochs", "1", "--data-dir", "d"}).empty());
   CHECK(complaint({"--data-dir", "d", "--train-dir", "d"}) ==
         "--data-dir d cannot be combined with --train-dir");

@@ -20,13 +20,18 @@ void check_weights(Engine& engine, const MpiSession& session, const char* when) 
     throw FailError(fmt::format("{} is not finite {} (or is a negative variance)", unsound, when));
 }
 
-void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when) {
+std::string differing_ranks(Engine& engine, const MpiSession& session) {
   const auto hashes = session.all_gather(fmt::format("{:016x}", engine.model.checksum()));
   for (std::size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r] != hashes[0])
-      throw FailError(
-          fmt::format("the ranks' weights differ {}: rank {} from rank 0 (checksums {} and {})",
-                      when, r, hashes[r], hashes[0]));
+      return fmt::format("rank {} differs from rank 0 (checksums {} and {})", r, hashes[r],
+                         hashes[0]);
+  return "";
+}
+
+void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when) {
+  if (const std::string ranks = differing_ranks(engine, session); !ranks.empty())
+    throw FailError(fmt::format("the ranks' weights differ {}: {}", when, ranks));
 }
 
 }  // namespace shakedown::training

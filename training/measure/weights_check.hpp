@@ -15,8 +15,11 @@ std::string unsound_weights(Engine& engine, const MpiSession& session);
 /// Throws FailError naming what unsound_weights() finds; `when` is part of the message.
 void check_weights(Engine& engine, const MpiSession& session, const char* when);
 
-/// Throws FailError naming the first rank whose weights differ from rank 0's in any bit; `when` is
-/// part of the message.
+/// "rank 1 differs from rank 0 (checksums ...)" of the first rank whose weights differ from rank
+/// 0's in any bit; "" where all agree. The same on every rank; every rank calls it.
+std::string differing_ranks(Engine& engine, const MpiSession& session);
+
+/// Throws FailError naming what differing_ranks() finds; `when` is part of the message.
 void check_ranks_agree(Engine& engine, const MpiSession& session, const char* when);
 
 }  // namespace shakedown::training

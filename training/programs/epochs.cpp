@@ -24,49 +24,11 @@ double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// The ranks' metrics added up.
-Metrics add_up(const Metrics& mine, const MpiSession& session) {
-  const auto total = [&](double value) {
-    double sum = 0;
-    for (double v : session.all_gather(value)) sum += v;
-    return sum;
-  };
-  Metrics all;
-  all.loss_sum = total(mine.loss_sum);
-  all.top1 = static_cast<std::int64_t>(total(static_cast<double>(mine.top1)));
-  all.top5 = static_cast<std::int64_t>(total(static_cast<double>(mine.top5)));
-  all.samples = static_cast<std::int64_t>(total(static_cast<double>(mine.samples)));
-  return all;
-}
-
-/// All ranks that compute validate the same weights, each on a part of the images.
-Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session) {
-  engine.model.with_common_weights([&] {
-    Network& network = engine.model.network();
-    network.zero_total_metrics();
-    batches.start_epoch(0);
-    // A server waits as long as the others work.
-    const bool computes = engine.step.computes();
-    const bool server_waits = engine.step.first_computing() > 0;
-    const auto part = server_waits ? session.split(computes ? 0 : -1) : nullptr;
-    while (computes && batches.load_next(network)) {
-      engine.model.evaluate();
-      if (part) part->progress();
-    }
-    engine.finish();
-    if (server_waits) part ? session.barrier() : session.wait_idle();
-  });
-  const Metrics total = add_up(engine.model.network().read_metrics().total, session);
-  const auto images = static_cast<double>(total.samples);
-  return {total.loss_sum / images, static_cast<double>(total.top1) / images,
-          static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
-}
-
 /// The weights, and their average where there is one.
 void validate(const Run& run, BatchSource& batches, EpochResult& result) {
   ModelState& model = run.engine.model;
   result.validated = validate(run.engine, batches, run.session);
-  if (result.trained && model.averages_weights())
+  if (model.averages_weights())
     model.with_average_weights(
         [&] { result.validated_average = validate(run.engine, batches, run.session); });
 }
@@ -112,12 +74,9 @@ std::string row_of(const EpochResult& result) {
 }
 
 /// The skipped steps are counted from `skipped_before` on.
-void check_epoch(const EpochResult& result, int skipped_before, long updates,
-                 const std::string& weights_file) {
+void check_epoch(const EpochResult& result, int skipped_before, long updates) {
   const bool finite = (!result.trained || std::isfinite(result.trained->loss)) &&
                       (!result.validated || std::isfinite(result.validated->loss));
-  if (!finite && result.epoch == 0)
-    throw FailError(fmt::format("the validation loss of --weights {} is not finite", weights_file));
   if (!finite)
     throw FailError(
         fmt::format("the loss is not finite in epoch {}: a lower --learning-rate, or "
@@ -140,22 +99,11 @@ void report(const Run& run, const EpochResult& result) {
   run.write("epoch", merged(record_of(result), record_of(run.input)));
 }
 
-void check_possible(const Run& run, long batches_per_epoch, int epochs) {
-  const std::string& seeded = run.engine.model.load_remarks().seeded;
-  if (epochs == 0 && !seeded.empty()) throw UsageError("--epochs 0 evaluates: " + seeded);
+void check_possible(const Run& run, long batches_per_epoch) {
   const int accumulate = run.engine.settings().accumulate;
-  if (epochs > 0 && batches_per_epoch < accumulate)
+  if (batches_per_epoch < accumulate)
     throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches per rank",
                                  accumulate, batches_per_epoch));
-}
-
-void evaluate(const Run& run, BatchSource& validation) {
-  const auto start = Clock::now();
-  EpochResult result;
-  result.validated = validate(run.engine, validation, run.session);
-  result.seconds = seconds_since(start);
-  report(run, result);
-  check_epoch(result, 0, 0, run.engine.settings().weights_file);
 }
 
 /// One training and how far it has come.
@@ -178,8 +126,9 @@ class Training {
       if (train_epoch()) return end();
       const EpochResult result = finished_epoch(validation);
       report(run_, result);
+      if (run_.session.is_root()) settings_.after_epoch(result);
       advise(*result.trained);
-      check_epoch(result, at_.skipped_before, updates_, "");
+      check_epoch(result, at_.skipped_before, updates_);
       if (go_on_from(result)) return end();
     }
     check_weights(run_.engine, run_.session, "after the last epoch");
@@ -191,7 +140,7 @@ class Training {
   bool train_epoch() {
     Engine& engine = run_.engine;
     Progress progress(fmt::format("epoch {}/{}", at_.epoch, settings_.epochs), updates_, "steps",
-                      run_.session.is_root());
+                      run_.session.is_root(), {settings_.epochs - at_.epoch, epoch_seconds_});
     if (at_.update == 0) engine.model.network().zero_total_metrics();
     input_before_ = run_.batches.times();
     run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);
@@ -215,9 +164,9 @@ class Training {
   }
 
   /// The figures of an epoch whose updates are done, however often it was interrupted.
-  EpochResult finished_epoch(BatchSource* validation) const {
+  EpochResult finished_epoch(BatchSource* validation) {
     ModelState& model = run_.engine.model;
-    const Metrics total = add_up(model.network().read_metrics().total, run_.session);
+    const Metrics total = total_metrics(run_.engine, run_.session);
     const auto images = static_cast<double>(total.samples);
     TrainedEpoch trained;
     trained.loss = total.loss_sum / images;
@@ -230,6 +179,8 @@ class Training {
     if (run_.engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
     trained.skipped_steps = static_cast<int>(highest(run_.session.all_gather(scalars.skipped)));
     if (run_.bad_images) trained.bad_images = run_.bad_images();
+    trained.peak_memory_bytes =
+        run_.session.all_gather(static_cast<double>(model.device().peak_allocated_bytes()));
 
     const auto start = Clock::now();
     EpochResult result;
@@ -237,6 +188,7 @@ class Training {
     result.trained = trained;
     if (validation != nullptr) validate(run_, *validation, result);
     result.seconds = at_.seconds + seconds_since(start);
+    epoch_seconds_ = result.seconds;
     return result;
   }
 
@@ -285,6 +237,7 @@ class Training {
   const Schedule schedule_;
   Checkpoints checkpoints_;
   TrainingPosition at_;
+  double epoch_seconds_ = 0;  // of the epoch before, with validation
   // Of the epoch under way.
   Clock::time_point started_;
   double seconds_before_ = 0;  // before it was interrupted
@@ -296,12 +249,8 @@ class Training {
 
 ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
                       const EpochSettings& settings) {
-  check_possible(run, batches_per_epoch, settings.epochs);
-  if (settings.epochs > 0) return Training(run, batches_per_epoch, settings).run(validation);
-  print(run, heading(kColumns));
-  evaluate(run, *validation);
-  check_weights(run.engine, run.session, "after the last epoch");
-  return ExitCode::pass;
+  check_possible(run, batches_per_epoch);
+  return Training(run, batches_per_epoch, settings).run(validation);
 }
 
 }  // namespace shakedown::training

@@ -13,7 +13,8 @@ constexpr int kTracedSteps = 10;  // of a training
 }  // namespace
 
 void check_writable(const OutputFiles& files) {
-  for (const Output& output : {Output{"--save", files.save}, {"--trace", files.trace}})
+  for (const Output& output :
+       {Output{"--save", files.save}, {"--trace", files.trace}, {"--logits", files.logits}})
     if (!output.path.empty()) shakedown::check_writable(output);
 }
 
@@ -24,7 +25,7 @@ std::vector<Tensor> state_to_save(const OutputFiles& files, Engine& engine) {
 
 void save(const OutputFiles& files, const std::vector<Tensor>& state, const MpiSession& session) {
   if (!files.save.empty() && session.is_root())
-    write_safetensors(files.save, state, files.metadata);
+    write_safetensors({"--save", files.save}, state, files.metadata);
 }
 
 void write_trace(const OutputFiles& files, const Run& run, const Trace& trace) {

@@ -11,9 +11,10 @@ namespace shakedown::training {
 
 /// Empty paths: none.
 struct OutputFiles {
-  std::string save;   // weights, .safetensors
-  std::string trace;  // of some steps, for Perfetto
-  Metadata metadata;  // of the weights
+  std::string save;    // weights, .safetensors
+  std::string trace;   // of some steps, for Perfetto
+  std::string logits;  // of --evaluate, .safetensors
+  Metadata metadata;   // of the weights
 };
 
 /// Throws UsageError where one cannot be written.

@@ -12,7 +12,8 @@ Json record_of(const EpochResult& result) {
                    {"epoch_s", trained->seconds},
                    {"input_stall_ms", 1e3 * trained->input.stall_s},
                    {"skipped_steps", trained->skipped_steps},
-                   {"bad_images", trained->bad_images}});
+                   {"bad_images", trained->bad_images},
+                   {"peak_memory_bytes", trained->peak_memory_bytes}});
   if (result.trained) fields.update(stages_of(result.trained->input));
   if (result.trained && result.trained->grad_norm) fields["grad_norm"] = *result.trained->grad_norm;
   if (const auto& validated = result.validated)

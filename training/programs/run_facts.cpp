@@ -42,7 +42,9 @@ const std::set<std::string> kFree{"backend",
                                   "checkpoint_minutes",
                                   "decoder",
                                   "decoder_share",
-                                  "loader_only"};
+                                  "loader_only",
+                                  "history",
+                                  "mllog"};
 
 /// As it is given.
 std::string flag_of(std::string name) {

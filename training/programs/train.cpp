@@ -1,7 +1,5 @@
 // bin/train: trains on an image folder (--epochs) or measures throughput (--iterations).
 #include "common/identity.hpp"
-#include "common/options.hpp"
-#include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "training/measure/weights_check.hpp"
 #include "training/programs/describe.hpp"
@@ -34,11 +32,10 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));
-  } else if (options.epochs >= 0) {
-    trace_beginning(files, run, options.optimizer.learning_rate);
-    const auto settings = epoch_settings(options, set, engine, dataset, data.setup());
-    result = train_epochs(run, data.batches_per_epoch(), data.validation(), settings);
-    if (result != ExitCode::stopped) save(files, state_to_save(files, engine), session);
+  } else if (options.evaluation.evaluate) {
+    evaluate(run, *data.validation(), dataset.validation(), options.evaluation);
+  } else if (options.epochs > 0) {
+    result = run_training(run, data, training_settings(options, set, engine, dataset, data), files);
   } else {
     result = run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
                             options.max_batch, files);
@@ -58,6 +55,8 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
+    if (options.self_test)
+      return run_self_test(self_test_settings(options, backend), backend, session, record);
     const Dataset dataset(dataset_settings(options), session);
     if (options.loader_only)
       return run_loader(loader_settings(options, dataset.classes(), backend), dataset, backend,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "common/options.hpp"
 #include "training/programs/recipes.hpp"
 
@@ -21,17 +23,17 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.add("--iterations", values.iterations, "timed steps of the throughput run")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"});
+      .not_with({"--epochs", "--evaluate"});
   options.add("--warmup", values.warmup, "untimed steps before the timed ones, at least")
       .at_least(1)
       .at_most(kMostSteps)
-      .not_with({"--epochs"});
+      .not_with({"--epochs", "--evaluate"});
   options
       .add("--warmup-seconds", values.warmup_seconds,
            "time of untimed steps before the timed ones, at least: a GPU's power limit settles "
            "only under load")
       .at_least(0)
-      .not_with({"--epochs"})
+      .not_with({"--epochs", "--evaluate"})
       .metavar("SECONDS")
       .default_text(fmt::format("{:g} on gpu, 0 on cpu", kGpuWarmupSeconds));
   options.add("--batch-size", values.batch_size, "images per rank and micro-batch").at_least(1);
@@ -52,7 +54,7 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options
       .add("--certificate", values.certificate,
            "prove that the strategy computes the same weights as its reference")
-      .not_with({"--epochs", "--layers", "--kernels"});
+      .not_with({"--epochs", "--evaluate", "--layers", "--kernels"});
   options.add("--record", values.record, "append the measurements to this .jsonl file")
       .metavar("FILE");
   options
@@ -84,17 +86,27 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
 
 namespace {
 
-/// What --epochs needs depends on its value.
-void check_epochs(const TrainOptions& options) {
-  const char* needed = nullptr;
-  if (options.epochs > 0 && options.data.synthetic()) needed = "--data-dir or --train-dir";
-  if (options.epochs == 0 && options.model.weights.empty()) needed = "--weights";
-  if (options.epochs == 0 && options.data.val_dir.empty() && options.data.data_dir.empty())
-    needed = "--data-dir or --val-dir";
-  if (needed != nullptr)
-    throw UsageError(fmt::format("--epochs {} needs {}", options.epochs, needed));
-  if (options.epochs == 0 && !options.checkpoints.dir.empty())
-    throw UsageError("--checkpoint-dir: --epochs 0 trains nothing");
+void check_inputs(const TrainOptions& options) {
+  if (options.epochs > 0 && options.data.synthetic())
+    throw UsageError(fmt::format("--epochs {} needs --data-dir or --train-dir", options.epochs));
+  if (!options.evaluation.evaluate) return;
+  if (options.model.weights.empty()) throw UsageError("--evaluate needs --weights");
+  if (options.data.val_dir.empty() && options.data.data_dir.empty())
+    throw UsageError("--evaluate needs --data-dir or --val-dir");
+}
+
+/// The self-test has a network, data and steps of its own.
+void check_self_test(const OptionSet& options) {
+  const std::vector<std::string> allowed{"self_test", "backend", "precision",
+                                         "strategy",  "seed",    "graph",
+                                         "record",    "timeout", "deterministic"};
+  for (const OptionValue& option : options.values()) {
+    std::string name = "--" + option.name;
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (options.given(name) &&
+        std::find(allowed.begin(), allowed.end(), option.name) == allowed.end())
+      throw UsageError("--self-test cannot be combined with " + name);
+  }
 }
 
 }  // namespace
@@ -105,15 +117,14 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   declare_recipes(options, values.recipe);
   options
       .add("--epochs", values.epochs,
-           "train on the data for this many epochs, in place of the throughput run; 0: only "
-           "evaluate --weights on --val-dir")
-      .at_least(0)
+           "train on the data for this many epochs, in place of the throughput run")
+      .at_least(1)
       .default_text("none");
   options
       .add("--val-dir", values.data.val_dir,
            "folder or packed file of images to validate on after each epoch, with the classes of "
            "the training folder")
-      .only_with({"--epochs"})
+      .only_with({"--epochs", "--evaluate"})
       .metavar("DIR");
   declare_validation_options(options, values.data.transform);
   options
@@ -121,7 +132,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "write the training folder as one packed file, which --train-dir or --val-dir then "
            "reads, and exit")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with({"--epochs", "--describe", "--layers", "--kernels", "--loader-only", "--max-batch",
+      .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only", "--max-batch",
                  "--record", "--save", "--trace"})
       .metavar("FILE");
   declare_options(options, values.schedule);
@@ -132,12 +143,16 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .one_of({"first", "average"})
       .only_with({"--epochs", "--save"});
   declare_options(options, values.checkpoints);
+  declare_options(options, values.evaluation);
   options.heading("Output");
+  declare_options(options, values.history);
+  declare_options(options, values.mllog);
   options.add("--save", values.save, "write the trained weights to this .safetensors file")
       .metavar("FILE");
   options.add("--describe", values.describe,
               "print the network, its memory plan and its buckets, and exit");
-  const std::vector<std::string> others{"--epochs", "--save", "--trace", "--max-batch"};
+  const std::vector<std::string> others{"--epochs", "--evaluate", "--save", "--trace",
+                                        "--max-batch"};
   options
       .add("--layers", values.layers,
            "time every call of up to 20 steps, in place of the throughput run, and print each "
@@ -152,22 +167,30 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "measure the rate at which training batches reach the device, without a network, "
            "in place of the throughput run")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with({"--epochs", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
+      .not_with(
+          {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")
-      .not_with({"--epochs", "--batch-size", "--global-batch"});
+      .not_with({"--epochs", "--evaluate", "--batch-size", "--global-batch"});
   options
       .add("--max-batch-limit", values.max_batch_limit,
            "most images per rank that --max-batch tries")
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
-  options.check([&] { check_epochs(values); });
+  options.add("--self-test", values.self_test,
+              "test collectives, gradient exchange and training with a small network on generated "
+              "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
+  options.check([&] {
+    if (values.self_test) check_self_test(options);
+    check_inputs(values);
+  });
 }
 
 void find_data(TrainOptions& options) {
-  find_data(options.data, options.epochs != 0, options.epochs >= 0);
+  const bool evaluates = options.evaluation.evaluate;
+  find_data(options.data, !evaluates, evaluates || options.epochs > 0);
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -7,7 +7,10 @@
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source_options.hpp"
 #include "training/data/transform_options.hpp"
+#include "training/programs/evaluation.hpp"
+#include "training/programs/history.hpp"
 #include "training/programs/input_options.hpp"
+#include "training/programs/mllog.hpp"
 #include "training/programs/step_options.hpp"
 #include "training/step/schedule.hpp"
 
@@ -29,10 +32,13 @@ struct TrainOptions : StepOptions {
   CheckpointOptions checkpoints;
   DataOptions data;
   InputOptions input;
+  EvaluationOptions evaluation;
+  HistoryOptions history;
+  MlLogOptions mllog;
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's
-  int epochs = -1;             // -1: the throughput run
+  int epochs = 0;              // 0: the throughput run, or an evaluation
   bool certificate = true;
   std::string pack;
   std::string save;
@@ -44,6 +50,7 @@ struct TrainOptions : StepOptions {
   bool loader_only = false;
   bool max_batch = false;
   int max_batch_limit = 0;  // 0: the backend's
+  bool self_test = false;
 };
 
 void declare_options(OptionSet& options, TrainOptions& values);

@@ -1,5 +1,10 @@
 #include "training/programs/train_settings.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
 #include "common/options.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/run_facts.hpp"
@@ -13,14 +18,43 @@ TrainOptions with_batch(TrainOptions options, int batch_size) {
 }
 
 bool validates(const TrainOptions& options) {
-  return options.epochs >= 0 && !options.data.val_dir.empty();
+  return (options.epochs > 0 || options.evaluation.evaluate) && !options.data.val_dir.empty();
+}
+
+MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const Dataset& dataset,
+                       long batches_per_epoch) {
+  const NetworkSettings& network = engine.settings().network;
+  const ScheduleOptions& schedule = options.schedule;
+  const long updates = std::max(1L, batches_per_epoch / options.accumulate);
+  const Schedule rate(schedule, options.optimizer.learning_rate, options.epochs, updates);
+  MlLogFacts facts;
+  facts.model = network.architecture.name;
+  facts.platform = fmt::format("{} x {}", engine.world().size(), engine.device().identity().model);
+  facts.seed = engine.settings().seed;
+  facts.train_images = static_cast<long>(dataset.training().size());
+  if (!options.data.val_dir.empty())
+    facts.val_images = static_cast<long>(dataset.validation().size());
+  facts.image_size = network.image_size;
+  facts.classes = network.classes;
+  facts.batch_size = network.batch_size;
+  facts.accumulate = options.accumulate;
+  facts.ranks = engine.step.ranks_computing();
+  facts.optimizer = options.optimizer;
+  facts.warmup_epochs = schedule.lr_warmup_steps > 0
+                            ? schedule.lr_warmup_steps / static_cast<double>(updates)
+                            : schedule.lr_warmup_epochs;
+  facts.end_learning_rate = rate.at(options.epochs * updates);
+  if (schedule.schedule == "polynomial") facts.poly_power = schedule.lr_power;
+  facts.decay_steps =
+      std::lround((options.epochs - facts.warmup_epochs) * static_cast<double>(updates));
+  return facts;
 }
 
 }  // namespace
 
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir, options.model.weights,
-          options.model.classes,  options.epochs == 0,  options.data.cache};
+          options.model.classes,  options.evaluation.evaluate, options.data.cache};
 }
 
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes) {
@@ -54,27 +88,33 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
           options.warmup};
 }
 
-EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
-                             const Engine& engine, const Dataset& dataset,
-                             const InputSetup& input) {
-  CheckpointSettings checkpoints{options.checkpoints, {}, dataset.metadata(options.model)};
-  if (options.epochs > 0)
-    checkpoints.facts =
-        run_facts(set, engine.settings(), engine.step.ranks_computing(), dataset.training(), input);
-  return {options.epochs, options.optimizer.learning_rate, options.schedule,
-          std::move(checkpoints)};
+TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
+                                   const Engine& engine, const Dataset& dataset,
+                                   const TrainingData& data) {
+  EpochSettings epochs{options.epochs, options.optimizer.learning_rate, options.schedule};
+  epochs.checkpoints = {
+      options.checkpoints,
+      run_facts(set, engine.settings(), engine.step.ranks_computing(), dataset.training(),
+                data.setup()),
+      dataset.metadata(options.model)};
+  return {std::move(epochs), options.history, options.mllog,
+          mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }
 
 std::vector<Output> outputs_of(const TrainOptions& options) {
-  return {{"--record", options.record}, {"--trace", options.trace}, {"--save", options.save}};
+  return {{"--record", options.record},
+          {"--trace", options.trace},
+          {"--save", options.save},
+          {"--logits", options.evaluation.logits},
+          {"--mllog", options.mllog.file}};
 }
 
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset) {
-  return {options.save, options.trace, dataset.metadata(options.model)};
+  return {options.save, options.trace, options.evaluation.logits, dataset.metadata(options.model)};
 }
 
 long batches_needed(const TrainOptions& options) {
-  if (options.epochs >= 0) return 0;
+  if (options.epochs > 0 || options.evaluation.evaluate) return 0;
   return (static_cast<long>(options.iterations) + options.warmup) * options.accumulate;
 }
 

@@ -6,14 +6,14 @@
 
 #include "common/output_file.hpp"
 #include "training/programs/dataset.hpp"
-#include "training/programs/epochs.hpp"
 #include "training/programs/layers_run.hpp"
 #include "training/programs/loader_run.hpp"
 #include "training/programs/output_files.hpp"
 #include "training/programs/pack_run.hpp"
+#include "training/programs/self_test.hpp"
 #include "training/programs/throughput_run.hpp"
 #include "training/programs/train_options.hpp"
-#include "training/programs/training_data.hpp"
+#include "training/programs/training_run.hpp"
 
 namespace shakedown::training {
 
@@ -25,9 +25,10 @@ ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind 
 LayersSettings layers_settings(const TrainOptions& options);
 LoaderRunSettings loader_settings(const TrainOptions& options, int classes, const Backend& backend);
 /// `set` declared the options.
-EpochSettings epoch_settings(const TrainOptions& options, const OptionSet& set,
-                             const Engine& engine, const Dataset& dataset, const InputSetup& input);
-/// All files that options name, for check_distinct.
+TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
+                                   const Engine& engine, const Dataset& dataset,
+                                   const TrainingData& data);
+/// Every file that an option names to be written.
 std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
 /// Batches per rank of a throughput run; 0 of another.

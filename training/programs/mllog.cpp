@@ -1,0 +1,140 @@
+#include "training/programs/mllog.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
+#include "common/output_file.hpp"
+
+namespace shakedown::training {
+namespace {
+
+constexpr const char* kStart = "INTERVAL_START";
+constexpr const char* kEnd = "INTERVAL_END";
+constexpr const char* kPoint = "POINT_IN_TIME";
+
+constexpr double kTargetTop1 = 0.7590;
+constexpr long kImageNetTraining = 1'281'167;
+constexpr long kImageNetValidation = 50'000;
+
+std::int64_t now_ms() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+}
+
+std::int64_t ms(double seconds) { return std::llround(seconds * 1e3); }
+
+}  // namespace
+
+void declare_options(OptionSet& options, MlLogOptions& values) {
+  options
+      .add("--mllog", values.file,
+           "write MLPerf's log of the training (training rules 4.0.0, benchmark resnet) to this "
+           "file")
+      .only_with({"--val-dir"})
+      .not_with({"--evaluate"})
+      .metavar("FILE");
+}
+
+const char* division_of(const MlLogFacts& facts) {
+  const bool benchmark = facts.model == "resnet50" && facts.classes == 1000 &&
+                         facts.image_size == 224 && facts.train_images == kImageNetTraining &&
+                         facts.val_images == kImageNetValidation;
+  const std::string& optimizer = facts.optimizer.optimizer;
+  return benchmark && facts.poly_power && (optimizer == "sgd" || optimizer == "lars") ? "closed"
+                                                                                      : "open";
+}
+
+MlLog::MlLog(const std::string& path) : path_(path) {
+  if (path.empty()) return;
+  check_writable({"--mllog", path});
+  file_.open(path, std::ios::binary | std::ios::trunc);
+  write(kPoint, "cache_clear", false, now_ms());  // the page cache is left as it was
+  write(kStart, "init_start", nullptr, now_ms());
+}
+
+MlLog::~MlLog() {
+  try {
+    if (running_) stop("aborted", epoch_);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): the disk is full, as was reported before
+  }
+}
+
+void MlLog::begin(const MlLogFacts& facts) {
+  if (path_.empty()) return;
+  state("submission_benchmark", "resnet");
+  state("submission_division", division_of(facts));
+  state("submission_org", "none");  // the log is no submission
+  state("submission_status", "research");
+  state("submission_platform", facts.platform);
+  state("seed", facts.seed);
+  state("train_samples", facts.train_images);
+  state("eval_samples", facts.val_images);
+  state("global_batch_size", static_cast<long>(facts.batch_size) * facts.accumulate * facts.ranks);
+  state("gradient_accumulation_steps", facts.accumulate);
+  state("model_bn_span", facts.batch_size);
+  const OptimizerOptions& optimizer = facts.optimizer;
+  state("opt_name", optimizer.optimizer);
+  const auto of_optimizer = [&](const char* key, const Json& value) {
+    state((optimizer.optimizer + "_opt_" + key).c_str(), value);
+  };
+  of_optimizer("base_learning_rate", optimizer.learning_rate);
+  of_optimizer("end_learning_rate", facts.end_learning_rate);
+  of_optimizer("weight_decay", optimizer.weight_decay);
+  of_optimizer("learning_rate_decay_steps", facts.decay_steps);
+  if (facts.poly_power) of_optimizer("learning_rate_decay_poly_power", *facts.poly_power);
+  if (optimizer.optimizer == "lars") {
+    of_optimizer("learning_rate_warmup_epochs", facts.warmup_epochs);
+    state("lars_epsilon", 0.0);
+  } else {
+    state("opt_learning_rate_warmup_epochs", facts.warmup_epochs);
+  }
+  if (optimizer.optimizer == "sgd" || optimizer.optimizer == "lars")
+    of_optimizer("momentum", optimizer.momentum);
+  write(kEnd, "init_stop", nullptr, now_ms());
+  write(kStart, "run_start", nullptr, now_ms());
+  running_ = true;
+}
+
+void MlLog::add(const EpochResult& result) {
+  epoch_ = result.epoch;
+  if (!running_ || !result.trained || !result.validated) return;
+  const std::int64_t end = now_ms();
+  const std::int64_t start = end - ms(result.seconds);
+  const std::int64_t trained = start + ms(result.trained->seconds);
+  const Json epoch{{"epoch_num", result.epoch}};
+  const Json block{{"first_epoch_num", result.epoch}, {"epoch_count", 1}};
+  write(kStart, "block_start", nullptr, start, block);
+  write(kStart, "epoch_start", nullptr, start, epoch);
+  write(kEnd, "epoch_stop", nullptr, trained, epoch);
+  write(kStart, "eval_start", nullptr, trained, epoch);
+  write(kPoint, "eval_accuracy", result.validated->top1, end, epoch);
+  write(kEnd, "eval_stop", nullptr, end, epoch);
+  write(kEnd, "block_stop", nullptr, end, block);
+  if (result.validated->top1 >= kTargetTop1) stop("success", result.epoch);
+}
+
+void MlLog::state(const char* key, const Json& value) { write(kPoint, key, value, now_ms()); }
+
+void MlLog::stop(const char* status, int epoch) {
+  running_ = false;
+  write(kEnd, "run_stop", nullptr, now_ms(), {{"status", status}, {"epoch_num", epoch}});
+}
+
+void MlLog::write(const char* type, const char* key, const Json& value, std::int64_t time_ms,
+                  const Json& metadata) {
+  if (path_.empty()) return;
+  const Json line{{"namespace", ""}, {"time_ms", time_ms}, {"event_type", type},
+                  {"key", key},      {"value", value},     {"metadata", metadata}};
+  file_ << ":::MLLOG " << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  if (!file_)
+    throw InconclusiveError(
+        fmt::format("--mllog {}: cannot be written: {}", path_, std::strerror(errno)));
+}
+
+}  // namespace shakedown::training
