@@ -137,7 +137,7 @@ TEST_CASE("two generations of a checkpoint are kept, and the older one is used w
 TEST_CASE("weights alone are no checkpoint", "[checkpoint]") {
   const Folder folder;
   const std::string path = folder.path() + "/w.safetensors";
-  write_safetensors(path, checkpoint_at(1).tensors);
+  write_safetensors({"--save", path}, checkpoint_at(1).tensors);
   CHECK_THROWS_WITH(read_checkpoint(path), ContainsSubstring("no state of a training"));
 }
 

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/kernels.hpp"
 #include "common/record.hpp"
 #include "resnet/tensor_file.hpp"
 #include "resnet/units.hpp"
+#include "training/exchange/step_scalars.hpp"
 
 namespace shakedown::training {
 
