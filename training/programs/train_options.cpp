@@ -132,8 +132,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "write the training folder as one packed file, which --train-dir or --val-dir then "
            "reads, and exit")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only", "--max-batch",
-                 "--record", "--save", "--trace"})
+      .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only",
+                 "--max-batch", "--record", "--save", "--trace"})
       .metavar("FILE");
   declare_options(options, values.schedule);
   options

@@ -53,7 +53,7 @@ MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const 
 }  // namespace
 
 DatasetSettings dataset_settings(const TrainOptions& options) {
-  return {options.data.train_dir, options.data.val_dir, options.model.weights,
+  return {options.data.train_dir, options.data.val_dir,        options.model.weights,
           options.model.classes,  options.evaluation.evaluate, options.data.cache};
 }
 
@@ -92,11 +92,10 @@ TrainingSettings training_settings(const TrainOptions& options, const OptionSet&
                                    const Engine& engine, const Dataset& dataset,
                                    const TrainingData& data) {
   EpochSettings epochs{options.epochs, options.optimizer.learning_rate, options.schedule};
-  epochs.checkpoints = {
-      options.checkpoints,
-      run_facts(set, engine.settings(), engine.step.ranks_computing(), dataset.training(),
-                data.setup()),
-      dataset.metadata(options.model)};
+  epochs.checkpoints = {options.checkpoints,
+                        run_facts(set, engine.settings(), engine.step.ranks_computing(),
+                                  dataset.training(), data.setup()),
+                        dataset.metadata(options.model)};
   return {std::move(epochs), options.history, options.mllog,
           mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }

@@ -61,7 +61,7 @@ class TrainingData {
   InputSetup setup_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<DeviceDecoder> decoder_;
-  std::string no_engines_;  // why the GPU's JPEG engines decode nothing
+  std::string no_engines_;               // why the GPU's JPEG engines decode nothing
   const MpiSession* session_ = nullptr;  // once open
   BadImages bad_images_;                 // of training; in validation none is allowed
   std::vector<std::unique_ptr<Loader>> loaders_;

@@ -1,4 +1,5 @@
-// The arithmetic of one weight's update and of the step's scalars, shared by both backends' kernels.
+// The arithmetic of one weight's update and of the step's scalars, shared by both backends'
+// kernels.
 #pragma once
 
 #include <cmath>
