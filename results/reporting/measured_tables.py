@@ -84,6 +84,27 @@ def before_after(sources):
             "ratio of each round"], rows
 
 
+def inputs(sources):
+    """What the source of the images costs: training on each, as a share of synthetic data, and the
+    loader alone."""
+    steps, alone = {}, {}
+    for run in (run for source in sources for run in source.runs):
+        for found, kind in ((steps, "step"), (alone, "loader")):
+            for record in run.of(kind):
+                data = record["data"]
+                name = data if data == "synthetic" else \
+                    "packed file" if data.endswith(".pack") else "folder"
+                found.setdefault((name, record.get("decoder"), record.get("workers")),
+                                 []).append(record["images_per_s"])
+    synthetic = statistics.median(rate for (name, *_), rates in steps.items()
+                                  if name == "synthetic" for rate in rates)
+    rows = [[*key, ", ".join(map(words.rate, rates)),
+             f"{statistics.median(rates) / synthetic:.3f}",
+             ", ".join(map(words.rate, alone.get(key, [])))] for key, rates in steps.items()]
+    return ["images", "decoder", "workers", "training, images/s", "of synthetic",
+            "loader alone, images/s"], rows
+
+
 def share_of(measured):
     shares = numbers(measured.steps, "efficiency_vs_none")
     if not shares:

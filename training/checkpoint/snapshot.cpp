@@ -174,8 +174,11 @@ void restore_statistics(Engine& engine, const MpiSession& session, const Checkpo
                                    state.ranks.size()));
     all = Buffer(engine.device(), ranks * count * sizeof(float), Place::host);
     for (std::size_t r = 0; r < ranks; ++r) {
-      const std::size_t row =
-          ranks == state.ranks.size() ? r : static_cast<std::size_t>(state.first_computing);
+      // A rank that was a server has none worth keeping, unless it is one again.
+      const bool own =
+          ranks == state.ranks.size() &&
+          (static_cast<int>(r) >= state.first_computing || engine.step.first_computing() > 0);
+      const std::size_t row = own ? r : static_cast<std::size_t>(state.first_computing);
       std::copy_n(saved.values.begin() + static_cast<std::ptrdiff_t>(row * count), count,
                   static_cast<float*>(all.data()) + r * count);
     }

@@ -31,10 +31,11 @@ struct InputSetup {
   int cores = 1;                // this rank's share of its host's
   std::string decoder = "cpu";  // of training images: cpu or nvjpeg
   double device_share = 0;      // of the images that the device decodes where it can
+  int ranks = 1;                // that load images
 };
 
 /// The sentence that names the stage which limits, and what would cure it; "" where the training
-/// threads waited for at most 2 % of `seconds`. `times` are over_ranks() of `ranks` that compute.
+/// threads waited for at most 2 % of `seconds`. `times` are over_ranks() of `ranks` that load.
 std::string input_advice(const InputTimes& times, const InputSetup& setup, double seconds,
                          int ranks);
 

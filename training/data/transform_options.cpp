@@ -23,14 +23,14 @@ void declare_options(OptionSet& options, TransformOptions& values) {
       .add("--augment", values.augment,
            "auto: crop at 160 pixels and more, else shift; both also flip; none: as in validation")
       .one_of({"auto", "none", "shift", "crop"})
-      .only_with({"--train-dir", "--val-dir"});
+      .only_with({"--data-dir", "--train-dir", "--val-dir"});
   options
       .add("--scaled-decode", values.scaled_decode,
            "auto: decode a training JPEG's crop of at least twice the image size to 1/2, 1/4 or "
            "1/8, which is faster and changes pixels; off: torchvision's pixels")
       .one_of({"auto", "off"})
       .only_where("--augment", {"auto", "crop"})
-      .only_with({"--train-dir"});
+      .only_with({"--data-dir", "--train-dir"});
 }
 
 void declare_validation_options(OptionSet& options, TransformOptions& values) {
@@ -39,8 +39,9 @@ void declare_validation_options(OptionSet& options, TransformOptions& values) {
            "length of the shorter side from which validation cuts the centre; newer torchvision "
            "recipes use 232")
       .at_least(1)
+      .at_most(16384)
       .only_where("--augment", {"auto", "none", "crop"})
-      .only_with({"--val-dir"})
+      .only_with({"--data-dir", "--val-dir"})
       .default_text("256/224 of the image size");
 }
 

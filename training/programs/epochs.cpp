@@ -117,7 +117,7 @@ class Training {
         checkpoints_(settings.checkpoints, run.engine, run.session),
         at_(checkpoints_.resume()) {}
 
-  ExitCode run(BatchSource* validation) {
+  TrainingEnd run(BatchSource* validation) {
     if (at_.epoch > settings_.epochs)
       print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
     else
@@ -205,8 +205,8 @@ class Training {
   /// Once.
   void advise(const TrainedEpoch& trained) {
     if (!advice_.empty()) return;
-    advice_ = input_advice(trained.input, run_.input, at_.seconds - seconds_before_,
-                           run_.engine.step.ranks_computing());
+    advice_ =
+        input_advice(trained.input, run_.input, at_.seconds - seconds_before_, run_.input.ranks);
     if (!advice_.empty()) print(run_, wrapped(advice_, 2) + "\n");
   }
 
@@ -215,10 +215,10 @@ class Training {
       run_.write("checkpoint", record_of(written));
   }
 
-  ExitCode end() {
+  TrainingEnd end() {
     const ExitCode code = checkpoints_.finish();
     record_checkpoints();
-    return code;
+    return {code, at_.epoch > settings_.epochs};
   }
 
   /// Of an update of the epoch under way.
@@ -247,8 +247,8 @@ class Training {
 
 }  // namespace
 
-ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                      const EpochSettings& settings) {
+TrainingEnd train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                         const EpochSettings& settings) {
   check_possible(run, batches_per_epoch);
   return Training(run, batches_per_epoch, settings).run(validation);
 }

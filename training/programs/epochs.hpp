@@ -41,11 +41,16 @@ struct EpochSettings {
   std::function<void(const EpochResult&)> after_epoch = [](const EpochResult&) {};  // on rank 0
 };
 
+struct TrainingEnd {
+  ExitCode code = ExitCode::pass;  // 5: a signal stopped it, its state is saved; 3: it is not, or a
+                                   // checkpoint was lost
+  bool complete = true;            // all epochs
+};
+
 /// Trains on run.batches and validates, from where the checkpoint left off that there may be;
-/// prints one line and writes one "epoch" record per epoch. `validation` may be null. Returns 5
-/// when a signal stopped it and its state was written, 3 when a checkpoint could not be. Throws
+/// prints one line and writes one "epoch" record per epoch. `validation` may be null. Throws
 /// FailError when the loss is not finite, or every step of an epoch was skipped. Collective.
-ExitCode train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
-                      const EpochSettings& settings);
+TrainingEnd train_epochs(const Run& run, long batches_per_epoch, BatchSource* validation,
+                         const EpochSettings& settings);
 
 }  // namespace shakedown::training

@@ -39,9 +39,9 @@ void declare_options(OptionSet& options, InputOptions& values) {
       .only_with({"--data-dir", "--train-dir", "--val-dir"});
   options
       .add("--decoder", values.decoder,
-           "decoder of the training images that are cropped; auto: nvjpeg, the GPU's JPEG engines, "
-           "where there are some, for --decoder-share of the baseline JPEG files, and the CPU for "
-           "the rest")
+           "decoder of the training images that are cropped; nvjpeg: the GPU's JPEG engines for "
+           "--decoder-share of the baseline JPEG files, and the CPU for the rest; auto: nvjpeg "
+           "where there are engines and fewer than 12 workers per rank, which are as fast")
       .one_of({"auto", "cpu", "nvjpeg"})
       .only_with({"--data-dir", "--train-dir"});
   options

@@ -70,6 +70,7 @@ LoaderRate measure(TrainingData& data, const LoaderRunSettings& settings, const 
 }
 
 std::string text_of_stages(const InputTimes& input) {
+  if (input.images == 0) return "no image was read in the timed batches";
   const auto us = [&](double seconds) { return 1e6 * seconds / input.images; };
   std::string text = fmt::format(
       "{:.0f} us to open, {:.0f} to read, {:.0f} to decode, {:.0f} to augment (worker time per "
@@ -112,7 +113,7 @@ ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
                        2) +
                    "\n" + wrapped(text_of_machine(backend, session.hosts()), 2));
   data.open(settings.step, backend, *stream);
-  say(session, data.remark(static_cast<long>(settings.iterations) + settings.warmup));
+  say(session, data.remark(static_cast<long>(settings.iterations) + warmup_of(settings)));
   const LoaderRate rate = measure(data, settings, backend, *stream, session);
   const Json what{
       {"backend", name_of(backend.kind)},   {"data", dataset.name()},
@@ -120,6 +121,7 @@ ExitCode run_loader(const LoaderRunSettings& settings, const Dataset& dataset,
       {"world_size", session.world_size()}, {"prefetch", settings.input.options.prefetch}};
   record.write("loader", merged(merged(what, record_of(data.setup())), record_of(rate, settings)));
   say(session, summary_of(rate));
+  say(session, data.bad_images_text());
   return ExitCode::pass;
 }
 

@@ -36,7 +36,7 @@ void declare_options(OptionSet& options, MlLogOptions& values) {
       .add("--mllog", values.file,
            "write MLPerf's log of the training (training rules 4.0.0, benchmark resnet) to this "
            "file")
-      .only_with({"--val-dir"})
+      .only_with({"--data-dir", "--val-dir"})
       .not_with({"--evaluate"})
       .metavar("FILE");
 }

@@ -12,7 +12,7 @@ namespace {
 
 /// Options that must be the same, where the program has them; others follow below.
 const std::set<std::string> kFixed{"model",   "image_size",    "seed", "optimizer",
-                                   "augment", "scaled_decode", "exif"};
+                                   "augment", "scaled_decode", "exif", "grad_dtype"};
 /// Options that change nothing of what is computed, or that a fact below stands for.
 const std::set<std::string> kFree{"backend",
                                   "precision",
@@ -72,6 +72,7 @@ RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int
       {"classes", std::to_string(settings.network.classes)},
       {"images", fmt::format("{}, listing {:016x}", images.size(), images.listing_checksum())},
       {"--precision", name_of(settings.network.precision)},
+      {"--ema", settings.ema.ema > 0 ? "on" : "off"},
       {"--decoder", input.decoder},
       {"--decoder-share", fmt::format("{:g}", 100 * input.device_share)}};
   for (const OptionValue& option : options.values()) {

@@ -48,8 +48,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   for (const ExchangeTimes& bucket : buckets) run.write("bucket", record_of(bucket));
   say(run.session, summary + summary_of(breakdown) + table_of(buckets));
   say(run.session,
-      wrapped(input_advice(measured.input, run.input, measured.timed_s, measured.ranks_computing),
-              2));
+      wrapped(input_advice(measured.input, run.input, measured.timed_s, run.input.ranks), 2));
   if (sound) save(files, trained, run.session);
   write_trace(files, run, trace);
   check_trained(measured);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "common/options.hpp"
 #include "training/programs/recipes.hpp"
@@ -167,8 +168,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "measure the rate at which training batches reach the device, without a network, "
            "in place of the throughput run")
       .only_with({"--data-dir", "--train-dir"})
-      .not_with(
-          {"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers", "--kernels"});
+      .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers",
+                 "--kernels", "--describe"});
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")
@@ -190,7 +191,15 @@ void declare_options(OptionSet& options, TrainOptions& values) {
 
 void find_data(TrainOptions& options) {
   const bool evaluates = options.evaluation.evaluate;
-  find_data(options.data, !evaluates, evaluates || options.epochs > 0);
+  SourceOptions& data = options.data;
+  find_data(data, !evaluates, evaluates || options.epochs > 0);
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::path(data.data_dir) / "train";
+  if (!options.pack.empty() && !data.data_dir.empty() &&
+      std::filesystem::is_directory(folder, ignored))
+    data.train_dir = folder.string();  // not the pack that was made of it before
+  if (!options.mllog.file.empty() && (data.val_dir.empty() || options.epochs == 0))
+    throw UsageError("--mllog logs a training with validation: --epochs and --val-dir are needed");
 }
 
 double warmup_seconds_of(const TrainOptions& options, BackendKind kind) {

@@ -1,27 +1,41 @@
 #include "training/programs/training_run.hpp"
 
+#include <cstdio>
+
+#include "common/error.hpp"
+
 namespace shakedown::training {
 
 ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings& settings,
                       const OutputFiles& files) {
   const bool writes = run.session.is_root();
+  if (writes && !settings.mllog.file.empty() && continues(settings.epochs.checkpoints.options))
+    throw UsageError(
+        "--mllog: a training that continues has no whole log: --resume none, or without --mllog");
   History history(writes ? settings.history.folder : "");
-  ExitCode result = ExitCode::pass;
+  TrainingEnd end;
+  bool written = true;  // what comes after each epoch
   {
     MlLog mllog(writes ? settings.mllog.file : "");
     trace_beginning(files, run, settings.epochs.learning_rate);
     mllog.begin(settings.facts);
     EpochSettings epochs = settings.epochs;
     epochs.after_epoch = [&](const EpochResult& result) {
-      history.add(result);
-      mllog.add(result);
+      try {
+        history.add(result);
+        mllog.add(result);
+      } catch (const InconclusiveError& error) {  // a full disk: the training is worth more
+        std::fprintf(stderr, "error: %s\n", error.what());
+        written = false;
+      }
     };
-    result = train_epochs(run, data.batches_per_epoch(), data.validation(), epochs);
+    end = train_epochs(run, data.batches_per_epoch(), data.validation(), epochs);
   }
-  if (result == ExitCode::stopped) return result;
+  if (!end.complete) return end.code;
   save(files, state_to_save(files, run.engine), run.session);
   history.draw_curves();
-  return result;
+  const bool all_written = run.session.all_gather(written ? 1.0 : 0.0).front() > 0;
+  return end.code == ExitCode::pass && !all_written ? ExitCode::inconclusive : end.code;
 }
 
 }  // namespace shakedown::training

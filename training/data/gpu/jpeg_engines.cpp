@@ -16,10 +16,12 @@ namespace {
 // two decoders are fastest with 32 (19,700 images/s).
 constexpr int kWidth = 32;
 constexpr int kEnginesOfWidth = 7;
+constexpr int kAttempts = 8;  // then the host decodes it, to other pixels
 // nvJPEG's own memory is allocated for such pictures at first, and grows where it must.
 constexpr int kUsualSide = 512;
 
 void check(int status, const char* expression, int line) {
+  if (status == Nvjpeg::kAllocatorFailure) throw OutOfMemory("out of GPU memory: nvJPEG");
   if (status != Nvjpeg::kSuccess)
     throw_library_error("nvJPEG", expression, __FILE__, line, fmt::format("status {}", status));
 }
@@ -93,9 +95,10 @@ void EngineDecoder::decode(std::span<EnginePicture> pictures) {
   for (std::size_t i = 0; i < pictures.size(); ++i)
     pictures[i].decoded = submitted && written[i] == 1;
   if (pictures.size() == 1) return;
-  // One bad picture fails the call, and engines have been seen to skip others: each once more.
+  // One bad picture fails the call, and engines have been seen to skip others.
   for (std::size_t i = 0; i < pictures.size(); ++i)
-    if (!pictures[i].decoded) decode(pictures.subspan(i, 1));
+    for (int attempt = 0; attempt < kAttempts && !pictures[i].decoded; ++attempt)
+      decode(pictures.subspan(i, 1));
 }
 
 /// One call of nvJPEG: whether it took the pictures. `written_` is set when it returns.
