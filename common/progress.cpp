@@ -32,14 +32,17 @@ std::string text_of_progress(const std::string& title, long done, long total,
   return line;
 }
 
-Progress::Progress(std::string title, long total, std::string unit, bool shown, Following following)
+Progress::Progress(std::string title, long total, std::string unit, bool shown, Following following,
+                   double earlier_s)
     : title_(std::move(title)),
       total_(total),
       unit_(std::move(unit)),
       shown_(shown),
       following_(following),
       // under mpirun stderr is a pipe: launch/mpi sets this if it ends in a terminal
-      terminal_(isatty(STDERR_FILENO) != 0 || std::getenv("SHAKEDOWN_TERMINAL") != nullptr) {}
+      terminal_(isatty(STDERR_FILENO) != 0 || std::getenv("SHAKEDOWN_TERMINAL") != nullptr),
+      start_(last_ - std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(earlier_s))) {}
 
 Progress::~Progress() {
   if (drawn_) std::fputs("\r\033[K", stderr);

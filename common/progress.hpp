@@ -19,8 +19,10 @@ std::string text_of_progress(const std::string& title, long done, long total,
 
 class Progress {
  public:
-  /// `shown` is false on all ranks but one. `unit` names what is counted ("steps").
-  Progress(std::string title, long total, std::string unit, bool shown, Following following = {});
+  /// `shown` is false on all ranks but one. `unit` names what is counted ("steps"). What was done
+  /// before this run took `earlier_s`.
+  Progress(std::string title, long total, std::string unit, bool shown, Following following = {},
+           double earlier_s = 0);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -38,8 +40,8 @@ class Progress {
   Following following_;
   bool terminal_;
   bool drawn_ = false;
-  Clock::time_point start_ = Clock::now();
-  Clock::time_point last_ = start_;
+  Clock::time_point last_ = Clock::now();
+  Clock::time_point start_;  // less what earlier runs took
 };
 
 /// "4:05" or "1:02:03".

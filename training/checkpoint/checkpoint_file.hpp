@@ -25,8 +25,8 @@ void check_writable_folder(const std::string& dir);
 void check_space(const std::string& dir, std::uint64_t bytes);
 
 /// Writes a file next to the one of this name, on the disk before it takes its place; that one
-/// becomes the previous one. Returns its bytes. Throws InconclusiveError naming the file: then both
-/// are as they were.
+/// becomes the previous one. Returns its bytes. Throws InconclusiveError naming the file: then the
+/// one before is kept, under one of the two names.
 std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
                                const Checkpoint& checkpoint);
 

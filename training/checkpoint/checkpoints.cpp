@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <numeric>
 #include <utility>
 
 #include "common/options.hpp"
@@ -187,7 +188,7 @@ void Checkpoints::stop() {
 }
 
 void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
-  if (writing_.valid()) writing_.wait();  // it reads the snapshot
+  wait_for_write();  // it reads the snapshot
   collect();
   CheckpointReport report{at, best, snapshot_->take(), 0, 0, ""};
   requests_->saved();
@@ -207,6 +208,17 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   writing_ = std::async(std::launch::async, [this, names, report, checkpoint] {
     return write(*snapshot_, settings_.options.dir, names, report, checkpoint);
   });
+}
+
+/// Collective: however long a file system takes, no rank gives the others up.
+void Checkpoints::wait_for_write() {
+  if (!session_.is_root()) return session_.wait_idle();
+  std::vector<int> others(static_cast<std::size_t>(session_.world_size()) - 1);
+  std::iota(others.begin(), others.end(), 1);
+  while (writing_.valid() &&
+         writing_.wait_for(std::chrono::seconds(1)) != std::future_status::ready)
+    session_.progress(others);
+  session_.barrier();
 }
 
 /// What has been written by now.
@@ -240,7 +252,7 @@ std::vector<CheckpointReport> Checkpoints::reports() {
 }
 
 ExitCode Checkpoints::finish() {
-  if (writing_.valid()) writing_.wait();
+  if (active()) wait_for_write();
   collect();
   const bool failed_here = std::any_of(written_.begin(), written_.end(),
                                        [](const auto& report) { return !report.error.empty(); });

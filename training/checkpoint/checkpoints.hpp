@@ -68,6 +68,7 @@ class Checkpoints {
   bool obey(Request request, const TrainingPosition& at);
   void save(const TrainingPosition& at, bool latest, bool best);
   void stop();
+  void wait_for_write();
   void collect();
   double seconds_to_stop(const CheckpointReport& report) const;
   void say_continues(const std::string& file, const CheckpointState& state,

@@ -140,7 +140,8 @@ class Training {
   bool train_epoch() {
     Engine& engine = run_.engine;
     Progress progress(fmt::format("epoch {}/{}", at_.epoch, settings_.epochs), updates_, "steps",
-                      run_.session.is_root(), {settings_.epochs - at_.epoch, epoch_seconds_});
+                      run_.session.is_root(), {settings_.epochs - at_.epoch, epoch_seconds_},
+                      at_.seconds);
     if (at_.update == 0) engine.model.network().zero_total_metrics();
     input_before_ = run_.batches.times();
     run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);

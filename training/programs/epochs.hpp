@@ -19,8 +19,8 @@ struct TrainedEpoch {
   double learning_rate = 0;  // of the last step
   double images_per_s = 0;
   double seconds = 0;
-  InputTimes input;                            // over_ranks()
-  std::optional<double> grad_norm;             // of the last step, before clipping; if it is needed
+  InputTimes input = {};                       // over_ranks()
+  std::optional<double> grad_norm = {};        // of the last step, before clipping; if it is needed
   int skipped_steps = 0;                       // since the start
   long bad_images = 0;                         // replaced, since the start; each counts once
   std::vector<double> peak_memory_bytes = {};  // what was allocated, per rank
