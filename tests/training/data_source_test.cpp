@@ -1,7 +1,4 @@
 // Where images lie: folders, packed files, memory; and what happens to bad ones.
-#include <cstdio>
-// jpeglib.h needs cstdio's FILE
-#include <jpeglib.h>
 #include <png.h>
 #include <signal.h>  // NOLINT: sigaction is POSIX, not in csignal
 #include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
@@ -20,6 +17,7 @@
 #include "common/xxh64.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/jpeg.hpp"
 #include "training/data/cached_source.hpp"
 #include "training/data/exif.hpp"
 #include "training/data/loader.hpp"
@@ -80,28 +78,10 @@ Bytes png_of(int number) {
 
 /// 16 x 8, its left half white, else black.
 Bytes half_white_jpeg() {
-  jpeg_compress_struct state{};
-  jpeg_error_mgr errors{};
-  state.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&state);
-  unsigned char* memory = nullptr;
-  unsigned long bytes = 0;
-  jpeg_mem_dest(&state, &memory, &bytes);
-  state.image_width = 16;
-  state.image_height = 8;
-  state.input_components = 3;
-  state.in_color_space = JCS_RGB;
-  jpeg_set_defaults(&state);
-  jpeg_start_compress(&state, TRUE);
-  Bytes pixels(std::size_t{3} * state.image_width);
-  std::fill_n(pixels.begin(), pixels.size() / 2, std::uint8_t{255});
-  JSAMPROW row = pixels.data();
-  while (state.next_scanline < state.image_height) jpeg_write_scanlines(&state, &row, 1);
-  jpeg_finish_compress(&state);
-  Bytes file(memory, memory + bytes);
-  jpeg_destroy_compress(&state);
-  free(memory);
-  return file;
+  test::Picture picture{16, 8, Bytes(std::size_t{16} * 8 * 3)};
+  for (std::size_t i = 0; i < picture.values.size(); ++i)
+    picture.values[i] = i / 3 % 16 < 8 ? 255 : 0;
+  return test::write_jpeg(picture);
 }
 
 /// `count` images in classes a (the first half) and b, image i showing i; some lie deeper, and all

@@ -38,7 +38,8 @@ std::string cure_of_decoding(const InputSetup& setup) {
   std::string cure = setup.workers < setup.cores
                          ? fmt::format("more --workers (this rank may use {} cores)", setup.cores)
                          : fmt::format("more cores than this rank's {}", setup.cores);
-  cure += setup.decoder == "cpu" ? ", --decoder nvjpeg on a GPU with JPEG engines" : "";
+  if (setup.decoder == "cpu" && setup.workers < kWorkersLikeEngines)
+    cure += ", --decoder nvjpeg on a GPU with JPEG engines";
   return cure + " or smaller images";
 }
 

@@ -17,10 +17,6 @@ namespace shakedown::training {
 namespace {
 
 constexpr int kFewWorkers = 4;
-/// Of the host, per rank, that make as many images as the JPEG engines of a GPU that trains:
-/// measured on an H200, ResNet-50 in fp16 at batch 256, 500x375 pixels: 7,400 images/s by the
-/// engines (22,600 while nothing trains), 9,850 by 16 workers.
-constexpr int kWorkersAsFast = 12;
 
 void report_bad(const std::string& text) { fmt::print(stderr, "{}\n", text); }
 
@@ -76,7 +72,7 @@ void TrainingData::choose_decoder(const EngineSettings& step, const Backend& bac
                                   const StrategyEntry& strategy) {
   const InputOptions& options = settings_.options;
   if (options.decoder == "cpu" || options.decoder_share == 0) return;
-  if (options.decoder == "auto" && fewest(*backend.session, setup_.workers) >= kWorkersAsFast)
+  if (options.decoder == "auto" && fewest(*backend.session, setup_.workers) >= kWorkersLikeEngines)
     return;
   const NetworkSettings& shape = step.network;
   std::string why_not;

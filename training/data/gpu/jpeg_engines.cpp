@@ -117,8 +117,7 @@ bool EngineDecoder::submit(std::span<const EnginePicture> pictures) {
     bytes_.push_back(picture.file.size());
     images_.push_back({{picture.rgb}, {picture.pitch}});
   }
-  // Always width() pictures, the first one again and again: initialize() allocates, and that waits
-  // for all that the GPU trains.
+  // Always width() pictures, the first one again and again, so that one initialize() does.
   const auto width = static_cast<std::size_t>(engines_.width());
   files_.resize(width, files_.front());
   bytes_.resize(width, bytes_.front());
