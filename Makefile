@@ -56,9 +56,10 @@ GENCODE := $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(
 backend_sources = $(if $(filter $(2),$(BACKENDS)),$(wildcard $(1)/$(2)/*.cpp $(1)/$(2)/*.cu),$(wildcard $(1)/$(2)_absent.cpp))
 room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
                $(call backend_sources,$(1),cpu) $(call backend_sources,$(1),gpu)
-PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp
+PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp \
+                   $(wildcard launch/node/*.cpp)
 LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
-           $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/*),$(call room_sources,$(room)))) \
+           $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/* launch/node/*),$(call room_sources,$(room)))) \
            $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
@@ -131,7 +132,7 @@ $(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags: ;
 
 # ---- one backend alone --------------------------------------------------------------------------
 # The programs link without either backend: each one's *_absent.cpp has all that the other rooms call.
-ABSENT := $(wildcard */*_absent.cpp training/*/*_absent.cpp)
+ABSENT := $(wildcard */*_absent.cpp training/*/*_absent.cpp launch/node/*/*_absent.cpp)
 no_backend := $(addprefix $(BUILD)/no_backend/,$(notdir $(PROGRAM_SOURCES:.cpp=)))
 .PHONY: no_backend
 no_backend: $(no_backend)

@@ -169,7 +169,7 @@ class AllStrategies(Folder):
             if b["strategy"] == "none":
                 self.assertLess(b["exposed_comm_ms"], max(0.02 * b["step_ms"], 0.02))
                 self.assertEqual((b["comm_ms"], b["interference_ms"]), (0, 0))
-            elif b["strategy"] not in ("parameter-server-async",):
+            elif b["strategy"] != "parameter-server-async" and not (support.GPUS and b["strategy"] in OVERLAPS):
                 # on the cpu backend nothing is hidden
                 self.assertGreaterEqual(b["exposed_comm_ms"], 0.9 * b["comm_ms"], b["strategy"])
         for repeat in (1, 2):
@@ -395,7 +395,8 @@ class Usage(Folder):
             self.assertGreater(measured / (2 * PARAMETERS), 0.99)
             self.assertLess(measured / (2 * PARAMETERS), 2.1 if support.GPUS else 1.01)
         exchanged = sum(b["bytes"] for b in self.lines("bucket") if b["strategy"] == "ddp")
-        self.assertAlmostEqual(exchanged / (2 * PARAMETERS), 1, places=2)
+        self.assertGreaterEqual(exchanged, 2 * PARAMETERS)  # with the buffer's padding
+        self.assertLess(exchanged, 1.03 * 2 * PARAMETERS)
 
 
 if __name__ == "__main__":

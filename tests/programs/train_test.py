@@ -300,9 +300,9 @@ class Epochs(Folder):
 
         again = self.folder / "again.jsonl"
         logits = self.folder / "logits.safetensors"
-        evaluate = ["--batch-size", 8, "--evaluate", "--weights", weights, "--val-dir"]
+        evaluate = ["--batch-size", 8, "--precision", "fp32", "--evaluate", "--weights", weights, "--val-dir"]
         found = []
-        for ranks in (1, 3):  # parts of 33 and 11 images, in padded batches of 8
+        for ranks in (1, min(3, support.GPUS or 3)):  # parts of 33 and 11 images, in padded batches of 8
             result = run(TRAIN, *evaluate, self.folder / "val", "--record", again, "--logits", logits,
                          ranks=ranks)
             self.expect(result, 0, "tiny, fp32", "32x32 pixels", "33 images of 3 classes",
@@ -320,7 +320,7 @@ class Epochs(Folder):
             self.assertEqual(line["epoch"], 0)
             self.assertEqual(line["val_top1"], epochs[-1]["val_top1_ema"])
             self.assertEqual(line["validated_images"], 33)
-            self.assertAlmostEqual(line["val_loss"], epochs[-1]["val_loss_ema"], places=4)
+            self.assertAlmostEqual(line["val_loss"], epochs[-1]["val_loss_ema"], places=3 if support.GPUS else 4)
         right = sum(row.index(max(row)) == label for row, label in zip(rows, labels))
         self.assertAlmostEqual(right / 33, evaluated[0]["val_top1"])
         (self.folder / "val/dots").rename(self.folder / "val/spots")
@@ -407,7 +407,7 @@ class Epochs(Folder):
         record = self.folder / "r.jsonl"
         result = run(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--image-size", 160,
                      "--batch-size", 8, "--iterations", 13, "--warmup", 1, "--workers", 2, "--prefetch", 3,
-                     "--record", record, ranks=2)
+                     "--decoder", "cpu", "--record", record, ranks=2)
         self.expect(result, 0, "96 images of 3 classes", "input: 2 workers per rank", "start over", "us to open")
         _, rate, end = read_record(record)
         self.assertEqual([rate["kind"], end["kind"]], ["loader", "end"])
