@@ -204,7 +204,7 @@ sanitize-threads:
 FUZZ_CXX ?= clang++
 FUZZ_SECONDS ?= 600
 FUZZERS := image pack tensor_file
-fuzzed := common/error.cpp common/output_file.cpp common/xxh64.cpp resnet/tensor_file.cpp \
+fuzzed := common/error.cpp common/output_file.cpp common/xxh64.cpp resnet/tensor_file.cpp tests/support/jpeg.cpp \
           $(wildcard $(addprefix training/data/,exif.cpp image*.cpp input_file.cpp jpeg*.cpp pack_source.cpp png.cpp write_pack.cpp))
 fuzz_object = $(patsubst %,$(BUILD)/fuzz/%.o,$(1))
 fuzz_flags := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined

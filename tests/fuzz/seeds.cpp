@@ -1,7 +1,4 @@
 // Writes small valid files for each fuzzer to start from: seeds FOLDER makes FOLDER/image, ...
-#include <cstdio>
-// jpeglib.h needs cstdio's FILE
-#include <jpeglib.h>
 #include <png.h>
 
 #include <filesystem>
@@ -9,6 +6,7 @@
 #include <vector>
 
 #include "resnet/tensor_file.hpp"
+#include "tests/support/jpeg.hpp"
 #include "training/data/image_source.hpp"
 #include "training/data/write_pack.hpp"
 
@@ -33,37 +31,13 @@ void write_file(const fs::path& path, const Bytes& content) {
              static_cast<std::streamsize>(content.size()));
 }
 
-/// With an EXIF orientation of 6.
-Bytes jpeg(J_COLOR_SPACE colors, int channels, bool progressive, int restart) {
-  constexpr Bytes::value_type kExif[] = {'E', 'x', 'i', 'f', 0, 0,    'I', 'I', 42, 0, 8,
-                                         0,   0,   0,   1,   0, 0x12, 1,   3,   0,  1, 0,
-                                         0,   0,   6,   0,   0, 0,    0,   0,   0,  0};
-  jpeg_compress_struct state{};
-  jpeg_error_mgr errors{};
-  state.err = jpeg_std_error(&errors);
-  jpeg_create_compress(&state);
-  unsigned char* memory = nullptr;
-  unsigned long bytes = 0;
-  jpeg_mem_dest(&state, &memory, &bytes);
-  state.image_width = kWidth;
-  state.image_height = kHeight;
-  state.input_components = channels;
-  state.in_color_space = colors;
-  jpeg_set_defaults(&state);
-  if (progressive) jpeg_simple_progression(&state);
-  state.restart_interval = static_cast<unsigned>(restart);
-  jpeg_start_compress(&state, TRUE);
-  jpeg_write_marker(&state, JPEG_APP0 + 1, kExif, sizeof kExif);
-  Bytes pixels = texture(channels);
-  while (state.next_scanline < state.image_height) {
-    JSAMPROW row =
-        pixels.data() + static_cast<std::size_t>(kWidth * channels) * state.next_scanline;
-    jpeg_write_scanlines(&state, &row, 1);
-  }
-  jpeg_finish_compress(&state);
-  Bytes file(memory, memory + bytes);
-  jpeg_destroy_compress(&state);
-  free(memory);
+/// With an EXIF orientation of 6, in a segment right after the file's first marker.
+Bytes jpeg(int channels, const test::JpegLayout& layout) {
+  constexpr Bytes::value_type kExif[] = {0xFF, 0xE1, 0, 34, 'E', 'x', 'i', 'f', 0,    0, 'I', 'I',
+                                         42,   0,    8, 0,  0,   0,   1,   0,   0x12, 1, 3,   0,
+                                         1,    0,    0, 0,  6,   0,   0,   0,   0,    0, 0,   0};
+  Bytes file = test::write_jpeg({kWidth, kHeight, texture(channels), channels}, layout);
+  file.insert(file.begin() + 2, std::begin(kExif), std::end(kExif));
   return file;
 }
 
@@ -83,11 +57,11 @@ Bytes png(int format, int channels) {
 
 void write_seeds(const fs::path& root) {
   const fs::path images = root / "image";
-  write_file(images / "rgb.jpg", jpeg(JCS_RGB, 3, false, 0));
-  write_file(images / "restart.jpg", jpeg(JCS_RGB, 3, false, 2));
-  write_file(images / "progressive.jpg", jpeg(JCS_RGB, 3, true, 0));
-  write_file(images / "gray.jpg", jpeg(JCS_GRAYSCALE, 1, false, 0));
-  write_file(images / "cmyk.jpg", jpeg(JCS_CMYK, 4, false, 0));
+  write_file(images / "rgb.jpg", jpeg(3, {}));
+  write_file(images / "restart.jpg", jpeg(3, {.restart_interval = 2}));
+  write_file(images / "progressive.jpg", jpeg(3, {.progressive = true}));
+  write_file(images / "gray.jpg", jpeg(1, {.gray = true}));
+  write_file(images / "cmyk.jpg", jpeg(4, {}));
   write_file(images / "rgb.png", png(PNG_FORMAT_RGB, 3));
   write_file(images / "gray_alpha.png", png(PNG_FORMAT_GA, 2));
   write_file(images / "palette.png", png(PNG_FORMAT_RGB_COLORMAP, 1));
@@ -99,7 +73,7 @@ void write_seeds(const fs::path& root) {
              [](std::size_t) {});
 
   fs::create_directories(root / "tensor_file");
-  write_safetensors(root / "tensor_file/two",
+  write_safetensors({"--save", root / "tensor_file/two"},
                     {{"a", {2, 3}, std::vector<float>(6), false}, {"n", {}, {7}, true}},
                     {{"key", "value"}});
 }

@@ -47,7 +47,7 @@ class Product {
 };
 
 /// The value of element `index` (row-major) of A (matrix 0) or B (matrix 1): what fill() writes,
-/// for whoever recomputes an element on the host.
+/// for recomputing an element on the host.
 double operand_value(ProductType type, Operands operands, std::uint64_t seed, int matrix,
                      std::uint64_t index);
 
