@@ -42,7 +42,7 @@ struct Injection {
 /// Throws UsageError naming the option.
 Injection parse_injection(const InjectionOptions& options, int ranks);
 
-/// What measures, late or wrong as requested.
+/// The classes that measure, late or wrong as requested.
 std::unique_ptr<CollectiveBench> make_bench(const Injection& injection, Communicator& communicator,
                                             Backend& backend, const MpiSession& session,
                                             const BenchSettings& settings,

@@ -1,4 +1,4 @@
-// What every main shares: one session, one try, one exit code that all ranks agree on.
+// The frame of every main: one session, one try, one exit code that all ranks agree on.
 #pragma once
 
 #include <functional>

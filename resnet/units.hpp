@@ -98,7 +98,7 @@ struct ConvNormAddSpec {
   const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
 
-/// What the head counts; sums over the samples with a label (>= 0).
+/// The head's counts; sums over the samples with a label (>= 0).
 struct Metrics {
   double loss_sum = 0;
   std::int64_t top1 = 0;  // samples whose label has the highest logit
@@ -151,7 +151,7 @@ struct Fused {
   int gradients = 0;   // of these, those that it runs
 };
 
-/// What a backend needs to make the units of one network.
+/// Parameters of a backend's units, the same for one network.
 struct UnitContext {
   Device& device;
   Stream& stream;
@@ -177,7 +177,7 @@ class UnitFactory {
   virtual bool rebuilds() const { return false; }
   /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
-  /// What is fused in the units that are bound.
+  /// Counts of the fusions in the units that are bound.
   virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}

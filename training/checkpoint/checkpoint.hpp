@@ -1,4 +1,4 @@
-// What a checkpoint holds: all that a training needs to continue as if it had not stopped.
+// The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ struct TrainingPosition {
   int epoch = 1;            // under way
   long update = 0;          // updates of it that are done
   std::int64_t images = 0;  // that updates have used since the start
-  // What the epoch's record needs.
+  // For the epoch's record.
   double seconds = 0;      // of training in the epoch so far
   int skipped_before = 0;  // steps that were skipped in earlier epochs
   double best_top1 = -1;   // of all validations; -1: there was none
 };
 
-/// What a run computes, as text by name.
+/// The settings that decide what a run computes, as text by name.
 struct RunFacts {
-  /// What must be the same where the training continues, such as "--seed".
+  /// Those that must be the same where the training continues, such as "--seed".
   std::vector<std::pair<std::string, std::string>> fixed;
   /// Other options, whose changes are reported.
   std::vector<std::pair<std::string, std::string>> options;

@@ -24,7 +24,7 @@ constexpr const char* kChecksum = "checksum";
       fmt::format("checkpoint {} cannot be written: {}", path, std::strerror(why)));
 }
 
-/// What the file or folder holds is on the disk.
+/// Flushes the file's or folder's contents to the disk.
 void sync(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) not_written(path, errno);

@@ -221,7 +221,7 @@ void Checkpoints::wait_for_write() {
   session_.barrier();
 }
 
-/// What has been written by now.
+/// The writes that are done by now.
 void Checkpoints::collect() {
   if (!writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return;

@@ -58,7 +58,7 @@ class Checkpoints {
   /// `at` is the beginning of the next epoch. `best`: no validation before was as good.
   bool stop_after_epoch(const TrainingPosition& at, bool best, bool last);
 
-  /// What has been written since the last call, on rank 0.
+  /// The writes since the last call, on rank 0.
   std::vector<CheckpointReport> reports();
   /// Waits for what is being written. 3 where something could not be, 5 where the training stopped.
   ExitCode finish();

@@ -21,7 +21,7 @@ class Requests {
 
   /// After an update: what some rank noticed some updates ago; no rank waits. Collective.
   Request after_update() { return static_cast<Request>(agreement_.step(noticed())); }
-  /// What any rank has noticed by now. Collective.
+  /// The requests that any rank has noticed by now. Collective.
   Request now() { return static_cast<Request>(agreement_.settle(noticed())); }
   /// A checkpoint was written for another reason: the next is due `minutes` from now.
   void saved() { saved_ = Clock::now(); }

@@ -30,10 +30,10 @@ class ImageSource {
   virtual std::int32_t label(std::size_t index) const = 0;
   /// The path of the image's file below the folder: "dog/7.jpg".
   virtual std::string path(std::size_t index) const = 0;
-  /// What messages call the whole: the path of the folder or of the packed file.
+  /// The name of the whole in messages: the path of the folder or of the packed file.
   virtual const std::string& root() const = 0;
   virtual const std::vector<std::string>& classes() const = 0;
-  /// What people should know of the whole, as " (left out: 3 .gif)"; or "".
+  /// A remark on the whole for people, as " (left out: 3 .gif)"; or "".
   virtual std::string remark() const { return ""; }
   /// Differs where other images are listed, as far as that is known without reading them: other
   /// paths, classes or order; of packed files also other content.
@@ -43,7 +43,7 @@ class ImageSource {
   virtual void read(std::size_t index, std::vector<std::uint8_t>& bytes,
                     StageTimes& times) const = 0;
 
-  /// What messages call the image.
+  /// The name of the image in messages.
   std::string name(std::size_t index) const;
   /// Of the paths and classes in their order: a folder and its packed file have the same.
   std::uint64_t listing_checksum() const;

@@ -17,7 +17,7 @@ namespace {
   throw UsageError(fmt::format("cannot be read: {}", std::strerror(why)));
 }
 
-/// What is no regular file is refused, and never waited for.
+/// Anything but a regular file is refused, and never waited for.
 std::uint64_t size_of(int descriptor) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) refuse(errno);

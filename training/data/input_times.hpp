@@ -1,4 +1,4 @@
-// What a rank's input cost, stage by stage, and which stage limits it.
+// The cost of a rank's input, stage by stage, and the stage that limits it.
 #pragma once
 
 #include <string>

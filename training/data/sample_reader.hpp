@@ -38,7 +38,7 @@ class SampleReader {
   Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
                const DeviceDecoder* decoder = nullptr, EncodedSample* encoded = nullptr);
 
-  /// What it cost since the last call of this.
+  /// The cost since the last call of this.
   StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:

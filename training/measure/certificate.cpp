@@ -102,7 +102,7 @@ Tolerances tolerances_of(DataType gradient, bool adam) {
 /// normalisation's weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
 constexpr double kStored = 0x1p-23;
 
-/// What a tensor differs by, for its tolerances: above 1 it fails.
+/// A tensor's difference over its tolerances: above 1 it fails.
 double excess(const WeightDifference& c) {
   const bool bounded = std::isfinite(c.tolerance) && c.max_abs_diff > 0;
   const double single = bounded ? c.max_abs_diff / c.tolerance : 0;

@@ -12,7 +12,7 @@
 
 namespace shakedown::training {
 
-/// What names a configuration, repeated in every record of it.
+/// The name of a configuration, repeated in every record of it.
 struct Identity {
   std::string backend;
   std::string model;

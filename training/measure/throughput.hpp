@@ -39,7 +39,7 @@ struct GpuHealth {
   double joules_per_image = 0;
 };
 
-/// What a throughput run measured, of all ranks together.
+/// The result of a throughput run, of all ranks together.
 struct Throughput {
   int ranks_computing = 0;
   double images_per_s = 0;

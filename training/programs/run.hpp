@@ -1,4 +1,4 @@
-// What each kind of run of bin/train works with.
+// The context of each kind of run of bin/train.
 #pragma once
 
 #include <functional>

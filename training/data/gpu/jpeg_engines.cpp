@@ -77,7 +77,7 @@ std::unique_ptr<JpegEngines> JpegEngines::open(std::string& why_not) {
 EngineDecoder::EngineDecoder(Device& device, const JpegEngines& engines)
     : engines_(engines),
       state_(make_state(engines)),
-      // What nvJPEG computes is short, and the engines wait for it.
+      // nvJPEG's kernels are short, and the engines wait for them.
       stream_(device.make_stream(StreamPriority::high)),
       written_(device, static_cast<std::size_t>(engines.width()), Place::host) {
   static_assert(kWidth <= MarkedImages::kMost);
