@@ -11,16 +11,6 @@
 namespace shakedown {
 namespace {
 
-double count_of(const nvml::FieldValue& field) {
-  if (field.status != nvml::kSuccess) return kUnknown;
-  switch (field.type) {
-    case 1: return field.value.narrow;                     // unsigned int
-    case 2:                                                // unsigned long
-    case 3: return static_cast<double>(field.value.wide);  // unsigned long long
-    default: return kUnknown;                              // no counter has another type
-  }
-}
-
 struct ReasonName {
   std::uint64_t bit;
   const char* name;
@@ -110,7 +100,11 @@ NvlinkBytes Nvml::nvlink_bytes(const std::string& uuid) const {
   if (device == nullptr ||
       !succeeds(library_->field_values, device, static_cast<int>(fields.size()), fields.data()))
     return {};
-  return {1024 * count_of(fields[0]), 1024 * count_of(fields[1])};
+  const auto bytes = [](const nvml::FieldValue& field) {
+    const auto kib = nvml::count_of(field);
+    return kib ? 1024 * static_cast<double>(*kib) : kUnknown;
+  };
+  return {bytes(fields[0]), bytes(fields[1])};
 }
 
 double Nvml::process_memory_bytes(const std::string& uuid) const {

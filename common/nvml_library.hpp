@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -98,7 +99,12 @@ struct SramErrors {
   unsigned long long in_l2, in_sm, in_pcie, in_mcu, in_others;
   unsigned threshold_exceeded;
 };
-/// Version 3; version 2 is without its last member.
+struct OldFabricInfo {
+  unsigned char cluster_uuid[16];
+  int status;
+  unsigned clique;
+  unsigned char state;
+};
 struct FabricInfo {
   unsigned version;
   unsigned char cluster_uuid[16];
@@ -108,6 +114,9 @@ struct FabricInfo {
   unsigned health_mask;
   unsigned char health_summary;
 };
+inline constexpr unsigned kFabricVersion3 = version_of<FabricInfo>(3);
+/// Without the last member, and what aligns it.
+inline constexpr unsigned kFabricVersion2 = kFabricVersion3 - 4 - (1U << 24);
 /// nvmlFieldValue_t, which has not changed since CUDA 11.
 struct FieldValue {
   unsigned field;
@@ -137,6 +146,9 @@ inline FieldValue field_value(Field field, unsigned scope = 0) {
   value.status = kNotRead;
   return value;
 }
+
+/// The value of a field that is no fraction and not negative; none where it was not read.
+std::optional<std::uint64_t> count_of(const FieldValue& field);
 
 /// The address of one of the library's functions, or null.
 using FindFunction = std::function<void*(const char* name)>;
@@ -231,6 +243,7 @@ struct Library {
   const Function<int(Device, unsigned, unsigned, unsigned long long*)> nvlink_errors{
       find, "nvmlDeviceGetNvLinkErrorCounter"};
   const Function<int(Device, FabricInfo*)> fabric{find, "nvmlDeviceGetGpuFabricInfoV"};
+  const Function<int(Device, OldFabricInfo*)> old_fabric{find, "nvmlDeviceGetGpuFabricInfo"};
   const Function<int(Device, unsigned*, Process*)> processes{
       find, "nvmlDeviceGetComputeRunningProcesses_v3"};
   const Function<int(Device, unsigned*, Process*)> old_processes{
