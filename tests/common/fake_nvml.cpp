@@ -35,7 +35,10 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   SPOILT(host->fake);
   const Json text = host->values.value("cuda_driver_version", Json());
   if (text.is_null()) return kNotSupported;
-  *version = static_cast<int>(std::lround(1000 * std::stod(text.get<std::string>())));
+  int major = 0;
+  int minor = 0;
+  std::sscanf(text.get<std::string>().c_str(), "%d.%d", &major, &minor);
+  *version = 1000 * major + 10 * minor;
   return kSuccess;
 }
 int nvmlDeviceGetCount_v2(unsigned* count) {

@@ -30,8 +30,8 @@ std::string text_of(const HostSample& sample) {
 
 HostSample host_sample_of(const std::string& text) {
   const Json json = Json::parse(text);
-  return {json["host"],       json["time"],  json["elapsed_s"],
-          json["reading_ms"], json["cpu_s"], host_gpus_of(json["read"])};
+  return {json["host"],  json["time"],       json["elapsed_s"],
+          json["cpu_s"], json["reading_ms"], host_gpus_of(json["read"])};
 }
 
 Growth growth(const GpuReading& before, const GpuReading& now, double seconds) {

@@ -11,8 +11,8 @@ struct HostSample {
   std::string host;
   std::string time;       // UTC
   double elapsed_s = 0;   // since the host's monitor started
-  double reading_ms = 0;  // that the reading took
-  double cpu_s = 0;       // that the process has used since the monitor started
+  double cpu_s = 0;       // that the process has used in that time
+  double reading_ms = 0;  // that the reading then took
   HostGpus read;
 };
 

@@ -54,9 +54,9 @@ class HostMonitor {
     sample.host = host_;
     sample.time = utc_now();
     sample.elapsed_s = elapsed_s();
+    sample.cpu_s = cpu_seconds() - cpu_start_;
     sample.read = reader_->read();
     sample.reading_ms = 1e3 * (elapsed_s() - sample.elapsed_s);
-    sample.cpu_s = cpu_seconds() - cpu_start_;
     return sample;
   }
 

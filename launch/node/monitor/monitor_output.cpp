@@ -40,7 +40,6 @@ void MonitorOutput::add(std::vector<HostSample> samples) {
                          options_.call_deadline_s));
     for (const GpuReading& reading : sample.read.gpus) add(sample, reading);
     reading_ms_.push_back(sample.reading_ms);
-    ++readings_[sample.host];
     last_[sample.host] = std::move(sample);
   }
 }
@@ -73,17 +72,12 @@ bool MonitorOutput::sees_nothing() const {
 }
 
 std::string MonitorOutput::cost() const {
-  double cpu_ms = 0;
-  double share = 0;
-  bool is_share_known = true;
-  for (const auto& [host, sample] : last_) {
-    cpu_ms = std::max(cpu_ms, 1e3 * sample.cpu_s / readings_.at(host));
-    share = std::max(share, sample.cpu_s / sample.elapsed_s);
-    is_share_known = is_share_known && sample.elapsed_s >= options_.interval_s;
-  }
-  return fmt::format("cost      a reading takes {:.1f} ms (median), and {:.1f} ms of CPU time{}\n",
-                     median_of(reading_ms_), cpu_ms,
-                     is_share_known ? fmt::format(": {:.4f} CPU seconds per second", share) : "");
+  double share = 0;  // of the host that spends most
+  for (const auto& [host, sample] : last_)
+    if (sample.elapsed_s > 0) share = std::max(share, sample.cpu_s / sample.elapsed_s);
+  const bool known = reading_ms_.size() > last_.size();  // from one reading to the next
+  return fmt::format("cost      a reading takes {:.1f} ms (median){}\n", median_of(reading_ms_),
+                     known ? fmt::format("; {:.4f} CPU seconds per second", share) : "");
 }
 
 std::vector<Verdict> MonitorOutput::verdicts() const {
@@ -111,7 +105,7 @@ std::vector<Verdict> MonitorOutput::verdicts() const {
 ExitCode MonitorOutput::finish() {
   if (!tallies_.empty()) print("\n" + Tally::heading());
   for (const auto& [gpu, tally] : tallies_) print(tally.line(gpu.first, gpu.second));
-  if (!reading_ms_.empty()) print(cost());
+  if (!tallies_.empty()) print(cost());
   if (!options_.save_readings.empty() && !first_host_.empty()) {
     const HostSample& sample = last_.at(first_host_);
     const Json source{{"source", fmt::format("recorded by gpu_monitor of revision {} on {} at {}",

@@ -41,7 +41,6 @@ class MonitorOutput {
   std::map<Gpu, Tally> tallies_;
   std::set<std::string> notices_;
   std::vector<double> reading_ms_;
-  std::map<std::string, int> readings_;  // by host
   std::string first_host_;
   int lines_ = 0;  // since the heading
 };
