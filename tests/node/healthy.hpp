@@ -36,6 +36,7 @@ inline GpuReading healthy_h200(int index = 0, const std::string& node = "n0") {
   gpu.pcie_generation = 1, gpu.pcie_width = 16;  // idle
   gpu.max_pcie_generation = 5, gpu.max_pcie_width = 16;
   gpu.pcie_replays = 0;
+  gpu.nvlink_count = 18;
   for (int link = 0; link < 18; ++link) gpu.nvlinks.push_back({link, true, 26562, 0, 0, 0});
   gpu.fabric_state = "completed", gpu.fabric_status = "success";
   gpu.processes.emplace();

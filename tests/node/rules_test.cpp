@@ -66,6 +66,7 @@ void h100_nvl(GpuReading& gpu) {
 void pcie_card(GpuReading& gpu) {
   gpu.model = "NVIDIA L40S";
   gpu.nvlinks.clear();
+  gpu.nvlink_count = 0;
   gpu.fabric_state = "not_supported";
   gpu.fabric_status.reset();
 }
@@ -133,13 +134,15 @@ const std::vector<Case>& sick_cases() {
       {"foreign-use", [](auto& g) { g.memory_used_bytes = 16u << 20; }, warn, environment, "fuser"},
       {"nvlink-count", links_down, fail, hardware, "inspect links"},
       {"nvlink-count", links_down, fail, config, "fabricmanager", all_with(links_down)},
-      {"nvlink-count", [](auto& g) { g.nvlinks.clear(); }, fail, hardware},
+      {"nvlink-count", [](auto& g) { g.nvlinks.clear(), g.nvlink_count = 0; }, fail, hardware},
       {"nvlink-speed", [](auto& g) { g.nvlinks[3].speed_mbs = 13281; }, fail, hardware, "link"},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1001; }, warn, hardware, "link"},
       {"nvlink-fabric", [](auto& g) { g.fabric_state = "not_started"; }, fail, software,
        "nvidia-fabricmanager"},
       {"nvlink-fabric", [](auto& g) { g.fabric_status = "NVML_ERROR_UNKNOWN"; }, fail,
        infrastructure, "fabricmanager.log"},
+      {"nvlink-fabric", [](auto& g) { g.fabric_health = "unhealthy"; }, fail, infrastructure,
+       "NVSwitches"},
       {"pcie-link", [](auto& g) { g.max_pcie_width = 8; }, fail, hardware, "reseat"},
       {"pcie-link", [](auto& g) { g.max_pcie_width = 8; }, warn, config, "reseat", alone()},
       {"pcie-link", [](auto&) {}, fail, hardware, "reseat", loaded()},  // Gen1 under load
@@ -225,8 +228,7 @@ TEST_CASE("a sick GPU is named though its peers are, and they are not", "[node][
 }
 
 TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rules][closed]") {
-  const std::set<std::string> none_needed{"management-stall", "management-error", "nvlink-count",
-                                          "nvlink-speed", "nvlink-errors"};
+  const std::set<std::string> none_needed{"management-stall", "management-error"};
   for (int peers : {0, 7})
     for (const Finding& finding : findings_of(
              [](auto& g) {
@@ -263,6 +265,7 @@ TEST_CASE("each measurement that is missing turns its rule unknown", "[node][rul
       {"compute-mode", [](auto& g) { g.compute_mode.reset(); }},
       {"foreign-use", [](auto& g) { g.processes.reset(); }},
       {"foreign-use", [](auto& g) { g.memory_used_bytes.reset(); }},
+      {"nvlink-count", [](auto& g) { g.nvlinks.clear(), g.nvlink_count.reset(); }},
       {"nvlink-count", [](auto& g) { g.nvlinks[0].active.reset(); }},
       {"nvlink-speed", [](auto& g) { g.nvlinks[0].speed_mbs.reset(); }},
       {"nvlink-errors", [](auto& g) { g.nvlinks[0].crc_errors.reset(); }},

@@ -22,8 +22,9 @@ struct Recovery {
   const char* name;  // as the reading has it
   const char* action;
 };
-constexpr std::array<Recovery, 4> kRecoveries{
+constexpr std::array<Recovery, 5> kRecoveries{
     {{"reset", "reset GPU"},
+     {"recover_imex_domain", "restart nvidia-imex on all nodes of the domain"},
      {"reboot", "reboot"},
      {"drain_p2p", "drain the node and stop peer-to-peer work on it, then reset GPU"},
      {"drain_and_reset", "drain the node, then reset GPU"}}};

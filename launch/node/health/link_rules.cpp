@@ -34,8 +34,9 @@ std::optional<std::size_t> expected_by_model(std::string model) {
   return std::nullopt;
 }
 
-/// None where the state of a link is not known.
+/// None where the links, or the state of one, are not known.
 std::optional<std::size_t> active_links(const GpuReading& gpu) {
+  if (gpu.nvlinks.empty() && gpu.nvlink_count != 0) return std::nullopt;
   std::size_t active = 0;
   for (const NvlinkReading& link : gpu.nvlinks) {
     if (!link.active) return std::nullopt;
@@ -53,7 +54,7 @@ std::string inactive_links(const GpuReading& gpu) {
 
 Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const auto active = active_links(gpu);
-  if (!active) return not_known("the state of an NVLink is not reported");
+  if (!active) return not_known("the state of the NVLinks is not reported");
   const auto most = majority_of(context.known<std::size_t>(active_links));
   const auto model = expected_by_model(gpu.model);
   const auto expected = model ? model : most;
@@ -78,7 +79,8 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
 
 /// Links that trained at a lower speed than most of the model's.
 Judgement judge_nvlink_speed(const GpuReading& gpu, const GpuContext& context) {
-  if (gpu.nvlinks.empty()) return passed("no NVLink");
+  if (gpu.nvlink_count == 0) return passed("no NVLink");
+  if (gpu.nvlinks.empty()) return not_known("NVLinks are not reported");
   std::vector<int> speeds;
   for (const GpuReading* peer : context.peers)
     for (const NvlinkReading& link : peer->nvlinks)
@@ -108,7 +110,8 @@ constexpr std::array<std::pair<const char*, Counter>, 3> kCounters{
      {"recoveries", &NvlinkReading::recovery_errors}}};
 
 Judgement judge_nvlink_errors(const GpuReading& gpu, const GpuContext& context) {
-  if (gpu.nvlinks.empty()) return passed("no NVLink");
+  if (gpu.nvlink_count == 0) return passed("no NVLink");
+  if (gpu.nvlinks.empty()) return not_known("NVLinks are not reported");
   bool all_known = true;
   for (const auto& [what, counter] : kCounters) {
     std::vector<double> all;
@@ -147,6 +150,10 @@ Judgement judge_fabric(const GpuReading& gpu, const GpuContext&) {
         Class::infrastructure,
         fmt::format("registration with the NVLink fabric ended with: {}", *gpu.fabric_status),
         "restart nvidia-fabricmanager; see /var/log/fabricmanager.log");
+  if (gpu.fabric_health && *gpu.fabric_health != "healthy")
+    return failure(Class::infrastructure,
+                   fmt::format("the NVLink fabric is {}", *gpu.fabric_health),
+                   "inspect NVSwitches and their links; see /var/log/fabricmanager.log");
   return passed("registered with the NVLink fabric");
 }
 
