@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import time
 import unittest
 
@@ -74,6 +75,15 @@ class NodeCheck(Folder):
         self.assertIn(("recovery-action", "UNKNOWN"),
                       [(line["check"], line["severity"]) for line in records["verdict"][:-1]])
         self.check("--passive", "--readings", file, "--expect-gpus", 9, code=1)
+
+    def test_a_check_that_hangs_ends_with_3_and_says_so(self):
+        """CHS: a check that timed out counted as passed."""
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)  # opening it waits for a writer
+        result = run_bare(NODE_CHECK, "--passive", "--readings", pipe, "--deadline", 1,
+                          "--record", self.record, timeout=20)
+        self.expect(result, 3, "UNKNOWN deadline", "did not end within 1 s (--deadline)")
+        self.assertEqual([line["kind"] for line in read_record(self.record)], ["run", "verdict"])
 
     def test_two_ranks_check_one_node_and_sum_over_both(self):
         out, _ = self.check(code=0, bare=False, ranks=2)

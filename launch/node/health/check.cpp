@@ -32,8 +32,9 @@ void print(const std::string& text) {
 
 /// The reading without what is a list of objects: a record is flat.
 Json health_fields(const GpuReading& gpu) {
+  const Json reading = to_json(gpu);
   Json fields = Json::object();
-  for (const auto& [key, value] : to_json(gpu).items())
+  for (const auto& [key, value] : reading.items())
     if (key != "index" && key != "nvlinks" && key != "processes") fields[key] = value;
   fields["nvlinks_active"] = std::ranges::count_if(
       gpu.nvlinks, [](const NvlinkReading& link) { return link.active == true; });
@@ -141,9 +142,12 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
     record.write("verdict", record_of(late));
     print(findings_table({late}));
   });
+  const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
+  if (fault) print(line_of(*fault) + "\n");
   ReportSource source = options.source;
   source.deadline_s = kPassiveDeadline_s;
-  const std::vector<NodeReport> reports{read_node(this_host(), source)};
+  std::vector<NodeReport> reports{read_node(this_host(), source)};
+  if (fault) stall(reports, this_host());
   const auto findings = judge_nodes(reports, options.expect_gpus);
   const std::lock_guard lock(mutex);
   stage = "writing the findings";

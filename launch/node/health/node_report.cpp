@@ -58,8 +58,8 @@ NodeReport node_report_of(const Json& json) {
 }
 
 NodeReport read_node(const std::string& host, const ReportSource& source) {
-  auto facts = std::async(std::launch::async, [root = source.root] {
-    return read_facts(facts_here(root), kFactDeadline_s);
+  auto facts = std::async(std::launch::async, [source] {
+    return source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
   });
   NodeReport report;
   report.host = host;

@@ -28,6 +28,7 @@ struct ReportSource {
   std::string root;       // of /proc and /sys
   std::string readings;   // file with the GPUs' readings
   double deadline_s = 5;  // of a call to the driver
+  bool facts = true;      // whether the host is read too, or its GPUs alone
 };
 /// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file
 /// of readings is none.

@@ -16,6 +16,8 @@ Json read_revision(const FactSource&) { return git_revision(); }
 /// "name" -> what is loaded now, "name_built" -> what this program was built against.
 Json read_libraries(const FactSource&) {
   std::string mpi = MpiSession::library_version();
+  if (const auto v = mpi.find(" v"); v != std::string::npos)
+    mpi.erase(v + 1, 1);  // Open MPI v4.1.4
   Json versions{{"mpi", mpi}, {"mpi_built", MpiSession::build_version()}};
   for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu})
     for (const LibraryVersion& library : library_versions(kind)) {

@@ -41,6 +41,24 @@ std::vector<Judgement> judge_affinity(const Json& facts) {
   return {passed(cause)};
 }
 
+/// Which machine this is, for the reader; nodes are compared elsewhere.
+std::vector<Judgement> judge_system(const Json& facts) {
+  std::vector<std::string> known, missing;
+  for (const char* name : {"os", "kernel", "processor", "sockets", "numa_nodes", "memory_gib"}) {
+    const Json& value = fact_of(facts, name);
+    if (value.is_null())
+      missing.emplace_back(name);
+    else
+      known.push_back(value.is_string() ? value.get<std::string>()
+                                        : fmt::format("{} {:.0f}", name, value.get<double>()));
+  }
+  std::vector<Judgement> all;
+  if (!known.empty()) all.push_back(passed(fmt::format("{}", fmt::join(known, ", "))));
+  if (!missing.empty())
+    all.push_back(not_known(fmt::format("not readable: {}", fmt::join(missing, ", "))));
+  return all;
+}
+
 std::vector<Judgement> judge_memory(const Json& facts) {
   const Json& memory = fact_of(facts, "memory");
   if (memory.is_null()) return {not_known("memory is not reported")};
@@ -153,6 +171,7 @@ std::vector<Judgement> judge_container(const Json& facts) {
 
 std::vector<HostRule> system_rules() {
   return {
+      {"system", "operating system, kernel, processor, memory", judge_system},
       {"cpu-affinity", "cores that the process may really use", judge_affinity},
       {"host-memory", "memory that is available", judge_memory},
       {"swap", "swap in use", judge_swap},
