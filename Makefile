@@ -160,7 +160,7 @@ include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize sanitize-threads fuzz docs clean help
-FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+FORMATTED = $(shell find common resnet training collectives launch/node tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
 	tests/check_tree

@@ -23,6 +23,9 @@ std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* cons
 int run_program(const OptionSet& set, int argc, char** argv,
                 const std::function<ExitCode(MpiSession&)>& body);
 
+/// The same without MPI, of a process that has nothing to do with others.
+int run_alone(const std::function<ExitCode()>& body);
+
 /// Runs `body` and writes the "end" record: with its code, or with that of a FailError or
 /// UsageError, which is rethrown. After any other exception there is none: what was measured is
 /// incomplete.
