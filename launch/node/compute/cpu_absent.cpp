@@ -1,0 +1,12 @@
+// Stands in for launch/node/compute/cpu where it is not built.
+#include "common/error.hpp"
+#include "launch/node/compute/product.hpp"
+
+namespace shakedown::node::cpu {
+
+std::vector<ProductType> product_types() { throw UsageError("built without cpu"); }
+std::unique_ptr<Product> make_product(const ProductSpec&, Device&, Stream&, const std::string&) {
+  throw UsageError("built without cpu");
+}
+
+}  // namespace shakedown::node::cpu
