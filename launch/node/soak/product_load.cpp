@@ -21,10 +21,13 @@ Clock::duration duration_of(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// The first juror's choice: with the same algorithm the same bits are expected.
-std::string algorithm_of_first(const ProductSpec& spec, Device& device, const MpiSession& jurors) {
+/// That of the first juror: with the same algorithm the same bits are expected.
+std::string common_algorithm(const ProductSettings& settings, Device& device,
+                             const MpiSession& jurors) {
+  if (!settings.algorithm.empty()) return settings.algorithm;
   std::string mine;
-  if (jurors.is_root()) mine = make_product(spec, device, *device.make_stream())->algorithm();
+  if (jurors.is_root())
+    mine = make_product(settings.spec, device, *device.make_stream())->algorithm();
   return jurors.all_gather(mine).front();
 }
 
@@ -33,7 +36,7 @@ std::string algorithm_of_first(const ProductSpec& spec, Device& device, const Mp
 ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors)
     : settings_(settings),
       name_(fmt::format("product {}", name_of(settings.spec.type))),
-      rig_(settings.spec, device, algorithm_of_first(settings.spec, device, jurors), kBatches,
+      rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
            settings.fault),
       ratio_(kUnknown) {
   for (Batch& batch : batches_) {

@@ -19,6 +19,7 @@ namespace shakedown::node {
 
 struct ProductSettings {
   ProductSpec spec;
+  std::string algorithm;           // empty: what the first juror finds fastest
   std::uint64_t seed = 0;          // the same on every rank
   std::optional<FaultKind> fault;  // product, hash or slow: of this rank
   double timeout_s = 300;          // of what is enqueued
@@ -34,11 +35,11 @@ class ProductLoad final : public Load {
  public:
   static constexpr int kBatches = 16;
 
-  /// Collective of the jurors: the ranks whose GPUs are of the same model. They use the algorithm
-  /// that the first of them finds fastest.
+  /// Collective of the jurors: the ranks whose GPUs are of the same model.
   ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
 
   const std::string& name() const override { return name_; }
+  std::string algorithm() const { return rig_.algorithm(); }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
   LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
 
