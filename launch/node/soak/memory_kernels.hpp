@@ -24,7 +24,7 @@ struct Sweep {
   std::optional<WordRule> check;
   std::optional<WordRule> write;
   bool descending = false;
-  std::uint32_t id = 0;           // WrongWord::sweep has it
+  std::uint32_t id = 0;           // MemoryError::sweep has it
   int processor = kAnyProcessor;  // else by this one alone: an SM, or a core
 };
 
@@ -32,7 +32,7 @@ struct Sweep {
 WordKind kind_of(const Sweep& sweep);
 
 /// One word that was not what it must be.
-struct WrongWord {
+struct MemoryError {
   std::uint64_t index = 0;
   std::uint64_t expected = 0, found = 0;
   std::uint64_t found_again = 0;  // by a second reading
@@ -41,18 +41,18 @@ struct WrongWord {
 };
 
 /// What sweeps have found; in device memory while they run. The count is exact, the list bounded.
-struct WrongWords {
+struct MemoryErrors {
   static constexpr std::size_t kListed = 256;
   unsigned long long count = 0;
   unsigned long long swept_by_one = 0;  // sweeps by one processor that this processor has done
-  WrongWord list[kListed];
+  MemoryError list[kListed];
 };
 
 class MemoryKernels {
  public:
   virtual ~MemoryKernels() = default;
   /// Enqueues. A sweep by one processor that does not get there does nothing, and is not counted.
-  virtual void sweep(const MemoryBlock& block, const Sweep& sweep, WrongWords* found,
+  virtual void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
                      Stream& stream) const = 0;
   /// The processors' numbers: SMs, or the cores that this process may use.
   virtual std::vector<int> processors() const = 0;

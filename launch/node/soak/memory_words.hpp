@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/host_device.hpp"
+#include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
 
@@ -23,17 +24,10 @@ struct WordRule {
   bool operator==(const WordRule&) const = default;
 };
 
-/// splitmix64's finalizer (Steele, Lea & Flood 2014).
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t mix_bits(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31);
-}
-
 /// The two words of 16 bytes share one hash: a hash for each word would cost a GPU more time than
 /// its memory does.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t random_word(std::uint64_t index, std::uint64_t seed) {
-  const std::uint64_t hash = mix_bits(seed + (index / 2 + 1) * 0x9E3779B97F4A7C15U);
+  const std::uint64_t hash = mix(seed + (index / 2 + 1) * 0x9E3779B97F4A7C15U);
   return index % 2 == 0 ? hash : ((hash << 29) | (hash >> 35)) ^ 0xA5A5A5A5A5A5A5A5U;
 }
 

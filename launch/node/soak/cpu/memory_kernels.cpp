@@ -13,12 +13,12 @@ namespace {
 constexpr std::uint64_t kChunk = 512;  // words: one after another they stay in the first cache
 
 void list(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const Sweep& sweep,
-          WrongWords* found) {
+          MemoryErrors* found) {
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t expected = word_of(sweep.check->kind, *sweep.check, first + i);
     if (words[i] == expected) continue;
-#pragma omp critical(shakedown_wrong_words)
-    if (const unsigned long long slot = found->count++; slot < WrongWords::kListed) {
+#pragma omp critical(shakedown_memory_errors)
+    if (const unsigned long long slot = found->count++; slot < MemoryErrors::kListed) {
       const std::uint64_t again = *static_cast<volatile std::uint64_t*>(words + i);
       found->list[slot] = {first + i, expected, words[i], again, sweep.id, sched_getcpu()};
     }
@@ -27,7 +27,7 @@ void list(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const 
 
 template <WordKind kind>
 void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first,
-                 const Sweep& sweep, WrongWords* found) {
+                 const Sweep& sweep, MemoryErrors* found) {
   if (sweep.check) {
     const WordRule rule = *sweep.check;
     std::uint64_t difference = 0;
@@ -42,7 +42,7 @@ void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first,
 }
 
 template <WordKind kind>
-void sweep_block(const MemoryBlock& block, const Sweep& sweep, WrongWords* found) {
+void sweep_block(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found) {
   auto* const words = static_cast<std::uint64_t*>(block.words.data);
   const std::uint64_t count = block.words.count;
   const std::uint64_t chunks = (count + kChunk - 1) / kChunk;
@@ -65,7 +65,7 @@ class CpuMemoryKernels final : public MemoryKernels {
  public:
   explicit CpuMemoryKernels(int cores) : cores_(allowed_cores(cores)) {}
 
-  void sweep(const MemoryBlock& block, const Sweep& sweep, WrongWords* found,
+  void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
              Stream&) const override {
     switch (kind_of(sweep)) {
       case WordKind::address: return sweep_block<WordKind::address>(block, sweep, found);

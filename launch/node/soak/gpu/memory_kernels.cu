@@ -28,16 +28,16 @@ struct Task {
 
 __device__ __noinline__ void report(const Task& task, std::uint64_t index, std::uint64_t expected,
                                     std::uint64_t found, const unsigned long long* word,
-                                    WrongWords* result) {
+                                    MemoryErrors* result) {
   const unsigned long long slot = atomicAdd(&result->count, 1ULL);
-  if (slot >= WrongWords::kListed) return;
+  if (slot >= MemoryErrors::kListed) return;
   result->list[slot] = {index, expected, found, __ldcv(word), task.id, this_processor()};
 }
 
 /// `thread` of `threads` that sweep together.
 template <WordKind kind, bool checks, bool writes>
 __device__ void sweep_groups(const Task& task, std::uint64_t thread, std::uint64_t threads,
-                             WrongWords* result) {
+                             MemoryErrors* result) {
   for (std::uint64_t base = thread; base < task.count; base += kInFlight * threads) {
     Group loaded[kInFlight];
     if constexpr (checks) {
@@ -69,7 +69,7 @@ __device__ void sweep_groups(const Task& task, std::uint64_t thread, std::uint64
 }
 
 template <WordKind kind, bool checks, bool writes>
-__global__ void __launch_bounds__(kThreads) sweep_kernel(Task task, WrongWords* result) {
+__global__ void __launch_bounds__(kThreads) sweep_kernel(Task task, MemoryErrors* result) {
   sweep_groups<kind, checks, writes>(
       task, static_cast<std::uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x,
       static_cast<std::uint64_t>(gridDim.x) * blockDim.x, result);
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads) sweep_kernel(Task task, WrongWords* 
 /// The same by the first block that gets to the SM.
 template <WordKind kind, bool checks, bool writes>
 __global__ void __launch_bounds__(kThreadsOfOne)
-    sweep_by_one_kernel(Task task, int processor, unsigned* claim, WrongWords* result) {
+    sweep_by_one_kernel(Task task, int processor, unsigned* claim, MemoryErrors* result) {
   if (this_processor() != processor || !claimed(claim)) return;
   sweep_groups<kind, checks, writes>(task, threadIdx.x, blockDim.x, result);
   if (threadIdx.x == 0) atomicAdd(&result->swept_by_one, 1ULL);
@@ -112,7 +112,7 @@ class CudaMemoryKernels final : public MemoryKernels {
         processors_(gpu::processors(device)),
         claim_(device, sizeof(unsigned)) {}
 
-  void sweep(const MemoryBlock& block, const Sweep& sweep, WrongWords* found,
+  void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
              Stream& stream) const override {
     ENSURE(block.words.count % 2 == 0 && block.first % 2 == 0, "a block has whole groups");
     if (block.words.count == 0) return;
