@@ -5,6 +5,7 @@
 #include <future>
 
 #include "common/random.hpp"
+#include "launch/node/soak/memory_test.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -12,6 +13,12 @@ namespace {
 bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
   return std::any_of(phases.begin(), phases.end(),
                      [&](const Phase& phase) { return phase.has(kind); });
+}
+
+/// Per element of a product's matrices.
+std::size_t bytes_of(const Phase& phase) {
+  return phase.type ? 2 * size_of(operand_type(*phase.type)) + size_of(result_type(*phase.type))
+                    : 0;
 }
 
 }  // namespace
@@ -26,6 +33,17 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
     // A transport allocates memory of its own for its first operations.
     std::vector<Mismatch> found;
     collectives_->run(0, found);
+  }
+  if (any_has(settings.phases, LoadKind::memory)) {
+    // Nearly all that is left, but for the products, whose memory is used again by each type.
+    const auto largest = std::max_element(
+        settings.phases.begin(), settings.phases.end(),
+        [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
+    std::unique_ptr<ProductLoad> reserved;
+    if (largest->type) reserved = make_products(*largest);
+    MemoryTestSettings memory;
+    memory.share = 0.98;
+    memory_ = make_memory_test(device, settings_of(FaultKind::memory), memory);
   }
 }
 
