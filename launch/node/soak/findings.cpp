@@ -215,9 +215,10 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind
     verdict.outcome = std::max(verdict.outcome, finding.outcome);
   for (const LoadKind kind : requested) {
     for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
-      double checked = 0;
+      const auto at = static_cast<std::size_t>(kind);
+      double checked = 0;  // memory is read over several windows until an operation is complete
       for (const Window& window : windows)
-        checked += window.ranks[r].checked[static_cast<std::size_t>(kind)];
+        checked += window.ranks[r].checked[at] + window.ranks[r].bytes[at];
       if (checked > 0) continue;
       verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
       verdict.cause += fmt::format("; rank {} checked no {}", r, name_of(kind));

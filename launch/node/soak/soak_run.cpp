@@ -125,6 +125,7 @@ ExitCode SoakRun::run() {
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.fault = fault_;
   settings.timeout_s = options_.backend.timeout_s;
+  settings.retention_s = window_s_;
   settings.stopped = [this] { return !signals_.received().empty(); };
   std::vector<std::string> types;
   for (const ProductType type : types_) types.emplace_back(name_of(type));

@@ -43,6 +43,9 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
     if (largest->type) reserved = make_products(*largest);
     MemoryTestSettings memory;
     memory.share = 0.98;
+    memory.host_bytes = std::size_t{8} << 20;
+    memory.block_bytes = device.kind() == BackendKind::gpu ? memory.block_bytes : memory.host_bytes;
+    memory.retention_s = settings.retention_s;
     memory_ = make_memory_test(device, settings_of(FaultKind::memory), memory);
   }
 }

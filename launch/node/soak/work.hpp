@@ -23,6 +23,7 @@ struct WorkSettings {
   std::uint64_t seed = 0;
   std::optional<FaultKind> fault;  // of this rank
   double timeout_s = 300;
+  double retention_s = 10;  // that memory is left alone before it is verified
   std::function<bool()> stopped;
 };
 
