@@ -55,10 +55,10 @@ void sweep_block(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* fou
     for (std::uint64_t number = 0; number < chunks; ++number) chunk(number);
     return;
   }
-  const bool ran = run_on_core(sweep.processor, [&] {
+  const auto done = run_on_cores(std::span(&sweep.processor, 1), [&](std::size_t) {
     for (std::uint64_t number = 0; number < chunks; ++number) chunk(number);
   });
-  if (ran) ++found->swept_by_one;
+  found->swept_by_one += done.size();
 }
 
 class CpuMemoryKernels final : public MemoryKernels {
