@@ -24,8 +24,8 @@ TEST_CASE("copies arrive as they were sent", "[copies][kernels]") {
 
 TEST_CASE("a bit flipped by a copy is found, and on which way", "[copies]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
-  const CopyWay way = GENERATE(CopyWay::host_to_device, CopyWay::device_to_device,
-                               CopyWay::device_to_host);
+  const CopyWay way =
+      GENERATE(CopyWay::host_to_device, CopyWay::device_to_device, CopyWay::device_to_host);
   const int times = GENERATE(-1, 1);
   CAPTURE(name_of(device->kind()), name_of(way), times);
   const auto copies = inject(CopyFault{way, 77, 5, times}, *device, {}, kSmall);

@@ -1,4 +1,5 @@
-// Probes of every backend: all processors compute alike, as the host does, and a wrong one is named.
+// Probes of every backend: all processors compute alike, as the host does, and a wrong one is
+// named.
 #include "launch/node/soak/sm_probe.hpp"
 
 #include <algorithm>

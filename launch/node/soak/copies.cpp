@@ -72,8 +72,7 @@ LoadCount CopyLoad::run(double seconds, std::vector<Mismatch>& found) {
       found.push_back(describe(leg, words_[source], wrong));
       break;  // the next copy would only pass it on
     }
-    count.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    count.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } while (count.seconds < seconds && !load_.stopped());
   return count;
 }
@@ -112,16 +111,15 @@ Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const Wrong
   mismatch.where = fmt::format("{}, offset {:#x} of {}", name_of(leg.way), wrong.first * 8,
                                readable_bytes(static_cast<double>(leg.to.bytes())));
   mismatch.expected = words.word(wrong.first);
-  mismatch.found = download<std::uint64_t>(device_, *stream_,
-                                           leg.to.slice(wrong.first, 1).data, 1)
-                       .front();
+  mismatch.found =
+      download<std::uint64_t>(device_, *stream_, leg.to.slice(wrong.first, 1).data, 1).front();
   mismatch.repeats = settings_.retrials;
   mismatch.reproduced = 0;
   for (int i = 0; i < settings_.retrials; ++i)
     if (copy_and_check(leg, words).count > 0) ++*mismatch.reproduced;
-  mismatch.cause = fmt::format("copy {}: {} words wrong; the same copy again: wrong in {} of {}",
-                               name_of(leg.way), wrong.count, *mismatch.reproduced,
-                               settings_.retrials);
+  mismatch.cause =
+      fmt::format("copy {}: {} words wrong; the same copy again: wrong in {} of {}",
+                  name_of(leg.way), wrong.count, *mismatch.reproduced, settings_.retrials);
   mismatch.action = leg.way == CopyWay::device_to_device
                         ? "reset the GPU; RMA if it comes back"
                         : "compare with the node's other GPUs: wrong on several is the host's "

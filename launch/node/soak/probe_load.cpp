@@ -62,13 +62,12 @@ LoadCount ProbeLoad::run(double seconds, std::vector<Mismatch>& found) {
   std::vector<int> unreached = probe_->processors();
   do {
     probe_once(count, found, unreached);
-    count.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    count.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   } while (count.seconds < seconds && !load_.stopped());
   if (!unreached.empty())
-    found.push_back(inconclusive(fmt::format("no probe got to {} of {} {}s, {} {} first",
-                                             unreached.size(), work_.size(), unit_, unit_,
-                                             unreached.front())));
+    found.push_back(
+        inconclusive(fmt::format("no probe got to {} of {} {}s, {} {} first", unreached.size(),
+                                 work_.size(), unit_, unit_, unreached.front())));
   return count;
 }
 
@@ -77,8 +76,7 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   const ProbeKind kind = kinds_[operations_ % kinds_.size()];
   const ProbeTask task{kind, derive_seed(load_.seed, operations_), steps_[kind]};
   ++operations_;
-  const std::vector<ProbeAnswer> answers =
-      probe_->run(task, probe_->processors(), *stream_);
+  const std::vector<ProbeAnswer> answers = probe_->run(task, probe_->processors(), *stream_);
   const ProbeRuling ruling = judge(task, answers);
   if (!ruling.undecided.empty()) {
     found.push_back(inconclusive(ruling.undecided));
@@ -87,14 +85,13 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   for (const ProbeAnswer& answer : answers) {
     std::erase(unreached, answer.processor);
     if (!is_integer(kind))
-      count.flop += operations_per_step(kind) * task.steps *
-                    static_cast<double>(answer.hashes.size());
+      count.flop +=
+          operations_per_step(kind) * task.steps * static_cast<double>(answer.hashes.size());
   }
   count.checked += answers.size();
   count.wrong += ruling.wrong.size();
   note_times(kind, answers);
-  for (const WrongProcessor& wrong : ruling.wrong)
-    found.push_back(describe(task, wrong, ruling));
+  for (const WrongProcessor& wrong : ruling.wrong) found.push_back(describe(task, wrong, ruling));
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {
@@ -113,14 +110,14 @@ void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers)
 Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
                              const ProbeRuling& ruling) {
   ProbeAgain again(*probe_, *elsewhere_, task, ruling.expected, *stream_);
-  const Evidence evidence = collect_evidence(again, wrong.processor, probe_->processors(), 1,
-                                             settings_.retrials);
+  const Evidence evidence =
+      collect_evidence(again, wrong.processor, probe_->processors(), 1, settings_.retrials);
   const Placing placing = place_error(evidence, unit_, wrong.processor);
   Mismatch mismatch;
   mismatch.load = name_;
   mismatch.operation = operations_ - 1;
-  mismatch.where = fmt::format("{} {}, warp {}, lane {}", unit_, wrong.processor, wrong.warp,
-                               wrong.lane);
+  mismatch.where =
+      fmt::format("{} {}, warp {}, lane {}", unit_, wrong.processor, wrong.warp, wrong.lane);
   mismatch.index = static_cast<std::uint64_t>(wrong.processor);
   if (wrong.wrong_hashes > 0) {
     mismatch.expected = wrong.expected;
@@ -131,9 +128,9 @@ Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
   mismatch.repeats = evidence.same.tried;
   mismatch.outcome = placing.outcome;
   mismatch.class_ = placing.class_;
-  mismatch.cause = fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong; {}",
-                               name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact,
-                               placing.cause);
+  mismatch.cause =
+      fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong; {}",
+                  name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact, placing.cause);
   mismatch.action = placing.action;
   return mismatch;
 }
@@ -162,8 +159,8 @@ std::string ProbeLoad::summary() const {
       slowest = processor;
     }
   }
-  std::string text = fmt::format("{} of {} {}s, {} kinds", reached, work_.size(), unit_,
-                                 kinds_.size());
+  std::string text =
+      fmt::format("{} of {} {}s, {} kinds", reached, work_.size(), unit_, kinds_.size());
   if (slowest >= 0)
     text += fmt::format("; slowest {} {} at {:.3f} of the median's time", unit_, slowest, longest);
   return text;

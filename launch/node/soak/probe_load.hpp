@@ -34,8 +34,7 @@ class ProbeLoad : public Load {
     double relative_ms = 0;  // the sum of its times, each divided by the median of all processors
   };
 
-  void probe_once(LoadCount& count, std::vector<Mismatch>& found,
-                  std::vector<int>& unreached);
+  void probe_once(LoadCount& count, std::vector<Mismatch>& found, std::vector<int>& unreached);
   void note_times(ProbeKind kind, std::span<const ProbeAnswer> answers);
   Mismatch describe(const ProbeTask& task, const WrongProcessor& wrong, const ProbeRuling& ruling);
   Mismatch inconclusive(const std::string& cause) const;

@@ -76,9 +76,7 @@ double operations_per_step(ProbeKind kind) {
   return 0;
 }
 
-bool on_host(ProbeKind kind) {
-  return kind != ProbeKind::mma_fp16 && kind != ProbeKind::mma_bf16;
-}
+bool on_host(ProbeKind kind) { return kind != ProbeKind::mma_fp16 && kind != ProbeKind::mma_bf16; }
 
 std::uint64_t host_hash(const ProbeTask& task, int lane) {
   switch (task.kind) {

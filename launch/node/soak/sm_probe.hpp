@@ -48,8 +48,8 @@ bool on_host(ProbeKind kind);
 
 struct WrongProcessor {
   int processor = 0;
-  std::size_t wrong_hashes = 0;        // of its lanes and warps
-  std::uint64_t wrong_exact = 0;       // exact products
+  std::size_t wrong_hashes = 0;           // of its lanes and warps
+  std::uint64_t wrong_exact = 0;          // exact products
   std::uint64_t expected = 0, found = 0;  // of the first wrong lane; equal: only exact ones were
   int warp = 0, lane = 0;                 // which
 };

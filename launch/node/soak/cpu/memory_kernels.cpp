@@ -26,8 +26,8 @@ void list(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const 
 }
 
 template <WordKind kind>
-void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first,
-                 const Sweep& sweep, MemoryErrors* found) {
+void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const Sweep& sweep,
+                 MemoryErrors* found) {
   if (sweep.check) {
     const WordRule rule = *sweep.check;
     std::uint64_t difference = 0;

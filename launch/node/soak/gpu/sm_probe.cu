@@ -69,8 +69,7 @@ __device__ unsigned pair_of(int low, int high) {
            static_cast<unsigned>(__half_as_ushort(__int2half_rn(high))) << 16;
   else
     return __bfloat16_as_ushort(__float2bfloat16(static_cast<float>(low))) |
-           static_cast<unsigned>(
-               __bfloat16_as_ushort(__float2bfloat16(static_cast<float>(high))))
+           static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16(static_cast<float>(high))))
                << 16;
 }
 
