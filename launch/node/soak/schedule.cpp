@@ -16,13 +16,13 @@ bool lists(const std::vector<std::string>& names, const char* name) {
 }  // namespace
 
 const char* name_of(LoadKind kind) {
-  constexpr const char* kNames[] = {"products", "memory", "copies", "collectives"};
+  constexpr const char* kNames[] = {"products", "memory", "copies", "probes", "collectives"};
   return kNames[static_cast<int>(kind)];
 }
 
 std::vector<std::string> names_of_loads() {
   return {name_of(LoadKind::products), name_of(LoadKind::memory), name_of(LoadKind::copies),
-          name_of(LoadKind::collectives)};
+          name_of(LoadKind::probes), name_of(LoadKind::collectives)};
 }
 
 const char* name_of(Shape shape) {
@@ -53,8 +53,8 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle) {
   std::vector<LoadKind> kinds;
-  for (const LoadKind kind :
-       {LoadKind::products, LoadKind::memory, LoadKind::copies, LoadKind::collectives}) {
+  for (const LoadKind kind : {LoadKind::products, LoadKind::memory, LoadKind::copies,
+                              LoadKind::probes, LoadKind::collectives}) {
     const bool possible = kind == LoadKind::products      ? !types.empty()
                           : kind == LoadKind::collectives ? !alone
                                                           : true;

@@ -9,8 +9,8 @@
 
 namespace shakedown::node {
 
-enum class LoadKind { products, memory, copies, collectives };
-inline constexpr int kLoadKinds = 4;
+enum class LoadKind { products, memory, copies, probes, collectives };
+inline constexpr int kLoadKinds = 5;
 const char* name_of(LoadKind kind);
 std::vector<std::string> names_of_loads();
 

@@ -21,13 +21,21 @@ std::size_t bytes_of(const Phase& phase) {
                     : 0;
 }
 
+CopySettings copy_settings(const Device& device) {
+  CopySettings settings;
+  if (device.kind() == BackendKind::cpu) settings.bytes = std::size_t{1} << 20;
+  return settings;
+}
+
 }  // namespace
 
 SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors)
     : settings_(settings), backend_(backend), jurors_(jurors) {
   Device& device = *backend.device;
   if (any_has(settings.phases, LoadKind::copies))
-    copies_ = std::make_unique<CopyLoad>(settings_of(FaultKind::copy), device);
+    copies_ = make_copy_load(device, settings_of(FaultKind::copy), copy_settings(device));
+  if (any_has(settings.phases, LoadKind::probes))
+    probes_ = make_probe_load(device, {settings_.seed, false, settings_.stopped}, {});
   if (any_has(settings.phases, LoadKind::collectives)) {
     collectives_ = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend);
     // A transport allocates memory of its own for its first operations.
@@ -36,9 +44,9 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
   }
   if (any_has(settings.phases, LoadKind::memory)) {
     // Nearly all that is left, but for the products, whose memory is used again by each type.
-    const auto largest = std::max_element(
-        settings.phases.begin(), settings.phases.end(),
-        [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
+    const auto largest =
+        std::max_element(settings.phases.begin(), settings.phases.end(),
+                         [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
     std::unique_ptr<ProductLoad> reserved;
     if (largest->type) reserved = make_products(*largest);
     MemoryTestSettings memory;
@@ -75,6 +83,7 @@ Load* SoakWork::load_of(LoadKind kind) const {
     case LoadKind::products: return products_.get();
     case LoadKind::memory: return memory_.get();
     case LoadKind::copies: return copies_.get();
+    case LoadKind::probes: return probes_.get();
     case LoadKind::collectives: return collectives_.get();
   }
   return nullptr;
@@ -116,6 +125,10 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   return result;
 }
 
-std::string SoakWork::summary() const { return memory_ ? memory_->summary() : ""; }
+std::string SoakWork::summary() const {
+  std::string text = memory_ ? memory_->name() + ": " + memory_->summary() : "";
+  if (probes_) text += (text.empty() ? "" : "; ") + probes_->name() + "s: " + probes_->summary();
+  return text;
+}
 
 }  // namespace shakedown::node

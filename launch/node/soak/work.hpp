@@ -10,7 +10,8 @@
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
 #include "launch/node/soak/collective_load.hpp"
-#include "launch/node/soak/copy_load.hpp"
+#include "launch/node/soak/copies.hpp"
+#include "launch/node/soak/probe_load.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 
@@ -58,6 +59,7 @@ class SoakWork {
   std::map<ProductType, std::string> algorithms_;
   std::uint64_t windows_ = 0;
   std::unique_ptr<CopyLoad> copies_;
+  std::unique_ptr<ProbeLoad> probes_;
   std::unique_ptr<CollectiveLoad> collectives_;
   std::unique_ptr<Load> memory_;
   std::unique_ptr<ProductLoad> products_;  // of the phase
