@@ -19,7 +19,8 @@ double rate_of(const Attempts& attempts) {
 }
 
 std::string text_of(const Attempts& attempts) {
-  return attempts.tried == 0 ? "not tried" : fmt::format("{} of {}", attempts.wrong, attempts.tried);
+  return attempts.tried == 0 ? "not tried"
+                             : fmt::format("{} of {}", attempts.wrong, attempts.tried);
 }
 
 Culprit culprit_of(const Evidence& e) {
@@ -55,8 +56,8 @@ Evidence collect_evidence(Retrial& retrial, int processor, std::span<const int> 
 
 Placing place_error(const Evidence& evidence, const std::string& unit, int processor) {
   const std::string counts = fmt::format(
-      "wrong in {} on {} {}, {} on other {}s, {} at other addresses{}", text_of(evidence.same), unit,
-      processor, text_of(evidence.other_processors), unit, text_of(evidence.other_addresses),
+      "wrong in {} on {} {}, {} on other {}s, {} at other addresses{}", text_of(evidence.same),
+      unit, processor, text_of(evidence.other_processors), unit, text_of(evidence.other_addresses),
       evidence.other_gpus.tried > 0
           ? fmt::format(", {} on other GPUs", text_of(evidence.other_gpus))
           : "");
@@ -65,14 +66,17 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
     return Placing{culprit, Outcome::fail, Class::hardware, what + ": " + counts, action};
   };
   switch (culprit) {
-    case Culprit::processor:
-      return fail(fmt::format("sticks to {} {}", unit, processor), "RMA");
+    case Culprit::processor: return fail(fmt::format("sticks to {} {}", unit, processor), "RMA");
     case Culprit::address:
-      return fail("sticks to the address", "reset the GPU, which remaps rows; RMA if it comes back");
+      return fail("sticks to the address",
+                  "reset the GPU, which remaps rows; RMA if it comes back");
     case Culprit::pair:
       return fail(fmt::format("only {} {} at this address", unit, processor), "RMA");
     case Culprit::gpu:
-      return {culprit, Outcome::fail, {}, fmt::format("every {} and address: ", unit) + counts,
+      return {culprit,
+              Outcome::fail,
+              {},
+              fmt::format("every {} and address: ", unit) + counts,
               "run it on another GPU; RMA if that one is right"};
     case Culprit::transient:
       return fail("transient, not seen again", "run again for longer; RMA if it comes back");
@@ -82,7 +86,10 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
               "report it as an error of this program"};
     case Culprit::unknown: break;
   }
-  return {Culprit::unknown, Outcome::fail, {}, "could not be placed: " + counts,
+  return {Culprit::unknown,
+          Outcome::fail,
+          {},
+          "could not be placed: " + counts,
           "run again with the GPU idle"};
 }
 

@@ -54,8 +54,8 @@ struct Placing {
   std::string action;  // as a verdict's
 };
 
-/// Pure. `unit` names a processor: "SM" or "core". An error is seen again where it occurs at a tenth
-/// of its highest rate at least. A transient error is one all the same: it fails.
+/// Pure. `unit` names a processor: "SM" or "core". An error is seen again where it occurs at a
+/// tenth of its highest rate at least. A transient error is one all the same: it fails.
 Placing place_error(const Evidence& evidence, const std::string& unit, int processor);
 
 }  // namespace shakedown::node

@@ -13,8 +13,8 @@ namespace shakedown::node {
 struct MemoryFault {
   std::uint64_t word = 12345;
   int bit = 17;
-  int times = -1;                  // that it is wrong; -1: always
-  int processor = kAnyProcessor;   // only where this one reads it, at whichever address
+  int times = -1;                 // that it is wrong; -1: always
+  int processor = kAnyProcessor;  // only where this one reads it, at whichever address
 };
 std::unique_ptr<MemoryKernels> inject(const MemoryFault& fault, Device& device,
                                       std::unique_ptr<MemoryKernels> kernels);

@@ -51,8 +51,7 @@ std::string findings_text(std::span<const MemoryError> listed, std::uint64_t cou
                                       : "both ways");
   if (traits.period > 1) text += fmt::format("; every {} words", traits.period);
   if (traits.lane >= 0) text += fmt::format("; index {} modulo 32", traits.lane);
-  if (traits.transient > 0)
-    text += fmt::format("; {} right when read again", traits.transient);
+  if (traits.transient > 0) text += fmt::format("; {} right when read again", traits.transient);
   return text;
 }
 

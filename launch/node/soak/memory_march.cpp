@@ -12,14 +12,15 @@ constexpr std::uint64_t kOnes = ~std::uint64_t{0};
 std::vector<WordRule> rules_of(MemoryPattern pattern, std::uint64_t seed) {
   switch (pattern) {
     case MemoryPattern::random:
-      return {{WordKind::random, seed, 0}, {WordKind::random, seed, kOnes},
+      return {{WordKind::random, seed, 0},
+              {WordKind::random, seed, kOnes},
               {WordKind::random, seed, 0}};
     case MemoryPattern::address:
       return {{WordKind::address, 0, 0}, {WordKind::address, 0, kOnes}, {WordKind::address, 0, 0}};
     case MemoryPattern::inversions: {
       std::vector<WordRule> rules;
-      for (const std::uint64_t background : {0x0U, 0x55555555U, 0x33333333U, 0x0F0F0F0FU,
-                                             0x00FF00FFU})
+      for (const std::uint64_t background :
+           {0x0U, 0x55555555U, 0x33333333U, 0x0F0F0F0FU, 0x00FF00FFU})
         for (const std::uint64_t flip : {std::uint64_t{0}, kOnes})
           rules.push_back({WordKind::constant, 0, (background << 32 | background) ^ flip});
       return rules;

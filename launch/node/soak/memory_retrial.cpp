@@ -5,7 +5,7 @@
 namespace shakedown::node {
 namespace {
 
-constexpr std::uint64_t kRow = 256;  // words around the wrong one that are tried with it
+constexpr std::uint64_t kRow = 256;            // words around the wrong one that are tried with it
 constexpr std::uint64_t kOtherAddresses = 16;  // spread evenly over the memory
 constexpr std::uint64_t kFlushed = std::uint64_t{256} << 17;  // words: above twice any cache
 
@@ -55,10 +55,9 @@ class MemoryRetrial::OneWord final : public Retrial {
 
  private:
   const MemoryPart& part_at(std::uint64_t index) const {
-    return *(std::upper_bound(parts_.begin(), parts_.end(), index,
-                              [](std::uint64_t i, const MemoryPart& part) {
-                                return i < part.block.first;
-                              }) -
+    return *(std::upper_bound(
+                 parts_.begin(), parts_.end(), index,
+                 [](std::uint64_t i, const MemoryPart& part) { return i < part.block.first; }) -
              1);
   }
 
@@ -76,7 +75,8 @@ class MemoryRetrial::OneWord final : public Retrial {
       const std::uint64_t index = (from + read) % words_ / 2 * 2;
       const MemoryPart& part = part_at(index);
       const std::uint64_t begin = index - part.block.first;
-      const std::uint64_t count = std::min<std::uint64_t>(part.block.words.count - begin, most - read + 1) / 2 * 2;
+      const std::uint64_t count =
+          std::min<std::uint64_t>(part.block.words.count - begin, most - read + 1) / 2 * 2;
       Sweep sweep;
       sweep.check = part.holds;
       if (sweep.check)
@@ -90,7 +90,7 @@ class MemoryRetrial::OneWord final : public Retrial {
   const std::vector<MemoryPart>& parts_;
   Stream& stream_;
   WordRule rule_;
-  std::uint64_t words_;  // of the memory
+  std::uint64_t words_;                // of the memory
   std::vector<std::uint64_t> places_;  // of the wrong word, and others
 };
 
@@ -105,9 +105,8 @@ Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const Memo
   device_.zero(ignored_.data(), ignored_.bytes(), stream);
   OneWord word(*this, parts, error.index, rule, stream);
   const std::vector<int> processors = kernels_.processors();
-  const Evidence evidence =
-      collect_evidence(word, error.processor, processors,
-                       static_cast<int>(kOtherAddresses), repeats);
+  const Evidence evidence = collect_evidence(word, error.processor, processors,
+                                             static_cast<int>(kOtherAddresses), repeats);
   word.restore();
   return evidence;
 }

@@ -41,10 +41,9 @@ std::vector<MemoryPart> parts_of(const TestedMemory& memory, std::size_t block_b
 TestedMemory allocate_tested(Device& device, const MemoryTestSettings& settings) {
   const MemoryInfo info = device.memory();
   TestedMemory memory{{}, 0, info.free_bytes, info.total_bytes};
-  const std::size_t needed =
-      whole_groups(device.kind() == BackendKind::gpu
-                       ? settings.share * static_cast<double>(info.free_bytes)
-                       : static_cast<double>(settings.host_bytes));
+  const std::size_t needed = whole_groups(
+      device.kind() == BackendKind::gpu ? settings.share * static_cast<double>(info.free_bytes)
+                                        : static_cast<double>(settings.host_bytes));
   std::size_t piece = needed <= info.free_bytes ? needed : 0;
   while (piece > 0 && memory.bytes < needed) {
     piece = std::min(piece, needed - memory.bytes);
@@ -56,16 +55,16 @@ TestedMemory allocate_tested(Device& device, const MemoryTestSettings& settings)
     }
   }
   if (memory.bytes < needed)
-    throw InconclusiveError(fmt::format(
-        "memory: {} of {} needed for the test could be allocated, of {} free",
-        readable_bytes(static_cast<double>(memory.bytes)),
-        readable_bytes(static_cast<double>(needed)),
-        readable_bytes(static_cast<double>(info.free_bytes))));
+    throw InconclusiveError(
+        fmt::format("memory: {} of {} needed for the test could be allocated, of {} free",
+                    readable_bytes(static_cast<double>(memory.bytes)),
+                    readable_bytes(static_cast<double>(needed)),
+                    readable_bytes(static_cast<double>(info.free_bytes))));
   return memory;
 }
 
-MemoryTest::MemoryTest(Device& device, const LoadSettings& load,
-                       const MemoryTestSettings& settings, std::unique_ptr<MemoryKernels> kernels)
+MemoryTest::MemoryTest(Device& device, const LoadSettings& load, const MemoryTestSettings& settings,
+                       std::unique_ptr<MemoryKernels> kernels)
     : device_(device),
       load_(load),
       settings_(settings),
@@ -83,9 +82,7 @@ MemoryTest::MemoryTest(Device& device, const LoadSettings& load,
 LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   device_.use_on_this_thread();
   const auto begin = Clock::now();
-  const auto elapsed = [&] {
-    return std::chrono::duration<double>(Clock::now() - begin).count();
-  };
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   LoadCount count;
   if (waits()) {
     const std::chrono::duration<double> most(std::min(seconds, kLongestSleep));
@@ -140,8 +137,7 @@ void MemoryTest::advance() {
 }
 
 std::uint64_t MemoryTest::collect(std::vector<Mismatch>& found) {
-  const auto errors =
-      download<MemoryErrors>(device_, *stream_, errors_.data(), 1).front();
+  const auto errors = download<MemoryErrors>(device_, *stream_, errors_.data(), 1).front();
   if (errors.count == 0) return 0;
   const std::span<const MemoryError> listed(
       errors.list, std::min<std::size_t>(errors.count, MemoryErrors::kListed));
@@ -164,16 +160,17 @@ Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findi
   mismatch.expected = error.expected;
   mismatch.found = error.found;
   mismatch.sm = error.processor;
-  mismatch.cause = fmt::format("{}: {} wrong, {} when read again; in all {}", name_of(element.pattern),
-                               bits_text(error.expected ^ error.found),
+  mismatch.cause = fmt::format("{}: {} wrong, {} when read again; in all {}",
+                               name_of(element.pattern), bits_text(error.expected ^ error.found),
                                error.found_again == error.expected ? "right" : "wrong", findings);
   mismatch.action = "reset the GPU, which remaps rows; RMA if it comes back";
   if (element.pattern == MemoryPattern::retention) {  // an immediate retrial would find it right
     mismatch.cause += fmt::format("; after {:g} s left alone", settings_.retention_s);
   } else if (place) {
-    const Evidence evidence = retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials);
-    const Placing placing = place_error(
-        evidence, device_.kind() == BackendKind::gpu ? "SM" : "core", error.processor);
+    const Evidence evidence =
+        retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials);
+    const Placing placing =
+        place_error(evidence, device_.kind() == BackendKind::gpu ? "SM" : "core", error.processor);
     mismatch.reproduced = evidence.same.wrong;
     mismatch.repeats = evidence.same.tried;
     mismatch.outcome = placing.outcome;

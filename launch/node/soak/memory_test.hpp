@@ -15,10 +15,10 @@
 namespace shakedown::node {
 
 struct MemoryTestSettings {
-  double share = 0.95;                                // of the device's memory that is free now
-  std::size_t host_bytes = std::size_t{64} << 20;     // instead, on the cpu backend
-  std::size_t block_bytes = std::size_t{1} << 30;     // swept by one kernel
-  double retention_s = 10;                            // that words are left alone
+  double share = 0.95;                             // of the device's memory that is free now
+  std::size_t host_bytes = std::size_t{64} << 20;  // instead, on the cpu backend
+  std::size_t block_bytes = std::size_t{1} << 30;  // swept by one kernel
+  double retention_s = 10;                         // that words are left alone
   std::vector<MemoryPattern> patterns = all_memory_patterns();
   int retrials = 100;  // of what is found, by each way of placing it
 };

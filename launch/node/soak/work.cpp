@@ -36,9 +36,9 @@ SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSess
   }
   if (any_has(settings.phases, LoadKind::memory)) {
     // Nearly all that is left, but for the products, whose memory is used again by each type.
-    const auto largest = std::max_element(
-        settings.phases.begin(), settings.phases.end(),
-        [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
+    const auto largest =
+        std::max_element(settings.phases.begin(), settings.phases.end(),
+                         [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
     std::unique_ptr<ProductLoad> reserved;
     if (largest->type) reserved = make_products(*largest);
     MemoryTestSettings memory;
