@@ -127,7 +127,8 @@ TEST_CASE("memory that cannot be obtained is inconclusive", "[memory_test]") {
 
 TEST_CASE("what wrong words have in common is said", "[memory_test]") {
   std::vector<MemoryError> errors;
-  for (std::uint64_t i = 0; i < 4; ++i) errors.push_back({5 + 4096 * i, 0, 1U << 17, 1U << 17, 0, 3});
+  for (std::uint64_t i = 0; i < 4; ++i)
+    errors.push_back({5 + 4096 * i, 0, 1U << 17, 1U << 17, 0, 3});
   CHECK(findings_text(errors, 9) ==
         "9 words of 8 bytes, of the first 4: bit 17, 1 instead of 0; every 4096 words; index 5 "
         "modulo 32");

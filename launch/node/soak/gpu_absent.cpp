@@ -2,6 +2,7 @@
 #include "common/error.hpp"
 #include "launch/node/soak/known_words.hpp"
 #include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sm_probe.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node::gpu {
@@ -11,5 +12,6 @@ std::unique_ptr<WordKernels> make_word_kernels() { throw UsageError("built witho
 std::unique_ptr<MemoryKernels> make_memory_kernels(Device&) {
   throw UsageError("built without gpu");
 }
+std::unique_ptr<Probe> make_probe(Device&) { throw UsageError("built without gpu"); }
 
 }  // namespace shakedown::node::gpu

@@ -39,11 +39,64 @@ class FaultyMemory final : public MemoryKernels {
   mutable int times_ = fault_.times;
 };
 
+class FaultyCopies final : public CopyLoad {
+ public:
+  FaultyCopies(const CopyFault& fault, Device& device, const LoadSettings& load,
+               const CopySettings& settings)
+      : CopyLoad(device, load, settings), fault_(fault) {}
+
+ protected:
+  void copy(CopyWay way, View to, ConstView from, Stream& stream) override {
+    CopyLoad::copy(way, to, from, stream);
+    if (way != fault_.way || fault_.times == 0) return;
+    if (fault_.times > 0) --fault_.times;
+    void* const word = to.slice(std::min<std::uint64_t>(fault_.word, to.count - 1), 1).data;
+    auto value = download<std::uint64_t>(device(), stream, word, 1);
+    value.front() ^= std::uint64_t{1} << fault_.bit;
+    upload<std::uint64_t>(device(), stream, word, value);
+  }
+
+ private:
+  CopyFault fault_;
+};
+
+class FaultyProbe final : public Probe {
+ public:
+  FaultyProbe(const ProbeFault& fault, std::unique_ptr<Probe> probe)
+      : fault_(fault), probe_(std::move(probe)) {}
+
+  std::vector<ProbeKind> kinds() const override { return probe_->kinds(); }
+  std::vector<int> processors() const override { return probe_->processors(); }
+  std::vector<ProbeAnswer> run(const ProbeTask& task, std::span<const int> processors,
+                               Stream& stream) override {
+    auto answers = probe_->run(task, processors, stream);
+    for (ProbeAnswer& answer : answers) {
+      if (answer.processor != fault_.processor || fault_.times == 0) continue;
+      if (fault_.times > 0) --fault_.times;
+      answer.hashes[7] ^= 1;
+    }
+    return answers;
+  }
+
+ private:
+  ProbeFault fault_;
+  std::unique_ptr<Probe> probe_;
+};
+
 }  // namespace
 
 std::unique_ptr<MemoryKernels> inject(const MemoryFault& fault, Device& device,
                                       std::unique_ptr<MemoryKernels> kernels) {
   return std::make_unique<FaultyMemory>(fault, device, std::move(kernels));
+}
+
+std::unique_ptr<CopyLoad> inject(const CopyFault& fault, Device& device, const LoadSettings& load,
+                                 const CopySettings& settings) {
+  return std::make_unique<FaultyCopies>(fault, device, load, settings);
+}
+
+std::unique_ptr<Probe> inject(const ProbeFault& fault, std::unique_ptr<Probe> probe) {
+  return std::make_unique<FaultyProbe>(fault, std::move(probe));
 }
 
 }  // namespace shakedown::node

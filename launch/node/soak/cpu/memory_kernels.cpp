@@ -26,8 +26,8 @@ void list(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const 
 }
 
 template <WordKind kind>
-void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first,
-                 const Sweep& sweep, MemoryErrors* found) {
+void sweep_chunk(std::uint64_t* words, std::uint64_t count, std::uint64_t first, const Sweep& sweep,
+                 MemoryErrors* found) {
   if (sweep.check) {
     const WordRule rule = *sweep.check;
     std::uint64_t difference = 0;
@@ -55,10 +55,10 @@ void sweep_block(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* fou
     for (std::uint64_t number = 0; number < chunks; ++number) chunk(number);
     return;
   }
-  const bool ran = run_on_core(sweep.processor, [&] {
+  const auto done = run_on_cores(std::span(&sweep.processor, 1), [&](std::size_t) {
     for (std::uint64_t number = 0; number < chunks; ++number) chunk(number);
   });
-  if (ran) ++found->swept_by_one;
+  found->swept_by_one += done.size();
 }
 
 class CpuMemoryKernels final : public MemoryKernels {

@@ -62,8 +62,8 @@ __device__ void sweep_groups(const Task& task, std::uint64_t thread, std::uint64
         if (loaded[j].y != odd) report(task, index + 1, odd, loaded[j].y, words + 1, result);
       }
       if constexpr (writes)
-        __stcs(task.groups + group, Group{word_of(kind, task.write, index),
-                                          word_of(kind, task.write, index + 1)});
+        __stcs(task.groups + group,
+               Group{word_of(kind, task.write, index), word_of(kind, task.write, index + 1)});
     }
   }
 }
@@ -108,9 +108,7 @@ void with_constants(const Sweep& sweep, Body&& body) {
 class CudaMemoryKernels final : public MemoryKernels {
  public:
   explicit CudaMemoryKernels(Device& device)
-      : device_(device),
-        processors_(gpu::processors(device)),
-        claim_(device, sizeof(unsigned)) {}
+      : device_(device), processors_(gpu::processors(device)), claim_(device, sizeof(unsigned)) {}
 
   void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
              Stream& stream) const override {
@@ -145,8 +143,8 @@ class CudaMemoryKernels final : public MemoryKernels {
 
  private:
   unsigned blocks_for(std::uint64_t groups) const {
-    return static_cast<unsigned>(std::clamp<std::uint64_t>(
-        (groups + kThreads - 1) / kThreads, 1, 8 * processors_.size()));
+    return static_cast<unsigned>(
+        std::clamp<std::uint64_t>((groups + kThreads - 1) / kThreads, 1, 8 * processors_.size()));
   }
 
   Device& device_;

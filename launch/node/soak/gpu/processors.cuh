@@ -15,7 +15,8 @@ inline constexpr int kMostProcessors = 1024;
 /// any SM has two, and those that are not needed end at once.
 inline constexpr int kSpread = 4;
 
-/// The %smid of this GPU's SMs, which need not be contiguous: those that blocks found themselves on.
+/// The %smid of this GPU's SMs, which need not be contiguous: those that blocks found themselves
+/// on.
 std::vector<int> processors(Device& device);
 
 #ifdef __CUDACC__
