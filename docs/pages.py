@@ -8,7 +8,7 @@ import re
 import subprocess
 
 TREE = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = ["train", "compare", "collective_perf", "link_matrix"]
+PROGRAMS = ["train", "compare", "collective_perf", "link_matrix", "soak"]
 VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
 
 OPTIONS_HEAD = """# Options

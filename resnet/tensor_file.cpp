@@ -94,6 +94,8 @@ Json parse_header(const std::string& path, const std::string& text) {
     return Json::parse(text, check);
   } catch (const Json::parse_error& error) {
     refuse(path, fmt::format("its header is not JSON: fault at byte {} of the header", error.byte));
+  } catch (const Json::out_of_range&) {
+    refuse(path, "its header has a number that no double holds");
   }
 }
 

@@ -32,7 +32,7 @@ def settings(gpu_count):
     """(images of a part, or all; train's options; compare's options)"""
     if gpu_count:
         return ({"train": None, "val": None},
-                ["--image-size", "64", "--precision", "fp16", "--lr", "0.1", "--epochs", "15",
+                ["--image-size", "64", "--precision", "fp16", "--lr", "0.1", "--epochs", "30",
                  "--global-batch", str(512 // gpu_count * gpu_count), "--workers", "12"],
                 ["--model", "resnet50", "--precision", "fp16", "--batch-size", "256",
                  "--lr", "0.01", "--iterations", "50"])

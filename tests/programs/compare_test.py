@@ -179,7 +179,7 @@ class AllStrategies(Folder):
             self.assertGreater(len(buckets), 1)
             self.assertEqual({b["exchange"] for b in buckets}, {"all_reduce"})
             # padding is exchanged too
-            self.assertAlmostEqual(sum(b["bytes"] for b in buckets) / (4 * PARAMETERS), 1, places=2)
+            self.check_exchanged(buckets, 4 * PARAMETERS)
             for b in buckets:
                 self.assertLessEqual(b["ready_ms"], b["launch_ms"])  # the host does all of it
                 self.assertLessEqual(b["launch_ms"], b["start_ms"])
@@ -394,9 +394,7 @@ class Usage(Folder):
             # NVLink's counters see what NCCL's LL protocol sends: a flag with every four bytes
             self.assertGreater(measured / (2 * PARAMETERS), 0.99)
             self.assertLess(measured / (2 * PARAMETERS), 2.1 if support.GPUS else 1.01)
-        exchanged = sum(b["bytes"] for b in self.lines("bucket") if b["strategy"] == "ddp")
-        self.assertGreaterEqual(exchanged, 2 * PARAMETERS)  # with the buffer's padding
-        self.assertLess(exchanged, 1.03 * 2 * PARAMETERS)
+        self.check_exchanged([b for b in self.lines("bucket") if b["strategy"] == "ddp"], 2 * PARAMETERS)
 
 
 if __name__ == "__main__":

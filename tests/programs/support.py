@@ -205,3 +205,9 @@ class Folder(unittest.TestCase):
 
     def lines(self, kind):
         return [line for line in read_record(self.record) if line["kind"] == kind]
+
+    def check_exchanged(self, buckets, payload):
+        """Together the buckets hold every gradient, and little padding (of the stem's channels)."""
+        exchanged = sum(b["bytes"] for b in buckets)
+        self.assertGreaterEqual(exchanged, payload)
+        self.assertLess(exchanged, 1.03 * payload)

@@ -414,6 +414,9 @@ class Epochs(Folder):
         self.assertEqual([rate[key] for key in ("workers", "decoder", "warmup", "world_size")], [2, "cpu", 5, 2])
         self.assertAlmostEqual(rate["images_per_s"], sum(rate["images_per_s_per_rank"]))
         self.assertGreater(rate["stage_augment_ms"], 0)
+
+    @support.needs_cpu_backend
+    def test_no_device_decoder_without_a_gpu(self):
         result = run_bare(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--decoder", "nvjpeg",
                           "--backend", "cpu", "--batch-size", 8)
         self.expect(result, 2, "--decoder nvjpeg: the cpu backend has no device decoder")

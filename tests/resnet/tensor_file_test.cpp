@@ -94,6 +94,7 @@ TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
   CHECK_THAT(refusal(with_header(good, "1234")), ContainsSubstring("outside the file"));
   CHECK_THAT(refusal(with_header("[1,2]", "")), ContainsSubstring("header"));
   CHECK_THAT(refusal(with_header("{\"w\":", "")), ContainsSubstring("header"));
+  CHECK_THAT(refusal(with_header("{\"w\":1E999}", "")), ContainsSubstring("number"));
   CHECK_THAT(refusal(with_header(R"({"w":{"shape":[2]}})", "")), ContainsSubstring("dtype"));
   CHECK_THAT(
       refusal(with_header(R"({"w":{"dtype":"F8","shape":[8],"data_offsets":[0,8]}})", "12345678")),

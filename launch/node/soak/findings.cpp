@@ -216,9 +216,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind
   for (const LoadKind kind : requested) {
     for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
       const auto at = static_cast<std::size_t>(kind);
-      double checked = 0;  // memory is read over several windows until an operation is complete
-      for (const Window& window : windows)
-        checked += window.ranks[r].checked[at] + window.ranks[r].bytes[at];
+      double checked = 0;
+      for (const Window& window : windows) checked += window.ranks[r].checked[at];
       if (checked > 0) continue;
       verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
       verdict.cause += fmt::format("; rank {} checked no {}", r, name_of(kind));

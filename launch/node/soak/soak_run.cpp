@@ -94,9 +94,7 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       ranks_(identify(session, backend)),
       jurors_(split_by_model(session, ranks_)),
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
-      identity_{{"backend", name_of(backend.kind)},
-                {"world_size", session.world_size()},
-                {"size", size_of_products(options, backend.kind)}} {
+      identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
   if (const auto fault = parse_fault(options.fault, kFaults, session.world_size())) {
     say(session, line_of(*fault));
     if (fault->rank == session.rank()) fault_ = fault->kind;
@@ -166,7 +164,9 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine)};
   if (phase.shape == Shape::steady && phase.has(LoadKind::products))
     window.steady_products = phase.type;
-  record_.write("soak", merged(identity_, record_of(window)));
+  record_.write("soak",
+                merged(merged(identity_, {{"size", size_of_products(options_, backend_.kind)}}),
+                       record_of(window)));
   collect(window, std::move(result.found));
   return window;
 }

@@ -2,7 +2,7 @@
 
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
-#include "launch/node/compute/gpu/grid.cuh"
+#include "launch/node/compute/gpu/elements.cuh"
 
 namespace shakedown::node::gpu {
 namespace {
