@@ -139,7 +139,7 @@ no_backend: $(no_backend)
 $(foreach source,$(PROGRAM_SOURCES),$(eval $(BUILD)/no_backend/$(basename $(notdir $(source))): $(call object,$(source))))
 $(no_backend): $(call object,$(sort $(foreach source,$(LIBRARY),$(if $(filter cpu gpu,$(subst /, ,$(source))),,$(source))) $(ABSENT)))
 	@mkdir -p $(@D)
-	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(filter-out -ldnnl -lcudnn -lcublas -lnccl -lcudart,$(ldlibs))
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(filter-out -ldnnl -lcudnn -lcublas -lcublasLt -lnccl -lcudart,$(ldlibs))
 
 # ---- everything in one command ------------------------------------------------------------------
 # The set-up may change what this machine can build: make starts again after it, on all cores.

@@ -112,6 +112,7 @@ GpuWindow GpuSampler::finish() {
   for (const GpuSample& s : samples) {
     window.temperature_c = std::fmax(window.temperature_c, s.temperature_c);
     window.memory_used_bytes = std::fmax(window.memory_used_bytes, s.memory_used_bytes);
+    window.reasons.push_back(s.throttle_reasons);
   }
   window.throttle_reasons = any_reason(samples);
   constexpr double kShortest_s = 0.3;  // in less the counter is updated too rarely

@@ -31,6 +31,7 @@ struct GpuWindow {
   double energy_j = kUnknown;           // of a window of 0.3 s at least
   // Any sample's; none where no sample has one and some are unknown.
   std::optional<std::uint64_t> throttle_reasons;
+  std::vector<std::optional<std::uint64_t>> reasons;  // of each sample
   NvlinkBytes nvlink;
 };
 

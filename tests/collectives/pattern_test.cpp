@@ -18,16 +18,6 @@ using pattern::format_of;
 
 bool is_float(DataType type) { return format_of(type).exponent > 0; }
 
-/// The value of a floating format's bits; finite ones.
-double decode(Format f, std::uint64_t bits) {
-  const double sign = (bits >> (f.width - 1)) != 0 ? -1 : 1;
-  const auto exponent = static_cast<int>(pattern::low_bits(bits >> f.mantissa, f.exponent));
-  const auto mantissa = static_cast<double>(pattern::low_bits(bits, f.mantissa));
-  const int bias = (1 << (f.exponent - 1)) - 1;
-  return exponent == 0 ? sign * std::ldexp(mantissa, 1 - bias - f.mantissa)
-                       : sign * std::ldexp(1 + std::ldexp(mantissa, -f.mantissa), exponent - bias);
-}
-
 double combine(Reduction op, double a, double b) {
   switch (op) {
     case Reduction::prod: return a * b;

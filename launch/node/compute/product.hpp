@@ -14,6 +14,7 @@ namespace shakedown::node {
 /// What is multiplied, and in what is accumulated: fp32 for tf32, fp16, bf16 and fp8; int32 for
 /// int8. The result C has float64, float32 (fp32, tf32), float16, bfloat16 (bf16, fp8) or int32.
 enum class ProductType { fp64, fp32, tf32, fp16, bf16, fp8, int8 };
+std::vector<ProductType> all_product_types();
 const char* name_of(ProductType type);  // "bf16"
 DataType operand_type(ProductType type);
 DataType result_type(ProductType type);
@@ -37,7 +38,8 @@ class Product {
   /// GPU the bits of C are the same.
   virtual std::string algorithm() const = 0;
 
-  /// A and B = values of (operands, seed, index) alone.
+  /// A and B = values of (operands, seed, index) alone. Throws UsageError for integers with which
+  /// C would not be exact: k must be a multiple of 32; of bf16 and fp8, at most 8192.
   virtual void fill(Operands operands, std::uint64_t seed, Stream& stream) = 0;
   virtual void run(Stream& stream) = 0;
 
@@ -56,16 +58,21 @@ double flop_of(const ProductSpec& spec);
 
 namespace cpu {
 std::vector<ProductType> product_types();
-std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream);
+std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
+                                      const std::string& algorithm);
 }  // namespace cpu
 namespace gpu {
 /// Those that this GPU has: fp8 from compute capability 8.9 on.
 std::vector<ProductType> product_types();
-std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream);
+std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
+                                      const std::string& algorithm);
 }  // namespace gpu
 
-/// By the device's backend.
+/// By the device's backend. `algorithm`: what algorithm() of another product of this spec has
+/// returned, to repeat it, or to have the same on several GPUs; empty: the fastest of the library's
+/// candidates, measured here. Throws UsageError where the library has no such algorithm.
 std::vector<ProductType> product_types(const Device& device);
-std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream);
+std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,
+                                      const std::string& algorithm = "");
 
 }  // namespace shakedown::node

@@ -1,0 +1,110 @@
+// The bits of numbers in every element type, and a hash that makes numbers: shared by hosts and
+// kernels, which must agree to the bit.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "common/host_device.hpp"
+#include "common/types.hpp"
+
+namespace shakedown::number_format {
+
+/// splitmix64's finalizer (Steele, Lea & Flood 2014).
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
+/// How a type's bits are laid out; integers have no exponent, and `mantissa` value bits.
+struct Format {
+  int width;
+  int mantissa;
+  int exponent;
+  bool is_signed;
+};
+
+SHAKEDOWN_HOST_DEVICE inline Format format_of(DataType type) {
+  switch (type) {
+    case DataType::float64: return {64, 52, 11, true};
+    case DataType::float32: return {32, 23, 8, true};
+    case DataType::float16: return {16, 10, 5, true};
+    case DataType::bfloat16: return {16, 7, 8, true};
+    case DataType::float8_e4m3: return {8, 3, 4, true};
+    case DataType::float8_e5m2: return {8, 2, 5, true};
+    case DataType::int64: return {64, 63, 0, true};
+    case DataType::int32: return {32, 31, 0, true};
+    case DataType::int8: return {8, 7, 0, true};
+    case DataType::uint64: return {64, 63, 0, false};  // one less: counts up to it stay in range
+    case DataType::uint32: return {32, 32, 0, false};
+    case DataType::uint8: return {8, 8, 0, false};
+  }
+  return {};
+}
+
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t low_bits(std::uint64_t x, int count) {
+  return count == 64 ? x : x & ((std::uint64_t{1} << count) - 1);
+}
+
+/// The bits of a finite value in a floating format, rounded to nearest even; it must be in range.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t encode(Format format, double value) {
+  if (format.width == 32) {  // as the hardware rounds it: a tenth of the time
+    const auto single = static_cast<float>(value);
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &single, sizeof(bits));
+    return bits;
+  }
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  if (format.width == 64) return bits;
+  const std::uint64_t sign = (bits >> 63) << (format.width - 1);
+  if (value == 0) return sign;
+  const int bias = (1 << (format.exponent - 1)) - 1;
+  int exponent = static_cast<int>((bits >> 52) & 0x7FF) - 1023 + bias;
+  int shift = 52 - format.mantissa;
+  if (exponent < 1) {  // subnormal there
+    shift += 1 - exponent;
+    exponent = 1;
+  }
+  const std::uint64_t significand = low_bits(bits, 52) | (std::uint64_t{1} << 52);
+  if (shift > 53) return sign;
+  std::uint64_t kept = significand >> shift;
+  if (shift > 0) {
+    const std::uint64_t rest = low_bits(significand, shift);
+    const std::uint64_t half = std::uint64_t{1} << (shift - 1);
+    if (rest > half || (rest == half && (kept & 1U) != 0)) ++kept;
+  }
+  // `kept` carries its leading one, or a rounding's carry, into the exponent.
+  return sign | ((static_cast<std::uint64_t>(exponent - 1) << format.mantissa) + kept);
+}
+
+/// Bits of an integer format as a number that orders as it does.
+SHAKEDOWN_HOST_DEVICE inline std::int64_t sign_extended(Format format, std::uint64_t bits) {
+  return static_cast<std::int64_t>(bits << (64 - format.width)) >> (64 - format.width);
+}
+
+/// The number of these bits; of floating formats a finite one.
+SHAKEDOWN_HOST_DEVICE inline double decode(Format format, std::uint64_t bits) {
+  if (format.exponent == 0)
+    return format.is_signed ? static_cast<double>(sign_extended(format, bits))
+                            : static_cast<double>(bits);
+  double value = 0;
+  if (format.width == 64) {
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
+  const int bias = (1 << (format.exponent - 1)) - 1;
+  const std::uint64_t exponent = low_bits(bits >> format.mantissa, format.exponent);
+  const std::uint64_t steps =
+      low_bits(bits, format.mantissa) | (exponent > 0 ? std::uint64_t{1} << format.mantissa : 0);
+  // steps of 2^(exponent - bias - mantissa), which a double holds
+  const std::uint64_t step_bits =
+      ((exponent > 0 ? exponent : 1) + static_cast<std::uint64_t>(1023 - bias - format.mantissa))
+      << 52;
+  std::memcpy(&value, &step_bits, sizeof(value));
+  value *= static_cast<double>(steps);
+  return (bits >> (format.width - 1)) != 0 ? -value : value;
+}
+
+}  // namespace shakedown::number_format

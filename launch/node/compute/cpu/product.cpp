@@ -1,0 +1,124 @@
+// Products by oneDNN.
+#include "launch/node/compute/product.hpp"
+
+#include <fmt/format.h>
+
+#include <dnnl.hpp>
+
+#include "common/error.hpp"
+#include "launch/node/compute/cpu/elements.hpp"
+
+namespace shakedown::node::cpu {
+namespace {
+
+using Desc = dnnl::memory::desc;
+using Tag = dnnl::memory::format_tag;
+using Matmul = dnnl::matmul;
+
+dnnl::memory::data_type dnnl_type(DataType type) {
+  using Type = dnnl::memory::data_type;
+  switch (type) {
+    case DataType::float32: return Type::f32;
+    case DataType::float16: return Type::f16;
+    case DataType::bfloat16: return Type::bf16;
+    case DataType::int8: return Type::s8;
+    case DataType::int32: return Type::s32;
+    default: throw UsageError(fmt::format("the cpu backend has no products of {}", name_of(type)));
+  }
+}
+
+/// Throws dnnl::error where this processor has no implementation.
+Matmul::primitive_desc describe(const dnnl::engine& engine, const ProductSpec& spec) {
+  const auto operand = dnnl_type(operand_type(spec.type));
+  const Desc a({spec.m, spec.k}, operand, Tag::ab);
+  const Desc b({spec.k, spec.n}, operand, Tag::ba);  // rows of B are columns of its transpose
+  const Desc c({spec.m, spec.n}, dnnl_type(result_type(spec.type)), Tag::ab);
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine, a, b, c};
+#else
+  return {Matmul::desc(a, b, c), engine};
+#endif
+}
+
+/// TF32 is a format of GPUs.
+bool has_type(const dnnl::engine& engine, ProductType type) {
+  if (type == ProductType::tf32) return false;
+  try {
+    describe(engine, {type, 64, 64, 64});
+    return true;
+  } catch (const dnnl::error&) {
+    return false;
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
+class DnnlProduct final : public Product {
+ public:
+  DnnlProduct(const ProductSpec& spec, Device& device)
+      : spec_(spec),
+        a_(device, bytes(spec.m * spec.k, operand_type(spec.type))),
+        b_(device, bytes(spec.n * spec.k, operand_type(spec.type))),
+        c_(device, bytes(spec.m * spec.n, result_type(spec.type))),
+        description_(describe(engine_, spec)),
+        matmul_(description_) {}
+
+  const ProductSpec& spec() const override { return spec_; }
+  std::string algorithm() const override {
+    const dnnl_version_t* version = dnnl_version();
+    return fmt::format("oneDNN {}.{}.{} {}", version->major, version->minor, version->patch,
+                       description_.impl_info_str());
+  }
+
+  void fill(Operands operands, std::uint64_t seed, Stream&) override {
+    if (operands == Operands::integers) check_exact(spec_);
+    for (const int matrix : {0, 1})
+      fill_operand(matrix == 0 ? a() : b(), operand_rule(spec_.type, operands, seed, matrix));
+  }
+  void run(Stream&) override {
+    const auto memory = [&](const Desc& description, const Buffer& buffer) {
+      return dnnl::memory(description, engine_, buffer.data());
+    };
+    matmul_.execute(stream_, {{DNNL_ARG_SRC, memory(description_.src_desc(), a_)},
+                              {DNNL_ARG_WEIGHTS, memory(description_.weights_desc(), b_)},
+                              {DNNL_ARG_DST, memory(description_.dst_desc(), c_)}});
+    stream_.wait();
+  }
+
+  View a() override { return a_.view(operand_type(spec_.type)); }
+  View b() override { return b_.view(operand_type(spec_.type)); }
+  View c() override { return c_.view(result_type(spec_.type)); }
+
+ private:
+  static std::size_t bytes(std::int64_t elements, DataType type) {
+    return static_cast<std::size_t>(elements) * size_of(type);
+  }
+
+  ProductSpec spec_;
+  Buffer a_, b_, c_;
+  dnnl::engine engine_{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream_{engine_};
+  Matmul::primitive_desc description_;
+  Matmul matmul_;
+};
+
+}  // namespace
+
+std::vector<ProductType> product_types() {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  std::vector<ProductType> types;
+  for (const ProductType type : all_product_types())
+    if (has_type(engine, type)) types.push_back(type);
+  return types;
+}
+
+std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream&,
+                                      const std::string& algorithm) {
+  auto product = std::make_unique<DnnlProduct>(spec, device);
+  if (!algorithm.empty() && algorithm != product->algorithm())
+    throw UsageError(fmt::format("algorithm '{}': this processor's oneDNN has '{}' for {} products",
+                                 algorithm, product->algorithm(), name_of(spec.type)));
+  return product;
+}
+
+}  // namespace shakedown::node::cpu

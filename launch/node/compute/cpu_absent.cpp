@@ -1,0 +1,16 @@
+// Stands in for launch/node/compute/cpu where it is not built.
+#include "common/error.hpp"
+#include "launch/node/compute/checksums.hpp"
+#include "launch/node/compute/memory_kernels.hpp"
+#include "launch/node/compute/product.hpp"
+
+namespace shakedown::node::cpu {
+
+std::vector<ProductType> product_types() { throw UsageError("built without cpu"); }
+std::unique_ptr<Product> make_product(const ProductSpec&, Device&, Stream&, const std::string&) {
+  throw UsageError("built without cpu");
+}
+std::unique_ptr<Checksums> make_checksums() { throw UsageError("built without cpu"); }
+std::unique_ptr<MemoryKernels> make_memory_kernels() { throw UsageError("built without cpu"); }
+
+}  // namespace shakedown::node::cpu

@@ -1,0 +1,62 @@
+// Kernels that stream through device memory, as fast as it goes, over words that can be checked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "common/device.hpp"
+
+namespace shakedown::node {
+
+/// The words of a buffer: word i = first + i * step, modulo 2^64. An odd, large step changes most
+/// bits from word to word.
+struct Ramp {
+  std::uint64_t first = 0;
+  std::uint64_t step = 0x9E3779B97F4A7C15U;
+};
+
+/// The sum of words [0, count), modulo 2^64.
+constexpr std::uint64_t sum_of(const Ramp& ramp, std::uint64_t count) {
+  const std::uint64_t pairs = count % 2 == 0 ? count / 2 * (count - 1) : (count - 1) / 2 * count;
+  return ramp.first * count + ramp.step * pairs;
+}
+
+inline constexpr std::uint64_t kTriadFactor = 3;
+/// What triad() makes of two ramps.
+constexpr Ramp triad_of(const Ramp& x, const Ramp& y) {
+  return {x.first + kTriadFactor * y.first, x.step + kTriadFactor * y.step};
+}
+
+/// What check() has found; in device memory while it runs.
+struct WrongWords {
+  unsigned long long count = 0;
+  unsigned long long first = ~0ULL;  // the lowest index among them
+};
+
+/// Views are of uint64, in device memory or pinned host memory, a multiple of kChunkBytes each.
+class MemoryKernels {
+ public:
+  static constexpr std::size_t kChunkBytes = std::size_t{32} << 10;
+
+  virtual ~MemoryKernels() = default;
+  virtual void write(View x, const Ramp& ramp, Stream& stream) const = 0;
+  /// *sum += all words; `sum` is device memory.
+  virtual void read(ConstView x, std::uint64_t* sum, Stream& stream) const = 0;
+  virtual void copy(ConstView from, View to, Stream& stream) const = 0;
+  /// to[i] = x[i] + 3 y[i]: integers, so that every bit can be checked.
+  virtual void triad(ConstView x, ConstView y, View to, Stream& stream) const = 0;
+  virtual void check(ConstView x, const Ramp& ramp, WrongWords* wrong, Stream& stream) const = 0;
+};
+
+namespace cpu {
+std::unique_ptr<MemoryKernels> make_memory_kernels();
+}
+namespace gpu {
+std::unique_ptr<MemoryKernels> make_memory_kernels();
+}
+inline std::unique_ptr<MemoryKernels> make_memory_kernels(BackendKind kind) {
+  return kind == BackendKind::gpu ? gpu::make_memory_kernels() : cpu::make_memory_kernels();
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,35 @@
+// bin/soak: hours of checked work on all GPUs, judged by a jury of them; and the replay of what was
+// wrong.
+#include "common/identity.hpp"
+#include "common/options.hpp"
+#include "common/program.hpp"
+#include "launch/node/soak/replay.hpp"
+#include "launch/node/soak/soak_run.hpp"
+
+namespace shakedown::node {
+namespace {
+
+ExitCode soak(const SoakOptions& options, const OptionSet& set, MpiSession& session) {
+  Backend backend = open_backend(options.backend, session);
+  Record record(session.is_root() ? options.record : "");
+  record.write("run", describe_run(set, session, backend));
+  say(session, backend.remark);
+  return recorded(record, [&] {
+    if (!options.replay.empty()) return replay_capsule(options, backend, session, record);
+    return SoakRun(options, backend, session, record).run();
+  });
+}
+
+}  // namespace
+}  // namespace shakedown::node
+
+int main(int argc, char** argv) {
+  using namespace shakedown;
+  node::SoakOptions options;
+  OptionSet set("soak",
+                "Repeats and checks work on every GPU for a time, and names what is wrong.");
+  node::declare_options(set, options);
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  return run_program(set, argc, argv,
+                     [&](MpiSession& session) { return node::soak(options, set, session); });
+}

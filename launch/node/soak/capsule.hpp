@@ -1,0 +1,42 @@
+// The replay capsule: a small file that has what is needed to repeat an operation that went wrong,
+// on any node, and the circumstances it went wrong in.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/record.hpp"
+#include "launch/node/compute/product.hpp"
+
+namespace shakedown::node {
+
+/// A product of which a tile was wrong.
+struct Capsule {
+  // what to repeat
+  std::uint64_t seed = 0;
+  Operands operands = Operands::full_entropy;
+  ProductSpec spec;
+  std::string algorithm;  // Product::algorithm()
+  std::int64_t tile = 0;
+  std::optional<std::uint64_t> expected_hash;  // of the tile; none: not known, see jury.hpp
+  std::optional<std::uint64_t> found_hash;
+  // the first wrong element, where a re-run showed it
+  std::optional<std::uint64_t> element;  // row-major in C
+  std::optional<std::uint64_t> expected_bits, found_bits;
+  // evidence: keys and values for people ("temperature_c", "serial", "versions.cublas", ...)
+  Json circumstances = Json::object();
+};
+
+Json to_json(const Capsule& capsule);
+/// Throws UsageError "FILE: key: what is allowed".
+Capsule capsule_of(const Json& json, const std::string& file);
+
+/// Writes FOLDER/capsule-NAME.json and returns its path.
+std::string write_capsule(const std::string& folder, const std::string& name,
+                          const Capsule& capsule);
+/// Throws UsageError where the file cannot be read, or is no capsule.
+Capsule read_capsule(const std::string& path);
+
+}  // namespace shakedown::node

@@ -1,0 +1,232 @@
+#include "launch/node/soak/findings.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "common/statistics.hpp"
+
+namespace shakedown::node {
+namespace {
+
+std::string hex(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
+
+Verdict on_rank(int rank, const RankIdentity& identity) {
+  Verdict verdict;
+  verdict.scope = identity.uuid.empty() ? Scope::rank : Scope::gpu;
+  verdict.name = identity.uuid.empty() ? std::to_string(rank) : identity.uuid;
+  return verdict;
+}
+
+std::string place_of(int rank, const RankIdentity& identity) {
+  return fmt::format("rank {} on {}{}", rank, identity.host,
+                     identity.serial.empty() ? "" : ", serial " + identity.serial);
+}
+
+std::string circumstances(const Incident& incident) {
+  std::string text;
+  if (std::isfinite(incident.temperature_c))
+    text += fmt::format(", {:.0f} C", incident.temperature_c);
+  if (std::isfinite(incident.sm_clock_mhz))
+    text += fmt::format(", {:.0f} MHz", incident.sm_clock_mhz);
+  if (std::isfinite(incident.power_w)) text += fmt::format(", {:.0f} W", incident.power_w);
+  return text;
+}
+
+Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdentity& identity) {
+  const Mismatch& mismatch = incident.mismatch;
+  Verdict verdict = on_rank(incident.rank, identity);
+  verdict.outcome = mismatch.outcome;
+  verdict.class_ = mismatch.class_;
+  verdict.cause =
+      fmt::format("{}: {} {}", place_of(incident.rank, identity), mismatch.load, mismatch.where);
+  if (mismatch.expected && mismatch.found)
+    verdict.cause +=
+        fmt::format(": expected {}, found {}", hex(*mismatch.expected), hex(*mismatch.found));
+  verdict.cause += fmt::format(": {}{}", mismatch.cause, circumstances(incident));
+  if (others > 0) verdict.cause += fmt::format("; {} more such mismatches", others);
+  if (!incident.capsule.empty()) verdict.cause += fmt::format("; capsule {}", incident.capsule);
+  verdict.action = mismatch.action;
+  return verdict;
+}
+
+/// One verdict per rank and load; on all of a product's types together.
+void judge_mismatches(const std::vector<Incident>& incidents,
+                      const std::vector<RankIdentity>& ranks, std::vector<Verdict>& verdicts) {
+  std::map<std::tuple<int, std::string, Outcome>, std::vector<const Incident*>> groups;
+  for (const Incident& incident : incidents) {
+    const std::string& load = incident.mismatch.load;
+    groups[{incident.rank, load.substr(0, load.find(' ')), incident.mismatch.outcome}].push_back(
+        &incident);
+  }
+  for (const auto& [key, group] : groups)
+    verdicts.push_back(verdict_of(*group.front(), group.size() - 1,
+                                  ranks[static_cast<std::size_t>(std::get<0>(key))]));
+}
+
+std::vector<double> rates_of(const Window& window) {
+  std::vector<double> rates;
+  for (const RankWindow& rank : window.ranks)
+    rates.push_back(rank.product_seconds > 0 ? rank.flop / rank.product_seconds : 0);
+  return rates;
+}
+
+void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                 const SlowRule& rule, std::vector<Verdict>& verdicts) {
+  if (ranks.size() < 3) return;  // too few peers
+  std::vector<std::vector<double>> ratios(ranks.size());
+  std::vector<int> low(ranks.size());
+  for (const Window& window : windows) {
+    if (!window.steady_products) continue;
+    const std::vector<double> rates = rates_of(window);
+    const Summary summary = summarize(rates);
+    const double spread = std::max(1.4826 * summary.mad, 0.005 * summary.median);
+    for (std::size_t r = 0; r < rates.size(); ++r) {
+      ratios[r].push_back(rates[r] / summary.median);
+      if (ratios[r].back() < rule.ratio && summary.median - rates[r] > rule.z * spread) ++low[r];
+    }
+  }
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto count = static_cast<double>(ratios[r].size());
+    if (count < rule.windows || low[r] < rule.share * count) continue;
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+    verdict.outcome = Outcome::fail;
+    verdict.cause =
+        fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {:.0f} windows",
+                    place_of(static_cast<int>(r), ranks[r]), median_of(ratios[r]), low[r], count);
+    verdict.action = "compare clocks and throttle reasons with its peers: bin/compute_perf";
+    verdicts.push_back(verdict);
+  }
+}
+
+/// Share of all windows' time; kUnknown where no window knows it.
+double share_of_time(const std::vector<Window>& windows, std::size_t rank,
+                     double RankWindow::*share) {
+  double with = 0;
+  double known = 0;
+  for (const Window& window : windows) {
+    const RankWindow& mine = window.ranks[rank];
+    if (!std::isfinite(mine.*share)) continue;
+    with += mine.*share * mine.seconds;
+    known += mine.seconds;
+  }
+  return known > 0 ? with / known : kUnknown;
+}
+
+void judge_throttling(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                      std::vector<Verdict>& verdicts) {
+  constexpr double kThermalRemark = 0.01;
+  constexpr double kThermalFail = 0.05;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const double slowdown = share_of_time(windows, r, &RankWindow::hardware_slowdown_share);
+    const double thermal = share_of_time(windows, r, &RankWindow::thermal_share);
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+    verdict.class_ = Class::environment;
+    const std::string place = place_of(static_cast<int>(r), ranks[r]);
+    if (slowdown > 0) {
+      verdict.outcome = Outcome::fail;
+      verdict.cause = fmt::format("{}: hardware slowdown or power brake in {:.2g} % of the time",
+                                  place, 100 * slowdown);
+      verdict.action = "inspect power supply and cooling";
+      verdicts.push_back(verdict);
+    }
+    if (thermal > kThermalRemark) {
+      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::pass;
+      verdict.cause =
+          fmt::format("{}: thermal slowdown in {:.2g} % of the time{}", place, 100 * thermal,
+                      thermal > kThermalFail ? "" : ": a warning, it fails above 5 %");
+      verdict.action = "inspect cooling";
+      verdicts.push_back(verdict);
+    }
+  }
+}
+
+}  // namespace
+
+Json record_of(const Incident& incident, const RankIdentity& identity) {
+  const Mismatch& mismatch = incident.mismatch;
+  Json fields{{"window", incident.window}, {"rank", incident.rank},
+              {"host", identity.host},     {"gpu", identity.uuid},
+              {"load", mismatch.load},     {"operation", mismatch.operation},
+              {"where", mismatch.where},   {"cause", mismatch.cause}};
+  if (!identity.serial.empty()) fields["serial"] = identity.serial;
+  if (mismatch.index) fields["index"] = *mismatch.index;
+  if (mismatch.expected) fields["expected"] = hex(*mismatch.expected);
+  if (mismatch.found) fields["found"] = hex(*mismatch.found);
+  if (mismatch.sm) fields["sm"] = *mismatch.sm;
+  if (mismatch.reproduced) fields["reproduced"] = *mismatch.reproduced;
+  if (mismatch.repeats) fields["repeats"] = *mismatch.repeats;
+  if (!incident.capsule.empty()) fields["capsule"] = incident.capsule;
+  fields["temperature_c"] = incident.temperature_c;
+  fields["sm_clock_mhz"] = incident.sm_clock_mhz;
+  fields["power_w"] = incident.power_w;
+  return fields;
+}
+
+std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
+                                const std::vector<Incident>& incidents,
+                                const std::vector<RankIdentity>& ranks, const SlowRule& rule) {
+  std::vector<Verdict> verdicts;
+  judge_mismatches(incidents, ranks, verdicts);
+  judge_rates(windows, ranks, rule, verdicts);
+  judge_throttling(windows, ranks, verdicts);
+  return verdicts;
+}
+
+Work work_of(const std::vector<Window>& windows) {
+  Work work;
+  for (const Window& window : windows) {
+    work.products += window.checked(LoadKind::products);
+    work.memory_bytes += window.bytes(LoadKind::memory);
+    work.copied_bytes += window.bytes(LoadKind::copies);
+    work.link_bytes += window.bytes(LoadKind::collectives);
+    for (const RankWindow& rank : window.ranks) work.gpu_hours += rank.seconds / 3600;
+  }
+  return work;
+}
+
+double energy_of(const std::vector<Window>& windows) {
+  double energy = 0;
+  for (const Window& window : windows)
+    for (const RankWindow& rank : window.ranks) energy += rank.energy_j;
+  return energy;
+}
+
+double checked_over_unchecked(const std::vector<Window>& windows) {
+  std::vector<double> ratios;
+  for (const Window& window : windows)
+    for (const RankWindow& rank : window.ranks)
+      if (std::isfinite(rank.checked_over_unchecked)) ratios.push_back(rank.checked_over_unchecked);
+  return ratios.empty() ? kUnknown : median_of(ratios);
+}
+
+Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,
+                  const std::vector<Verdict>& findings, const std::string& stopped_by) {
+  Verdict verdict;
+  verdict.name = "soak";
+  double wrong = 0;
+  for (const Window& window : windows) wrong += window.wrong();
+  verdict.cause = statement_of(work_of(windows), wrong);
+  if (!stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", stopped_by);
+  for (const Verdict& finding : findings)
+    verdict.outcome = std::max(verdict.outcome, finding.outcome);
+  for (const LoadKind kind : requested) {
+    for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
+      const auto at = static_cast<std::size_t>(kind);
+      double checked = 0;
+      for (const Window& window : windows) checked += window.ranks[r].checked[at];
+      if (checked > 0) continue;
+      verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
+      verdict.cause += fmt::format("; rank {} checked no {}", r, name_of(kind));
+    }
+  }
+  // A wrong operation that no finding explains still fails.
+  if (wrong > 0 && findings.empty()) verdict.outcome = Outcome::fail;
+  if (windows.empty()) verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
+  return verdict;
+}
+
+}  // namespace shakedown::node

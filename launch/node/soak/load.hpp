@@ -1,0 +1,82 @@
+// One kind of work that a soak repeats and checks: products, memory, copies, collectives.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/record.hpp"
+#include "common/verdict.hpp"
+
+namespace shakedown {
+class MpiSession;
+}
+
+namespace shakedown::node {
+
+/// What a load is made with.
+struct LoadSettings {
+  std::uint64_t seed = 0;  // the same on every rank
+  bool fault = false;      // inject this load's fault (its FaultKind) on this rank, for tests
+  std::function<bool()> stopped = [] {
+    return false;
+  };  // a signal has come: end after this operation
+};
+
+/// What one call of run() did on this rank.
+struct LoadCount {
+  std::uint64_t checked = 0;  // operations, each of them verified
+  std::uint64_t wrong = 0;    // of them
+  double bytes = 0;           // written or moved, and verified
+  double flop = 0;
+  double seconds = 0;  // that the counted work took
+  LoadCount& operator+=(const LoadCount& more);
+};
+
+/// One thing that was wrong, as it goes to the record, the verdict and the capsule. A load reports
+/// the first few of a call; LoadCount::wrong has them all.
+struct Mismatch {
+  std::string load;                    // Load::name()
+  std::uint64_t operation = 0;         // of the load's operations, from its construction
+  std::string where;                   // "element 17 of 4096", "tile 3,5", "offset 0x1f00"
+  std::optional<std::uint64_t> index;  // the same as a number: element, tile or byte offset
+  std::optional<std::uint64_t> expected, found;  // bits of the element, or hashes of the tile
+  std::optional<int> sm;                         // where own kernels computed it
+  std::optional<int> reproduced, repeats;        // "reproduces k of n" on this GPU
+  int rank = -1;                                 // who is wrong; -1: the rank that reports it
+  // What the load concludes of it, as a verdict on that rank's GPU.
+  Outcome outcome = Outcome::fail;
+  std::optional<Class> class_ = Class::hardware;
+  std::string cause;  // "sticks to SM 17", "sticks to the address", ...
+  std::string action;
+  Json replay = Json::object();  // what --replay needs to repeat it; empty: it cannot
+};
+
+class Load {
+ public:
+  Load() = default;
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+  virtual ~Load() = default;
+
+  virtual const std::string& name()
+      const = 0;  // "product bf16", "memory", "host copy", "collective"
+
+  /// Works for about `seconds`, at least one operation, and checks all of it. Memory that cannot be
+  /// allocated and every other failure throws: nothing that did not run counts as checked. Not
+  /// collective, unless the load is of collectives; may run on a thread of its own next to others.
+  virtual LoadCount run(double seconds, std::vector<Mismatch>& found) = 0;
+
+  /// After run() on every rank, collective: what only all ranks together can find. Returns what is
+  /// to be added to the count of run(): `wrong` alone.
+  virtual LoadCount confer(const MpiSession& /*session*/, std::vector<Mismatch>& /*found*/) {
+    return {};
+  }
+
+  /// What was done, for people: "97.3 % of 140 GB in 10 patterns". Empty: the count says it all.
+  virtual std::string summary() const { return ""; }
+};
+
+}  // namespace shakedown::node

@@ -1,0 +1,190 @@
+#include "launch/node/soak/product_load.hpp"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <future>
+#include <thread>
+
+#include "common/nvml.hpp"
+#include "common/random.hpp"
+#include "common/wait.hpp"
+#include "launch/node/soak/evidence.hpp"
+
+namespace shakedown::node {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+/// That of the first juror: with the same algorithm the same bits are expected.
+std::string common_algorithm(const ProductSettings& settings, Device& device,
+                             const MpiSession& jurors) {
+  if (!settings.algorithm.empty()) return settings.algorithm;
+  std::string mine;
+  if (jurors.is_root())
+    mine = make_product(settings.spec, device, *device.make_stream())->algorithm();
+  return jurors.all_gather(mine).front();
+}
+
+}  // namespace
+
+ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors)
+    : settings_(settings),
+      name_(fmt::format("product {}", name_of(settings.spec.type))),
+      rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
+           settings.fault),
+      ratio_(kUnknown) {
+  for (Batch& batch : batches_) {
+    batch.began = device.make_event();
+    batch.ended = device.make_event();
+  }
+  for (auto& event : chunk_ended_) event = device.make_event();
+}
+
+std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
+  return derive_seed(settings_.seed + static_cast<std::uint64_t>(settings_.spec.type),
+                     batch.number);
+}
+
+void ProductLoad::wait(const Event& event) const {
+  constexpr double kSpin_s = 0.001;
+  wait_until_done(event, settings_.timeout_s, kSpin_s, [] {});
+}
+
+void ProductLoad::rest_in_pulse() {
+  if (pulse_hertz_ <= 0) return;
+  const double periods =
+      std::chrono::duration<double>(Clock::now().time_since_epoch()).count() * pulse_hertz_;
+  const double phase = periods - std::floor(periods);
+  if (phase < 0.5) return;
+  rig_.stream().synchronize();
+  std::this_thread::sleep_for(duration_of((1 - phase) / pulse_hertz_));
+}
+
+void ProductLoad::work(int index, Clock::time_point until) {
+  Batch& batch = batches_[static_cast<std::size_t>(index)];
+  rig_.fill(batch.operands(), seed_of(batch));
+  batch.products = 0;
+  batch.began->record(rig_.stream());
+  do {
+    rest_in_pulse();
+    const auto start = Clock::now();
+    for (std::uint32_t i = 0; i < chunk_; ++i, ++batch.products) {
+      if (batch.checked)
+        rig_.run_checked(index, batch.products);
+      else
+        rig_.run();
+    }
+    // One chunk is under way while the next one is enqueued.
+    chunk_ended_[static_cast<std::size_t>(turn_)]->record(rig_.stream());
+    turn_ = 1 - turn_;
+    wait(*chunk_ended_[static_cast<std::size_t>(turn_)]);
+    constexpr auto kShortest = std::chrono::milliseconds(5);
+    if (Clock::now() - start < kShortest && chunk_ < 1024) chunk_ *= 2;
+  } while (Clock::now() < until && !settings_.stopped());
+  batch.ended->record(rig_.stream());
+}
+
+LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
+  for (int i = 0; i < kBatches; ++i) {
+    Batch& batch = batches_[static_cast<std::size_t>(i)];
+    batch.number = calls_ * kBatches + static_cast<std::uint64_t>(i);
+    batch.checked = !(comparing_ && i % 4 == 3);
+  }
+  ++calls_;
+  // The CPU computes what a tile of the first batch must be while the device works.
+  const Batch& first = batches_.front();
+  const auto tile = static_cast<std::int64_t>(
+      Random(seed_of(first)).below(static_cast<std::size_t>(rig_.grid().tiles())));
+  auto known = std::async(std::launch::async, [&, seed = seed_of(first)] {
+    return host_tile(settings_.spec, Operands::integers, seed, tile);
+  });
+  for (auto& event : chunk_ended_) event->record(rig_.stream());
+  const auto start = Clock::now();
+  for (int i = 0; i < kBatches; ++i) work(i, start + duration_of(seconds * (i + 1) / kBatches));
+  wait(*batches_.back().ended);
+  LoadCount count;
+  for (Batch& batch : batches_) {
+    if (batch.checked) count.checked += batch.products;
+    count.seconds += batch.seconds();
+    count.flop += batch.products * flop_of(settings_.spec);
+    if (batch.checked) batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));
+  }
+  check_known_answer(known.get(), tile);
+  compare_rates();
+  return count;
+}
+
+void ProductLoad::check_known_answer(const HostTile& expected, std::int64_t tile) {
+  const std::uint64_t hash = hash_of_tile(encoded(expected, result_type(settings_.spec.type)));
+  const TileRecord& record = batches_.front().records[static_cast<std::size_t>(tile)];
+  refuted_tile_ = record.first == hash ? std::nullopt : std::optional(tile);
+}
+
+void ProductLoad::compare_rates() {
+  double checked_s = 0, unchecked_s = 0, checked = 0, unchecked = 0;
+  for (const Batch& batch : batches_) {
+    if (batch.number % 4 == 1) {
+      checked += batch.products;
+      checked_s += batch.seconds();
+    } else if (!batch.checked) {
+      unchecked += batch.products;
+      unchecked_s += batch.seconds();
+    }
+  }
+  ratio_ = unchecked > 0 ? checked / checked_s / (unchecked / unchecked_s) : kUnknown;
+}
+
+ProductLoad::Seen ProductLoad::seen() const {
+  Seen mine{};
+  for (std::size_t i = 0; i < batches_.size(); ++i)
+    if (batches_[i].checked) mine.digests[i] = digest_of(batches_[i].records);
+  mine.refuted[0] = refuted_tile_.has_value();
+  return mine;
+}
+
+LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+  const std::vector<Seen> all = jurors.all_gather(seen());
+  const Seen& mine = all[static_cast<std::size_t>(jurors.rank())];
+  constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
+  int looks = 0;
+  LoadCount count;
+  for (int i = 0; i < kBatches; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    std::vector<TileRecord> digests;  // a vote on digests as on one tile's hashes
+    bool refuted = false;
+    for (const Seen& seen : all) {
+      const Digest& digest = seen.digests[at];
+      digests.push_back({digest.hash, 0, static_cast<std::uint32_t>(digest.differing), 0});
+      refuted = refuted || seen.refuted[at];
+    }
+    const Ruling ruling = vote(digests);
+    if (ruling.agreed() && !refuted) continue;
+    if (mine.digests[at].differing > 0) {
+      count.wrong += mine.digests[at].differing;
+    } else if (mine.refuted[at] || !ruling.undecided.empty() ||
+               (ruling.right && *ruling.right != mine.digests[at].hash)) {
+      count.wrong += batches_[at].products;
+    }
+    if (looks++ < kMostLooks) investigate(i, jurors, found);
+  }
+  return count;
+}
+
+void ProductLoad::investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found) {
+  const Batch& batch = batches_[static_cast<std::size_t>(index)];
+  const Suspicion suspicion{
+      batch.operands(), seed_of(batch), batch.number,
+      jurors.all_gather(static_cast<double>(index == 0 ? refuted_tile_.value_or(-1) : -1))};
+  for (Mismatch& mismatch : find_evidence(rig_, suspicion, batch.records, jurors)) {
+    mismatch.load = name_;
+    found.push_back(std::move(mismatch));
+  }
+}
+
+}  // namespace shakedown::node

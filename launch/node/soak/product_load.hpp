@@ -1,0 +1,94 @@
+// Products of one type as a load of the soak: full-entropy ones judged by a jury of the GPUs of one
+// model, and ones of integers whose result is known.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "common/fault.hpp"
+#include "common/mpi_session.hpp"
+#include "launch/node/soak/jury.hpp"
+#include "launch/node/soak/load.hpp"
+#include "launch/node/soak/product_rig.hpp"
+
+namespace shakedown::node {
+
+struct ProductSettings {
+  ProductSpec spec;
+  std::string algorithm;           // empty: what the first juror finds fastest
+  std::uint64_t seed = 0;          // the same on every rank
+  std::optional<FaultKind> fault;  // product, hash or slow: of this rank
+  double timeout_s = 300;          // of what is enqueued
+  std::function<bool()> stopped = [] { return false; };
+};
+
+/// A call of run() makes kBatches batches. A batch has operands of its own seed, and this many
+/// products of them, each of them hashed: they must all be alike, on every GPU. So of each batch a
+/// record per tile is enough (TileRecord), and of all tiles a digest: ranks exchange the digests
+/// once per call, and records only where digests differ. GPUs need not make the same number of
+/// products.
+class ProductLoad final : public Load {
+ public:
+  static constexpr int kBatches = 16;
+
+  /// Collective of the jurors: the ranks whose GPUs are of the same model.
+  ProductLoad(const ProductSettings& settings, Device& device, const MpiSession& jurors);
+
+  const std::string& name() const override { return name_; }
+  std::string algorithm() const { return rig_.algorithm(); }
+  LoadCount run(double seconds, std::vector<Mismatch>& found) override;
+  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
+
+  /// From now on products are made in the first half of each period only; 0: always.
+  void set_pulse(double hertz) { pulse_hertz_ = hertz; }
+  /// From now on every fourth batch is not checked, nor counted: to compare the rates.
+  void set_comparing(bool on) { comparing_ = on; }
+  /// Products per second of checked batches over those of unchecked ones next to them, in the last
+  /// call; kUnknown where there were none.
+  double checked_over_unchecked() const { return ratio_; }
+
+ private:
+  struct Batch {
+    std::uint64_t number = 0;
+    std::uint32_t products = 0;
+    bool checked = true;
+    std::vector<TileRecord> records;
+    std::unique_ptr<Event> began, ended;
+
+    bool integers() const { return number % 4 == 0; }
+    Operands operands() const { return integers() ? Operands::integers : Operands::full_entropy; }
+    double seconds() const { return ended->milliseconds_since(*began) / 1e3; }
+  };
+  struct Seen {  // what jurors exchange of a call
+    std::array<Digest, kBatches> digests;
+    std::array<bool, kBatches> refuted;  // by the known answer
+  };
+
+  std::uint64_t seed_of(const Batch& batch) const;
+  void work(int index, std::chrono::steady_clock::time_point until);
+  void wait(const Event& event) const;
+  void rest_in_pulse();
+  void check_known_answer(const HostTile& expected, std::int64_t tile);
+  void compare_rates();
+  Seen seen() const;
+  void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);
+
+  ProductSettings settings_;
+  std::string name_;
+  ProductRig rig_;
+  std::array<Batch, kBatches> batches_;
+  std::uint64_t calls_ = 0;
+  std::uint32_t chunk_ = 1;  // products enqueued at a time
+  std::array<std::unique_ptr<Event>, 2> chunk_ended_;
+  int turn_ = 0;
+  std::optional<std::int64_t> refuted_tile_;  // of the first batch
+  double pulse_hertz_ = 0;
+  bool comparing_ = false;
+  double ratio_;
+};
+
+}  // namespace shakedown::node

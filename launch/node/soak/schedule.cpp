@@ -1,0 +1,88 @@
+#include "launch/node/soak/schedule.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+namespace shakedown::node {
+namespace {
+
+bool lists(const std::vector<std::string>& names, const char* name) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& listed) { return listed == name || listed == "all"; });
+}
+
+}  // namespace
+
+const char* name_of(LoadKind kind) {
+  constexpr const char* kNames[] = {"products", "memory", "copies", "probes", "collectives"};
+  return kNames[static_cast<int>(kind)];
+}
+
+std::vector<std::string> names_of_loads() {
+  return {name_of(LoadKind::products), name_of(LoadKind::memory), name_of(LoadKind::copies),
+          name_of(LoadKind::probes), name_of(LoadKind::collectives)};
+}
+
+const char* name_of(Shape shape) {
+  constexpr const char* kNames[] = {"steady", "square", "mixed"};
+  return kNames[static_cast<int>(shape)];
+}
+
+std::vector<std::string> names_of_shapes() {
+  return {name_of(Shape::steady), name_of(Shape::square), name_of(Shape::mixed)};
+}
+
+std::string Phase::name() const {
+  std::vector<std::string> parts;
+  for (const LoadKind kind : loads) {
+    std::string part = name_of(kind);
+    if (kind == LoadKind::products && type) part += fmt::format(" {}", node::name_of(*type));
+    if (kind == LoadKind::products && pulse_hertz > 0) part += fmt::format(" {} Hz", pulse_hertz);
+    parts.push_back(part);
+  }
+  return fmt::format("{} {}", node::name_of(shape), fmt::join(parts, ", "));
+}
+
+bool Phase::has(LoadKind kind) const {
+  return std::find(loads.begin(), loads.end(), kind) != loads.end();
+}
+
+std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
+                                   const std::vector<std::string>& loads,
+                                   const std::vector<ProductType>& types, bool alone, int cycle) {
+  std::vector<LoadKind> kinds;
+  for (const LoadKind kind : {LoadKind::products, LoadKind::memory, LoadKind::copies,
+                              LoadKind::probes, LoadKind::collectives}) {
+    const bool possible = kind == LoadKind::products      ? !types.empty()
+                          : kind == LoadKind::collectives ? !alone
+                                                          : true;
+    if (possible && lists(loads, name_of(kind))) kinds.push_back(kind);
+  }
+  const bool products = !kinds.empty() && kinds.front() == LoadKind::products;
+  const auto type = [&](int turn) -> std::optional<ProductType> {
+    if (!products) return std::nullopt;
+    return types[static_cast<std::size_t>(turn) % types.size()];
+  };
+  std::vector<Phase> phases;
+  if (lists(shapes, name_of(Shape::steady)))
+    for (const LoadKind kind : kinds) {
+      if (kind != LoadKind::products)
+        phases.push_back({Shape::steady, {kind}, {}, 0});
+      else
+        for (const ProductType each : types) phases.push_back({Shape::steady, {kind}, each, 0});
+    }
+  constexpr double kHertz[] = {2, 0.5, 10, 1, 5};
+  if (products && lists(shapes, name_of(Shape::square)))
+    phases.push_back({Shape::square, {LoadKind::products}, type(cycle), kHertz[cycle % 5]});
+  if (kinds.size() > 1 && lists(shapes, name_of(Shape::mixed)))
+    phases.push_back({Shape::mixed, kinds, type(cycle + 1), 0});
+  return phases;
+}
+
+double window_seconds(double total_s, std::size_t phases) {
+  return std::min(10.0, total_s / (2 * static_cast<double>(phases)));
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,40 @@
+// The options of bin/soak.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/backend.hpp"
+#include "launch/node/compute/product.hpp"
+
+namespace shakedown {
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::node {
+
+struct SoakOptions {
+  double minutes = 15;
+  std::vector<std::string> types{"all"};
+  std::vector<std::string> loads{"all"};
+  std::vector<std::string> shapes{"all"};
+  int size = 0;  // by backend
+  int seed = 1;
+  std::string output = ".";
+  std::string record;
+  std::string replay;
+  int repeats = 100;
+  BackendOptions backend;
+  std::string fault;  // for tests
+};
+
+void declare_options(OptionSet& options, SoakOptions& values);
+
+/// m, n and k of the products.
+std::int64_t size_of_products(const SoakOptions& options, BackendKind kind);
+
+/// Those of --types that every rank's device has. Collective. Throws UsageError naming one that was
+/// given by name and that a device lacks.
+std::vector<ProductType> choose_types(const SoakOptions& options, const Backend& backend);
+
+}  // namespace shakedown::node

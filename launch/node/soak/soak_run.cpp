@@ -1,0 +1,230 @@
+#include "launch/node/soak/soak_run.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <set>
+
+#include "common/identity.hpp"
+#include "common/program.hpp"
+#include "launch/node/soak/capsule.hpp"
+
+namespace shakedown::node {
+namespace {
+
+const std::vector<FaultKind> kFaults{FaultKind::product,    FaultKind::memory, FaultKind::copy,
+                                     FaultKind::collective, FaultKind::hash,   FaultKind::slow};
+
+/// Windows of a type of products in which some are not checked, to compare the rates.
+constexpr int kComparedCycles = 3;
+
+std::vector<RankIdentity> identify(const MpiSession& session, const Backend& backend) {
+  const DeviceIdentity device = backend.device->identity();
+  const auto uuids = session.all_gather(device.uuid);
+  const auto models = session.all_gather(device.model);
+  std::vector<RankIdentity> ranks;
+  for (std::size_t r = 0; r < uuids.size(); ++r)
+    ranks.push_back({session.hosts()[r], uuids[r], "", models[r]});
+  return ranks;
+}
+
+/// The ranks whose devices are of this rank's model: their bits can be compared.
+std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
+                                           const std::vector<RankIdentity>& ranks) {
+  const std::string& mine = ranks[static_cast<std::size_t>(session.rank())].model;
+  const auto first = std::find_if(ranks.begin(), ranks.end(),
+                                  [&](const RankIdentity& rank) { return rank.model == mine; });
+  return session.split(static_cast<int>(first - ranks.begin()));
+}
+
+Json to_json(const Mismatch& mismatch) {
+  Json json{{"load", mismatch.load},    {"operation", mismatch.operation},
+            {"where", mismatch.where},  {"outcome", static_cast<int>(mismatch.outcome)},
+            {"cause", mismatch.cause},  {"action", mismatch.action},
+            {"replay", mismatch.replay}};
+  const auto add = [&](const char* key, const auto& value) {
+    if (value) json[key] = *value;
+  };
+  add("index", mismatch.index);
+  add("expected", mismatch.expected);
+  add("found", mismatch.found);
+  add("sm", mismatch.sm);
+  add("reproduced", mismatch.reproduced);
+  add("repeats", mismatch.repeats);
+  if (mismatch.class_) json["class"] = static_cast<int>(*mismatch.class_);
+  return json;
+}
+
+template <class T>
+std::optional<T> optional_of(const Json& json, const char* key) {
+  return json.contains(key) ? std::optional(json[key].get<T>()) : std::nullopt;
+}
+
+Mismatch mismatch_of(const Json& json) {
+  Mismatch mismatch;
+  mismatch.load = json["load"];
+  mismatch.operation = json["operation"];
+  mismatch.where = json["where"];
+  mismatch.outcome = static_cast<Outcome>(json["outcome"].get<int>());
+  mismatch.cause = json["cause"];
+  mismatch.action = json["action"];
+  mismatch.replay = json["replay"];
+  mismatch.index = optional_of<std::uint64_t>(json, "index");
+  mismatch.expected = optional_of<std::uint64_t>(json, "expected");
+  mismatch.found = optional_of<std::uint64_t>(json, "found");
+  mismatch.sm = optional_of<int>(json, "sm");
+  mismatch.reproduced = optional_of<int>(json, "reproduced");
+  mismatch.repeats = optional_of<int>(json, "repeats");
+  mismatch.class_ = std::nullopt;
+  if (json.contains("class")) mismatch.class_ = static_cast<Class>(json["class"].get<int>());
+  return mismatch;
+}
+
+}  // namespace
+
+SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& session, Record& record)
+    : options_(options),
+      backend_(backend),
+      session_(session),
+      record_(record),
+      types_(choose_types(options, backend)),
+      ranks_(identify(session, backend)),
+      jurors_(split_by_model(session, ranks_)),
+      nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
+      identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
+  if (const auto fault = parse_fault(options.fault, kFaults, session.world_size())) {
+    say(session, line_of(*fault));
+    if (fault->rank == session.rank()) fault_ = fault->kind;
+  }
+}
+
+std::vector<Phase> SoakRun::phases(int cycle) const {
+  return phases_of_cycle(options_.shapes, options_.loads, types_, session_.world_size() == 1,
+                         cycle);
+}
+
+double SoakRun::elapsed_s() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+ExitCode SoakRun::run() {
+  const std::vector<Phase> first = phases(0);
+  if (first.empty())
+    throw UsageError(fmt::format("--loads {} with --shape {}: no work for {} ranks",
+                                 fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
+                                 session_.world_size()));
+  window_s_ = window_seconds(60 * options_.minutes, first.size());
+  WorkSettings settings;
+  settings.phases = first;
+  settings.size = size_of_products(options_, backend_.kind);
+  settings.seed = static_cast<std::uint64_t>(options_.seed);
+  settings.fault = fault_;
+  settings.timeout_s = options_.backend.timeout_s;
+  settings.retention_s = window_s_;
+  settings.stopped = [this] { return !signals_.received().empty(); };
+  std::vector<std::string> types;
+  for (const ProductType type : types_) types.emplace_back(name_of(type));
+  say(session_,
+      fmt::format("soak: {} ranks, {:g} minutes, products of {} in {}, windows of {:.3g} s",
+                  session_.world_size(), options_.minutes, settings.size, fmt::join(types, " "),
+                  window_s_));
+  SoakWork work(settings, backend_, *jurors_);
+  run_windows(work);
+  return conclude(work.summary());
+}
+
+void SoakRun::run_windows(SoakWork& work) {
+  start_ = std::chrono::steady_clock::now();
+  const double total_s = 60 * options_.minutes;
+  Progress progress("soak", std::lround(std::ceil(total_s)), "s", session_.is_root());
+  double wrong = 0;
+  // Each phase comes once, whatever time is left.
+  for (int cycle = 0; cycle == 0 || elapsed_s() < total_s; ++cycle)
+    for (const Phase& phase : phases(cycle)) {
+      const Window window = run_window(work, phase, cycle < kComparedCycles);
+      windows_.push_back(window);
+      wrong += window.wrong();
+      progress.update(std::lround(std::min(elapsed_s(), total_s)),
+                      fmt::format("{}; {:.0f} wrong", window.phase, wrong));
+      const bool stop = std::any_of(window.ranks.begin(), window.ranks.end(),
+                                    [](const RankWindow& rank) { return rank.stop; });
+      if (stop || (cycle > 0 && window.ranks.front().over)) return;
+    }
+}
+
+Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
+  GpuSampler sampler(nvml_, backend_.device->identity().uuid);
+  PhaseResult result = work.run(phase, window_s_, comparing);
+  RankWindow mine = rank_window(result, sampler.finish());
+  mine.stop = !signals_.received().empty();
+  mine.over = elapsed_s() >= 60 * options_.minutes;
+  Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine)};
+  if (phase.shape == Shape::steady && phase.has(LoadKind::products))
+    window.steady_products = phase.type;
+  record_.write("soak",
+                merged(merged(identity_, {{"size", size_of_products(options_, backend_.kind)}}),
+                       record_of(window)));
+  collect(window, std::move(result.found));
+  return window;
+}
+
+void SoakRun::collect(const Window& window, std::vector<Mismatch> found) {
+  Json list = Json::array();
+  for (const Mismatch& mismatch : found) list.push_back(to_json(mismatch));
+  const auto texts = session_.all_gather(list.empty() ? std::string() : list.dump());
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    if (texts[r].empty()) continue;
+    for (const Json& json : Json::parse(texts[r])) {
+      Incident incident{static_cast<int>(r), window.index, mismatch_of(json), ""};
+      incident.temperature_c = window.ranks[r].temperature_c;
+      incident.sm_clock_mhz = window.ranks[r].sm_clock_mhz;
+      incident.power_w = window.ranks[r].power_w;
+      incident.capsule = keep_capsule(incident);
+      record_.write("mismatch", merged(identity_, record_of(incident, ranks_[r])));
+      incidents_.push_back(incident);
+    }
+  }
+}
+
+std::string SoakRun::keep_capsule(Incident& incident) {
+  constexpr std::size_t kMostCapsules = 20;
+  if (incident.mismatch.replay.empty() || incidents_.size() >= kMostCapsules) return "";
+  const std::string name = fmt::format("{}-rank{}-{}", utc_now(), incident.rank, incidents_.size());
+  if (!session_.is_root()) return "";
+  Capsule capsule = capsule_of(incident.mismatch.replay, "a mismatch");
+  const RankIdentity& rank = ranks_[static_cast<std::size_t>(incident.rank)];
+  capsule.circumstances = record_of(incident, rank);
+  capsule.circumstances["model"] = rank.model;
+  for (const LibraryVersion& version : library_versions(backend_.kind))
+    capsule.circumstances["versions." + version.name] = version.running;
+  return write_capsule(options_.output, name, capsule);
+}
+
+ExitCode SoakRun::conclude(const std::string& summary) {
+  SlowRule rule;
+  if (backend_.kind == BackendKind::cpu) rule.ratio = 0.5;  // ranks share the host's cores
+  std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, rule);
+  std::set<LoadKind> requested;
+  for (const Phase& phase : phases(0)) requested.insert(phase.loads.begin(), phase.loads.end());
+  const auto signals = session_.all_gather(signals_.received());
+  const std::string signal = *std::max_element(signals.begin(), signals.end());
+  verdicts.push_back(judge_job(windows_, {requested.begin(), requested.end()}, verdicts, signal));
+  say(session_, summary);
+  const double energy = energy_of(windows_);
+  if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
+  const double ratio = checked_over_unchecked(windows_);
+  if (std::isfinite(ratio))
+    say(session_,
+        fmt::format("checked products run at {:.1f} % of the rate of unchecked ones", 100 * ratio));
+  for (const Verdict& verdict : verdicts) {
+    record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
+    say(session_, line_of(verdict));
+  }
+  const ExitCode code = worst(verdicts);
+  return signal.empty() || code == ExitCode::fail ? code : ExitCode::stopped;
+}
+
+}  // namespace shakedown::node

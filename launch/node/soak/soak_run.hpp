@@ -1,0 +1,49 @@
+// A soak from its first window to its verdicts.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/progress.hpp"
+#include "common/record.hpp"
+#include "common/stop_signals.hpp"
+#include "launch/node/soak/findings.hpp"
+#include "launch/node/soak/soak_options.hpp"
+
+namespace shakedown::node {
+
+/// Every call is collective; rank 0 prints and records.
+class SoakRun {
+ public:
+  SoakRun(const SoakOptions& options, Backend& backend, MpiSession& session, Record& record);
+
+  ExitCode run();
+
+ private:
+  std::vector<Phase> phases(int cycle) const;
+  void run_windows(SoakWork& work);
+  Window run_window(SoakWork& work, const Phase& phase, bool comparing);
+  void collect(const Window& window, std::vector<Mismatch> found);
+  std::string keep_capsule(Incident& incident);
+  ExitCode conclude(const std::string& summary);
+  double elapsed_s() const;
+
+  const SoakOptions& options_;
+  Backend& backend_;
+  MpiSession& session_;
+  Record& record_;
+  StopSignals signals_;
+  std::optional<FaultKind> fault_;  // of this rank
+  std::vector<ProductType> types_;
+  std::vector<RankIdentity> ranks_;
+  std::unique_ptr<MpiSession> jurors_;
+  std::shared_ptr<Nvml> nvml_;
+  Json identity_;  // of every record
+  double window_s_ = 0;
+  std::chrono::steady_clock::time_point start_;
+  std::vector<Window> windows_;
+  std::vector<Incident> incidents_;
+};
+
+}  // namespace shakedown::node

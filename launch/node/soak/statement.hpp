@@ -1,0 +1,28 @@
+// What a soak without errors proves.
+#pragma once
+
+#include <string>
+
+namespace shakedown::node {
+
+/// The work that was checked, on all GPUs.
+struct Work {
+  double products = 0;
+  double memory_bytes = 0;  // written and verified
+  double copied_bytes = 0;  // between host and device
+  double link_bytes = 0;    // delivered by collectives
+  double gpu_hours = 0;
+};
+
+/// Events per GPU-hour that are excluded at 95 % where none was seen in this time: 3 / T, the rule
+/// of three (exactly -ln 0.05 / T). Infinite for no time.
+double rate_bound(double gpu_hours);
+
+/// "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per GPU-hour at
+/// 95 %". With wrong operations there is no bound to give.
+std::string statement_of(const Work& work, double wrong);
+
+/// "9.8 PB", decimal units.
+std::string readable_decimal_bytes(double bytes);
+
+}  // namespace shakedown::node

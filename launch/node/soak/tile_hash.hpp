@@ -1,0 +1,98 @@
+// A hash of 64 bits of each tile of a matrix, made where the matrix is, at the speed of its memory:
+// so every product of a soak can be checked. Host and devices make the same one, for it is a sum
+// over the words of a tile, in any order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/device.hpp"
+#include "common/host_device.hpp"
+
+namespace shakedown::node {
+
+/// Rows and columns of a tile.
+inline constexpr int kTileEdge = 128;
+
+/// A row-major matrix [rows, columns] of `element_bytes`, in tiles; tile t is (t / across, t %
+/// across). Rows and columns are multiples of kTileEdge.
+struct TileGrid {
+  std::int64_t rows = 0, columns = 0;
+  int element_bytes = 0;
+
+  SHAKEDOWN_HOST_DEVICE std::int64_t across() const { return columns / kTileEdge; }
+  SHAKEDOWN_HOST_DEVICE std::int64_t tiles() const { return rows / kTileEdge * across(); }
+  SHAKEDOWN_HOST_DEVICE std::int64_t row_bytes() const { return columns * element_bytes; }
+  SHAKEDOWN_HOST_DEVICE int tile_row_bytes() const { return kTileEdge * element_bytes; }
+  /// Byte of the matrix where the tile begins.
+  SHAKEDOWN_HOST_DEVICE std::int64_t begin(std::int64_t tile) const {
+    return tile / across() * kTileEdge * row_bytes() + tile % across() * tile_row_bytes();
+  }
+};
+
+/// What was seen of one tile in a batch of products of the same operands, which must all be alike:
+/// the first hash and those that differ from it. Whether the first one is right is for the jury.
+struct TileRecord {
+  std::uint64_t first = 0;
+  std::uint64_t other = 0;      // the hash of the last product that differed
+  std::uint32_t differing = 0;  // products that differed
+  std::uint32_t product = 0;    // the first of them, by its number in the batch
+};
+
+/// splitmix64's finalizer (Steele, Lea & Flood 2014): a bijection, so a tile with one wrong word
+/// never has the right hash; with several it has it once in 2^64.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t mix(std::uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
+/// The share of word `index` (of 8 bytes, row by row within the tile) in the tile's hash.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash_of_word(std::uint64_t word, std::uint64_t index) {
+  return mix(word + (index + 1) * 0x9E3779B97F4A7C15U);
+}
+
+/// What a tile's record becomes by the hash of a batch's product.
+SHAKEDOWN_HOST_DEVICE inline void add_hash(TileRecord& record, std::uint64_t hash,
+                                           std::uint32_t product) {
+  if (product == 0) {
+    record = {hash, 0, 0, 0};
+  } else if (hash != record.first) {
+    if (record.differing++ == 0) record.product = product;
+    record.other = hash;
+  }
+}
+
+/// The hash of a tile in host memory; `matrix` is the whole.
+std::uint64_t hash_of_tile(const std::byte* matrix, const TileGrid& grid, std::int64_t tile);
+/// The same of a tile's bytes alone, row after row.
+std::uint64_t hash_of_tile(const std::vector<std::byte>& tile);
+
+/// The bytes of a tile, row after row, from where the matrix is. Waits for the stream.
+std::vector<std::byte> read_tile(Device& device, ConstView matrix, const TileGrid& grid,
+                                 std::int64_t tile, Stream& stream);
+
+/// Enqueues hashes on the stream.
+class TileHasher {
+ public:
+  virtual ~TileHasher() = default;
+  /// Adds the hashes of the batch's product `product` (0: the first) to `records`, of grid.tiles()
+  /// in device memory.
+  virtual void hash(ConstView matrix, const TileGrid& grid, std::uint32_t product,
+                    TileRecord* records, Stream& stream) const = 0;
+};
+
+namespace cpu {
+std::unique_ptr<TileHasher> make_tile_hasher();
+}
+namespace gpu {
+std::unique_ptr<TileHasher> make_tile_hasher();
+}
+/// Throws UsageError where the backend is not built.
+inline std::unique_ptr<TileHasher> make_tile_hasher(BackendKind kind) {
+  return kind == BackendKind::gpu ? gpu::make_tile_hasher() : cpu::make_tile_hasher();
+}
+
+}  // namespace shakedown::node

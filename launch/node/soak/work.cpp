@@ -1,0 +1,134 @@
+#include "launch/node/soak/work.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <future>
+
+#include "common/random.hpp"
+#include "launch/node/soak/memory_test.hpp"
+
+namespace shakedown::node {
+namespace {
+
+bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
+  return std::any_of(phases.begin(), phases.end(),
+                     [&](const Phase& phase) { return phase.has(kind); });
+}
+
+/// Per element of a product's matrices.
+std::size_t bytes_of(const Phase& phase) {
+  return phase.type ? 2 * size_of(operand_type(*phase.type)) + size_of(result_type(*phase.type))
+                    : 0;
+}
+
+CopySettings copy_settings(const Device& device) {
+  CopySettings settings;
+  if (device.kind() == BackendKind::cpu) settings.bytes = std::size_t{1} << 20;
+  return settings;
+}
+
+}  // namespace
+
+SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors)
+    : settings_(settings), backend_(backend), jurors_(jurors) {
+  Device& device = *backend.device;
+  if (any_has(settings.phases, LoadKind::copies))
+    copies_ = make_copy_load(device, settings_of(FaultKind::copy), copy_settings(device));
+  if (any_has(settings.phases, LoadKind::probes))
+    probes_ = make_probe_load(device, {settings_.seed, false, settings_.stopped}, {});
+  if (any_has(settings.phases, LoadKind::collectives)) {
+    collectives_ = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend);
+    // A transport allocates memory of its own for its first operations.
+    std::vector<Mismatch> found;
+    collectives_->run(0, found);
+  }
+  if (any_has(settings.phases, LoadKind::memory)) {
+    // Nearly all that is left, but for the products, whose memory is used again by each type.
+    const auto largest =
+        std::max_element(settings.phases.begin(), settings.phases.end(),
+                         [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
+    std::unique_ptr<ProductLoad> reserved;
+    if (largest->type) reserved = make_products(*largest);
+    MemoryTestSettings memory;
+    memory.share = 0.98;
+    memory.host_bytes = std::size_t{8} << 20;
+    memory.block_bytes = device.kind() == BackendKind::gpu ? memory.block_bytes : memory.host_bytes;
+    memory.retention_s = settings.retention_s;
+    memory_ = make_memory_test(device, settings_of(FaultKind::memory), memory);
+  }
+}
+
+SoakWork::~SoakWork() = default;
+
+LoadSettings SoakWork::settings_of(FaultKind kind) const {
+  return {settings_.seed, settings_.fault == kind, settings_.stopped};
+}
+
+std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
+  ProductSettings settings;
+  settings.spec = {*phase.type, settings_.size, settings_.size, settings_.size};
+  settings.algorithm = algorithms_[*phase.type];
+  settings.seed = derive_seed(settings_.seed, windows_);
+  settings.fault = settings_.fault;
+  settings.timeout_s = settings_.timeout_s;
+  settings.stopped = settings_.stopped;
+  auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
+  algorithms_[*phase.type] = products->algorithm();
+  products->set_pulse(phase.pulse_hertz);
+  return products;
+}
+
+Load* SoakWork::load_of(LoadKind kind) const {
+  switch (kind) {
+    case LoadKind::products: return products_.get();
+    case LoadKind::memory: return memory_.get();
+    case LoadKind::copies: return copies_.get();
+    case LoadKind::probes: return probes_.get();
+    case LoadKind::collectives: return collectives_.get();
+  }
+  return nullptr;
+}
+
+PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
+  ++windows_;
+  products_.reset();
+  if (phase.has(LoadKind::products)) {
+    products_ = make_products(phase);
+    products_->set_comparing(comparing);
+  }
+  backend_.session->barrier();
+  PhaseResult result;
+  const auto start = std::chrono::steady_clock::now();
+  std::array<std::vector<Mismatch>, kLoadKinds> found;
+  const auto run_one = [&](LoadKind kind) {
+    const auto at = static_cast<std::size_t>(kind);
+    result.counts[at] = load_of(kind)->run(seconds, found[at]);
+  };
+  // Collectives stay on this thread, which MPI requires; so does a load without others.
+  std::vector<std::future<void>> others;
+  for (const LoadKind kind : phase.loads)
+    if (kind != LoadKind::collectives && phase.loads.size() > 1)
+      others.push_back(std::async(std::launch::async, [&, kind] {
+        backend_.device->use_on_this_thread();
+        run_one(kind);
+      }));
+  for (const LoadKind kind : phase.loads)
+    if (kind == LoadKind::collectives || phase.loads.size() == 1) run_one(kind);
+  for (auto& other : others) other.get();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const LoadKind kind : phase.loads) {
+    const auto at = static_cast<std::size_t>(kind);
+    result.counts[at] += load_of(kind)->confer(jurors_, found[at]);
+    std::move(found[at].begin(), found[at].end(), std::back_inserter(result.found));
+  }
+  if (products_) result.checked_over_unchecked = products_->checked_over_unchecked();
+  return result;
+}
+
+std::string SoakWork::summary() const {
+  std::string text = memory_ ? memory_->name() + ": " + memory_->summary() : "";
+  if (probes_) text += (text.empty() ? "" : "; ") + probes_->name() + "s: " + probes_->summary();
+  return text;
+}
+
+}  // namespace shakedown::node

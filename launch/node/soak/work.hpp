@@ -1,0 +1,68 @@
+// The loads of one rank, and a phase's work with them.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/fault.hpp"
+#include "common/mpi_session.hpp"
+#include "common/nvml.hpp"
+#include "launch/node/soak/collective_load.hpp"
+#include "launch/node/soak/copies.hpp"
+#include "launch/node/soak/probe_load.hpp"
+#include "launch/node/soak/product_load.hpp"
+#include "launch/node/soak/schedule.hpp"
+
+namespace shakedown::node {
+
+/// What all loads are made with.
+struct WorkSettings {
+  std::vector<Phase> phases;  // of all cycles: which loads there are
+  std::int64_t size = 0;      // m, n and k
+  std::uint64_t seed = 0;
+  std::optional<FaultKind> fault;  // of this rank
+  double timeout_s = 300;
+  double retention_s = 10;  // that memory is left alone before it is verified
+  std::function<bool()> stopped;
+};
+
+/// What a phase did on this rank.
+struct PhaseResult {
+  std::array<LoadCount, kLoadKinds> counts;  // by LoadKind
+  std::vector<Mismatch> found;
+  double checked_over_unchecked = kUnknown;  // rates of products
+  double seconds = 0;
+};
+
+class SoakWork {
+ public:
+  /// Collective. `jurors`: the ranks with this rank's model of device.
+  SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
+  ~SoakWork();
+
+  /// Collective. `comparing`: also measures products that are not checked.
+  PhaseResult run(const Phase& phase, double seconds, bool comparing);
+
+  /// What the memory load has to add, for people.
+  std::string summary() const;
+
+ private:
+  std::unique_ptr<ProductLoad> make_products(const Phase& phase);
+  Load* load_of(LoadKind kind) const;
+  LoadSettings settings_of(FaultKind kind) const;
+
+  WorkSettings settings_;
+  Backend& backend_;
+  const MpiSession& jurors_;
+  std::map<ProductType, std::string> algorithms_;
+  std::uint64_t windows_ = 0;
+  std::unique_ptr<CopyLoad> copies_;
+  std::unique_ptr<ProbeLoad> probes_;
+  std::unique_ptr<CollectiveLoad> collectives_;
+  std::unique_ptr<Load> memory_;
+  std::unique_ptr<ProductLoad> products_;  // of the phase
+};
+
+}  // namespace shakedown::node

@@ -1,0 +1,115 @@
+"""bin/soak as its users meet it: a clean run, every injected fault found and placed, capsules replayed,
+a signal. Run by tests/run."""
+
+import json
+import signal
+import subprocess
+import unittest
+
+from support import BIN, TREE, Folder, read_record, run, wait_until
+
+SOAK = BIN / "soak"
+# One window per phase, of what is left of a second.
+QUICK = ["--minutes", 0.004, "--types", "fp32,int8", "--shape", "steady"]
+
+
+class Soak(Folder):
+    def soak(self, *arguments, ranks=3, code=0):
+        """Runs the program; what it printed, and its records by kind."""
+        record = self.folder / "r.jsonl"
+        record.unlink(missing_ok=True)
+        result = run(SOAK, "--record", record, *arguments, ranks=ranks)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        lines = read_record(record)
+        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
+        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
+                               for kind in ("soak", "mismatch", "verdict")}
+
+    def fault(self, kind, *arguments):
+        """With this fault on rank 1: its mismatches, and the verdict on that rank."""
+        out, records = self.soak("--inject-fault", f"{kind}:1", "--output", self.folder, *QUICK,
+                                 *arguments, code=1)
+        self.assertIn(f"fault injected: {kind} on rank 1", out)
+        self.assertEqual({line["rank"] for line in records["mismatch"]}, {1})
+        verdicts = {line["scope"]: line for line in records["verdict"]}
+        self.assertEqual([line["verdict"] for line in records["verdict"]], ["FAIL", "FAIL"])
+        self.assertIn("rank 1 on", verdicts["gpu" if "gpu" in verdicts else "rank"]["cause"])
+        return records["mismatch"], records["verdict"][0]
+
+    def test_a_clean_soak_says_what_it_proves(self):
+        out, records = self.soak("--minutes", 0.03)
+        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ products, \S+ .B of memory, \S+ .B copied .*, "
+                              r"\S+ .B over links: rate below \S+ per GPU-hour at 95 %")
+        phases = [line["phase"] for line in records["soak"]]
+        for phase in ("steady products fp32", "steady memory", "steady copies",
+                      "steady collectives"):
+            self.assertIn(phase, phases)
+        self.assertTrue(any(phase.startswith("square products") for phase in phases))
+        mixed = [line for line in records["soak"] if line["phase"].startswith("mixed")]
+        for load in ("products", "copies", "collectives"):
+            self.assertGreater(mixed[0][f"checked_{load}"], 0)
+        self.assertEqual(records["mismatch"], [])
+        self.assertEqual([line["verdict"] for line in records["verdict"]], ["PASS"])
+
+    def test_a_wrong_product_is_placed_and_its_capsule_replayed(self):
+        mismatches, verdict = self.fault("product", "--loads", "products")
+        self.assertEqual(verdict["class"], "HARDWARE")
+        self.assertEqual((mismatches[0]["reproduced"], mismatches[0]["repeats"]), (100, 100))
+        self.assertIn("tile 1,1, element 191,192", mismatches[0]["where"])
+        self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 1 << 16)
+        capsule = mismatches[0]["capsule"]
+        kept = json.loads(open(capsule).read())
+        self.assertEqual(kept["tile"], 3)
+        self.assertEqual(kept["circumstances"]["rank"], 1)
+        out, _ = self.soak("--replay", capsule, "--repeats", 5, ranks=2)
+        self.assertEqual(out.count("reproduces 0 of 5"), 2)
+        out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
+                           ranks=1, code=1)
+        self.assertIn("reproduces 5 of 5", out)
+        del kept["seed"]
+        broken = self.folder / "broken.json"
+        broken.write_text(json.dumps(kept))
+        refused = run(SOAK, "--replay", broken)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn(f"{broken}: seed: must be", refused.stderr)
+
+    def test_a_wrong_hash_is_ours(self):
+        mismatches, verdict = self.fault("hash", "--loads", "products")
+        self.assertEqual(verdict["class"], "SOFTWARE")
+        self.assertIn("the hash disagrees though the data agree", mismatches[0]["cause"])
+
+    def test_wrong_memory_is_found(self):
+        mismatches, _ = self.fault("memory", "--loads", "memory")
+        self.assertEqual(mismatches[0]["load"], "memory")
+
+    def test_a_wrong_copy_is_found(self):
+        mismatches, _ = self.fault("copy", "--loads", "copies")
+        self.assertIn("from device to host", mismatches[0]["cause"])
+        self.assertEqual(mismatches[0]["reproduced"], 100)
+
+    def test_a_wrong_collective_is_found(self):
+        mismatches, _ = self.fault("collective", "--loads", "collectives")
+        self.assertIn("what all_reduce delivered", mismatches[0]["cause"])
+
+    def test_a_slow_rank_is_named(self):
+        out, records = self.soak("--minutes", 0.04, "--types", "fp32", "--shape", "steady", "--loads",
+                                 "products", "--inject-fault", "slow:1", code=1)
+        self.assertRegex(out, r"FAIL (rank 1|gpu \S+): rank 1 on .*: slow, 0\.\d+ of the median rate")
+        self.assertEqual(records["mismatch"], [])
+
+    def test_a_signal_ends_it_with_what_was_proved(self):
+        record = self.folder / "r.jsonl"
+        job = subprocess.Popen([TREE / "launch/mpi", "-n", "3", SOAK, "--minutes", "10", "--loads",
+                                "products", "--record", record], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
+        self.addCleanup(job.kill)
+        self.assertTrue(wait_until(lambda: record.exists() and "run" in record.read_text()))
+        job.send_signal(signal.SIGTERM)
+        out, error = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 5, out + error)
+        self.assertRegex(out, r"PASS job soak: 0 wrong in .*; stopped by SIG")
+        self.assertEqual(read_record(record)[-1]["exit_code"], 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
