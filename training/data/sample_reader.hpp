@@ -30,6 +30,7 @@ class SampleReader {
   struct Outcome {
     std::int32_t label;
     bool left_to_decoder;
+    std::size_t index;  // the requested one, or of what replaces it
   };
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3. What is
   /// random is drawn from `random_seed` alone. Where there is a `decoder`, what it supports is left

@@ -62,8 +62,8 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   settings.norm_stats = options.norm_stats;
   if (settings.no_graph.empty() && (options.layers || options.kernels))
     settings.no_graph = "--layers, --kernels time each call";
-  settings.batches_held =
-      batches_held(settings, backend, options.data.synthetic(), validates(options));
+  settings.input_bytes =
+      input_bytes(input_settings(options), settings, backend, options.data.synthetic());
   return settings;
 }
 

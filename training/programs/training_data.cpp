@@ -25,6 +25,22 @@ int fewest(const MpiSession& session, int mine) {
   return static_cast<int>(*std::min_element(all.begin(), all.end()));
 }
 
+/// Whether the options leave images to a device decoder where `workers` is the fewest of a rank.
+bool requests_device_decoder(const InputOptions& options, int workers) {
+  if (options.decoder == "cpu" || options.decoder_share == 0) return false;
+  return options.decoder == "nvjpeg" || workers < kWorkersLikeEngines;
+}
+
+/// Why a device decoder cannot make the training images; "" where it can.
+std::string why_no_device_decoder(const InputSettings& settings, const NetworkSettings& shape,
+                                  const StrategyEntry& strategy) {
+  if (!device_can_transform(training_transform(settings.transform, shape.image_size)))
+    return "the device only crops, which is --augment crop";
+  if (strategy.ranks.first_has_inputs)
+    return fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
+  return "";
+}
+
 std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkSettings& shape,
                                                   std::string& why_not) {
   try {
@@ -71,17 +87,10 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
 void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
                                   const StrategyEntry& strategy) {
   const InputOptions& options = settings_.options;
-  if (options.decoder == "cpu" || options.decoder_share == 0) return;
-  if (options.decoder == "auto" && fewest(*backend.session, setup_.workers) >= kWorkersLikeEngines)
-    return;
-  const NetworkSettings& shape = step.network;
-  std::string why_not;
-  if (!device_can_transform(loader_settings(step, true, 0, 1).transform))
-    why_not = "the device only crops, which is --augment crop";
-  else if (strategy.ranks.first_has_inputs)
-    why_not = fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
-  else if (strategy.computes(backend.world->rank()))
-    decoder_ = try_device_decoder(*backend.device, shape, why_not);
+  if (!requests_device_decoder(options, fewest(*backend.session, setup_.workers))) return;
+  std::string why_not = why_no_device_decoder(settings_, step.network, strategy);
+  if (why_not.empty() && strategy.computes(backend.world->rank()))
+    decoder_ = try_device_decoder(*backend.device, step.network, why_not);
   for (const std::string& problem : backend.session->all_gather(why_not))
     if (!problem.empty()) why_not = problem;
   if (options.decoder == "nvjpeg" && !why_not.empty())
@@ -201,15 +210,26 @@ std::string TrainingData::remark(long batches) const {
   return text;
 }
 
-int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
-                 bool validates) {
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+                                                               const EngineSettings& step,
+                                                               const Backend& backend,
+                                                               bool synthetic) {
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int rank = backend.world->rank();
   const int per_source = synthetic ? 1 : kLoadedBatchesHeld;
-  int training = per_source;
+  int batches = per_source;
   if (strategy.ranks.first_has_inputs)  // the others receive theirs
-    training = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
-  return training + (validates ? kLoadedBatchesHeld : 0);
+    batches = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
+  if (settings.validates) batches += kLoadedBatchesHeld;
+  const bool decodes =
+      !synthetic &&
+      requests_device_decoder(settings.options, workers_of(settings.options, backend.cores)) &&
+      why_no_device_decoder(settings, step.network, strategy).empty();
+  return [batches, decodes, kind = backend.kind](const NetworkSettings& shape) {
+    const DeviceDecoderSettings decoder{shape.batch_size, shape.image_size};
+    return static_cast<std::size_t>(batches) * batch_bytes(shape) +
+           (decodes ? device_decoder_bytes(kind, decoder) : 0);
+  };
 }
 
 }  // namespace shakedown::training

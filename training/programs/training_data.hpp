@@ -69,8 +69,11 @@ class TrainingData {
   std::unique_ptr<BatchSource> validation_;
 };
 
-/// Batches that TrainingData of this step will hold in device memory.
-int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
-                 bool validates);
+/// Device memory that TrainingData of this step will allocate on this rank for a network: at most,
+/// as the GPU's JPEG engines are looked for later.
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+                                                               const EngineSettings& step,
+                                                               const Backend& backend,
+                                                               bool synthetic);
 
 }  // namespace shakedown::training
