@@ -1,8 +1,6 @@
 // Where images lie: folders, packed files, memory; and what happens to bad ones.
 #include <png.h>
-#include <signal.h>  // NOLINT: sigaction is POSIX, not in csignal
 #include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "common/xxh64.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/file_limit.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/cached_source.hpp"
 #include "training/data/exif.hpp"
@@ -374,20 +373,14 @@ TEST_CASE("a packed file is there whole or not at all", "[pack]") {
                       ContainsSubstring("image " + images.name(7) + ": cannot be read: No such file"));
     CHECK(nothing_changed());
   }
-  SECTION("the disk is full") {  // as far as a limit on the size of files can show it
-    const auto before = signal(SIGXFSZ, SIG_IGN);
-    rlimit limit{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-    const rlimit small{1500, limit.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  SECTION("the disk is full") {
     std::string message;
     try {
+      const test::FileLimit full(1500);
       pack(images, path);
     } catch (const InconclusiveError& error) {
       message = error.what();
     }
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    signal(SIGXFSZ, before);
     CHECK_THAT(message,
                ContainsSubstring("--pack " + path + ": cannot be written: File too large"));
     CHECK(nothing_changed());
@@ -438,6 +431,13 @@ TEST_CASE("bad images are named, counted once and bounded", "[bad_images]") {
   CHECK(reports[0] == "image d/a/2: cannot be read; another image replaces it");
   CHECK(error_of([&] { bad.note(images, 1, "broken"); }) ==
         "image d/a/1: broken; --max-bad-images 2: 2 were bad before: d/a/0, d/a/2");
+  BadImages resumed(2, {});
+  resumed.restore(bad.indices());
+  CHECK(resumed.indices() == bad.indices());
+  resumed.note(images, 2, "broken");  // met again
+  CHECK(error_of([&] { resumed.note(images, 1, "broken"); }) != "no error");
+  CHECK(error_of([&] { BadImages(1, {}).restore({0, 2}); }) ==
+        "--max-bad-images 1: 2 were bad before the interruption");
   BadImages none(0, {});
   CHECK(error_of([&] { none.note(images, 1, "broken"); }) == "image d/a/1: broken");
 }

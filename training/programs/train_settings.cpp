@@ -90,12 +90,12 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
 
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,
-                                   const TrainingData& data) {
+                                   TrainingData& data) {
   EpochSettings epochs{options.epochs, options.optimizer.learning_rate, options.schedule};
   epochs.checkpoints = {options.checkpoints,
                         run_facts(set, engine.settings(), engine.step.ranks_computing(),
                                   dataset.training(), data.setup()),
-                        dataset.metadata(options.model)};
+                        dataset.metadata(options.model), &data.bad_images()};
   return {std::move(epochs), options.history, options.mllog,
           mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }

@@ -1,11 +1,9 @@
 #include "training/programs/training_data.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <sstream>
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
@@ -49,15 +47,6 @@ std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkS
     why_not = error.what();
     return nullptr;
   }
-}
-
-std::set<std::size_t> numbers_in(const std::vector<std::string>& lists) {
-  std::set<std::size_t> numbers;
-  for (const std::string& list : lists) {
-    std::istringstream in(list);
-    for (std::size_t number = 0; in >> number;) numbers.insert(number);
-  }
-  return numbers;
 }
 
 }  // namespace
@@ -146,7 +135,9 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   }
   if (!computes) {
     training_ = make_no_batches();
-    if (settings_.validates) validation_ = make_no_batches();
+    if (settings_.validates)
+      validation_ = make_no_batches(training::batches_per_epoch(
+          dataset_.validation(), loader_settings(step, false, rank, ranks)));
     return;
   }
   if (setup_.workers > 0) workers_ = std::make_unique<Workers>(setup_.workers);
@@ -164,10 +155,8 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
                          step.network, backend, stream, nullptr);
 }
 
-/// Each rank knows those of its own shards, which change with the epoch: the lists overlap.
 std::set<std::size_t> TrainingData::all_bad_images() const {
-  const auto mine = fmt::format("{}", fmt::join(bad_images_.indices(), " "));
-  std::set<std::size_t> all = numbers_in(session_->all_gather(mine));
+  std::set<std::size_t> all = over_ranks(bad_images_, *session_);
   if (static_cast<long>(all.size()) > bad_images_.most_allowed())
     throw UsageError(fmt::format("--max-bad-images {}: {} images are bad: {}",
                                  bad_images_.most_allowed(), all.size(),

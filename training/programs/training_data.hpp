@@ -39,6 +39,7 @@ class TrainingData {
   /// Counts the bad training images that the ranks have met so far. Throws UsageError naming some
   /// when they are more than allowed. Collective; valid as long as this is.
   std::function<long()> bad_count() const;
+  BadImages& bad_images() { return bad_images_; }
   /// The count for people, with some names; "" where there is none. Collective.
   std::string bad_images_text() const;
   /// How the input is set up, and whether this many batches per rank exceed the data; or "".
