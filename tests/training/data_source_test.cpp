@@ -369,8 +369,8 @@ TEST_CASE("a packed file is there whole or not at all", "[pack]") {
     const FolderSource impatient(scan_image_folder(folder.path), {2, 1ms});
     fs::remove(images.name(7));
     CHECK_THROWS_AS(pack(impatient, path), InconclusiveError);
-    CHECK_THROWS_WITH(pack(impatient, path),
-                      ContainsSubstring("image " + images.name(7) + ": cannot be read: No such file"));
+    CHECK_THROWS_WITH(pack(impatient, path), ContainsSubstring("image " + images.name(7) +
+                                                               ": cannot be read: No such file"));
     CHECK(nothing_changed());
   }
   SECTION("the disk is full") {
@@ -436,8 +436,9 @@ TEST_CASE("bad images are named, counted once and bounded", "[bad_images]") {
   CHECK(resumed.indices() == bad.indices());
   resumed.note(images, 2, "broken");  // met again
   CHECK(error_of([&] { resumed.note(images, 1, "broken"); }) != "no error");
-  CHECK(error_of([&] { BadImages(1, {}).restore({0, 2}); }) ==
-        "--max-bad-images 1: 2 were bad before the interruption");
+  CHECK(error_of([&] {
+          BadImages(1, {}).restore({0, 2});
+        }) == "--max-bad-images 1: 2 were bad before the interruption");
   BadImages none(0, {});
   CHECK(error_of([&] { none.note(images, 1, "broken"); }) == "image d/a/1: broken");
 }
@@ -491,10 +492,10 @@ TEST_CASE("every kind of bad image is named and replaced by the next that is goo
   CHECK(reader.read(1, 0, out).label == label);
   CHECK(out == good);
   REQUIRE(reasons.size() == 7);
-  const char* const expected[] = {
-      "neither JPEG nor PNG", "truncated or corrupt",  "truncated or corrupt",
-      "60138 x 60138 pixels", "neither JPEG nor PNG",  "it is no regular file",
-      "it is no regular file"};
+  const char* const expected[] = {"neither JPEG nor PNG", "truncated or corrupt",
+                                  "truncated or corrupt", "60138 x 60138 pixels",
+                                  "neither JPEG nor PNG", "it is no regular file",
+                                  "it is no regular file"};
   for (std::size_t i = 0; i < 7; ++i) {
     CHECK_THAT(reasons[i], ContainsSubstring(images.name(i + 1) + ": "));
     CHECK_THAT(reasons[i], ContainsSubstring(expected[i]));
@@ -533,8 +534,9 @@ TEST_CASE("a read that fails is repeated, and is no bad image", "[bad_images][lo
   LoaderSettings settings = loader_settings();
   settings.bad_images = &bad;
   CHECK_THROWS_AS(epoch_of(images, settings, 3), InconclusiveError);
-  CHECK_THROWS_WITH(epoch_of(images, settings, 3),
-                    ContainsSubstring("image " + images.name(6) + ": cannot be read: No such file"));
+  CHECK_THROWS_WITH(
+      epoch_of(images, settings, 3),
+      ContainsSubstring("image " + images.name(6) + ": cannot be read: No such file"));
   CHECK(bad.count() == 0);
 }
 

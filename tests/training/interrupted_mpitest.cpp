@@ -133,8 +133,8 @@ class Trainings {
     epochs.checkpoints.options.minutes = minutes;
     epochs.checkpoints.bad_images = bad;
     epochs.after_epoch = [&](const EpochResult& result) { outcome.epochs.push_back(result); };
-    outcome.end = train_epochs({engine, *training, identity, session, record}, kUpdates,
-                               &validation, epochs);
+    outcome.end =
+        train_epochs({engine, *training, identity, session, record}, kUpdates, &validation, epochs);
     outcome.last_batch = validation.batch();
     return outcome;
   }

@@ -109,12 +109,9 @@ class Hash {
 }  // namespace
 
 std::string text_of(const CheckpointState& state) {
-  Json json{{"position", json_of(state.position)},
-            {"fixed", json_of(state.facts.fixed)},
-            {"options", json_of(state.facts.options)},
-            {"first_computing", state.first_computing},
-            {"bad_images", state.bad_images},
-            {"ranks", Json::array()}};
+  Json json{{"position", json_of(state.position)},     {"fixed", json_of(state.facts.fixed)},
+            {"options", json_of(state.facts.options)}, {"first_computing", state.first_computing},
+            {"bad_images", state.bad_images},          {"ranks", Json::array()}};
   for (const RankNumbers& rank : state.ranks) json["ranks"].push_back(json_of(rank));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -101,9 +101,8 @@ double Snapshot::take(const InputTimes& input) {
     to += view.count;
   }
   engine_.finish();
-  numbers_ =
-      session_.all_gather(
-          RankNumbers{model.read_scalars(), model.network().read_metrics().total, input});
+  numbers_ = session_.all_gather(
+      RankNumbers{model.read_scalars(), model.network().read_metrics().total, input});
   batches_tracked_ = model.network().batches_tracked();
   gather_arrays();
   engine_.host().gather(own_statistics_.view(DataType::float32),
@@ -125,14 +124,16 @@ void Snapshot::gather_arrays() {
   });
 }
 
-/// The running statistics that are validated, as ModelState has them: the first computing rank's, or
-/// the average.
+/// The running statistics that are validated, as ModelState has them: the first computing rank's,
+/// or the average.
 std::vector<float> Snapshot::shared_statistics() const {
   const std::span<const float> all = floats_of(statistics_.view(DataType::float32));
   const StrategyEntry& strategy = engine_.step.strategy_entry();
   const int ranks = static_cast<int>(numbers_.size());
   const std::size_t count = all.size() / numbers_.size();
-  const auto of_rank = [&](int r) { return all.subspan(static_cast<std::size_t>(r) * count, count); };
+  const auto of_rank = [&](int r) {
+    return all.subspan(static_cast<std::size_t>(r) * count, count);
+  };
   const std::span<const float> first = of_rank(engine_.step.first_computing());
   std::vector<float> shared(first.begin(), first.end());
   if (engine_.settings().norm_stats == "first") return shared;

@@ -55,8 +55,8 @@ class Snapshot {
 
 /// Gives every rank the state of rank 0's `checkpoint`, which others need not have; `file` is where
 /// it is from. Ranks of the same number have their own numbers and running statistics back; with
-/// another number of ranks they have those of the first rank that computed. Returns this rank's input
-/// of the epoch so far. Collective.
+/// another number of ranks they have those of the first rank that computed. Returns this rank's
+/// input of the epoch so far. Collective.
 InputTimes restore(Engine& engine, const MpiSession& session, const CheckpointState& state,
                    const std::vector<Tensor>& tensors, const std::string& file);
 

@@ -22,8 +22,8 @@ struct ReadRetries {
   int attempts = 5;
   std::chrono::milliseconds first_wait{100};  // 8.5 s in all: a network file system recovers
 };
-/// Calls `read` again where it throws a ReadError. Throws InconclusiveError naming the file where it
-/// always does.
+/// Calls `read` again where it throws a ReadError. Throws InconclusiveError naming the file where
+/// it always does.
 void read_patiently(const std::string& file, const ReadRetries& retries,
                     const std::function<void()>& read);
 

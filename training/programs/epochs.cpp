@@ -187,8 +187,8 @@ class Training {
     return result;
   }
 
-  /// Of the weights, and of their average where there is one. False where a signal ends it: then the
-  /// checkpoint is of the end of the epoch's training, and a resumed run validates again.
+  /// Of the weights, and of their average where there is one. False where a signal ends it: then
+  /// the checkpoint is of the end of the epoch's training, and a resumed run validates again.
   bool validate_epoch(BatchSource& batches, EpochResult& result) {
     const auto start = Clock::now();
     ModelState& model = run_.engine.model;

@@ -73,8 +73,8 @@ int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of
 void check_memory(Engine& engine, int ranks_on_device) {
   const std::size_t free = free_share(engine, ranks_on_device);
   const int batch = engine.settings().network.batch_size;
-  const std::size_t needed = bytes_needed(
-      engine.model.network(), engine.settings().input_bytes(engine.settings().network));
+  const std::size_t needed = bytes_needed(engine.model.network(),
+                                          engine.settings().input_bytes(engine.settings().network));
   const bool fits = needed <= free || !engine.step.computes();
   if (on_all_ranks(engine, fits)) return;
   if (fits)

@@ -30,8 +30,8 @@ std::size_t scratch_bytes(const training::DeviceDecoderSettings& settings) {
   const auto tallest = static_cast<int>(kTallest);
   const std::size_t one = align(kTallest * row_bytes_of(size)) +
                           2 * align(filter_words(tallest, size) * sizeof(std::int32_t));
-  return std::max(one, static_cast<std::size_t>(settings.most_images) * kRowsPerImage *
-                           row_bytes_of(size));
+  return std::max(
+      one, static_cast<std::size_t>(settings.most_images) * kRowsPerImage * row_bytes_of(size));
 }
 
 class GpuResizer final : public training::DeviceResizer {
