@@ -65,6 +65,14 @@ std::string previous_path(const std::string& dir, const std::string& name) {
   return checkpoint_path(dir, name + ".previous");
 }
 
+bool has_checkpoint(const std::string& dir) {
+  std::error_code error;
+  for (const std::string& path : {checkpoint_path(dir, kLatest), previous_path(dir, kLatest)})
+    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
+      return true;  // with any other error too
+  return false;
+}
+
 void check_writable_folder(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -98,7 +106,7 @@ std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
     if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
       rename_file(path, previous_path(dir, name));
     rename_file(partial, path);
-  } catch (const InconclusiveError&) {
+  } catch (...) {
     std::remove(partial.c_str());
     throw;
   }

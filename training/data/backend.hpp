@@ -35,6 +35,9 @@ namespace shakedown::gpu {
 std::unique_ptr<training::DeviceResizer> make_device_resizer(
     Device& device, const training::DeviceDecoderSettings& settings);
 
+/// 0 where gpu was not built.
+std::size_t device_decoder_bytes(const training::DeviceDecoderSettings& settings);
+
 /// Reports in `why_not` what is missing where it returns null.
 std::unique_ptr<training::DeviceDecoder> make_device_decoder(
     Device& device, const training::DeviceDecoderSettings& settings, std::string& why_not);

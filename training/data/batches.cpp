@@ -119,8 +119,14 @@ class ScatteredBatches final : public BatchSource {
 
 class NoBatches final : public BatchSource {
  public:
+  explicit NoBatches(long batches_per_epoch) : batches_per_epoch_(batches_per_epoch) {}
   std::optional<DeviceBatch> next() override { return std::nullopt; }
-  void start_epoch(int, long) override {}
+  bool load_next(Network&) override { return given_ < batches_per_epoch_ && ++given_ > 0; }
+  void start_epoch(int, long first_batch) override { given_ = first_batch; }
+
+ private:
+  const long batches_per_epoch_;
+  long given_ = 0;
 };
 
 }  // namespace
@@ -144,7 +150,9 @@ std::unique_ptr<BatchSource> make_scattered_batches(
                                             batches_per_epoch);
 }
 
-std::unique_ptr<BatchSource> make_no_batches() { return std::make_unique<NoBatches>(); }
+std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch) {
+  return std::make_unique<NoBatches>(batches_per_epoch);
+}
 
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
                                                     const NetworkSettings& shape,

@@ -70,8 +70,8 @@ std::unique_ptr<BatchSource> make_scattered_batches(
     Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
     std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch);
 
-/// For a rank that does not compute.
-std::unique_ptr<BatchSource> make_no_batches();
+/// For a rank that does not compute: each epoch has this many batches of nothing, by load_next().
+std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch = 0);
 
 /// Device memory of one batch.
 std::size_t batch_bytes(const NetworkSettings& shape);

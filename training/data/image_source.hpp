@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "training/data/image_folder.hpp"
+#include "training/data/input_file.hpp"
 
 namespace shakedown::training {
 
@@ -39,7 +40,8 @@ class ImageSource {
   /// paths, classes or order; of packed files also other content.
   virtual std::uint64_t checksum() const { return listing_checksum(); }
   /// Replaces `bytes` by the encoded image and adds to `times` what that took. Throws UsageError
-  /// with the reason only: the caller names the image.
+  /// where the image is bad, with the reason only: the caller names the image; InconclusiveError
+  /// where it cannot be read, after some attempts.
   virtual void read(std::size_t index, std::vector<std::uint8_t>& bytes,
                     StageTimes& times) const = 0;
 
@@ -63,7 +65,8 @@ void check_same_classes(const ImageSource& training, const ImageSource& validati
 /// Each image is a file.
 class FolderSource final : public ImageSource {
  public:
-  explicit FolderSource(ImageFolder folder) : folder_(std::move(folder)) {}
+  explicit FolderSource(ImageFolder folder, ReadRetries retries = {})
+      : folder_(std::move(folder)), retries_(retries) {}
 
   std::size_t size() const override { return folder_.samples.size(); }
   std::int32_t label(std::size_t index) const override { return folder_.samples[index].label; }
@@ -75,6 +78,7 @@ class FolderSource final : public ImageSource {
 
  private:
   ImageFolder folder_;
+  ReadRetries retries_;
 };
 
 }  // namespace shakedown::training

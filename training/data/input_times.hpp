@@ -15,7 +15,7 @@ struct InputTimes {
   double copy_s = 0;           // host memory to device memory
   double device_decode_s = 0;  // DeviceDecoder::decode
   double images = 0;           // that the workers made or, encoded, passed to the device
-  double device_images = 0;    // passed to the device
+  double device_images = 0;    // of these, left to the device
 };
 
 StageTimes& operator+=(StageTimes& a, const StageTimes& b);

@@ -134,17 +134,21 @@ const Batch* Loader::next() {
     if (r.left_to_decoder)
       batch.encoded.push_back({r.encoded.file, r.encoded.crop.region, r.encoded.crop.mirror, row});
   }
-  times_.device_images += static_cast<double>(batch.encoded.size());
   return &batch;
 }
 
-void Loader::decode_on_host(const Batch* batch, int row) {
+void Loader::decode_on_host(const Batch* batch, const Undecoded& left) {
   std::unique_lock lock(workers_.mutex());
   Slot& slot = lent_slot(batch);
   lock.unlock();
-  const Row& r = slot.rows.at(static_cast<std::size_t>(row));
-  static_cast<std::int32_t*>(slot.labels.data())[row] =
-      callers_reader_.read(r.index, r.random_seed, pixels(slot, row)).label;
+  const Row& r = slot.rows.at(static_cast<std::size_t>(left.row));
+  const auto sample = callers_reader_.read(r.index, r.random_seed, pixels(slot, left.row));
+  if (!left.refused && sample.index == r.encoded_index)
+    throw InconclusiveError(
+        fmt::format("image {}: the device decoder failed on it several times, and the CPU decodes "
+                    "it: --decoder cpu decodes all images alike",
+                    source_.name(sample.index)));
+  static_cast<std::int32_t*>(slot.labels.data())[left.row] = sample.label;
   lock.lock();
   times_.stages += callers_reader_.take_times();
 }
@@ -186,6 +190,11 @@ void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   times_.stages += reader.take_times();
+  if (!item.padding) {
+    ++times_.images;
+    const Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
+    if (!error && row.left_to_decoder) ++times_.device_images;
+  }
   finish(item, std::move(error));
 }
 
@@ -210,7 +219,6 @@ Loader::Item Loader::take() {
     r.index = index;
     r.random_seed = derive_seed(epoch_seed_, index);
     ++item.slot->batch.count;
-    ++times_.images;
   }
   ++next_item_;
   ++busy_;
@@ -241,6 +249,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
   const auto sample = reader.read(row.index, row.random_seed, out, decoder, &row.encoded);
   label = sample.label;
   row.left_to_decoder = sample.left_to_decoder;
+  row.encoded_index = sample.index;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {

@@ -68,8 +68,10 @@ class Loader final : private Workers::Job {
   /// The workers start no more samples of this epoch, and next() returns at once.
   void abandon();
 
-  /// Makes a row on this thread whose encoded image the device decoder refused.
-  void decode_on_host(const Batch* batch, int row);
+  /// Makes a row on this thread whose encoded image the device decoder did not decode. Throws
+  /// InconclusiveError naming an image that the device failed on and the host can decode: what
+  /// decodes it would depend on chance.
+  void decode_on_host(const Batch* batch, const Undecoded& left);
 
   /// The batch's memory may be reused: its copy to the device is done.
   void release(const Batch* batch);
@@ -82,6 +84,7 @@ class Loader final : private Workers::Job {
     std::size_t index = 0;  // of the sample in the source
     std::uint64_t random_seed = 0;
     bool left_to_decoder = false;
+    std::size_t encoded_index = 0;  // of the image in `encoded`: index, or a replacement
     EncodedSample encoded;
   };
   struct Slot {

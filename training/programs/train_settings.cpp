@@ -62,8 +62,8 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   settings.norm_stats = options.norm_stats;
   if (settings.no_graph.empty() && (options.layers || options.kernels))
     settings.no_graph = "--layers, --kernels time each call";
-  settings.batches_held =
-      batches_held(settings, backend, options.data.synthetic(), validates(options));
+  settings.input_bytes =
+      input_bytes(input_settings(options), settings, backend, options.data.synthetic());
   return settings;
 }
 
@@ -90,12 +90,12 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
 
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,
-                                   const TrainingData& data) {
+                                   TrainingData& data) {
   EpochSettings epochs{options.epochs, options.optimizer.learning_rate, options.schedule};
   epochs.checkpoints = {options.checkpoints,
                         run_facts(set, engine.settings(), engine.step.ranks_computing(),
                                   dataset.training(), data.setup()),
-                        dataset.metadata(options.model)};
+                        dataset.metadata(options.model), &data.bad_images()};
   return {std::move(epochs), options.history, options.mllog,
           mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }

@@ -27,7 +27,7 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes, cons
 /// `set` declared the options.
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,
-                                   const TrainingData& data);
+                                   TrainingData& data);
 /// Every file that an option names to be written.
 std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);
