@@ -24,6 +24,8 @@ struct EngineSettings {
   std::uint64_t seed = 0;
   std::string weights_file;  // or empty: seeded
   int batches_held = 1;      // that the caller will allocate on the device
+  /// Virtual shards of the global batch per rank, a micro-batch each, with --invariant; else 1.
+  int shards() const { return strategy.invariant > 0 ? accumulate : 1; }
   /// Makes a strategy; tests make one that fails.
   std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
       make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };
