@@ -7,6 +7,7 @@
 // gradients of the unit's parameters.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "common/device.hpp"
+#include "common/host_device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
 #include "resnet/precision.hpp"
@@ -105,6 +107,9 @@ struct Metrics {
   std::int64_t top5 = 0;
   std::int64_t samples = 0;
 };
+/// A sample's loss as a multiple of 2^-24. Sums of these are exact below 2^29: whatever the order
+/// of samples, batches and ranks, a total has the same bits.
+SHAKEDOWN_HOST_DEVICE inline double summable(double loss) { return rint(loss * 0x1p24) * 0x1p-24; }
 struct HeadMetrics {
   Metrics step;   // of the last forward pass
   Metrics total;  // since it was last zeroed

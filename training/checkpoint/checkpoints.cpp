@@ -143,10 +143,12 @@ void Checkpoints::say_continues(const std::string& file, const CheckpointState& 
                             at.epoch, at.update, at.images));
   if (!changes.empty())
     say(session_, fmt::format("changed since then: {}", fmt::join(changes, ", ")));
+  const int shards = engine_.settings().strategy.invariant;
   if (const auto ranks = static_cast<int>(state.ranks.size()); ranks != session_.world_size())
-    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, but not bit "
-                              "for bit",
-                              session_.world_size(), ranks));
+    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, {}",
+                              session_.world_size(), ranks,
+                              shards > 0 ? fmt::format("bit for bit by --invariant {}", shards)
+                                         : "but not bit for bit"));
   if (!engine_.step.strategy_entry().ranks_agree && session_.world_size() > 1)
     say(session_, fmt::format("not bit for bit: ranks of {} have weights of their own",
                               engine_.step.strategy_entry().name));

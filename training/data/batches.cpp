@@ -47,6 +47,25 @@ class SyntheticBatches final : public BatchSource {
   bool loaded_ = false;
 };
 
+class InterleavedBatches final : public BatchSource {
+ public:
+  explicit InterleavedBatches(std::vector<std::unique_ptr<BatchSource>> sources)
+      : sources_(std::move(sources)) {}
+
+  std::optional<DeviceBatch> next() override {
+    return sources_[std::exchange(next_, (next_ + 1) % sources_.size())]->next();
+  }
+  void start_epoch(int epoch, long first_batch) override {
+    const auto sources = static_cast<long>(sources_.size());
+    next_ = static_cast<std::size_t>(first_batch % sources);
+    for (const auto& source : sources_) source->start_epoch(epoch, first_batch / sources);
+  }
+
+ private:
+  std::vector<std::unique_ptr<BatchSource>> sources_;
+  std::size_t next_ = 0;
+};
+
 class ScatteredBatches final : public BatchSource {
  public:
   ScatteredBatches(Communicator& ranks, Device& device, Stream& stream,
@@ -148,6 +167,11 @@ std::unique_ptr<BatchSource> make_scattered_batches(
     std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch) {
   return std::make_unique<ScatteredBatches>(ranks, device, stream, shape, std::move(of_every_rank),
                                             batches_per_epoch);
+}
+
+std::unique_ptr<BatchSource> make_interleaved_batches(
+    std::vector<std::unique_ptr<BatchSource>> sources) {
+  return std::make_unique<InterleavedBatches>(std::move(sources));
 }
 
 std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch) {

@@ -26,12 +26,12 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
   const auto images = static_cast<long>(source.size());
   if (!settings.drop_last)
     return divide_up(divide_up(images, settings.world_size), settings.batch_size);
-  const long shard = images / settings.world_size;
+  const long shard = images / settings.world_size / settings.shards;
   if (shard < settings.batch_size)
     throw UsageError(fmt::format(
         "--batch-size {}: a rank's share of the {} images of {} is {}, less than one batch",
         settings.batch_size, images, source.root(), shard));
-  return shard / settings.batch_size;
+  return shard / settings.batch_size * settings.shards;
 }
 
 Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
@@ -211,7 +211,7 @@ Loader::Item Loader::take() {
     pending_.push_back(&slot);
   }
   Item item{pending_.back(), row, true};
-  const long position = next_item_ * settings_.world_size + settings_.rank;
+  const long position = position_of(next_item_);
   if (position < samples) {
     item.padding = false;
     const std::size_t index = order_[static_cast<std::size_t>(position)];
@@ -223,6 +223,14 @@ Loader::Item Loader::take() {
   ++next_item_;
   ++busy_;
   return item;
+}
+
+/// In the epoch's order.
+long Loader::position_of(long item) const {
+  const long shards = settings_.shards;
+  const long batch = item / settings_.batch_size;
+  const long row = item % settings_.batch_size + batch / shards * settings_.batch_size;
+  return row * settings_.world_size * shards + settings_.rank * shards + batch % shards;
 }
 
 std::span<std::uint8_t> Loader::pixels(const Slot& slot, int row) const {

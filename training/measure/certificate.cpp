@@ -210,18 +210,22 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
 Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
                     const MpiSession& session) {
   const StrategyEntry& entry = engine.step.strategy_entry();
-  // The reference itself, where it exchanges another type, is compared with what it is without.
+  // The reference itself, where it exchanges another type or by a tree, is compared with what it is
+  // without.
   const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
   Certificate certificate;
-  certificate.reference = entry.reference[0] == '\0' && converts ? entry.name : entry.reference;
+  const StrategyOptions own = engine.settings().strategy;
+  const bool is_reference = entry.reference[0] == '\0';
+  certificate.reference =
+      is_reference && (converts || own.invariant > 0) ? entry.name : entry.reference;
   if (session.world_size() == 1)
     certificate.waived = "one rank exchanges nothing";
   else if (certificate.reference.empty())
     certificate.waived = entry.waived;
   if (!certificate.waived.empty()) return certificate;
 
-  const StrategyOptions own = engine.settings().strategy;
   StrategyOptions reference = own;
+  reference.invariant = 0;
   reference.strategy = certificate.reference;
   reference.grad_dtype = "auto";  // so that the difference shows what another type does
   const WeightDifference found =

@@ -6,6 +6,7 @@
 #include "common/text_table.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
+#include "training/programs/invariant.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/records.hpp"
 
@@ -26,6 +27,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
                         bool largest, const OutputFiles& files) {
   Engine& engine = run.engine;
   const bool same = !certifies || certified(run, settings.learning_rate);
+  const std::optional<double> without_tree = rate_without_tree(run, settings);
   const Throughput measured = measure_throughput(engine, run.batches, settings, run.session);
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
@@ -35,6 +37,10 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   const ExchangeSums exchange = exchange_sums(trace);
   Json step = merged(record_of(measured), record_of(exchange));
   std::string summary = summary_of(measured, exchange);
+  if (without_tree) {
+    step["images_per_s_without_tree"] = *without_tree;
+    summary += text_of_tree_cost(measured, *without_tree);
+  }
   if (largest) {
     const LargestBatch batch = largest_batch_of(engine, run.session);
     step.update(record_of(batch));

@@ -52,6 +52,17 @@ MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const 
 
 }  // namespace
 
+void divide_shards(TrainOptions& options, int ranks) {
+  const int shards = options.strategy.invariant;
+  if (shards == 0) return;
+  if (shards % ranks != 0)
+    throw UsageError(
+        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
+                    "on up to {} ranks are possible",
+                    shards, ranks, shards));
+  options.accumulate = shards / ranks;
+}
+
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir,        options.model.weights,
           options.model.classes,  options.evaluation.evaluate, options.data.cache};

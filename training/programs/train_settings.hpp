@@ -17,6 +17,10 @@
 
 namespace shakedown::training {
 
+/// With --invariant: a rank's shards are its micro-batches. Throws UsageError where ranks cannot
+/// have the same number of them.
+void divide_shards(TrainOptions& options, int ranks);
+
 DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);

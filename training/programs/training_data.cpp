@@ -64,6 +64,7 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   s.seed = derive_seed(step.seed, 1);
   s.rank = rank;
   s.world_size = ranks;
+  if (training) s.shards = step.shards();
   s.device_share = setup_.device_share;
   s.transform = training ? training_transform(settings_.transform, step.network.image_size)
                          : validation_transform(settings_.transform, step.network.image_size);
@@ -111,8 +112,13 @@ std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings&
   if (!dataset_.synthetic())
     return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
                   backend, stream, decoder_.get());
-  return make_synthetic_batches(*backend.device, stream, step.network,
-                                derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(rank)));
+  std::vector<std::unique_ptr<BatchSource>> of_shards;
+  for (int shard = rank * step.shards(); shard < (rank + 1) * step.shards(); ++shard)
+    of_shards.push_back(
+        make_synthetic_batches(*backend.device, stream, step.network,
+                               derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(shard))));
+  if (of_shards.size() == 1) return std::move(of_shards.front());
+  return make_interleaved_batches(std::move(of_shards));
 }
 
 void TrainingData::open(const EngineSettings& step, const Backend& backend, Stream& stream) {
@@ -205,7 +211,7 @@ std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettin
                                                                bool synthetic) {
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int rank = backend.world->rank();
-  const int per_source = synthetic ? 1 : kLoadedBatchesHeld;
+  const int per_source = synthetic ? step.shards() : kLoadedBatchesHeld;
   int batches = per_source;
   if (strategy.ranks.first_has_inputs)  // the others receive theirs
     batches = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;

@@ -26,6 +26,8 @@ struct EngineSettings {
   std::string weights_file;  // or empty: seeded
   /// Device memory that the caller will allocate for the input of such a network.
   std::function<std::size_t(const NetworkSettings&)> input_bytes = batch_bytes;
+  /// Virtual shards of the global batch per rank, a micro-batch each, with --invariant; else 1.
+  int shards() const { return strategy.invariant > 0 ? accumulate : 1; }
   /// Makes a strategy; tests make one that fails.
   std::function<std::unique_ptr<Strategy>(const StrategyEntry&, const StrategyContext&)>
       make_strategy = [](const auto& entry, const auto& context) { return entry.make(context); };

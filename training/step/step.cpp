@@ -21,7 +21,7 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
     }
     replays ? graphs_->launch(m) : enqueue(m);
   }
-  model_.network().count_batches(settings_.accumulate);
+  model_.network().count_batches(strategy_->sums_micro_batches() ? 1 : settings_.accumulate);
   end_step();
   if (replays)
     ++graph_steps_;
@@ -110,7 +110,7 @@ void Step::publish() {
 
 /// The sum over the micro-batches; after the last one, `gradient` becomes their average.
 void Step::add_to_sum(Range range, View gradient, int micro_batch) {
-  if (settings_.accumulate == 1) return;
+  if (sum_.empty()) return;
   const View sum = sum_.at(range);
   const Kernels& kernels = device().kernels();
   kernels.accumulate(sum, gradient, micro_batch == 0, stream_);
@@ -191,7 +191,9 @@ void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
                 scales_loss(), settings_.strategy, timeline_});
   model_.use(*strategy_, *entry_, scales_loss());
   sum_ = FlatBuffer();
-  if (settings_.accumulate > 1 && computes())
+  ENSURE(options.invariant == 0 || options.invariant == settings_.accumulate * ranks.size(),
+         "a micro-batch per shard");
+  if (settings_.accumulate > 1 && computes() && !strategy_->sums_micro_batches())
     sum_ = FlatBuffer(
         device(), stream_, DataType::float32,
         exchanges_each() ? packed(strategy_->owned()) : whole_weights(network.table()).gradients);
