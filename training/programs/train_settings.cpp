@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/options.hpp"
+#include "training/measure/neighbour_check.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/run_facts.hpp"
 
@@ -64,6 +65,8 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
     settings.no_graph = "--layers, --kernels time each call";
   settings.batches_held =
       batches_held(settings, backend, options.data.synthetic(), validates(options));
+  if (options.detector.check_neighbour > 0)
+    settings.batches_held += batches_kept(settings.network, backend.kind);
   return settings;
 }
 
