@@ -87,14 +87,15 @@ TEST_CASE("two ranks cannot decide, except where a hash is wrong", "[neighbour]"
   const Votes votes = with_wrong(sound(2, 2), 1);
   const auto undecided = disputes_of(votes, votes, votes);
   REQUIRE(undecided.size() == 2);
-  for (const Dispute& dispute : undecided) {
-    CHECK_FALSE(dispute.wrong);
-    const Verdict verdict = verdict_of(dispute, jury(2, true));
-    CHECK(verdict.outcome == Outcome::fail);
-    CHECK(verdict.scope == Scope::job);
-    CHECK_FALSE(verdict.class_);
-    CHECK(verdict.cause.find("which one is wrong is not known") != std::string::npos);
-  }
+  for (const Dispute& dispute : undecided) CHECK_FALSE(dispute.wrong);
+  const auto verdicts = verdicts_of(undecided, jury(2, true));
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].outcome == Outcome::fail);
+  CHECK(verdicts[0].scope == Scope::job);
+  CHECK_FALSE(verdicts[0].class_);
+  CHECK(verdicts[0].cause ==
+        "ranks 0, 1 computed different gradients from the batches of ranks 0, 1, in 1 of 3 "
+        "tensors, fc.bias the first; of two, which one is wrong is not known");
   const auto hash = disputes_of(votes, votes, sound(2, 2));
   REQUIRE(hash.size() == 2);
   for (const Dispute& dispute : hash) {
@@ -113,24 +114,26 @@ TEST_CASE("three different answers are nobody's fault", "[neighbour]") {
   CHECK(disputes[0].batch == 0);
   CHECK(disputes[0].voters == std::vector<int>{0, 2, 1});
   CHECK_FALSE(disputes[0].wrong);
-  const Verdict verdict = verdict_of(disputes[0], jury(3, true));
+  const Verdict verdict = verdicts_of(disputes, jury(3, true)).front();
   CHECK(verdict.outcome == Outcome::inconclusive);
   CHECK(verdict.class_ == Class::software);
 }
 
 TEST_CASE("the verdict names the GPU, the ranks and the first tensor", "[neighbour]") {
   const Votes votes = with_wrong(sound(3, 3), 1);
-  const Dispute dispute = disputes_of(votes, votes, votes)[1];
-  const Verdict verdict = verdict_of(dispute, jury(3, true));
+  const auto verdicts = verdicts_of(disputes_of(votes, votes, votes), jury(3, true));
+  REQUIRE(verdicts.size() == 1);
+  const Verdict& verdict = verdicts[0];
   CHECK(verdict.scope == Scope::gpu);
   CHECK(verdict.name == "GPU-1");
   CHECK(verdict.outcome == Outcome::fail);
   CHECK(verdict.class_ == Class::hardware);
-  CHECK(verdict.cause ==
-        "rank 1 computed other gradients than ranks 0 and 2 of rank 1's batch, in 1 of 3 tensors, "
-        "fc.bias the first; a second computation gave the same wrong bits");
+  CHECK(
+      verdict.cause ==
+      "rank 1 computed other gradients than ranks 0, 2 from the batches of ranks 0, 1, 2, in 1 of "
+      "3 tensors, fc.bias the first; a second computation gave the same wrong bits");
   CHECK(verdict.action.find("bin/soak") != std::string::npos);
-  const Verdict on_cpu = verdict_of(dispute, jury(3, false));
+  const Verdict on_cpu = verdicts_of(disputes_of(votes, votes, votes), jury(3, false)).front();
   CHECK(on_cpu.scope == Scope::rank);
   CHECK(on_cpu.name == "1");
 }

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 namespace shakedown::training {
 namespace {
@@ -60,6 +62,66 @@ const char* text_of(Second second) {
   throw InternalError("unknown second computation");
 }
 
+/// The disputes in which the same rank is wrong, or of which none is decided.
+struct Accusation {
+  std::set<int> batches;  // of these ranks
+  std::set<int> voters;
+  std::size_t votes = 0;  // per batch
+  std::set<std::size_t> parameters;
+  Second second = Second::right;
+
+  void add(const Dispute& dispute, const Jury& jury) {
+    batches.insert(jury.ranks[static_cast<std::size_t>(dispute.batch)]);
+    for (int voter : dispute.voters) voters.insert(jury.ranks[static_cast<std::size_t>(voter)]);
+    votes = dispute.voters.size();
+    parameters.insert(dispute.parameters.begin(), dispute.parameters.end());
+    second = std::max(second, dispute.second);
+  }
+  /// Backward computes the last parameter's first.
+  std::string where(const Jury& jury) const {
+    return fmt::format("from the batch{} of {}, in {} of {} tensors, {} the first",
+                       batches.size() > 1 ? "es" : "", text_of(batches), parameters.size(),
+                       jury.parameters.size(), jury.parameters[*parameters.rbegin()]);
+  }
+  static std::string text_of(const std::set<int>& ranks) {
+    return fmt::format("rank{} {}", ranks.size() > 1 ? "s" : "", fmt::join(ranks, ", "));
+  }
+};
+
+Verdict against(std::size_t wrong, const Accusation& accusation, const Jury& jury) {
+  const int rank = jury.ranks[wrong];
+  const std::string& gpu = jury.gpus[wrong];
+  std::set<int> others = accusation.voters;
+  others.erase(rank);
+  return {
+      gpu.empty() ? Scope::rank : Scope::gpu,
+      gpu.empty() ? fmt::format("{}", rank) : gpu,
+      Outcome::fail,
+      fmt::format("rank {} computed other gradients than {} {}; {}", rank,
+                  Accusation::text_of(others), accusation.where(jury), text_of(accusation.second)),
+      Class::hardware,
+      "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA"};
+}
+
+Verdict undecided(const Accusation& accusation, const Jury& jury) {
+  const std::string ranks = Accusation::text_of(accusation.voters);
+  if (accusation.votes < 3)
+    return {Scope::job,
+            "gradients",
+            Outcome::fail,
+            fmt::format("{} computed different gradients {}; of two, which one is wrong is not "
+                        "known",
+                        ranks, accusation.where(jury)),
+            std::nullopt,
+            "run again on 3 ranks or more, or bin/soak on both GPUs"};
+  return {Scope::job,
+          "gradients",
+          Outcome::inconclusive,
+          fmt::format("{} computed three different gradients {}", ranks, accusation.where(jury)),
+          Class::software,
+          "bin/soak on these GPUs; where they pass, the step is not deterministic"};
+}
+
 }  // namespace
 
 const char* name_of(Second second) {
@@ -107,39 +169,14 @@ std::vector<Dispute> disputes_of(const Votes& votes, const Votes& again, const V
   return disputes;
 }
 
-Verdict verdict_of(const Dispute& dispute, const Jury& jury) {
-  std::vector<int> ranks;
-  for (int voter : dispute.voters) ranks.push_back(jury.ranks[static_cast<std::size_t>(voter)]);
-  const std::string where =
-      fmt::format("of rank {}'s batch, in {} of {} tensors, {} the first",
-                  jury.ranks[static_cast<std::size_t>(dispute.batch)], dispute.parameters.size(),
-                  jury.parameters.size(), jury.parameters[dispute.parameters.back()]);
-  Verdict verdict{Scope::job, "gradients", Outcome::fail, ""};
-  if (dispute.wrong) {
-    const auto wrong = static_cast<std::size_t>(*dispute.wrong);
-    ranks.erase(ranks.begin() + static_cast<std::ptrdiff_t>(dispute.accused()));
-    const std::string& gpu = jury.gpus[wrong];
-    verdict.scope = gpu.empty() ? Scope::rank : Scope::gpu;
-    verdict.name = gpu.empty() ? fmt::format("{}", jury.ranks[wrong]) : gpu;
-    verdict.class_ = Class::hardware;
-    verdict.cause = fmt::format("rank {} computed other gradients than rank{} {} {}; {}",
-                                jury.ranks[wrong], ranks.size() > 1 ? "s" : "",
-                                fmt::join(ranks, " and "), where, text_of(dispute.second));
-    verdict.action =
-        "take the GPU out of service; bin/soak on it shows whether it errs again: then RMA";
-  } else if (dispute.voters.size() < 3) {
-    verdict.cause = fmt::format(
-        "ranks {} computed different gradients {}; of two, which one is wrong is not known",
-        fmt::join(ranks, " and "), where);
-    verdict.action = "run again on 3 ranks or more, or bin/soak on both GPUs";
-  } else {
-    verdict.outcome = Outcome::inconclusive;
-    verdict.class_ = Class::software;
-    verdict.cause = fmt::format("ranks {} computed three different gradients {}",
-                                fmt::join(ranks, ", "), where);
-    verdict.action = "bin/soak on these GPUs; where they pass, the step is not deterministic";
-  }
-  return verdict;
+std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Jury& jury) {
+  std::map<std::optional<int>, Accusation> by_rank;
+  for (const Dispute& dispute : disputes) by_rank[dispute.wrong].add(dispute, jury);
+  std::vector<Verdict> verdicts;
+  for (const auto& [wrong, accusation] : by_rank)
+    verdicts.push_back(wrong ? against(static_cast<std::size_t>(*wrong), accusation, jury)
+                             : undecided(accusation, jury));
+  return verdicts;
 }
 
 }  // namespace shakedown::training

@@ -17,11 +17,11 @@ using Hashes = std::vector<std::uint64_t>;
 /// for 0. Ranks are numbered among those that compute.
 using Votes = std::vector<std::vector<Hashes>>;
 
-/// What a second computation of the same gave.
+/// What a second computation of the same gave; the later, the more it shows.
 enum class Second {
-  same_bits,   // the same wrong bits again
-  other_bits,  // other wrong bits
   right,       // what the others computed: the error did not repeat
+  other_bits,  // other wrong bits
+  same_bits,   // the same wrong bits again
   hash,        // the hash of what was computed is wrong: the device's is not the host's
 };
 
@@ -44,13 +44,14 @@ bool differ(const Votes& votes);
 /// second time, and `by_host` the hashes of these that the host computed from a copy.
 std::vector<Dispute> disputes_of(const Votes& votes, const Votes& again, const Votes& by_host);
 
-/// What a verdict names.
+/// What verdicts name.
 struct Jury {
   std::vector<int> ranks;               // in the job, of each rank that computes
   std::vector<std::string> gpus;        // UUIDs; empty on the cpu
   std::vector<std::string> parameters;  // names
 };
-Verdict verdict_of(const Dispute& dispute, const Jury& jury);
+/// One per wrong rank, and one for the disputes without a majority.
+std::vector<Verdict> verdicts_of(const std::vector<Dispute>& disputes, const Jury& jury);
 
 const char* name_of(Second second);  // "same_bits"
 

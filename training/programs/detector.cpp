@@ -162,11 +162,8 @@ void Detector::conclude(const std::vector<Dispute>& disputes) {
   const Jury jury = check_->jury();
   const std::string capsule = keep_step(disputes, jury);
   record_check(disputes.size(), capsule);
-  std::vector<Verdict> verdicts;
-  for (const Dispute& dispute : disputes) {
-    verdicts.push_back(verdict_of(dispute, jury));
-    conclude_with(verdicts.back());
-  }
+  const std::vector<Verdict> verdicts = verdicts_of(disputes, jury);
+  for (const Verdict& verdict : verdicts) conclude_with(verdict);
   if (!capsule.empty()) say(run_.session, "the step is kept in " + capsule);
   run_.session.barrier();  // rank 0 has written all
   const std::string what = fmt::format(
