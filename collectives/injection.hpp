@@ -51,7 +51,4 @@ std::unique_ptr<LinkMessages> make_messages(const Injection& injection, Backend&
                                             const MpiSession& session,
                                             const MessageSettings& settings);
 
-/// Flips one bit of an element, the last one where there are fewer; waits until it is done.
-void flip_bit(Device& device, View in, std::size_t index, int bit);
-
 }  // namespace shakedown::collectives

@@ -6,6 +6,7 @@
 #include "common/text_table.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
+#include "training/programs/detector.hpp"
 #include "training/programs/invariant.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/records.hpp"
@@ -26,9 +27,12 @@ bool certified(const Run& run, double learning_rate) {
 ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,
                         bool largest, const OutputFiles& files) {
   Engine& engine = run.engine;
+  Detector detector(run);
   const bool same = !certifies || certified(run, settings.learning_rate);
   const std::optional<double> without_tree = rate_without_tree(run, settings);
+  detector.start();
   const Throughput measured = measure_throughput(engine, run.batches, settings, run.session);
+  const ExitCode detected = detector.finish();
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
   const auto trained = sound ? state_to_save(files, engine) : std::vector<Tensor>();
@@ -58,7 +62,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   if (sound) save(files, trained, run.session);
   write_trace(files, run, trace);
   check_trained(measured);
-  return same ? ExitCode::pass : ExitCode::fail;
+  return same ? detected : ExitCode::fail;
 }
 
 }  // namespace shakedown::training

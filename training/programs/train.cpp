@@ -27,7 +27,8 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   data.open(engine.settings(), backend, engine.stream());
   say(session, data.remark(batches_needed(options)));
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity, session, record, data.setup(), data.bad_count()};
+  const Run run{engine, data.training(), identity,         session,
+                record, data.setup(),    data.bad_count(), {options.detector, &set}};
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));

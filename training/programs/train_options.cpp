@@ -185,6 +185,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options.add("--self-test", values.self_test,
               "test collectives, gradient exchange and training with a small network on generated "
               "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
+  declare_options(options, values.detector);
   options.check([&] {
     if (values.self_test) check_self_test(options);
     check_inputs(values);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/options.hpp"
+#include "training/measure/neighbour_check.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/run_facts.hpp"
 
@@ -75,6 +76,11 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
     settings.no_graph = "--layers, --kernels time each call";
   settings.input_bytes =
       input_bytes(input_settings(options), settings, backend, options.data.synthetic());
+  if (options.detector.check_neighbour > 0)
+    settings.input_bytes = [input = settings.input_bytes,
+                            kind = backend.kind](const NetworkSettings& shape) {
+      return input(shape) + kept_batch_bytes(shape, kind);
+    };
   return settings;
 }
 

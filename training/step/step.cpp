@@ -19,6 +19,7 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
       load_batch(m);
       timeline_.mark(Phase::input);
     }
+    if (m == 0 && before_update_) before_update_();
     replays ? graphs_->launch(m) : enqueue(m);
   }
   model_.network().count_batches(strategy_->sums_micro_batches() ? 1 : settings_.accumulate);
@@ -129,6 +130,16 @@ void Step::limit_host_lead() {
 void Step::end_step() {
   step_done_[static_cast<std::size_t>(steps_ % 2)]->record(stream_);
   ++steps_;
+}
+
+void Step::compute_gradients(const std::function<void(int block)>& ready) {
+  Network& network = model_.network();
+  for (int block = 0; block < network.blocks(); ++block) network.forward(block, Pass::training);
+  for (int block = network.blocks() - 1; block >= 0; --block) {
+    strategy_->before_backward(block);
+    network.backward(block);
+    ready(block);
+  }
 }
 
 void Step::exchange_alone() {
