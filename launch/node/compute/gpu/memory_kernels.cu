@@ -48,8 +48,8 @@ __global__ void triad_kernel(const Pair* x, const Pair* y, Pair* to) {
     second[j] = __ldcs(&y[i]);
   });
   for_each_pair(blockIdx.x, [&](int j, std::size_t i) {
-    __stcs(&to[i], Pair{first[j].x + kTriadFactor * second[j].x,
-                        first[j].y + kTriadFactor * second[j].y});
+    __stcs(&to[i],
+           Pair{first[j].x + kTriadFactor * second[j].x, first[j].y + kTriadFactor * second[j].y});
   });
 }
 
@@ -70,7 +70,8 @@ __global__ void check_words_kernel(const Pair* x, Ramp ramp, WrongWords* wrong) 
     const Pair found = __ldcs(&x[i]);
     const Pair expected = pair_of(ramp, i);
     if (found.x == expected.x && found.y == expected.y) return;
-    atomicAdd(&wrong->count, (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
+    atomicAdd(&wrong->count,
+              (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
     atomicMin(&wrong->first, 2 * i + (found.x == expected.x ? 1 : 0));
   });
 }
