@@ -6,8 +6,8 @@
 
 #include "common/fault.hpp"
 #include "common/options.hpp"
-#include "launch/node/compute/memory_kernels.hpp"
 #include "launch/node/compute/product.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -83,7 +83,7 @@ int product_size(const ComputeOptions& options, BackendKind kind) {
 std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind) {
   if (options.memory_bytes.empty()) return (kind == BackendKind::gpu ? kGpuMiB : kCpuMiB) << 20;
   const std::size_t bytes = parse_bytes("--bytes", options.memory_bytes);
-  if (bytes == 0 || bytes % MemoryKernels::kChunkBytes != 0)
+  if (bytes == 0 || bytes % StreamKernels::kChunkBytes != 0)
     throw UsageError(
         fmt::format("--bytes {}: must be a multiple of 32K above 0", options.memory_bytes));
   return bytes;

@@ -155,7 +155,7 @@ class Writer {
 };
 
 /// The findings of `again` with the metrics' places among all tests.
-Judgement renumbered(Judgement again, const Results& all, const Results& few) {
+RateJudgement renumbered(RateJudgement again, const Results& all, const Results& few) {
   for (SlowFinding& finding : again.findings) {
     const std::string& name = few.front().series[finding.metric].metric.name;
     const auto& series = all.front().series;
@@ -182,8 +182,8 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
       device.uuid, options.seconds, fault};
   const ComputeReference reference = open_reference(options, bench);
   Writer writer(options, bench, record);
-  say(session, fmt::format("compute_perf: {} rank{}{}", session.world_size(),
-                           session.world_size() == 1 ? "" : "s", backend.remark));
+  say(session, fmt::format("{} rank{}, {}, {}", session.world_size(),
+                           session.world_size() == 1 ? "" : "s", backend.remark, device.model));
 
   Tests tests = make_tests(options, bench);
   measure(tests, options.rounds, session, "measuring");
@@ -191,7 +191,7 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
   writer.write(results, 1);
   say(session, table_of(results));
 
-  Judgement judgement = judge(results, reference);
+  RateJudgement judgement = judge(results, reference);
   if (const std::vector<std::size_t> again = suspects(judgement); !again.empty()) {
     say(session, "slow devices: their tests are measured again");
     tests = only(std::move(tests), again);

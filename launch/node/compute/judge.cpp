@@ -17,7 +17,7 @@ struct Centre {
   double deviation = 0;
 };
 
-Centre centre_of(const std::vector<double>& rates, const SlowRule& rule) {
+Centre centre_of(const std::vector<double>& rates, const PeerRule& rule) {
   std::vector<double> known;
   for (const double rate : rates)
     if (std::isfinite(rate) && rate > 0) known.push_back(rate);
@@ -28,7 +28,7 @@ Centre centre_of(const std::vector<double>& rates, const SlowRule& rule) {
 
 /// `centres`: of each round.
 std::vector<Slow> compare(const Rates& rates, const std::vector<Centre>& centres,
-                          const Limits& limits, const SlowRule& rule) {
+                          const Limits& limits, const PeerRule& rule) {
   std::vector<Slow> found;
   for (std::size_t gpu = 0; gpu < rates.size(); ++gpu) {
     std::vector<double> ratios;
@@ -63,11 +63,11 @@ std::size_t fewest_rounds(const Rates& rates) {
 
 }  // namespace
 
-bool comparable(const Rates& rates, const SlowRule& rule) {
+bool comparable(const Rates& rates, const PeerRule& rule) {
   return rates.size() >= rule.peers && fewest_rounds(rates) >= rule.rounds;
 }
 
-std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits, const SlowRule& rule) {
+std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits, const PeerRule& rule) {
   std::vector<Centre> centres;
   for (std::size_t round = 0; round < fewest_rounds(rates); ++round) {
     std::vector<double> of_round;
@@ -78,7 +78,7 @@ std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits, con
 }
 
 std::vector<Slow> slow_by_reference(const Rates& rates, const std::vector<double>& reference,
-                                    const Limits& limits, const SlowRule& rule) {
+                                    const Limits& limits, const PeerRule& rule) {
   std::size_t rounds = 0;
   for (const std::vector<double>& of_gpu : rates) rounds = std::max(rounds, of_gpu.size());
   return compare(rates, std::vector<Centre>(rounds, centre_of(reference, rule)), limits, rule);

@@ -20,7 +20,7 @@ struct Limits {
 
 /// Both must hold of a slow round: the ratio below the limit, and z = |x - median| / max(1.4826
 /// MAD, 0.5 % of the median) above this. 1.4826 MAD is a normal sample's standard deviation.
-struct SlowRule {
+struct PeerRule {
   double z = 5;
   double least_deviation = 0.005;
   double share = 0.6;      // of the rounds that must be slow
@@ -42,13 +42,13 @@ struct Slow {
 };
 
 /// Whether there are enough GPUs, and rounds, to compare.
-bool comparable(const Rates& rates, const SlowRule& rule = {});
+bool comparable(const Rates& rates, const PeerRule& rule = {});
 /// Of comparable rates. Rates that are not finite, or not above 0, are slow in every round.
 std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits,
-                                   const SlowRule& rule = {});
+                                   const PeerRule& rule = {});
 /// Compared with the rates of a good machine of the same model, of at least one round.
 std::vector<Slow> slow_by_reference(const Rates& rates, const std::vector<double>& reference,
-                                    const Limits& limits, const SlowRule& rule = {});
+                                    const Limits& limits, const PeerRule& rule = {});
 /// Those of `first` that fail in `again` too: measured anew.
 std::vector<Slow> confirmed(const std::vector<Slow>& first, const std::vector<Slow>& again);
 

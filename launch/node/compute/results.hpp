@@ -44,19 +44,19 @@ struct SlowFinding {
   Slow slow;  // slow.gpu is a rank
   bool by_reference = false;
 };
-struct Judgement {
+struct RateJudgement {
   std::vector<SlowFinding> findings;
   std::vector<std::string> not_judged;  // why, by model; empty: every rate was compared
 };
-Judgement judge(const Results& results, const ComputeReference& reference);
+RateJudgement judge(const Results& results, const ComputeReference& reference);
 
 /// The metrics of findings that fail: to be measured again.
-std::vector<std::size_t> suspects(const Judgement& judgement);
+std::vector<std::size_t> suspects(const RateJudgement& judgement);
 /// What of `first` fails in `again` too, and what was only noticed.
-Judgement confirmed(const Judgement& first, const Judgement& again);
+RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again);
 
 /// What was wrong, what was slow in both judgements, and of the job.
-std::vector<Verdict> verdicts_of(const Results& results, const Judgement& judgement);
+std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement);
 
 /// What else was seen of a slow rank, and of its peers.
 Circumstances circumstances_of(const Results& results, const Slow& slow, std::size_t metric);

@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "launch/node/compute/flip_bit.hpp"
-#include "launch/node/compute/memory_kernels.hpp"
 #include "launch/node/compute/near_device.hpp"
 #include "launch/node/compute/rate_tests.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -21,8 +21,8 @@ class TransferTest : public RateTest {
   TransferTest(const Bench& bench, const std::vector<Metric>& metrics)
       : RateTest(metrics),
         bench_(bench),
-        kernels_(make_memory_kernels(bench.device().kind())),
-        wrong_(bench.device(), sizeof(WrongWords)) {}
+        kernels_(make_stream_kernels(bench.device().kind())),
+        wrong_(bench.device(), sizeof(WordErrors)) {}
 
   /// `moved`: bytes of each run of `body`.
   void measure_metric(std::size_t metric, std::size_t moved, const std::function<void()>& body) {
@@ -35,11 +35,11 @@ class TransferTest : public RateTest {
   }
 
   void check(std::size_t metric, const Buffer& buffer, const Ramp& ramp) {
-    const std::vector<WrongWords> none(1);
-    upload<WrongWords>(bench_.device(), bench_.stream, wrong_.data(), none);
-    kernels_->check(words(buffer), ramp, static_cast<WrongWords*>(wrong_.data()), bench_.stream);
-    const WrongWords found =
-        download<WrongWords>(bench_.device(), bench_.stream, wrong_.data(), 1).front();
+    const std::vector<WordErrors> none(1);
+    upload<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), none);
+    kernels_->check(words(buffer), ramp, static_cast<WordErrors*>(wrong_.data()), bench_.stream);
+    const WordErrors found =
+        download<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), 1).front();
     if (found.count > 0)
       note_wrong(metric, fmt::format("{} of {} words are wrong, the first is word {}", found.count,
                                      words(buffer).count, found.first));
@@ -55,7 +55,7 @@ class TransferTest : public RateTest {
   Ramp next_ramp() { return {++ramps_ * 0xD1342543DE82EF95U}; }
 
   Bench bench_;
-  std::unique_ptr<MemoryKernels> kernels_;
+  std::unique_ptr<StreamKernels> kernels_;
 
  private:
   Buffer wrong_;

@@ -127,9 +127,9 @@ std::vector<double> ComputeReference::rates(const std::string& model,
   return found == rates_.end() ? std::vector<double>{} : found->second;
 }
 
-Judgement judge(const Results& results, const ComputeReference& reference) {
-  Judgement judgement;
-  const SlowRule rule;
+RateJudgement judge(const Results& results, const ComputeReference& reference) {
+  RateJudgement judgement;
+  const PeerRule rule;
   std::set<std::string> missing;
   for (const auto& [model, ranks] : by_model(results))
     for (std::size_t metric = 0; metric < results.front().series.size(); ++metric) {
@@ -154,15 +154,15 @@ Judgement judge(const Results& results, const ComputeReference& reference) {
   return judgement;
 }
 
-std::vector<std::size_t> suspects(const Judgement& judgement) {
+std::vector<std::size_t> suspects(const RateJudgement& judgement) {
   std::set<std::size_t> metrics;
   for (const SlowFinding& finding : judgement.findings)
     if (finding.slow.fails) metrics.insert(finding.metric);
   return {metrics.begin(), metrics.end()};
 }
 
-Judgement confirmed(const Judgement& first, const Judgement& again) {
-  Judgement both{{}, first.not_judged};
+RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) {
+  RateJudgement both{{}, first.not_judged};
   for (const SlowFinding& finding : first.findings) {
     const bool repeats =
         std::any_of(again.findings.begin(), again.findings.end(), [&](const SlowFinding& other) {
@@ -174,7 +174,7 @@ Judgement confirmed(const Judgement& first, const Judgement& again) {
   return both;
 }
 
-std::vector<Verdict> verdicts_of(const Results& results, const Judgement& judgement) {
+std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement) {
   std::vector<Verdict> verdicts = wrong_data(results);
   for (const SlowFinding& finding : judgement.findings)
     verdicts.push_back(verdict_of(results, finding));
