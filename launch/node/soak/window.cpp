@@ -68,13 +68,12 @@ double Window::wrong() const {
 
 Json record_of(const Window& window) {
   Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", 0.0}};
-  for (const LoadKind kind :
-       {LoadKind::products, LoadKind::memory, LoadKind::copies, LoadKind::collectives}) {
+  for (const LoadKind kind : all_loads()) {
     const std::string name = name_of(kind);
     if (window.checked(kind) == 0 && window.wrong(kind) == 0) continue;
     fields["checked_" + name] = window.checked(kind);
     fields["wrong_" + name] = window.wrong(kind);
-    if (kind != LoadKind::products) fields["bytes_" + name] = window.bytes(kind);
+    if (window.bytes(kind) > 0) fields["bytes_" + name] = window.bytes(kind);
   }
   double longest = 0;
   for (const RankWindow& rank : window.ranks) {
