@@ -119,7 +119,7 @@ TEST_CASE("where the vote decides nothing, the CPU's result or unsteadiness does
 TEST_CASE("what a clean soak proves", "[soak]") {
   CHECK(rate_bound(0.25) == Approx(12));
   CHECK(std::isinf(rate_bound(0)));
-  const Work work{2.1e6, 9.8e15, 0, 1.2e15, 0.25};
+  const Work work{2.1e6, 0, 9.8e15, 0, 1.2e15, 0.25};
   CHECK(statement_of(work, 0) ==
         "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per "
         "GPU-hour at 95 %");

@@ -38,10 +38,10 @@ class Soak(Folder):
 
     def test_a_clean_soak_says_what_it_proves(self):
         out, records = self.soak("--minutes", 0.03)
-        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ products, \S+ .B of memory, \S+ .B copied .*, "
+        self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ products, \S+ probes of processors, \S+ .B of memory, \S+ .B copied, "
                               r"\S+ .B over links: rate below \S+ per GPU-hour at 95 %")
         phases = [line["phase"] for line in records["soak"]]
-        for phase in ("steady products fp32", "steady memory", "steady copies",
+        for phase in ("steady products fp32", "steady probes", "steady memory", "steady copies",
                       "steady collectives"):
             self.assertIn(phase, phases)
         self.assertTrue(any(phase.startswith("square products") for phase in phases))
@@ -58,7 +58,8 @@ class Soak(Folder):
         self.assertIn("tile 1,1, element 191,192", mismatches[0]["where"])
         self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 1 << 16)
         capsule = mismatches[0]["capsule"]
-        kept = json.loads(open(capsule).read())
+        with open(capsule) as file:
+            kept = json.load(file)
         self.assertEqual(kept["tile"], 3)
         self.assertEqual(kept["circumstances"]["rank"], 1)
         out, _ = self.soak("--replay", capsule, "--repeats", 5, ranks=2)
@@ -84,7 +85,7 @@ class Soak(Folder):
 
     def test_a_wrong_copy_is_found(self):
         mismatches, _ = self.fault("copy", "--loads", "copies")
-        self.assertIn("from device to host", mismatches[0]["cause"])
+        self.assertIn("copy host to device", mismatches[0]["cause"])
         self.assertEqual(mismatches[0]["reproduced"], 100)
 
     def test_a_wrong_collective_is_found(self):

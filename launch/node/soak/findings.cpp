@@ -180,6 +180,7 @@ Work work_of(const std::vector<Window>& windows) {
   Work work;
   for (const Window& window : windows) {
     work.products += window.checked(LoadKind::products);
+    work.probes += window.checked(LoadKind::probes);
     work.memory_bytes += window.bytes(LoadKind::memory);
     work.copied_bytes += window.bytes(LoadKind::copies);
     work.link_bytes += window.bytes(LoadKind::collectives);

@@ -62,7 +62,7 @@ class Load {
   virtual ~Load() = default;
 
   virtual const std::string& name()
-      const = 0;  // "product bf16", "memory", "host copy", "collective"
+      const = 0;  // "product bf16", "probe", "memory", "copy", "collective"
 
   /// Works for about `seconds`, at least one operation, and checks all of it. Memory that cannot be
   /// allocated and every other failure throws: nothing that did not run counts as checked. Not

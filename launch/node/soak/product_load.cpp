@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <cmath>
-#include <future>
 #include <thread>
 
 #include "common/nvml.hpp"
@@ -69,6 +68,8 @@ void ProductLoad::rest_in_pulse() {
 void ProductLoad::work(int index, Clock::time_point until) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
   rig_.fill(batch.operands(), seed_of(batch));
+  std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
+  if (index == 0) verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
   batch.products = 0;
   batch.began->record(rig_.stream());
   do {
@@ -97,13 +98,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
     batch.checked = !(comparing_ && i % 4 == 3);
   }
   ++calls_;
-  // The CPU computes what a tile of the first batch must be while the device works.
-  const Batch& first = batches_.front();
-  const auto tile = static_cast<std::int64_t>(
-      Random(seed_of(first)).below(static_cast<std::size_t>(rig_.grid().tiles())));
-  auto known = std::async(std::launch::async, [&, seed = seed_of(first)] {
-    return host_tile(settings_.spec, Operands::integers, seed, tile);
-  });
+  refuted_tile_.reset();
   for (auto& event : chunk_ended_) event->record(rig_.stream());
   const auto start = Clock::now();
   for (int i = 0; i < kBatches; ++i) work(i, start + duration_of(seconds * (i + 1) / kBatches));
@@ -115,15 +110,17 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
     count.flop += batch.products * flop_of(settings_.spec);
     if (batch.checked) batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));
   }
-  check_known_answer(known.get(), tile);
   compare_rates();
   return count;
 }
 
-void ProductLoad::check_known_answer(const HostTile& expected, std::int64_t tile) {
-  const std::uint64_t hash = hash_of_tile(encoded(expected, result_type(settings_.spec.type)));
-  const TileRecord& record = batches_.front().records[static_cast<std::size_t>(tile)];
-  refuted_tile_ = record.first == hash ? std::nullopt : std::optional(tile);
+void ProductLoad::check_known_answer(const ProductVerifier& verifier) {
+  const WrongSums wrong = verifier.check(rig_.product().c(), rig_.stream());
+  if (wrong.none()) return;
+  const auto tile_of = [](const std::vector<WrongSum>& sums) {
+    return sums.empty() ? 0 : sums.front().index / kTileEdge;
+  };
+  refuted_tile_ = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
 }
 
 void ProductLoad::compare_rates() {

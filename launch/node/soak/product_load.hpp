@@ -11,6 +11,7 @@
 
 #include "common/fault.hpp"
 #include "common/mpi_session.hpp"
+#include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/product_rig.hpp"
@@ -72,7 +73,7 @@ class ProductLoad final : public Load {
   void work(int index, std::chrono::steady_clock::time_point until);
   void wait(const Event& event) const;
   void rest_in_pulse();
-  void check_known_answer(const HostTile& expected, std::int64_t tile);
+  void check_known_answer(const ProductVerifier& verifier);
   void compare_rates();
   Seen seen() const;
   void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);

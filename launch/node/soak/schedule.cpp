@@ -16,13 +16,19 @@ bool lists(const std::vector<std::string>& names, const char* name) {
 }  // namespace
 
 const char* name_of(LoadKind kind) {
-  constexpr const char* kNames[] = {"products", "memory", "copies", "probes", "collectives"};
+  constexpr const char* kNames[] = {"products", "probes", "memory", "copies", "collectives"};
   return kNames[static_cast<int>(kind)];
 }
 
+std::vector<LoadKind> all_loads() {
+  return {LoadKind::products, LoadKind::probes, LoadKind::memory, LoadKind::copies,
+          LoadKind::collectives};
+}
+
 std::vector<std::string> names_of_loads() {
-  return {name_of(LoadKind::products), name_of(LoadKind::memory), name_of(LoadKind::copies),
-          name_of(LoadKind::probes), name_of(LoadKind::collectives)};
+  std::vector<std::string> names;
+  for (const LoadKind kind : all_loads()) names.emplace_back(name_of(kind));
+  return names;
 }
 
 const char* name_of(Shape shape) {
@@ -53,8 +59,7 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle) {
   std::vector<LoadKind> kinds;
-  for (const LoadKind kind : {LoadKind::products, LoadKind::memory, LoadKind::copies,
-                              LoadKind::probes, LoadKind::collectives}) {
+  for (const LoadKind kind : all_loads()) {
     const bool possible = kind == LoadKind::products      ? !types.empty()
                           : kind == LoadKind::collectives ? !alone
                                                           : true;
@@ -76,13 +81,14 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
   constexpr double kHertz[] = {2, 0.5, 10, 1, 5};
   if (products && lists(shapes, name_of(Shape::square)))
     phases.push_back({Shape::square, {LoadKind::products}, type(cycle), kHertz[cycle % 5]});
+  std::erase(kinds, LoadKind::probes);
   if (kinds.size() > 1 && lists(shapes, name_of(Shape::mixed)))
     phases.push_back({Shape::mixed, kinds, type(cycle + 1), 0});
   return phases;
 }
 
 double window_seconds(double total_s, std::size_t phases) {
-  return std::min(10.0, total_s / (2 * static_cast<double>(phases)));
+  return std::min(10.0, total_s / (6 * static_cast<double>(phases)));
 }
 
 }  // namespace shakedown::node

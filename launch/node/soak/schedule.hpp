@@ -9,8 +9,9 @@
 
 namespace shakedown::node {
 
-enum class LoadKind { products, memory, copies, probes, collectives };
+enum class LoadKind { products, probes, memory, copies, collectives };
 inline constexpr int kLoadKinds = 5;
+std::vector<LoadKind> all_loads();
 const char* name_of(LoadKind kind);
 std::vector<std::string> names_of_loads();
 
@@ -31,13 +32,14 @@ struct Phase {
 };
 
 /// The phases of one cycle: each type's products, each other load, then one square wave and one
-/// mixture, whose types and frequencies change from cycle to cycle. `alone`: a single rank, which
+/// mixture of all but the probes, which need each SM for themselves; types and frequencies change
+/// from cycle to cycle. `alone`: a single rank, which
 /// has no collectives. Empty where nothing is left to do.
 std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
                                    const std::vector<ProductType>& types, bool alone, int cycle);
 
-/// Seconds per window: at most 10, and so few that each phase comes twice.
+/// Seconds per window: at most 10, and so few that each phase comes six times.
 double window_seconds(double total_s, std::size_t phases);
 
 }  // namespace shakedown::node

@@ -36,10 +36,10 @@ std::string readable_decimal_bytes(double bytes) {
 std::string statement_of(const Work& work, double wrong) {
   std::vector<std::string> parts;
   if (work.products > 0) parts.push_back(readable_count(work.products) + " products");
+  if (work.probes > 0) parts.push_back(readable_count(work.probes) + " probes of processors");
   if (work.memory_bytes > 0)
     parts.push_back(readable_decimal_bytes(work.memory_bytes) + " of memory");
-  if (work.copied_bytes > 0)
-    parts.push_back(readable_decimal_bytes(work.copied_bytes) + " copied from and to the host");
+  if (work.copied_bytes > 0) parts.push_back(readable_decimal_bytes(work.copied_bytes) + " copied");
   if (work.link_bytes > 0) parts.push_back(readable_decimal_bytes(work.link_bytes) + " over links");
   if (parts.empty()) return "nothing was checked";
   const std::string done =

@@ -8,6 +8,7 @@ namespace shakedown::node {
 /// The work that was checked, on all GPUs.
 struct Work {
   double products = 0;
+  double probes = 0;        // of single processors
   double memory_bytes = 0;  // written and verified
   double copied_bytes = 0;  // between host and device
   double link_bytes = 0;    // delivered by collectives

@@ -68,8 +68,7 @@ double Window::wrong() const {
 
 Json record_of(const Window& window) {
   Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", 0.0}};
-  for (const LoadKind kind : {LoadKind::products, LoadKind::memory, LoadKind::copies,
-                              LoadKind::probes, LoadKind::collectives}) {
+  for (const LoadKind kind : all_loads()) {
     const std::string name = name_of(kind);
     if (window.checked(kind) == 0 && window.wrong(kind) == 0) continue;
     fields["checked_" + name] = window.checked(kind);

@@ -1,11 +1,16 @@
 #include "launch/node/soak/work.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <future>
 
 #include "common/random.hpp"
+#include "launch/node/soak/collective_load.hpp"
+#include "launch/node/soak/copies.hpp"
 #include "launch/node/soak/memory_test.hpp"
+#include "launch/node/soak/probe_load.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -21,41 +26,50 @@ std::size_t bytes_of(const Phase& phase) {
                     : 0;
 }
 
-CopySettings copy_settings(const Device& device) {
-  CopySettings settings;
-  if (device.kind() == BackendKind::cpu) settings.bytes = std::size_t{1} << 20;
-  return settings;
-}
-
 }  // namespace
 
 SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors)
     : settings_(settings), backend_(backend), jurors_(jurors) {
-  Device& device = *backend.device;
-  if (any_has(settings.phases, LoadKind::copies))
-    copies_ = make_copy_load(device, settings_of(FaultKind::copy), copy_settings(device));
-  if (any_has(settings.phases, LoadKind::probes))
-    probes_ = make_probe_load(device, {settings_.seed, false, settings_.stopped}, {});
-  if (any_has(settings.phases, LoadKind::collectives)) {
-    collectives_ = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend);
-    // A transport allocates memory of its own for its first operations.
-    std::vector<Mismatch> found;
-    collectives_->run(0, found);
+  // Memory is last: it needs what the others leave.
+  for (const LoadKind kind :
+       {LoadKind::probes, LoadKind::copies, LoadKind::collectives, LoadKind::memory})
+    if (any_has(settings.phases, kind)) loads_[kind] = make_load(kind);
+}
+
+std::unique_ptr<Load> SoakWork::make_load(LoadKind kind) {
+  Device& device = *backend_.device;
+  switch (kind) {
+    case LoadKind::probes: return make_probe_load(device, settings_of(FaultKind::product), {});
+    case LoadKind::copies: {
+      CopySettings settings;
+      if (device.kind() == BackendKind::cpu) settings.bytes = std::size_t{1} << 20;
+      return make_copy_load(device, settings_of(FaultKind::copy), settings);
+    }
+    case LoadKind::collectives: {
+      auto load = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend_);
+      std::vector<Mismatch> found;  // a transport allocates memory for its first operations
+      load->run(0, found);
+      return load;
+    }
+    case LoadKind::memory: return make_memory();
+    case LoadKind::products: break;
   }
-  if (any_has(settings.phases, LoadKind::memory)) {
-    // Nearly all that is left, but for the products, whose memory is used again by each type.
-    const auto largest =
-        std::max_element(settings.phases.begin(), settings.phases.end(),
-                         [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
-    std::unique_ptr<ProductLoad> reserved;
-    if (largest->type) reserved = make_products(*largest);
-    MemoryTestSettings memory;
-    memory.share = 0.98;
-    memory.host_bytes = std::size_t{8} << 20;
-    memory.block_bytes = device.kind() == BackendKind::gpu ? memory.block_bytes : memory.host_bytes;
-    memory.retention_s = settings.retention_s;
-    memory_ = make_memory_test(device, settings_of(FaultKind::memory), memory);
-  }
+  throw InternalError("products are made phase by phase");
+}
+
+std::unique_ptr<Load> SoakWork::make_memory() {
+  // The largest type's, whose memory is used again by each type.
+  const auto largest =
+      std::max_element(settings_.phases.begin(), settings_.phases.end(),
+                       [](const Phase& a, const Phase& b) { return bytes_of(a) < bytes_of(b); });
+  std::unique_ptr<ProductLoad> reserved;
+  if (largest->type) reserved = make_products(*largest);
+  MemoryTestSettings memory;
+  memory.share = 0.98;
+  memory.host_bytes = std::size_t{8} << 20;
+  if (backend_.kind == BackendKind::cpu) memory.block_bytes = memory.host_bytes;
+  memory.retention_s = settings_.retention_s;
+  return make_memory_test(*backend_.device, settings_of(FaultKind::memory), memory);
 }
 
 SoakWork::~SoakWork() = default;
@@ -78,15 +92,8 @@ std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   return products;
 }
 
-Load* SoakWork::load_of(LoadKind kind) const {
-  switch (kind) {
-    case LoadKind::products: return products_.get();
-    case LoadKind::memory: return memory_.get();
-    case LoadKind::copies: return copies_.get();
-    case LoadKind::probes: return probes_.get();
-    case LoadKind::collectives: return collectives_.get();
-  }
-  return nullptr;
+Load& SoakWork::load_of(LoadKind kind) const {
+  return kind == LoadKind::products ? static_cast<Load&>(*products_) : *loads_.at(kind);
 }
 
 PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
@@ -102,7 +109,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   std::array<std::vector<Mismatch>, kLoadKinds> found;
   const auto run_one = [&](LoadKind kind) {
     const auto at = static_cast<std::size_t>(kind);
-    result.counts[at] = load_of(kind)->run(seconds, found[at]);
+    result.counts[at] = load_of(kind).run(seconds, found[at]);
   };
   // Collectives stay on this thread, which MPI requires; so does a load without others.
   std::vector<std::future<void>> others;
@@ -118,7 +125,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   for (const LoadKind kind : phase.loads) {
     const auto at = static_cast<std::size_t>(kind);
-    result.counts[at] += load_of(kind)->confer(jurors_, found[at]);
+    result.counts[at] += load_of(kind).confer(jurors_, found[at]);
     std::move(found[at].begin(), found[at].end(), std::back_inserter(result.found));
   }
   if (products_) result.checked_over_unchecked = products_->checked_over_unchecked();
@@ -126,8 +133,11 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
 }
 
 std::string SoakWork::summary() const {
-  std::string text = memory_ ? memory_->name() + ": " + memory_->summary() : "";
-  if (probes_) text += (text.empty() ? "" : "; ") + probes_->name() + "s: " + probes_->summary();
+  std::string text;
+  for (const auto& [kind, load] : loads_)
+    if (const std::string more = load->summary(); !more.empty())
+      text += fmt::format("{}{} of rank {}: {}", text.empty() ? "" : "\n", load->name(),
+                          backend_.session->rank(), more);
   return text;
 }
 

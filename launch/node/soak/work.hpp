@@ -6,12 +6,10 @@
 #include <memory>
 #include <vector>
 
+#include "common/backend.hpp"
 #include "common/fault.hpp"
 #include "common/mpi_session.hpp"
 #include "common/nvml.hpp"
-#include "launch/node/soak/collective_load.hpp"
-#include "launch/node/soak/copies.hpp"
-#include "launch/node/soak/probe_load.hpp"
 #include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/schedule.hpp"
 
@@ -45,12 +43,15 @@ class SoakWork {
   /// Collective. `comparing`: also measures products that are not checked.
   PhaseResult run(const Phase& phase, double seconds, bool comparing);
 
-  /// What the memory load has to add, for people.
+  /// A line per load that has something to add to its counts, for people.
   std::string summary() const;
 
  private:
   std::unique_ptr<ProductLoad> make_products(const Phase& phase);
-  Load* load_of(LoadKind kind) const;
+  std::unique_ptr<Load> make_load(LoadKind kind);
+  /// Nearly all memory that is left, but for the products.
+  std::unique_ptr<Load> make_memory();
+  Load& load_of(LoadKind kind) const;
   LoadSettings settings_of(FaultKind kind) const;
 
   WorkSettings settings_;
@@ -58,11 +59,8 @@ class SoakWork {
   const MpiSession& jurors_;
   std::map<ProductType, std::string> algorithms_;
   std::uint64_t windows_ = 0;
-  std::unique_ptr<CopyLoad> copies_;
-  std::unique_ptr<ProbeLoad> probes_;
-  std::unique_ptr<CollectiveLoad> collectives_;
-  std::unique_ptr<Load> memory_;
-  std::unique_ptr<ProductLoad> products_;  // of the phase
+  std::map<LoadKind, std::unique_ptr<Load>> loads_;  // all but the products
+  std::unique_ptr<ProductLoad> products_;            // of the phase
 };
 
 }  // namespace shakedown::node
