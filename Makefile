@@ -99,9 +99,9 @@ $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
 $(TESTS): $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
-# In NVML's place, for the test of what loads it.
-$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp $(BUILD)/flags
-	$(call quiet,link) $(MPICXX) -shared -fPIC $< -o $@
+# In NVML's place, for tests of what reads GPUs.
+$(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags
+	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
 
 # Every object and program depends on its flags, so that another backend or option rebuilds what it must.
 $(BUILD)/%.cpp.o: %.cpp $(BUILD)/flags
@@ -160,7 +160,7 @@ include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
 .PHONY: check doctor format tidy sanitize sanitize-threads fuzz docs clean help
-FORMATTED = $(shell find common resnet training collectives tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
+FORMATTED = $(shell find common resnet training collectives launch/node tests -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
 
 check:
 	tests/check_tree

@@ -11,6 +11,7 @@
 #include "collectives/links/link_messages.hpp"
 #include "collectives/perf/bench.hpp"
 #include "common/error.hpp"
+#include "common/fault.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
@@ -133,16 +134,6 @@ std::unique_ptr<LinkMessages> make_messages(const Injection& injection, Backend&
                                             const MessageSettings& settings) {
   if (injection.none()) return std::make_unique<LinkMessages>(backend, settings);
   return std::make_unique<InjectedMessages>(injection, backend, session, settings);
-}
-
-void flip_bit(Device& device, View in, std::size_t index, int bit) {
-  if (in.count == 0) return;
-  const auto stream = device.make_stream();
-  const View element = in.slice(std::min(index, in.count - 1), 1);
-  auto bytes = download<unsigned char>(device, *stream, element.data, element.bytes());
-  auto& byte = bytes[static_cast<std::size_t>(bit) / 8 % bytes.size()];
-  byte = static_cast<unsigned char>(byte ^ (1U << (bit % 8)));
-  upload<unsigned char>(device, *stream, element.data, bytes);
 }
 
 }  // namespace shakedown::collectives

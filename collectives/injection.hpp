@@ -42,7 +42,7 @@ struct Injection {
 /// Throws UsageError naming the option.
 Injection parse_injection(const InjectionOptions& options, int ranks);
 
-/// What measures, late or wrong as requested.
+/// The classes that measure, late or wrong as requested.
 std::unique_ptr<CollectiveBench> make_bench(const Injection& injection, Communicator& communicator,
                                             Backend& backend, const MpiSession& session,
                                             const BenchSettings& settings,
@@ -50,8 +50,5 @@ std::unique_ptr<CollectiveBench> make_bench(const Injection& injection, Communic
 std::unique_ptr<LinkMessages> make_messages(const Injection& injection, Backend& backend,
                                             const MpiSession& session,
                                             const MessageSettings& settings);
-
-/// Flips one bit of an element, the last one where there are fewer; waits until it is done.
-void flip_bit(Device& device, View in, std::size_t index, int bit);
 
 }  // namespace shakedown::collectives

@@ -12,7 +12,7 @@
 
 namespace shakedown::collectives {
 
-/// What the ranks hold before an operation.
+/// The ranks' data before an operation.
 struct Pattern {
   DataType type = DataType::float32;
   bool combined = false;  // by `reduction`; else elements are only moved: any bits will do

@@ -10,13 +10,13 @@
 
 namespace shakedown::collectives {
 
-/// What checks have found; in device memory while they run.
+/// The result of checks; in device memory while they run.
 struct Mismatches {
   unsigned long long wrong = 0;      // elements
   unsigned long long first = ~0ULL;  // the lowest index among them
 };
 
-/// What a verdict on wrong data advises.
+/// The action of a verdict on wrong data.
 inline constexpr const char* kWrongDataAction =
     "launch/variants shows with which transports they occur";
 

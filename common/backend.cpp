@@ -57,14 +57,15 @@ std::vector<int> allowed_cores() {
   return cores;
 }
 
-/// OpenMP's threads of this rank, and its cores. Collective.
-ThreadChoice threads_of_rank(const MpiSession& session) {
+/// OpenMP's threads of this rank, `requested` above 0, and its cores. Collective.
+ThreadChoice threads_of_rank(const MpiSession& session, int requested) {
   std::vector<std::vector<int>> cores;
   for (const std::string& text : session.all_gather(join(allowed_cores())))
     cores.push_back(split<int>(text));
-  const char* requested = std::getenv("OMP_NUM_THREADS");
-  return choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()),
-                        requested ? std::atoi(requested) : 0, sysconf(_SC_NPROCESSORS_ONLN));
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  if (requested == 0 && variable != nullptr) requested = std::atoi(variable);
+  return choose_threads(session.hosts(), cores, static_cast<std::size_t>(session.rank()), requested,
+                        sysconf(_SC_NPROCESSORS_ONLN));
 }
 
 void connect(Backend& backend, const MpiSession& session) {
@@ -117,7 +118,8 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     if (options.backend == "auto") backend.no_gpu = no_gpu;
     if (options.backend == "auto" && gpu::built()) backend.remark += ", as " + no_gpu;
   }
-  const ThreadChoice choice = threads_of_rank(session);
+  const ThreadChoice choice =
+      threads_of_rank(session, backend.kind == BackendKind::cpu ? options.cpu_threads : 0);
   const int threads = choice.threads;
   backend.cores = choice.cores;
   if (backend.kind == BackendKind::gpu) {

@@ -13,7 +13,7 @@
 
 namespace shakedown {
 
-/// What a communicator was handed since it was made, each launch of a graph included.
+/// Operations a communicator has enqueued since it was made, each launch of a graph included.
 struct Traffic {
   std::uint64_t operations = 0;
   double sent_bytes = 0;           // by this rank: see Communicator::count

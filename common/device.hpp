@@ -128,7 +128,7 @@ class Device {
   bool keeps_memory_ = false;
 };
 
-/// What is enqueued while it lives has a name in profilers.
+/// Names the work enqueued during its lifetime, for profilers.
 class ProfilerRange {
  public:
   ProfilerRange(Device& device, const std::string& name) : device_(device) {

@@ -7,7 +7,7 @@
 
 namespace shakedown {
 
-/// What a program's exit status means: the same for every program.
+/// The meaning of a program's exit status, the same for every program.
 enum class ExitCode : int {
   pass = 0,
   fail = 1,          // wrong data, below the bar, ranks that diverge

@@ -44,6 +44,16 @@ std::optional<Fault> parse_fault(const std::string& value, const std::vector<Fau
   return fault;
 }
 
+void flip_bit(Device& device, View in, std::size_t index, int bit) {
+  if (in.count == 0) return;
+  const auto stream = device.make_stream();
+  const View element = in.slice(std::min(index, in.count - 1), 1);
+  auto bytes = download<unsigned char>(device, *stream, element.data, element.bytes());
+  auto& byte = bytes[static_cast<std::size_t>(bit) / 8 % bytes.size()];
+  byte = static_cast<unsigned char>(byte ^ (1U << (bit % 8)));
+  upload<unsigned char>(device, *stream, element.data, bytes);
+}
+
 std::string line_of(const Fault& fault) {
   return fmt::format("fault injected: {} on rank {}", name_of(fault.kind), fault.rank);
 }

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/device.hpp"
+
 namespace shakedown {
 
 class OptionSet;
@@ -34,6 +36,9 @@ void declare_fault_option(OptionSet& options, std::string& value);
 /// allowed.
 std::optional<Fault> parse_fault(const std::string& value, const std::vector<FaultKind>& kinds,
                                  int ranks);
+
+/// Flips one bit of an element, the last one where there are fewer; waits until it is done.
+void flip_bit(Device& device, View in, std::size_t index, int bit);
 
 /// "fault injected: product on rank 1", for the output; the record has options.inject_fault.
 std::string line_of(const Fault& fault);

@@ -21,7 +21,7 @@ struct EnergyReading {
 /// two such readings.
 double mean_power_w(const std::vector<EnergyReading>& readings);
 
-/// What happened on a GPU while something was timed, from the samples that are known.
+/// A GPU's state during a timed window, from the samples that are known.
 struct GpuWindow {
   int samples = 0;
   double sm_clock_mhz = kUnknown;       // median

@@ -40,16 +40,30 @@ bool is_recorded(std::string_view name) {
                              [&](const char* prefix) { return name.starts_with(prefix); });
 }
 
-Versions versions_here(BackendKind kind) {
-  const auto nvml = Nvml::open();
-  Versions versions{{"driver", nvml ? nvml->driver_version() : ""},
-                    {"versions.mpi_built", MpiSession::build_version()},
-                    {"versions.mpi", MpiSession::library_version()}};
+Versions mpi_versions() {
+  return {{"versions.mpi_built", MpiSession::build_version()},
+          {"versions.mpi", MpiSession::library_version()}};
+}
+
+void add_libraries(Versions& versions, BackendKind kind) {
   for (const LibraryVersion& version : library_versions(kind)) {
     versions.emplace_back("versions." + version.name + "_built", version.built);
     versions.emplace_back("versions." + version.name, version.running);
   }
+}
+
+Versions versions_here(BackendKind kind) {
+  const auto nvml = Nvml::open();
+  Versions versions = mpi_versions();
+  versions.insert(versions.begin(), {"driver", nvml ? nvml->driver_version() : ""});
+  add_libraries(versions, kind);
   return versions;
+}
+
+void add_options(Json& run, const OptionSet& options) {
+  for (const OptionValue& option : options.values())
+    std::visit([&](const auto& value) { run["options." + option.name] = value; }, option.value);
+  run.update(recorded_environment(environ));
 }
 
 /// Rank 0's; where ranks differ each one's too, and a line for people says on which hosts.
@@ -106,9 +120,22 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   }
   run["compute_threads"] = session.all_gather(device.compute_threads);
   add_versions(run, backend.kind, session);
-  for (const OptionValue& option : options.values())
-    std::visit([&](const auto& value) { run["options." + option.name] = value; }, option.value);
-  run.update(recorded_environment(environ));
+  add_options(run, options);
+  return run;
+}
+
+Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts) {
+  Json run;
+  run["program"] = options.program();
+  run["started"] = utc_now();
+  run["host"] = hosts.front();
+  run["hosts"] = hosts;
+  run["git_revision"] = git_revision();
+  run["world_size"] = hosts.size();
+  Versions versions = mpi_versions();
+  for (const BackendKind kind : {BackendKind::gpu, BackendKind::cpu}) add_libraries(versions, kind);
+  for (const auto& [name, version] : versions) run[name] = version;
+  add_options(run, options);
   return run;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "common/backend.hpp"
 #include "common/error.hpp"
@@ -15,6 +16,10 @@ class OptionSet;
 /// The fields of the "run" record: hosts, devices, versions at build and run, options, allow-listed
 /// environment. Collective: every rank contributes; the result is complete on each.
 Json describe_run(const OptionSet& options, const MpiSession& session, const Backend& backend);
+
+/// The same of a program that measures without a device or a communicator: the libraries are those
+/// of every backend that is built. Not collective.
+Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts);
 
 /// "environment.NAME" of those variables (as `environ` has them) that bear on a measurement.
 Json recorded_environment(const char* const* environment);

@@ -38,6 +38,8 @@ class Kernels {
                              Stream& stream) const = 0;
   /// *finite = 0 if an element of x is infinite or not a number. `finite` is device memory.
   virtual void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const = 0;
+  /// *hash += bit_hash(x); see common/bit_hash.hpp. `hash` is device memory.
+  virtual void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const = 0;
 
   /// A link is busy each way for `needed` from now on, or from `free_at` on (its next free time on
   /// the device's clock, moved on by this) where that is later. What follows on the stream waits

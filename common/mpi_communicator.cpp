@@ -197,7 +197,7 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
-  /// What operations that are under way need of MPI.
+  /// The MPI resources of operations that are under way.
   struct Handles {
     explicit Handles(MPI_Comm comm) : comm(comm) {}
     Handles(const Handles&) = delete;

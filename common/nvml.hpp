@@ -2,12 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "common/nvml_library.hpp"
 
 namespace shakedown {
 
@@ -32,11 +33,10 @@ struct NvlinkBytes {
 
 class Nvml {
  public:
-  /// The address of one of the library's functions, or null.
-  using FindFunction = std::function<void*(const char* name)>;
+  using FindFunction = nvml::FindFunction;
 
   /// Loads `library`; null when it or a driver is missing.
-  static std::shared_ptr<Nvml> open(const std::string& library = "libnvidia-ml.so.1");
+  static std::shared_ptr<Nvml> open(const std::string& library = nvml::library_name());
   /// Opens a library that is loaded already. The reading of a function that it lacks is unknown.
   static std::shared_ptr<Nvml> open(const FindFunction& find);
   ~Nvml();

@@ -1,4 +1,4 @@
-// What is declared of an option, and which options go together.
+// Declarations of options, and which options go together.
 #include "common/options.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What is printed of the options: help for people, JSON for the tools that make other texts of it.
+// The options as text: help for people, JSON for the tools that make other texts of it.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -16,7 +16,7 @@
 namespace shakedown {
 namespace {
 
-/// What links lead to, which may not be there yet.
+/// The target of symbolic links, which may not exist yet.
 std::string behind_links(const std::string& path) {
   constexpr int kMostLinks = 40;
   std::filesystem::path file = path;

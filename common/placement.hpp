@@ -10,7 +10,7 @@
 
 namespace shakedown {
 
-/// What one rank sees of its machine.
+/// The machine as one rank sees it.
 struct RankView {
   std::string host;
   std::vector<std::string> gpus;  // UUIDs, by device index

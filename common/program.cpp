@@ -88,6 +88,20 @@ int run_program(const OptionSet& set, int argc, char** argv,
   }
 }
 
+int run_alone(const std::function<ExitCode()>& body) {
+  const auto ended = [](ExitCode code, const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(code);
+  };
+  try {
+    return static_cast<int>(body());
+  } catch (const Error& error) {
+    return ended(error.code(), error);
+  } catch (const std::exception& error) {
+    return ended(ExitCode::internal, error);
+  }
+}
+
 ExitCode recorded(Record& record, const std::function<ExitCode()>& body) {
   const auto start = std::chrono::steady_clock::now();
   const auto end = [&](ExitCode code) {

@@ -1,4 +1,4 @@
-// What every main shares: one session, one try, one exit code that all ranks agree on.
+// The frame of every main: one session, one try, one exit code that all ranks agree on.
 #pragma once
 
 #include <functional>
@@ -22,6 +22,9 @@ std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* cons
 /// rank's. Returns the process's exit status.
 int run_program(const OptionSet& set, int argc, char** argv,
                 const std::function<ExitCode(MpiSession&)>& body);
+
+/// The same without MPI, of a process that has nothing to do with others.
+int run_alone(const std::function<ExitCode()>& body);
 
 /// Runs `body` and writes the "end" record: with its code, or with that of a FailError or
 /// UsageError, which is rethrown. After any other exception there is none: what was measured is

@@ -14,7 +14,7 @@ class StopSignals {
   /// From now on TERM, INT, HUP, USR1 and USR2 are noted; the second one ends the process. Those
   /// that are ignored (nohup) stay so. At most one object at a time.
   StopSignals();
-  /// What the signals did before.
+  /// The handlers that were installed before.
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;

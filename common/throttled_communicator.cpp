@@ -136,7 +136,7 @@ class ThrottledCommunicator final : public Communicator {
   std::unique_ptr<Communicator> fast_;
   std::shared_ptr<Link> link_;
   int groups_ = 0;  // one within another
-  // What has been requested and waits for the end of its group; all on one stream.
+  // Operations that wait for the end of their group; all on one stream.
   std::vector<std::function<void()>> requested_;
   Stream* stream_ = nullptr;
   Traffic started_;  // of what has started

@@ -8,7 +8,8 @@ import re
 import subprocess
 
 TREE = pathlib.Path(__file__).resolve().parents[1]
-PROGRAMS = ["train", "compare", "collective_perf", "link_matrix", "soak"]
+PROGRAMS = ["train", "compare", "collective_perf", "link_matrix",
+            "node_check", "gpu_monitor", "compute_perf", "soak"]
 VERSIONS = re.compile(r"(<!-- versions -->\n).*?(<!-- end -->)", re.S)
 
 OPTIONS_HEAD = """# Options

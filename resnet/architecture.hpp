@@ -99,7 +99,7 @@ class ParameterTable {
   std::size_t payload_count() const { return payload_; }  // elements without padding
   std::size_t stored_count() const { return stored_; }    // elements of a flat buffer
   std::size_t statistics_count() const { return statistics_stored_; }
-  /// What of a block's range is no parameter's: padding between them, zero.
+  /// The padding in a block's range: elements of no parameter, zero.
   std::vector<Range> gaps(int block) const;
   /// Payload elements within a range that starts and ends at parameters.
   std::size_t payload_in(Range range) const;

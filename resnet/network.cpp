@@ -329,6 +329,12 @@ void Network::set_batch(const std::uint8_t* images, const std::int32_t* labels) 
   device_.copy(labels_->data(), labels, labels_->bytes(), stream_);
 }
 
+std::array<View, 2> Network::batch() const {
+  return {View(input_->data(), input_->bytes(), DataType::uint8, Place::device),
+          View(labels_->data(), labels_->bytes() / sizeof(std::int32_t), DataType::int32,
+               Place::device)};
+}
+
 ConstView Network::logits() const {
   const auto count =
       static_cast<std::size_t>(settings_.batch_size) * static_cast<std::size_t>(settings_.classes);

@@ -1,6 +1,7 @@
 // A ResNet on one rank: blocks over the backend's units, flat weights, and the plan of its memory.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <string>
@@ -83,9 +84,15 @@ class Network {
   /// is padding that counts for nothing.
   void set_batch(const std::uint8_t* images, const std::int32_t* labels);
 
+  /// The batch that set_batch() made, as the units read it: images in the backend's layout, as
+  /// bytes, and labels. The memory is the same for every batch.
+  std::array<View, 2> batch() const;
+
   /// Of the last forward pass, float32, batch x classes, padding included.
   ConstView logits() const;
 
+  /// HeadMetrics, as bytes.
+  View metrics() const { return metrics_.view(DataType::uint8); }
   void zero_total_metrics();
   /// Waits for the stream.
   HeadMetrics read_metrics();

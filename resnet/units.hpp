@@ -7,6 +7,7 @@
 // gradients of the unit's parameters.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <string>
 
 #include "common/device.hpp"
+#include "common/host_device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/memory_plan.hpp"
 #include "resnet/precision.hpp"
@@ -98,13 +100,16 @@ struct ConvNormAddSpec {
   const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
 
-/// What the head counts; sums over the samples with a label (>= 0).
+/// The head's counts; sums over the samples with a label (>= 0).
 struct Metrics {
   double loss_sum = 0;
   std::int64_t top1 = 0;  // samples whose label has the highest logit
   std::int64_t top5 = 0;
   std::int64_t samples = 0;
 };
+/// A sample's loss as a multiple of 2^-24. Sums of these are exact below 2^29: whatever the order
+/// of samples, batches and ranks, a total has the same bits.
+SHAKEDOWN_HOST_DEVICE inline double summable(double loss) { return rint(loss * 0x1p24) * 0x1p-24; }
 struct HeadMetrics {
   Metrics step;   // of the last forward pass
   Metrics total;  // since it was last zeroed
@@ -151,7 +156,7 @@ struct Fused {
   int gradients = 0;   // of these, those that it runs
 };
 
-/// What a backend needs to make the units of one network.
+/// Parameters of a backend's units, the same for one network.
 struct UnitContext {
   Device& device;
   Stream& stream;
@@ -177,7 +182,7 @@ class UnitFactory {
   virtual bool rebuilds() const { return false; }
   /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
   virtual void set_repeatable(bool /*repeatable*/) {}
-  /// What is fused in the units that are bound.
+  /// Counts of the fusions in the units that are bound.
   virtual Fused fused() const { return {}; }
   /// All units are bound.
   virtual void bound() {}

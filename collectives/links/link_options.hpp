@@ -39,7 +39,7 @@ void declare_options(OptionSet& options, LinkOptions& values);
 /// UsageError if there are fewer ranks.
 NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts);
 
-/// What is sent.
+/// The messages sent.
 struct MessageSettings {
   std::size_t words = 0;  // of 8 bytes, in a message whose bandwidth is measured
   int iterations = 0;

@@ -1,4 +1,4 @@
-// What is compared and shown of the links: one figure of one kind of link, measured one way.
+// A series of the links, as compared and shown: one figure of one kind of link, measured one way.
 #pragma once
 
 #include <string>

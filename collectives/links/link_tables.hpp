@@ -1,4 +1,4 @@
-// What bin/link_matrix prints of the links: matrices, or one line per rank, and the splits.
+// The tables of bin/link_matrix: matrices, or one line per rank, and the splits.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shakedown::collectives {
 
-/// What is measured, and on what.
+/// The headline: what is measured, and on what.
 std::string headline(const MessageSettings& settings, const Backend& backend, const NodeMap& nodes);
 
 /// The tables of the links between `ranks` ranks.

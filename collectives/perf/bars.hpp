@@ -1,4 +1,4 @@
-// What a sweep is judged by: bars on its rows, an earlier run, and nccl-tests' bar on the mean.
+// The bars of a sweep: bars on its rows, an earlier run, and nccl-tests' bar on the mean.
 #pragma once
 
 #include <optional>

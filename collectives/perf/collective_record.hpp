@@ -11,7 +11,7 @@
 
 namespace shakedown::collectives {
 
-/// What every record repeats: where it was measured and how, so that records can be compared.
+/// Fields of every record: where it was measured and how, so that records can be compared.
 /// Collective.
 Json conditions_of(const PerfOptions& options, const Plan& plan, const Communicator& communicator,
                    const Backend& backend, const MpiSession& session);

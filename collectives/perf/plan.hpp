@@ -1,4 +1,4 @@
-// What a sweep measures: operations, types, reductions, roots and sizes, and how each row is
+// The plan of a sweep: operations, types, reductions, roots and sizes, and how each row is
 // measured. A pure function of the options; what transport, devices and memory allow of it is
 // plan_limits.
 #pragma once
@@ -27,7 +27,7 @@ struct Plan {
   Injection injection;
 };
 
-/// What does not depend on the ranks, to be checked before MPI starts. Throws UsageError naming the
+/// The part that does not depend on the ranks, checked before MPI starts. Throws UsageError naming the
 /// option.
 Plan plan_of(const PerfOptions& options, const OptionSet& given);
 /// The same with what does: roots, and faults for tests.

@@ -1,4 +1,4 @@
-// What transport, devices and memory allow of a plan.
+// The part of a plan that transport, devices and memory allow.
 #pragma once
 
 #include <string>

@@ -35,7 +35,7 @@ bool same(const Json& a, const Json& b, const char* key) {
   return a.contains(key) && b.contains(key) && a.at(key) == b.at(key);
 }
 
-/// What identifies a row.
+/// The key of a row.
 std::string key_of(const Json& collective) {
   std::string key;
   for (const char* part : {"operation", "dtype", "reduction", "root", "bytes", "in_place"})

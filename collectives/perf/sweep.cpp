@@ -20,7 +20,7 @@
 namespace shakedown::collectives {
 namespace {
 
-/// What --reference names, which rank 0 alone reads; nothing where it is empty. Collective.
+/// The reference of --reference, read by rank 0 alone; none where it is empty. Collective.
 std::optional<Reference> open_reference(const BarOptions& bars, const MpiSession& session) {
   if (bars.reference.empty()) return std::nullopt;
   std::string text;

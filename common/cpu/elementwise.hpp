@@ -1,4 +1,4 @@
-// What the cpu backend's elementwise kernels are written with: loops over the elements of a view,
+// Building blocks of the cpu backend's elementwise kernels: loops over the elements of a view,
 // in float32.
 #pragma once
 

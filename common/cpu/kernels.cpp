@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <thread>
 
+#include "common/bit_hash.hpp"
 #include "common/cpu/elementwise.hpp"
 #include "common/error.hpp"
 
@@ -73,6 +74,10 @@ void CpuKernels::check_finite(ConstView x, std::int32_t* finite, Stream&) const 
     for (std::size_t i = 0; i < x.count; ++i) all &= std::isfinite(load(from[i])) ? 1 : 0;
   });
   *finite &= all;
+}
+
+void CpuKernels::add_bit_hash(ConstView x, std::uint64_t* hash, Stream&) const {
+  *hash += bit_hash(x);
 }
 
 void CpuKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream&) const {

@@ -13,6 +13,7 @@ class CpuKernels final : public Kernels {
   void gather_chunks(View to, ConstView from, const std::int64_t* sources,
                      Stream& stream) const override;
   void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const override;
+  void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const override;
   void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override;
 };
 

@@ -1,4 +1,4 @@
-// What the gpu backend's elementwise kernels are written with: groups of elements that a thread
+// Building blocks of the gpu backend's elementwise kernels: groups of elements that a thread
 // loads and stores together, in float32.
 #pragma once
 

@@ -1,5 +1,6 @@
 #include "common/gpu/kernels.hpp"
 
+#include "common/bit_hash.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/elementwise.cuh"
 #include "common/gpu/native.hpp"
@@ -48,6 +49,15 @@ __global__ void check_finite_kernel(const T* from, std::int32_t* all_finite, std
   bool finite = true;
   for (float element : x) finite &= isfinite(element);
   if (!finite) *all_finite = 0;  // every writer writes the same
+}
+
+template <class Word>
+__global__ void bit_hash_kernel(const Word* x, unsigned long long* hash, std::size_t count) {
+  const std::size_t stride = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  unsigned long long mine = 0;
+  for (std::size_t i = global_thread(); i < count; i += stride) mine += element_hash(i, x[i]);
+  for (int lane = 16; lane > 0; lane /= 2) mine += __shfl_down_sync(0xFFFFFFFFU, mine, lane);
+  if (threadIdx.x % 32 == 0) atomicAdd(hash, mine);
 }
 
 __global__ void gather_chunks_kernel(float* to, const float* from, const std::int64_t* sources) {
@@ -137,6 +147,21 @@ void CudaKernels::check_finite(ConstView x, std::int32_t* finite, Stream& stream
     check_finite_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
         from, finite, x.count);
   });
+  CHECK_LAUNCH();
+}
+
+void CudaKernels::add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const {
+  constexpr unsigned kMostBlocks = 2048;  // a warp adds its sum once: few atomics
+  const auto add = [&]<class Word>(Word) {
+    bit_hash_kernel<<<std::min(blocks_for(x.count), kMostBlocks), kThreads, 0, native(stream)>>>(
+        static_cast<const Word*>(x.data), reinterpret_cast<unsigned long long*>(hash), x.count);
+  };
+  switch (size_of(x.type)) {
+    case 1: add(std::uint8_t{}); break;
+    case 2: add(std::uint16_t{}); break;
+    case 4: add(std::uint32_t{}); break;
+    default: add(std::uint64_t{});
+  }
   CHECK_LAUNCH();
 }
 

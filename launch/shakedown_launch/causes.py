@@ -3,7 +3,7 @@
 import re
 
 NO_ALGORITHM = r"(?i)no algorithm/protocol available"
-# What NCCL (2.4 to 2.30), CUDA and Open MPI print; the cause; the remedy.
+# A message of NCCL (2.4 to 2.30), CUDA or Open MPI; the cause; the remedy.
 CAUSES = [
     (r"shared memory (segment|file)|failed to extend /dev/shm|fallocate failed|died of signal 7|"
      r"No space left on device",

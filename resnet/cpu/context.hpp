@@ -1,4 +1,4 @@
-// What the cpu units share, and the functions that make them.
+// The context that the cpu units share, and the functions that make them.
 #pragma once
 
 #include <concepts>

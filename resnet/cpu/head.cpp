@@ -128,8 +128,8 @@ class CpuHead final : public Unit {
     }
     const double log_sum = std::log(sum);
     const float smooth = spec_.label_smoothing / static_cast<float>(classes);
-    step.loss_sum +=
-        log_sum - (1 - spec_.label_smoothing) * (logits[label] - highest) - smooth * shifted_sum;
+    step.loss_sum += summable(log_sum - (1 - spec_.label_smoothing) * (logits[label] - highest) -
+                              smooth * shifted_sum);
     step.top1 += better < 1 ? 1 : 0;
     step.top5 += better < 5 ? 1 : 0;
     ++step.samples;

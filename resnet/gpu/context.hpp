@@ -1,4 +1,4 @@
-// What the gpu units share, and the functions that make them.
+// The context that the gpu units share, and the functions that make them.
 #pragma once
 
 #include <map>

@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
   int counted = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
     if (samples[i].better < 0) continue;
-    loss += samples[i].loss;
+    loss += summable(samples[i].loss);
     top1 += samples[i].better < 1 ? 1 : 0;
     top5 += samples[i].better < 5 ? 1 : 0;
     ++counted;

@@ -1,4 +1,4 @@
-// What is written into the network from outside: images, and numbers that algorithms are timed on.
+// Kernels that write the network's input: images, and numbers that algorithms are timed on.
 #include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {

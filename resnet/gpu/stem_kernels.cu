@@ -116,7 +116,7 @@ struct StemPool {
   float scale[V];
   float shift[V];
 
-  /// What lies outside is read from the centre, and does not count.
+  /// Elements outside are read from the centre, and do not count.
   __device__ Loaded load(unsigned i) const {
     const Place4 at(i, s.groups, s.pooled_height, s.pooled_width);
     const auto* centre = reinterpret_cast<const unsigned*>(
@@ -269,7 +269,7 @@ struct StemApply {
   float b[V];
   float c[V];
 
-  /// What lies outside is read from the patch's own window and element, and does not count.
+  /// Elements outside are read from the patch's own window and element, and do not count.
   __device__ std::size_t element(const Place4& at, int k) const {
     const int h = 2 * at.h + k / 2;
     const int w = 2 * at.w + k % 2;

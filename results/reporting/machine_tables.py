@@ -106,7 +106,7 @@ def samples(summary):
     """The samples of each GPU."""
     found = {}
     for record in summary.records("health"):
-        found.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append(record)
+        found.setdefault(f"{record.get('host')} GPU {record.get('index')}", []).append(record)
 
     def over(of, key):
         def value(item):
@@ -119,7 +119,7 @@ def samples(summary):
         Column("highest C", over(max, "temperature_c"), figure(0)),
         Column("highest W", over(max, "power_w"), figure(0)),
         Column("lowest SM MHz", over(min, "sm_clock_mhz"), figure(0)),
-        Column("mean utilisation %", over(statistics.fmean, "utilisation"), figure(0)),
+        Column("mean utilisation %", over(statistics.fmean, "utilisation_percent"), figure(0)),
         Column("clocks reduced by", lambda item: reduced_by(item[1], "reasons")),
     ], list(found.items()))] if found else []
 

@@ -153,6 +153,28 @@ class Checkpoints(unittest.TestCase):
         said = self.train("--checkpoint-dir", self.dir, epochs=last["epoch"])
         self.assertIn(f"continues {self.latest}: epoch {last['epoch']} after 0 updates", said)
 
+    def test_other_ranks_continue_bit_for_bit(self):
+        """--invariant: stopped on one rank and continued on two = four that never stopped."""
+        self.dir.mkdir()
+        (self.dir / "STOP").touch()
+        options = ["--invariant", 4, "--optimizer", "adamw", "--clip-grad-norm", 1, "--ema", 0.9]
+        self.train("--checkpoint-dir", self.dir, *options, epochs=1000, code=5)
+        epochs = header(self.latest)["position"]["epoch"]
+        said = self.train("--checkpoint-dir", self.dir, *options[2:], code=2)
+        self.assertIn("--invariant 0 (was 4)", said)
+        weights, epoch_lines = [], []
+        for ranks, more in (2, ["--checkpoint-dir", self.dir]), (4, []):
+            weights.append(self.folder / f"{ranks}.safetensors")
+            record = self.folder / f"{ranks}.jsonl"
+            said = self.train(*options, *more, "--save", weights[-1], "--record", record, "--val-dir",
+                              self.data / "val", ranks=ranks, epochs=epochs)
+            self.assertEqual("ranks: 2 (was 1): the same images in the same order, bit for bit by "
+                             "--invariant 4" in said, bool(more))
+            epoch_lines.append([line for line in read_record(record) if line["kind"] == "epoch"][-1])
+        self.assertEqual(*(path.read_bytes() for path in weights))
+        for key in "train_loss", "train_top1", "val_loss", "val_top1", "grad_norm":
+            self.assertEqual(*(line[key] for line in epoch_lines), key)
+
     def test_what_continues_and_what_does_not(self):
         (self.dir).mkdir()
         (self.dir / "STOP").touch()

@@ -112,8 +112,8 @@ def everything():
     records += [collective(2 ** n, 10 + 2 ** n / 3e5, operation=name, world_size=8,
                            busbw_gbs=330 * 2 ** n / (2 ** n + 2 ** 22))
                 for name in ("all_reduce", "all_gather") for n in range(10, 31, 2)]
-    records += [{"kind": "health", "host": "n1", "gpu": gpu, "time": f"2026-11-21T16:{t // 60:02}:"
-                 f"{t % 60:02}Z", "utilisation": min(99, 4 * t), "memory": 2 ** 34,
+    records += [{"kind": "health", "host": "n1", "index": gpu, "time": f"2026-11-21T16:{t // 60:02}:"
+                 f"{t % 60:02}Z", "utilisation_percent": min(99, 4 * t), "memory_used_bytes": 2 ** 34,
                  "temperature_c": 40 + t / 4 + 5 * gpu, "power_w": 690 - gpu * t,
                  "sm_clock_mhz": 1980 - t, "reasons": "sw_power_cap" if t > 60 else ""}
                 for gpu in range(4) for t in range(0, 120, 2)]

@@ -104,6 +104,23 @@ class Throughput(Folder):
         a, b = pushes.values()
         self.assertLess(max(a["ts"], b["ts"]), min(a["ts"] + a["dur"], b["ts"] + b["dur"]))
 
+    def test_a_gpu_that_computes_wrong_bits_is_named(self):
+        record = self.folder / "r.jsonl"
+        checked = [TRAIN, *SMALL, "--batch-size", 2, "--warmup", 1, "--deterministic", "--certificate", "off",
+                   "--check-neighbour", 2, "--output", self.folder, "--record", record]
+        self.expect(run(*checked, "--iterations", 3, ranks=2), 0, "PASS job gradients: 2 of 4 updates checked on 2 ranks")
+        result = run(*checked, "--iterations", 1, "--inject-fault", "product:1", ranks=3)
+        self.expect(result, 1, "fault injected: product on rank 1", "the update was not applied",
+                    "rank 1 computed other gradients than ranks 0, 2", "same wrong bits")
+        run_of, check, verdict, end = read_record(record)[-4:]
+        self.assertEqual(run_of["options.inject_fault"], "product:1")
+        self.assertEqual((check["updates_checked"], check["disputes"], end["exit_code"]), (1, 3, 1))
+        self.assertEqual((verdict["verdict"], verdict["class"]), ("FAIL", "HARDWARE"))
+        capsule = json.loads(pathlib.Path(check["capsule"]).read_text())
+        self.assertEqual({d["wrong_rank"] for d in capsule["disputes"]}, {1})
+        self.assertNotEqual(*(capsule["disputes"][0]["gradients"][0][k] for k in ("expected", "found")))
+        self.assertIn("fc.weight", read_safetensors(self.folder / capsule["weights"]))
+
     def test_no_exchange_is_waived_and_may_diverge(self):
         record = self.folder / "r.jsonl"
         result = run(TRAIN, *SMALL, "--batch-size", 2, "--iterations", 30, "--warmup", 1,

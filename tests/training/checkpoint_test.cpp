@@ -1,13 +1,12 @@
 // Checkpoints as files: what is read is what was written, or is refused.
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/file_limit.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/resume_check.hpp"
 
@@ -43,7 +42,10 @@ Checkpoint checkpoint_at(long update) {
   checkpoint.state.first_computing = 1;
   checkpoint.state.ranks.resize(2);
   checkpoint.state.ranks[1].scalars = {0.1F, 512, 1, 41, 2, 30};
+  checkpoint.state.ranks[1].scalars.grad_norm = 1.5F;
   checkpoint.state.ranks[1].metrics = {NAN, 5, 9, 10};
+  checkpoint.state.ranks[1].input = {1, {2, 3, 4, 5}, 6, 7, 8, 9};
+  checkpoint.state.bad_images = {3, 1234567};
   checkpoint.tensors = {{"conv1.weight", {2, 2}, {1, 2, 3, 1.0F / 3}},
                         {"bn1.num_batches_tracked", {}, {43}, true},
                         {"training_state.momentum_buffer.conv1.weight", {2, 2}, {4, 5, 6, 7}}};
@@ -61,24 +63,6 @@ void flip_last_byte(const std::string& path) {
   file.put(byte);
 }
 
-/// Files can have this many bytes at most, while it lives.
-class FileLimit {
- public:
-  explicit FileLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{bytes, before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FileLimit() {
-    setrlimit(RLIMIT_FSIZE, &before_);
-    std::signal(SIGXFSZ, handler_);
-  }
-
- private:
-  rlimit before_{};
-  void (*handler_)(int);
-};
-
 }  // namespace
 
 TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
@@ -95,7 +79,11 @@ TEST_CASE("a checkpoint is read as it was written", "[checkpoint]") {
   CHECK(state.position.seconds == 1.0 / 3);
   CHECK(state.ranks[1].scalars.updates == 41);
   CHECK(state.ranks[1].scalars.finite == 1);
+  CHECK(state.ranks[1].scalars.grad_norm == 1.5F);
   CHECK(std::isnan(state.ranks[1].metrics.loss_sum));
+  CHECK(state.ranks[1].input.stages.augment_s == 5);
+  CHECK(state.ranks[1].input.device_images == 9);
+  CHECK(state.bad_images == std::vector<std::size_t>{3, 1234567});
   REQUIRE(found->checkpoint.tensors.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
     CHECK(found->checkpoint.tensors[i].name == written.tensors[i].name);
@@ -110,6 +98,7 @@ TEST_CASE("two generations of a checkpoint are kept, and the older one is used w
   const std::string latest = checkpoint_path(folder.path(), kLatest);
   const std::string previous = previous_path(folder.path(), kLatest);
   CHECK_FALSE(find_checkpoint(folder.path()));
+  CHECK_FALSE(has_checkpoint(folder.path()));
   for (const long update : {1, 2, 3})
     write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
   CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.previous.safetensors",
@@ -128,6 +117,7 @@ TEST_CASE("two generations of a checkpoint are kept, and the older one is used w
   fs::resize_file(latest, fs::file_size(latest) / 2);
   CHECK(find_checkpoint(folder.path())->path == previous);
   fs::remove(latest);  // a crash between two renames
+  CHECK(has_checkpoint(folder.path()));
   CHECK(find_checkpoint(folder.path())->path == previous);
   flip_last_byte(previous);
   CHECK_THROWS_WITH(find_checkpoint(folder.path()),
@@ -146,7 +136,7 @@ TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpo
   const std::string latest = checkpoint_path(folder.path(), kLatest);
   write_checkpoint(folder.path(), kLatest, checkpoint_at(1));
   {
-    const FileLimit full(100);
+    const test::FileLimit full(100);
     CHECK_THROWS_WITH(write_checkpoint(folder.path(), kLatest, checkpoint_at(2)),
                       ContainsSubstring(latest) && ContainsSubstring("cannot be written"));
   }

@@ -133,15 +133,15 @@ class LaggingDevice final : public Device {
   void release(void* memory, Place) noexcept override { ::operator delete(memory); }
 };
 
-/// Decodes as the host does, and refuses some rows.
+/// Decodes as the host does, but for some rows.
 class FakeDecoder final : public DeviceDecoder {
  public:
   bool supports(std::span<const std::uint8_t> file) const override {
     return baseline_jpeg_size(file).has_value();
   }
-  std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
-                          Stream&) override {
-    std::vector<int> refused;
+  std::vector<Undecoded> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
+                                Stream&) override {
+    std::vector<Undecoded> undecoded;
     for (const EncodedImage& image : images) {
       const std::span out(batch + static_cast<std::size_t>(image.row) * kRowBytes, kRowBytes);
       rows.insert(image.row);
@@ -153,13 +153,14 @@ class FakeDecoder final : public DeviceDecoder {
                 out);
       } catch (const UsageError&) {
         std::fill(out.begin(), out.end(), std::uint8_t{0xAA});
-        refused.push_back(image.row);
+        undecoded.push_back({image.row, !fails});
       }
     }
-    return refused;
+    return undecoded;
   }
 
-  int refuses = -1;  // this row of every batch
+  int refuses = -1;    // this row of every batch
+  bool fails = false;  // where it does not decode, not for what is in the file
   int decoded = 0;
   std::set<int> rows;
 
@@ -331,6 +332,21 @@ TEST_CASE("who decodes an image depends on seed, epoch and image alone", "[loade
   CHECK(all > 60);
 }
 
+TEST_CASE("the share that the device decodes is of the images that were read", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
+  const Images images(60);
+  FakeDecoder decoder;
+  Rig rig(images.source, cropping_settings(), &decoder);
+  rig.batches->start_epoch(0);
+  wait_until([&] { return rig.batches->times().images >= 16; });  // read ahead of the first next()
+  const InputTimes before = rig.batches->times();
+  while (rig.batches->next()) {
+  }
+  const InputTimes window = rig.batches->times() - before;
+  CHECK(window.images > 0);
+  CHECK(window.device_images == window.images);
+}
+
 TEST_CASE("what the device decoder cannot decode is decoded by the host", "[loader]") {
   if (!has_cpu_backend()) return;  // reported as not tested
   const Images images(20);
@@ -344,6 +360,15 @@ TEST_CASE("what the device decoder cannot decode is decoded by the host", "[load
     CHECK(rig.epoch(0) == expected);
     CHECK(decoder.rows == std::set{0, 1, 2, 3});
   }
+  {  // which would be the CPU's or the device's by chance
+    FakeDecoder decoder;
+    decoder.refuses = 2;
+    decoder.fails = true;
+    Rig rig(images.source, settings, &decoder);
+    CHECK_THROWS_AS(rig.epoch(0), InconclusiveError);
+    CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring("image " + images.path + "/") &&
+                                        ContainsSubstring("--decoder cpu"));
+  }
   // a whole header, and a scan that breaks off
   Bytes broken = encode_jpeg(5);
   std::fill(broken.begin() + static_cast<std::ptrdiff_t>(broken.size() / 2), broken.end() - 2,
@@ -352,6 +377,8 @@ TEST_CASE("what the device decoder cannot decode is decoded by the host", "[load
   FakeDecoder decoder;
   REQUIRE(decoder.supports(broken));
   Rig rig(images.source, settings, &decoder);
+  decoder.fails = GENERATE(false, true);  // it is bad in any case
+  CHECK_THROWS_AS(rig.epoch(0), UsageError);
   CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring(images.source.name(5)));
   write(images.files[5], png);  // not for the device from the start
   CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring(images.source.name(5)));

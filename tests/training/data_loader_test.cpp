@@ -213,6 +213,32 @@ TEST_CASE("drop_last makes full batches only", "[loader]") {
   CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());
 }
 
+TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
+  const TempFolder folder;
+  const FolderSource images = numbered_images(folder, 61);
+  LoaderSettings settings = plain_settings();
+  settings.transform.augmentation = Augmentation::resized_crop;
+  settings.drop_last = true;
+  settings.world_size = 4;
+  std::vector<std::vector<Kept>> shards;
+  for (settings.rank = 0; settings.rank < 4; ++settings.rank)
+    shards.push_back(epoch_of(images, settings, 2));
+  REQUIRE(shards.front().size() == 3);
+
+  settings.shards = GENERATE(2, 4);
+  settings.world_size = 4 / settings.shards;
+  const auto per_rank = static_cast<std::size_t>(settings.shards);
+  for (settings.rank = 0; settings.rank < settings.world_size; ++settings.rank) {
+    const std::vector<Kept> batches = epoch_of(images, settings, 2);
+    REQUIRE(batches.size() == 3 * per_rank);
+    for (std::size_t i = 0; i < batches.size(); ++i) {
+      const std::size_t shard = static_cast<std::size_t>(settings.rank) * per_rank + i % per_rank;
+      CHECK(batches[i] == shards[shard][i / per_rank]);
+    }
+    CHECK(epoch_of(images, settings, 2, settings.shards).front() == batches[per_rank]);
+  }
+}
+
 TEST_CASE("settings that cannot work are named", "[loader]") {
   const TempFolder folder;
   const FolderSource images = numbered_images(folder, 10);

@@ -1,8 +1,6 @@
 // Where images lie: folders, packed files, memory; and what happens to bad ones.
 #include <png.h>
-#include <signal.h>  // NOLINT: sigaction is POSIX, not in csignal
 #include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
-#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -17,6 +15,7 @@
 #include "common/xxh64.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/support/file_limit.hpp"
 #include "tests/support/jpeg.hpp"
 #include "training/data/cached_source.hpp"
 #include "training/data/exif.hpp"
@@ -30,6 +29,7 @@ namespace shakedown::training {
 namespace {
 
 namespace fs = std::filesystem;
+using namespace std::chrono_literals;
 using Bytes = std::vector<std::uint8_t>;
 
 struct TempFolder {
@@ -366,25 +366,21 @@ TEST_CASE("a packed file is there whole or not at all", "[pack]") {
     return content_of(path) == Bytes{1, 2, 3} && !fs::exists(path + ".partial");
   };
   SECTION("an image is missing") {
+    const FolderSource impatient(scan_image_folder(folder.path), {2, 1ms});
     fs::remove(images.name(7));
-    CHECK_THAT(error_of([&] { pack(images, path); }),
-               ContainsSubstring("image " + images.name(7) + ": cannot be read: No such file"));
+    CHECK_THROWS_AS(pack(impatient, path), InconclusiveError);
+    CHECK_THROWS_WITH(pack(impatient, path), ContainsSubstring("image " + images.name(7) +
+                                                               ": cannot be read: No such file"));
     CHECK(nothing_changed());
   }
-  SECTION("the disk is full") {  // as far as a limit on the size of files can show it
-    const auto before = signal(SIGXFSZ, SIG_IGN);
-    rlimit limit{};
-    REQUIRE(getrlimit(RLIMIT_FSIZE, &limit) == 0);
-    const rlimit small{1500, limit.rlim_max};
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &small) == 0);
+  SECTION("the disk is full") {
     std::string message;
     try {
+      const test::FileLimit full(1500);
       pack(images, path);
     } catch (const InconclusiveError& error) {
       message = error.what();
     }
-    REQUIRE(setrlimit(RLIMIT_FSIZE, &limit) == 0);
-    signal(SIGXFSZ, before);
     CHECK_THAT(message,
                ContainsSubstring("--pack " + path + ": cannot be written: File too large"));
     CHECK(nothing_changed());
@@ -435,6 +431,14 @@ TEST_CASE("bad images are named, counted once and bounded", "[bad_images]") {
   CHECK(reports[0] == "image d/a/2: cannot be read; another image replaces it");
   CHECK(error_of([&] { bad.note(images, 1, "broken"); }) ==
         "image d/a/1: broken; --max-bad-images 2: 2 were bad before: d/a/0, d/a/2");
+  BadImages resumed(2, {});
+  resumed.restore(bad.indices());
+  CHECK(resumed.indices() == bad.indices());
+  resumed.note(images, 2, "broken");  // met again
+  CHECK(error_of([&] { resumed.note(images, 1, "broken"); }) != "no error");
+  CHECK(error_of([&] {
+          BadImages(1, {}).restore({0, 2});
+        }) == "--max-bad-images 1: 2 were bad before the interruption");
   BadImages none(0, {});
   CHECK(error_of([&] { none.note(images, 1, "broken"); }) == "image d/a/1: broken");
 }
@@ -477,25 +481,22 @@ TEST_CASE("every kind of bad image is named and replaced by the next that is goo
   fs::remove(images.name(6));
   fs::create_directory(images.name(6));
   fs::remove(images.name(7));
-  fs::remove(images.name(8));
-  REQUIRE(mkfifo(images.name(8).c_str(), 0600) == 0);  // nobody writes: must not be waited for
-  fs::remove(images.name(9));
-  fs::create_symlink("nowhere", images.name(9));
+  REQUIRE(mkfifo(images.name(7).c_str(), 0600) == 0);  // nobody writes: must not be waited for
 
   std::vector<std::string> reasons;
-  BadImages bad(9, [&](const std::string& text) { reasons.push_back(text); });
+  BadImages bad(7, [&](const std::string& text) { reasons.push_back(text); });
   const TransformSettings as_they_are{kSide, Augmentation::none, true, false};
   SampleReader reader(images, as_they_are, bad);
   Bytes out(kSide * kSide * 3), good(out.size());
-  const std::int32_t label = reader.read(10, 0, good).label;
+  const std::int32_t label = reader.read(8, 0, good).label;
   CHECK(reader.read(1, 0, out).label == label);
   CHECK(out == good);
-  REQUIRE(reasons.size() == 9);
-  const char* const expected[] = {
-      "neither JPEG nor PNG",    "truncated or corrupt",  "truncated or corrupt",
-      "60138 x 60138 pixels",    "neither JPEG nor PNG",  "it is no regular file",
-      "cannot be read: No such", "it is no regular file", "cannot be read: No such"};
-  for (std::size_t i = 0; i < 9; ++i) {
+  REQUIRE(reasons.size() == 7);
+  const char* const expected[] = {"neither JPEG nor PNG", "truncated or corrupt",
+                                  "truncated or corrupt", "60138 x 60138 pixels",
+                                  "neither JPEG nor PNG", "it is no regular file",
+                                  "it is no regular file"};
+  for (std::size_t i = 0; i < 7; ++i) {
     CHECK_THAT(reasons[i], ContainsSubstring(images.name(i + 1) + ": "));
     CHECK_THAT(reasons[i], ContainsSubstring(expected[i]));
   }
@@ -509,11 +510,52 @@ TEST_CASE("every kind of bad image is named and replaced by the next that is goo
   CHECK_THROWS_AS(epoch_of(images, settings, 1), UsageError);
 }
 
+TEST_CASE("a read that fails is repeated, and is no bad image", "[bad_images][loader]") {
+  int calls = 0;
+  const auto fails = [&](int times) {
+    calls = 0;
+    read_patiently("f", {3, 1ms}, [&] {
+      if (++calls <= times) throw ReadError("cannot be read: Stale file handle");
+    });
+  };
+  CHECK_NOTHROW(fails(2));
+  CHECK(calls == 3);
+  CHECK_THROWS_AS(fails(3), InconclusiveError);
+  CHECK_THROWS_WITH(fails(3), "f: cannot be read: Stale file handle, 3 times");
+  CHECK(calls == 3);
+  CHECK(error_of([] { read_patiently("f", {}, [] { throw UsageError("corrupt"); }); }) ==
+        "corrupt");  // at once
+
+  const TempFolder folder;
+  numbered_images(folder, 12);
+  const FolderSource images(scan_image_folder(folder.path), {2, 1ms});
+  fs::remove(images.name(6));
+  BadImages bad(12, {});
+  LoaderSettings settings = loader_settings();
+  settings.bad_images = &bad;
+  CHECK_THROWS_AS(epoch_of(images, settings, 3), InconclusiveError);
+  CHECK_THROWS_WITH(
+      epoch_of(images, settings, 3),
+      ContainsSubstring("image " + images.name(6) + ": cannot be read: No such file"));
+  CHECK(bad.count() == 0);
+}
+
+TEST_CASE("a file that was missing for a moment is read", "[bad_images]") {
+  const TempFolder folder;
+  const FolderSource images = numbered_images(folder, 2);
+  const Bytes content = image_of(images, 0);
+  fs::rename(images.name(0), images.name(0) + ".away");
+  const std::jthread back([&] { fs::rename(images.name(0) + ".away", images.name(0)); });
+  CHECK(image_of(images, 0) == content);
+}
+
 TEST_CASE("a source without a good image ends", "[bad_images]") {
-  const FolderSource images({"/", {"a"}, {{"no/1.png", 0}, {"no/2.png", 0}}, {}});
+  const TempFolder folder;
+  for (const char* name : {"a/1.png", "a/2.png"}) folder.touch(name);
+  const FolderSource images(scan_image_folder(folder.path));
   BadImages bad(5, [](const std::string&) {});
   SampleReader reader(images, {}, bad);
-  CHECK(error_of([&] { reader.read(1, 0, {}); }) == "/: all 2 images are bad");
+  CHECK(error_of([&] { reader.read(1, 0, {}); }) == folder.path + ": all 2 images are bad");
 }
 
 namespace {

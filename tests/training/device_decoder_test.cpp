@@ -44,11 +44,13 @@ struct Rig {
         stream(device->make_stream()),
         size(size),
         batch(*device, static_cast<std::size_t>(3 * size * size * most_images)) {
+    const std::size_t before = device->allocated_bytes();
     decoder = make_device_decoder(*device, {most_images, size}, why_not);
+    bytes = device->allocated_bytes() - before;
     if (decoder == nullptr) WARN("no device decoder: " << why_not);
   }
   std::uint8_t* rows() const { return static_cast<std::uint8_t*>(batch.data()); }
-  std::vector<int> decode(std::span<const EncodedImage> images) {
+  std::vector<Undecoded> decode(std::span<const EncodedImage> images) {
     return decoder->decode(images, rows(), *stream);
   }
   Bytes row(int index) {
@@ -63,6 +65,7 @@ struct Rig {
   Buffer batch;
   std::string why_not;
   std::unique_ptr<DeviceDecoder> decoder;
+  std::size_t bytes = 0;  // that the decoder allocated
 };
 
 }  // namespace
@@ -123,6 +126,18 @@ TEST_CASE("without a gpu there is no device decoder, and a reason", "[device_dec
   std::string why_not;
   CHECK(make_device_decoder(*device, {1, 8}, why_not) == nullptr);
   CHECK_THAT(why_not, ContainsSubstring("cpu backend"));
+  CHECK(device_decoder_bytes(BackendKind::cpu, {1, 8}) == 0);
+}
+
+TEST_CASE("a device decoder states its memory before it allocates", "[device_decoder]") {
+  if (!test::has(BackendKind::gpu)) return;
+  for (const int images : {1, 256}) {
+    Rig rig(images, 224);
+    if (rig.decoder == nullptr) return;
+    const std::size_t stated = device_decoder_bytes(BackendKind::gpu, {images, 224});
+    CHECK(rig.bytes <= stated);
+    CHECK(stated <= rig.bytes + (std::size_t{128} << 20));  // nvJPEG's own
+  }
 }
 
 TEST_CASE("the GPU scales regions bit for bit as the host", "[device_decoder][sanitize]") {
@@ -226,7 +241,10 @@ TEST_CASE("a corrupt JPEG loses no other of its batch", "[device_decoder]") {
     REQUIRE(rig.decoder->supports(files[static_cast<std::size_t>(i)]));
     images.push_back({files[static_cast<std::size_t>(i)], {0, 0, 160, 120}, false, i});
   }
-  CHECK(rig.decode(images) == std::vector<int>{3, 35});
+  const auto undecoded = rig.decode(images);
+  REQUIRE(undecoded.size() == 2);
+  CHECK(undecoded[0].row == 3);
+  CHECK(undecoded[1].row == 35);
   for (int i : {0, 2, 4, 34, 36, 39}) {
     const Image decoded = decode_image(files[static_cast<std::size_t>(i)]);
     CHECK(mean_difference(rig.row(i), scaled(decoded, whole(decoded.size()), rig.size, false)) < 2);
@@ -245,9 +263,10 @@ TEST_CASE("what engines make of corrupt entropy-coded data", "[.nvjpeg-corrupt]"
   const EncodedImage images[] = {{good, {0, 0, 320, 240}, false, 0},
                                  {cut, {0, 0, 320, 240}, false, 1},
                                  {changed, {0, 0, 320, 240}, false, 2}};
-  const auto corrupt = rig.decode(images);
-  std::printf("rows reported as corrupt:");
-  for (int row : corrupt) std::printf(" %d", row);
+  const auto undecoded = rig.decode(images);
+  std::printf("rows that were not decoded:");
+  for (const auto& [row, refused] : undecoded)
+    std::printf(" %d (%s)", row, refused ? "refused" : "failed");
   std::printf("\nmean difference from the good one: cut off %.1f, changed %.1f\n",
               mean_difference(rig.row(0), rig.row(1)), mean_difference(rig.row(0), rig.row(2)));
 }

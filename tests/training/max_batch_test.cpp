@@ -132,6 +132,16 @@ TEST_CASE("the batch that an engine finds is the one that it takes", "[max_batch
   CHECK_NOTHROW(Engine(settings, backend).allocate(ranks));
   settings.network.batch_size = largest * 4 / 3;
   CHECK_THROWS_AS(Engine(settings, backend).allocate(ranks), BatchTooLarge);
+
+  // and the input's memory counts
+  settings.network.batch_size = 4;
+  settings.input_bytes = [&](const NetworkSettings& shape) {
+    return static_cast<std::size_t>(shape.batch_size) * (limit / 8);
+  };
+  Engine engine(settings, backend);
+  const double free = static_cast<double>(backend.device->memory().free_bytes);
+  CHECK(largest_batch(engine, 1, 1 << 20, static_cast<double>(limit) / free) < 8);
+  CHECK_THROWS_AS(engine.allocate(2 * ranks), BatchTooLarge);
 }
 
 }  // namespace shakedown::training

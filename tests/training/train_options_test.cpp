@@ -11,6 +11,7 @@
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 #include "training/programs/compare_options.hpp"
+#include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -107,6 +108,45 @@ TEST_CASE("numbers out of range are refused", "[options]") {
   CHECK(refused("--decoder-share", "101"));
   CHECK(complaint({"--prefetch", "1025", "--train-dir", "d"}) ==
         "--prefetch 1025: must be at most 1024");
+}
+
+TEST_CASE("--invariant settles what the bits depend on, and refuses what contradicts it",
+          "[options]") {
+  const Parsed p({"--invariant", "4", "--data-dir", "d"});
+  REQUIRE_FALSE(p.ending);
+  CHECK(p.values.strategy.strategy == "all-reduce");
+  CHECK(p.values.model.deterministic);
+  CHECK(p.values.backend.cpu_threads == 1);
+  CHECK(p.values.input.decoder == "cpu");
+  CHECK(Parsed({"--invariant", "4", "--data-dir", "d", "--decoder", "nvjpeg"})
+            .values.input.decoder == "nvjpeg");
+  CHECK(complaint({"--invariant", "6"}) == "--invariant 6: must be a power of two, such as 4");
+  CHECK(complaint({"--invariant", "0"}) == "--invariant 0: must be at least 1");
+  for (const Arguments& other : std::vector<Arguments>{{"--strategy", "fsdp"},
+                                                       {"--accumulate", "2"},
+                                                       {"--grad-dtype", "fp16"},
+                                                       {"--bucket-cap-mb", "4"},
+                                                       {"--broadcast-buffers"},
+                                                       {"--autotune"},
+                                                       {"--max-batch"}}) {
+    Arguments arguments{"--invariant", "4"};
+    arguments.insert(arguments.end(), other.begin(), other.end());
+    CHECK(complaint(arguments) == "--invariant 4 cannot be combined with " +
+                                      std::string(other.front()));
+  }
+  CHECK(complaint({"--invariant", "4", "--fusion", "statistics"}) ==
+        "--fusion statistics cannot be combined with --deterministic: its sums differ from run to "
+        "run");
+
+  TrainOptions values = p.values;
+  divide_shards(values, 2);
+  CHECK(values.accumulate == 2);
+  CHECK_THROWS_WITH(divide_shards(values, 3), ContainsSubstring("--invariant 4") &&
+                                                  ContainsSubstring("3 ranks"));
+  CHECK_THROWS_WITH(divide_shards(values, 8), ContainsSubstring("up to 4 ranks"));
+  values = {};
+  divide_shards(values, 3);
+  CHECK(values.accumulate == 1);
 }
 
 TEST_CASE("train: an option that another makes idle is refused", "[options]") {

@@ -27,17 +27,40 @@ TrainingPosition position_of(const Json& json) {
           json.at("seconds"), json.at("skipped_before"), json.at("best_top1")};
 }
 
+Json json_of(const InputTimes& input) {
+  return {{"stall_s", input.stall_s},
+          {"open_s", input.stages.open_s},
+          {"read_s", input.stages.read_s},
+          {"decode_s", input.stages.decode_s},
+          {"augment_s", input.stages.augment_s},
+          {"copy_s", input.copy_s},
+          {"device_decode_s", input.device_decode_s},
+          {"images", input.images},
+          {"device_images", input.device_images}};
+}
+
+InputTimes input_of(const Json& json) {
+  return {json.at("stall_s"),
+          {json.at("open_s"), json.at("read_s"), json.at("decode_s"), json.at("augment_s")},
+          json.at("copy_s"),
+          json.at("device_decode_s"),
+          json.at("images"),
+          json.at("device_images")};
+}
+
 Json json_of(const RankNumbers& rank) {
-  const auto& [scalars, metrics] = rank;
+  const auto& [scalars, metrics, input] = rank;
   return {{"learning_rate", scalars.learning_rate},
           {"loss_scale", scalars.loss_scale},
           {"updates", scalars.updates},
           {"skipped", scalars.skipped},
           {"since_rescale", scalars.since_rescale},
+          {"grad_norm", scalars.grad_norm},
           {"loss_sum", metrics.loss_sum},
           {"top1", metrics.top1},
           {"top5", metrics.top5},
-          {"samples", metrics.samples}};
+          {"samples", metrics.samples},
+          {"input", json_of(input)}};
 }
 
 RankNumbers rank_of(const Json& json) {
@@ -47,8 +70,10 @@ RankNumbers rank_of(const Json& json) {
   rank.scalars.updates = json.at("updates");
   rank.scalars.skipped = json.at("skipped");
   rank.scalars.since_rescale = json.at("since_rescale");
+  rank.scalars.grad_norm = static_cast<float>(number_of(json.at("grad_norm")));
   rank.metrics = {number_of(json.at("loss_sum")), json.at("top1"), json.at("top5"),
                   json.at("samples")};
+  rank.input = input_of(json.at("input"));
   return rank;
 }
 
@@ -84,11 +109,9 @@ class Hash {
 }  // namespace
 
 std::string text_of(const CheckpointState& state) {
-  Json json{{"position", json_of(state.position)},
-            {"fixed", json_of(state.facts.fixed)},
-            {"options", json_of(state.facts.options)},
-            {"first_computing", state.first_computing},
-            {"ranks", Json::array()}};
+  Json json{{"position", json_of(state.position)},     {"fixed", json_of(state.facts.fixed)},
+            {"options", json_of(state.facts.options)}, {"first_computing", state.first_computing},
+            {"bad_images", state.bad_images},          {"ranks", Json::array()}};
   for (const RankNumbers& rank : state.ranks) json["ranks"].push_back(json_of(rank));
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -99,7 +122,8 @@ CheckpointState state_of(const std::string& text) {
     CheckpointState state{position_of(json.at("position")),
                           {texts_of(json.at("fixed")), texts_of(json.at("options"))},
                           json.at("first_computing"),
-                          {}};
+                          {},
+                          json.at("bad_images")};
     for (const Json& rank : json.at("ranks")) state.ranks.push_back(rank_of(rank));
     return state;
   } catch (const Json::exception& error) {

@@ -1,4 +1,4 @@
-// What a checkpoint holds: all that a training needs to continue as if it had not stopped.
+// The contents of a checkpoint: all that a training needs to continue as if it had not stopped.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "common/record.hpp"
 #include "resnet/tensor_file.hpp"
 #include "resnet/units.hpp"
+#include "training/data/input_times.hpp"
 #include "training/exchange/step_scalars.hpp"
 
 namespace shakedown::training {
@@ -19,15 +20,16 @@ struct TrainingPosition {
   int epoch = 1;            // under way
   long update = 0;          // updates of it that are done
   std::int64_t images = 0;  // that updates have used since the start
-  // What the epoch's record needs.
+  // For the epoch's record.
   double seconds = 0;      // of training in the epoch so far
   int skipped_before = 0;  // steps that were skipped in earlier epochs
   double best_top1 = -1;   // of all validations; -1: there was none
+  InputTimes input = {};   // this rank's, in the epoch so far
 };
 
-/// What a run computes, as text by name.
+/// The settings that decide what a run computes, as text by name.
 struct RunFacts {
-  /// What must be the same where the training continues, such as "--seed".
+  /// Those that must be the same where the training continues, such as "--seed".
   std::vector<std::pair<std::string, std::string>> fixed;
   /// Other options, whose changes are reported.
   std::vector<std::pair<std::string, std::string>> options;
@@ -36,7 +38,8 @@ struct RunFacts {
 /// The numbers that each rank has of its own.
 struct RankNumbers {
   StepScalars scalars;
-  Metrics metrics;  // of the epoch so far
+  Metrics metrics;   // of the epoch so far
+  InputTimes input;  // the same
 };
 
 /// A checkpoint but for its tensors.
@@ -45,6 +48,7 @@ struct CheckpointState {
   RunFacts facts;
   int first_computing = 0;         // the rank whose running statistics a network has that is loaded
   std::vector<RankNumbers> ranks;  // one per rank
+  std::vector<std::size_t> bad_images = {};  // of training, on all ranks
 };
 
 std::string text_of(const CheckpointState& state);

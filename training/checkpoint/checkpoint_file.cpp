@@ -24,7 +24,7 @@ constexpr const char* kChecksum = "checksum";
       fmt::format("checkpoint {} cannot be written: {}", path, std::strerror(why)));
 }
 
-/// What the file or folder holds is on the disk.
+/// Flushes the file's or folder's contents to the disk.
 void sync(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) not_written(path, errno);
@@ -65,6 +65,14 @@ std::string previous_path(const std::string& dir, const std::string& name) {
   return checkpoint_path(dir, name + ".previous");
 }
 
+bool has_checkpoint(const std::string& dir) {
+  std::error_code error;
+  for (const std::string& path : {checkpoint_path(dir, kLatest), previous_path(dir, kLatest)})
+    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
+      return true;  // with any other error too
+  return false;
+}
+
 void check_writable_folder(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
@@ -98,7 +106,7 @@ std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
     if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
       rename_file(path, previous_path(dir, name));
     rename_file(partial, path);
-  } catch (const InconclusiveError&) {
+  } catch (...) {
     std::remove(partial.c_str());
     throw;
   }

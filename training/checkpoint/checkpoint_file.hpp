@@ -19,6 +19,9 @@ std::string checkpoint_path(const std::string& dir, const std::string& name);
 /// DIR/NAME.previous.safetensors, which it was before the last one was written.
 std::string previous_path(const std::string& dir, const std::string& name);
 
+/// Whether a checkpoint_latest of either generation is there, sound or not.
+bool has_checkpoint(const std::string& dir);
+
 /// Makes the folder. Throws UsageError where nothing can be written there.
 void check_writable_folder(const std::string& dir);
 /// Throws InconclusiveError where the file system has fewer bytes, or no inode, free.

@@ -93,13 +93,7 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
 
 bool continues(const CheckpointOptions& options) {
   if (options.resume != "auto") return options.resume != "none";
-  if (options.dir.empty()) return false;
-  std::error_code error;
-  for (const std::string& path :
-       {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)})
-    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
-      return true;
-  return false;
+  return !options.dir.empty() && has_checkpoint(options.dir);
 }
 
 Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiSession& session)
@@ -135,9 +129,11 @@ TrainingPosition Checkpoints::resume() {
     std::fprintf(stderr, "warning: %s; the one before is used\n", refused.c_str());
   const CheckpointState state = state_of(text);
   const auto changes = check_continues(state.facts, settings_.facts, found.path);
-  restore(engine_, session_, state, found.checkpoint.tensors, found.path);
+  if (settings_.bad_images != nullptr) settings_.bad_images->restore(state.bad_images);
+  TrainingPosition at = state.position;
+  at.input = restore(engine_, session_, state, found.checkpoint.tensors, found.path);
   say_continues(found.path, state, changes);
-  return state.position;
+  return at;
 }
 
 void Checkpoints::say_continues(const std::string& file, const CheckpointState& state,
@@ -147,10 +143,12 @@ void Checkpoints::say_continues(const std::string& file, const CheckpointState& 
                             at.epoch, at.update, at.images));
   if (!changes.empty())
     say(session_, fmt::format("changed since then: {}", fmt::join(changes, ", ")));
+  const int shards = engine_.settings().strategy.invariant;
   if (const auto ranks = static_cast<int>(state.ranks.size()); ranks != session_.world_size())
-    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, but not bit "
-                              "for bit",
-                              session_.world_size(), ranks));
+    say(session_, fmt::format("ranks: {} (was {}): the same images in the same order, {}",
+                              session_.world_size(), ranks,
+                              shards > 0 ? fmt::format("bit for bit by --invariant {}", shards)
+                                         : "but not bit for bit"));
   if (!engine_.step.strategy_entry().ranks_agree && session_.world_size() > 1)
     say(session_, fmt::format("not bit for bit: ranks of {} have weights of their own",
                               engine_.step.strategy_entry().name));
@@ -159,7 +157,14 @@ void Checkpoints::say_continues(const std::string& file, const CheckpointState& 
 bool Checkpoints::stop_after_update(const TrainingPosition& at) {
   if (!active()) return false;
   collect();
-  return obey(requests_->after_update(), at);
+  return obey(requests_->after_step(), at);
+}
+
+bool Checkpoints::stops_validation() {
+  if (!active()) return false;
+  const Request request = requests_->after_step();
+  if (request == Request::save) save_after_validation_ = true;
+  return request == Request::stop;
 }
 
 bool Checkpoints::stop_between(const TrainingPosition& at) {
@@ -168,7 +173,7 @@ bool Checkpoints::stop_between(const TrainingPosition& at) {
 
 bool Checkpoints::obey(Request request, const TrainingPosition& at) {
   if (request != Request::none) save(at, true, false);
-  if (request == Request::stop) stop();
+  if (request == Request::stop) note_stop();
   return stopped_;
 }
 
@@ -176,13 +181,14 @@ bool Checkpoints::stop_after_epoch(const TrainingPosition& at, bool best, bool l
   if (!active()) return false;
   const Request request = requests_->now();
   const bool due = (at.epoch - 1) % settings_.options.every_epochs == 0;
-  const bool latest = due || last || request != Request::none;
+  const bool latest = due || last || request != Request::none || save_after_validation_;
+  save_after_validation_ = false;
   if (latest || best) save(at, latest, best);
-  if (request == Request::stop && !last) stop();  // else nothing is left to be done
+  if (request == Request::stop && !last) note_stop();  // else nothing is left to be done
   return stopped_;
 }
 
-void Checkpoints::stop() {
+void Checkpoints::note_stop() {
   stopped_ = true;
   say(session_, "stops: " + requests_->reason());
 }
@@ -190,7 +196,7 @@ void Checkpoints::stop() {
 void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   wait_for_write();  // it reads the snapshot
   collect();
-  CheckpointReport report{at, best, snapshot_->take(), 0, 0, ""};
+  CheckpointReport report{at, best, snapshot_->take(at.input), 0, 0, ""};
   requests_->saved();
   for (const RankNumbers& rank : snapshot_->state().ranks)
     if (!std::isfinite(rank.metrics.loss_sum))
@@ -198,6 +204,8 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
           fmt::format("the loss is not finite in epoch {}: no checkpoint is written; a "
                       "lower --learning-rate, or another --precision",
                       at.epoch));
+  std::set<std::size_t> bad_images;
+  if (settings_.bad_images != nullptr) bad_images = over_ranks(*settings_.bad_images, session_);
   if (!session_.is_root()) return;
   std::vector<const char*> names;
   if (latest) names.push_back(kLatest);
@@ -205,6 +213,7 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   Checkpoint checkpoint{snapshot_->state(), {}, settings_.metadata};
   checkpoint.state.position = at;
   checkpoint.state.facts = settings_.facts;
+  checkpoint.state.bad_images.assign(bad_images.begin(), bad_images.end());
   writing_ = std::async(std::launch::async, [this, names, report, checkpoint] {
     return write(*snapshot_, settings_.options.dir, names, report, checkpoint);
   });
@@ -221,14 +230,16 @@ void Checkpoints::wait_for_write() {
   session_.barrier();
 }
 
-/// What has been written by now.
+/// The writes that are done by now.
 void Checkpoints::collect() {
   if (!writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return;
   written_.push_back(writing_.get());
   const CheckpointReport& report = written_.back();
   if (!report.error.empty()) {
-    std::fprintf(stderr, "error: %s; the one before is kept\n", report.error.c_str());
+    std::fprintf(stderr, "error: %s; %s\n", report.error.c_str(),
+                 has_checkpoint(settings_.options.dir) ? "the one before is kept"
+                                                       : "there is none before it");
     return;
   }
   const double lead = settings_.options.signal_lead_s;
@@ -242,7 +253,8 @@ void Checkpoints::collect() {
 double Checkpoints::seconds_to_stop(const CheckpointReport& report) const {
   const TrainingPosition& at = report.position;
   const double update = at.update > 0 ? at.seconds / static_cast<double>(at.update) : 0;
-  return (requests_->lag() + 1) * update + report.stall_ms * 1e-3 + report.write_s;
+  return requests_->longest_gap_s() + requests_->lag() * update + report.stall_ms * 1e-3 +
+         report.write_s;
 }
 
 std::vector<CheckpointReport> Checkpoints::reports() {

@@ -9,6 +9,7 @@
 
 #include "training/checkpoint/requests.hpp"
 #include "training/checkpoint/snapshot.hpp"
+#include "training/data/bad_images.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -30,7 +31,8 @@ bool continues(const CheckpointOptions& options);
 struct CheckpointSettings {
   CheckpointOptions options;
   RunFacts facts;
-  Metadata metadata;  // of the network
+  Metadata metadata;                // of the network
+  BadImages* bad_images = nullptr;  // of training, where there are any; outlives the training
 };
 
 /// One that was written, or was to be.
@@ -55,10 +57,14 @@ class Checkpoints {
 
   bool stop_after_update(const TrainingPosition& at);
   bool stop_between(const TrainingPosition& at);
+  /// After a batch of a validation: whether it is to be abandoned, and stop() called.
+  bool stops_validation();
+  /// `at` is the end of the epoch's training, and the engine as it was then.
+  void stop(const TrainingPosition& at) { obey(Request::stop, at); }
   /// `at` is the beginning of the next epoch. `best`: no validation before was as good.
   bool stop_after_epoch(const TrainingPosition& at, bool best, bool last);
 
-  /// What has been written since the last call, on rank 0.
+  /// The writes since the last call, on rank 0.
   std::vector<CheckpointReport> reports();
   /// Waits for what is being written. 3 where something could not be, 5 where the training stopped.
   ExitCode finish();
@@ -67,7 +73,7 @@ class Checkpoints {
   bool active() const { return !settings_.options.dir.empty(); }
   bool obey(Request request, const TrainingPosition& at);
   void save(const TrainingPosition& at, bool latest, bool best);
-  void stop();
+  void note_stop();
   void wait_for_write();
   void collect();
   double seconds_to_stop(const CheckpointReport& report) const;
@@ -81,6 +87,7 @@ class Checkpoints {
   std::optional<Requests> requests_;
   std::optional<Snapshot> snapshot_;
   bool stopped_ = false;
+  bool save_after_validation_ = false;
   // On rank 0.
   std::future<CheckpointReport> writing_;  // after the snapshot, which it reads
   std::vector<CheckpointReport> written_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -17,6 +18,9 @@ Requests::Requests(const MpiSession& session, const std::string& dir, double min
 
 int Requests::noticed() {
   const auto now = Clock::now();
+  if (noticed_ != Clock::time_point{})
+    longest_gap_ = std::max<std::chrono::duration<double>>(longest_gap_, now - noticed_);
+  noticed_ = now;
   if (stop_.empty() && !signals_.received().empty())
     stop_ = fmt::format("{} to rank {}", signals_.received(), session_.rank());
   if (session_.is_root() && now - looked_ >= kLookEvery) {

@@ -19,9 +19,10 @@ class Requests {
   /// checkpoint is due every `minutes`; 0: never. Ranks may be `slack` steps apart. Collective.
   Requests(const MpiSession& session, const std::string& dir, double minutes, int slack);
 
-  /// After an update: what some rank noticed some updates ago; no rank waits. Collective.
-  Request after_update() { return static_cast<Request>(agreement_.step(noticed())); }
-  /// What any rank has noticed by now. Collective.
+  /// After an update, or a batch of a validation: what some rank noticed some of them ago; no rank
+  /// waits. Collective.
+  Request after_step() { return static_cast<Request>(agreement_.step(noticed())); }
+  /// The requests that any rank has noticed by now. Collective.
   Request now() { return static_cast<Request>(agreement_.settle(noticed())); }
   /// A checkpoint was written for another reason: the next is due `minutes` from now.
   void saved() { saved_ = Clock::now(); }
@@ -30,8 +31,10 @@ class Requests {
   std::string reason() const;
   /// Since this rank noticed that it is to stop; 0 before.
   double seconds_since_notice() const;
-  /// Updates from a notice to its effect.
+  /// Steps from a notice to its effect.
   int lag() const { return agreement_.lag(); }
+  /// The longest time in which this rank noticed nothing, as it was between two of these calls.
+  double longest_gap_s() const { return longest_gap_.count(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -46,6 +49,8 @@ class Requests {
   MpiAgreement agreement_;
   Clock::time_point saved_ = Clock::now();
   Clock::time_point looked_{};
+  Clock::time_point noticed_{};
+  std::chrono::duration<double> longest_gap_{0};
   Clock::time_point stop_noticed_{};
   bool save_ = false;
   std::string stop_;  // why

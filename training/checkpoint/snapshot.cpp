@@ -84,7 +84,7 @@ View Snapshot::on_device(const Array& array, Range range) const {
                                  : engine_.model.network().weights().master(range);
 }
 
-double Snapshot::take() {
+double Snapshot::take(const InputTimes& input) {
   using Clock = std::chrono::steady_clock;
   ModelState& model = engine_.model;
   Device& device = engine_.device();
@@ -101,8 +101,8 @@ double Snapshot::take() {
     to += view.count;
   }
   engine_.finish();
-  numbers_ =
-      session_.all_gather(RankNumbers{model.read_scalars(), model.network().read_metrics().total});
+  numbers_ = session_.all_gather(
+      RankNumbers{model.read_scalars(), model.network().read_metrics().total, input});
   batches_tracked_ = model.network().batches_tracked();
   gather_arrays();
   engine_.host().gather(own_statistics_.view(DataType::float32),
@@ -124,23 +124,40 @@ void Snapshot::gather_arrays() {
   });
 }
 
+/// The running statistics that are validated, as ModelState has them: the first computing rank's,
+/// or the average.
+std::vector<float> Snapshot::shared_statistics() const {
+  const std::span<const float> all = floats_of(statistics_.view(DataType::float32));
+  const StrategyEntry& strategy = engine_.step.strategy_entry();
+  const int ranks = static_cast<int>(numbers_.size());
+  const std::size_t count = all.size() / numbers_.size();
+  const auto of_rank = [&](int r) {
+    return all.subspan(static_cast<std::size_t>(r) * count, count);
+  };
+  const std::span<const float> first = of_rank(engine_.step.first_computing());
+  std::vector<float> shared(first.begin(), first.end());
+  if (engine_.settings().norm_stats == "first") return shared;
+  for (int r = engine_.step.first_computing() + 1; r < ranks; ++r)
+    for (std::size_t i = 0; strategy.computes(r) && i < count; ++i) shared[i] += of_rank(r)[i];
+  for (float& value : shared) value *= 1 / static_cast<float>(strategy.computing(ranks));
+  return shared;
+}
+
 std::vector<Tensor> Snapshot::tensors() const {
   const Network& network = engine_.model.network();
   const std::span<const float> statistics = floats_of(statistics_.view(DataType::float32));
   const std::size_t ranks = numbers_.size();
-  const std::size_t count = statistics.size() / ranks;
 
   std::vector<Tensor> tensors;
   const auto append = [&](std::vector<Tensor> more) {
     std::move(more.begin(), more.end(), std::back_inserter(tensors));
   };
   append(network.unpacked(floats_of(arrays_.front().host.memory()), ""));
-  const auto first = static_cast<std::size_t>(engine_.step.first_computing());
-  append(network.statistics_tensors(statistics.subspan(first * count, count), batches_tracked_));
+  append(network.statistics_tensors(shared_statistics(), batches_tracked_));
   for (std::size_t i = 1; i < arrays_.size(); ++i)
     append(network.unpacked(floats_of(arrays_[i].host.memory()), prefix_of(arrays_[i].name)));
   append({{state_name(kStatistics),
-           {static_cast<std::int64_t>(ranks), static_cast<std::int64_t>(count)},
+           {static_cast<std::int64_t>(ranks), static_cast<std::int64_t>(statistics.size() / ranks)},
            {statistics.begin(), statistics.end()}}});
   return tensors;
 }
@@ -194,26 +211,32 @@ void restore_statistics(Engine& engine, const MpiSession& session, const Checkpo
   engine.finish();
 }
 
-void restore_numbers(Engine& engine, const MpiSession& session,
-                     const std::vector<RankNumbers>& saved) {
+InputTimes restore_numbers(Engine& engine, const MpiSession& session,
+                           const std::vector<RankNumbers>& saved) {
   const auto rank = static_cast<std::size_t>(session.rank());
   const bool own = static_cast<int>(saved.size()) == session.world_size();
   engine.model.set_scalars(saved[std::min(rank, saved.size() - 1)].scalars);
   Metrics metrics;  // rank 0 has the sum of ranks that are no more
+  InputTimes input;
+  double stall_s = 0;
   for (std::size_t r = 0; r < saved.size(); ++r) {
     if (own ? r != rank : rank != 0) continue;
     metrics.loss_sum += saved[r].metrics.loss_sum;
     metrics.top1 += saved[r].metrics.top1;
     metrics.top5 += saved[r].metrics.top5;
     metrics.samples += saved[r].metrics.samples;
+    input = input + saved[r].input;
+    stall_s = std::max(stall_s, saved[r].input.stall_s);  // as over_ranks() has it
   }
+  input.stall_s = stall_s;
   engine.model.network().set_total_metrics(metrics);
+  return input;
 }
 
 }  // namespace
 
-void restore(Engine& engine, const MpiSession& session, const CheckpointState& state,
-             const std::vector<Tensor>& tensors, const std::string& file) {
+InputTimes restore(Engine& engine, const MpiSession& session, const CheckpointState& state,
+                   const std::vector<Tensor>& tensors, const std::string& file) {
   Network& network = engine.model.network();
   const std::size_t count = network.table().stored_count();
   const Buffer flat(engine.device(), count * sizeof(float), Place::host);
@@ -241,7 +264,7 @@ void restore(Engine& engine, const MpiSession& session, const CheckpointState& s
     engine.finish();  // before the next array is in its place
   }
   restore_statistics(engine, session, state, tensors, file);
-  restore_numbers(engine, session, state.ranks);
+  return restore_numbers(engine, session, state.ranks);
 }
 
 }  // namespace shakedown::training

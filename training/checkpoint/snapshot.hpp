@@ -19,9 +19,10 @@ class Snapshot {
   /// On rank 0, of all tensors.
   std::uint64_t bytes() const;
 
-  /// Copies the state as it is once all enqueued steps are done. Rank 0 then has every rank's.
-  /// Returns the milliseconds for which the device had no step to compute. Collective.
-  double take();
+  /// Copies the state as it is once all enqueued steps are done, with this rank's input of the
+  /// epoch. Rank 0 then has every rank's. Returns the milliseconds for which the device had no step
+  /// to compute. Collective.
+  double take(const InputTimes& input = {});
 
   // On rank 0. Any thread may call them until the next take().
 
@@ -39,6 +40,7 @@ class Snapshot {
 
   View on_device(const Array& array, Range range) const;
   void gather_arrays();
+  std::vector<float> shared_statistics() const;
   int rank() const { return session_.rank(); }
 
   Engine& engine_;
@@ -53,8 +55,9 @@ class Snapshot {
 
 /// Gives every rank the state of rank 0's `checkpoint`, which others need not have; `file` is where
 /// it is from. Ranks of the same number have their own numbers and running statistics back; with
-/// another number of ranks they have those of the first rank that computed. Collective.
-void restore(Engine& engine, const MpiSession& session, const CheckpointState& state,
-             const std::vector<Tensor>& tensors, const std::string& file);
+/// another number of ranks they have those of the first rank that computed. Returns this rank's
+/// input of the epoch so far. Collective.
+InputTimes restore(Engine& engine, const MpiSession& session, const CheckpointState& state,
+                   const std::vector<Tensor>& tensors, const std::string& file);
 
 }  // namespace shakedown::training

@@ -1,6 +1,9 @@
 #include "training/data/bad_images.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <sstream>
 
 #include "common/error.hpp"
 
@@ -26,6 +29,14 @@ void BadImages::note(const ImageSource& source, std::size_t index, const std::st
           (indices_.size() == kReported ? "; further bad images are only counted" : ""));
 }
 
+void BadImages::restore(const std::vector<std::size_t>& indices) {
+  const std::lock_guard lock(mutex_);
+  indices_.insert(indices.begin(), indices.end());
+  if (static_cast<long>(indices_.size()) > most_allowed_)
+    throw UsageError(fmt::format("--max-bad-images {}: {} were bad before the interruption",
+                                 most_allowed_, indices_.size()));
+}
+
 long BadImages::count() const {
   const std::lock_guard lock(mutex_);
   return static_cast<long>(indices_.size());
@@ -34,6 +45,15 @@ long BadImages::count() const {
 std::vector<std::size_t> BadImages::indices() const {
   const std::lock_guard lock(mutex_);
   return {indices_.begin(), indices_.end()};
+}
+
+std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& session) {
+  std::set<std::size_t> all;
+  for (const auto& list : session.all_gather(fmt::format("{}", fmt::join(mine.indices(), " ")))) {
+    std::istringstream in(list);
+    for (std::size_t index = 0; in >> index;) all.insert(index);
+  }
+  return all;
 }
 
 std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/mpi_session.hpp"
 #include "training/data/image_source.hpp"
 
 namespace shakedown::training {
@@ -21,6 +22,10 @@ class BadImages {
   /// it and those before when more are bad than allowed.
   void note(const ImageSource& source, std::size_t index, const std::string& reason);
 
+  /// Counts those that a training met before it was interrupted. Throws UsageError where they are
+  /// more than allowed.
+  void restore(const std::vector<std::size_t>& indices);
+
   long most_allowed() const { return most_allowed_; }
   long count() const;
   /// In rising order.
@@ -32,6 +37,10 @@ class BadImages {
   mutable std::mutex mutex_;
   std::set<std::size_t> indices_;
 };
+
+/// Those of all ranks: each rank knows those of its own shards, which change with the epoch.
+/// Collective.
+std::set<std::size_t> over_ranks(const BadImages& mine, const MpiSession& session);
 
 /// "a.jpg, b.jpg and 3 more": the first few of these images by name.
 std::string names_of(const ImageSource& source, const std::set<std::size_t>& indices);

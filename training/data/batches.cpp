@@ -47,6 +47,25 @@ class SyntheticBatches final : public BatchSource {
   bool loaded_ = false;
 };
 
+class InterleavedBatches final : public BatchSource {
+ public:
+  explicit InterleavedBatches(std::vector<std::unique_ptr<BatchSource>> sources)
+      : sources_(std::move(sources)) {}
+
+  std::optional<DeviceBatch> next() override {
+    return sources_[std::exchange(next_, (next_ + 1) % sources_.size())]->next();
+  }
+  void start_epoch(int epoch, long first_batch) override {
+    const auto sources = static_cast<long>(sources_.size());
+    next_ = static_cast<std::size_t>(first_batch % sources);
+    for (const auto& source : sources_) source->start_epoch(epoch, first_batch / sources);
+  }
+
+ private:
+  std::vector<std::unique_ptr<BatchSource>> sources_;
+  std::size_t next_ = 0;
+};
+
 class ScatteredBatches final : public BatchSource {
  public:
   ScatteredBatches(Communicator& ranks, Device& device, Stream& stream,
@@ -119,8 +138,14 @@ class ScatteredBatches final : public BatchSource {
 
 class NoBatches final : public BatchSource {
  public:
+  explicit NoBatches(long batches_per_epoch) : batches_per_epoch_(batches_per_epoch) {}
   std::optional<DeviceBatch> next() override { return std::nullopt; }
-  void start_epoch(int, long) override {}
+  bool load_next(Network&) override { return given_ < batches_per_epoch_ && ++given_ > 0; }
+  void start_epoch(int, long first_batch) override { given_ = first_batch; }
+
+ private:
+  const long batches_per_epoch_;
+  long given_ = 0;
 };
 
 }  // namespace
@@ -144,7 +169,14 @@ std::unique_ptr<BatchSource> make_scattered_batches(
                                             batches_per_epoch);
 }
 
-std::unique_ptr<BatchSource> make_no_batches() { return std::make_unique<NoBatches>(); }
+std::unique_ptr<BatchSource> make_interleaved_batches(
+    std::vector<std::unique_ptr<BatchSource>> sources) {
+  return std::make_unique<InterleavedBatches>(std::move(sources));
+}
+
+std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch) {
+  return std::make_unique<NoBatches>(batches_per_epoch);
+}
 
 std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stream,
                                                     const NetworkSettings& shape,

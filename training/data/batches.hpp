@@ -55,6 +55,10 @@ std::unique_ptr<BatchSource> make_synthetic_batches(Device& device, Stream& stre
 /// Device memory that a source of loaded batches holds: one batch is filled while another is read.
 inline constexpr int kLoadedBatchesHeld = 2;
 
+/// A batch of each source in turn.
+std::unique_ptr<BatchSource> make_interleaved_batches(
+    std::vector<std::unique_ptr<BatchSource>> sources);
+
 /// Through `loader`, which must outlive it, as `decoder` must, that decodes what the loader leaves
 /// to it; null where that is nothing. A thread copies batches on a stream of its own, ahead of
 /// `stream`, which waits for them. Work on `stream` may depend on the other `ranks`: the caller's
@@ -70,8 +74,8 @@ std::unique_ptr<BatchSource> make_scattered_batches(
     Communicator& ranks, Device& device, Stream& stream, const NetworkSettings& shape,
     std::vector<std::unique_ptr<BatchSource>> of_every_rank, long batches_per_epoch);
 
-/// For a rank that does not compute.
-std::unique_ptr<BatchSource> make_no_batches();
+/// For a rank that does not compute: each epoch has this many batches of nothing, by load_next().
+std::unique_ptr<BatchSource> make_no_batches(long batches_per_epoch = 0);
 
 /// Device memory of one batch.
 std::size_t batch_bytes(const NetworkSettings& shape);

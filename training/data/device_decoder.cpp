@@ -4,6 +4,10 @@
 
 namespace shakedown::training {
 
+std::size_t device_decoder_bytes(BackendKind backend, const DeviceDecoderSettings& settings) {
+  return backend == BackendKind::gpu ? gpu::device_decoder_bytes(settings) : 0;
+}
+
 std::unique_ptr<DeviceDecoder> make_device_decoder(Device& device,
                                                    const DeviceDecoderSettings& settings,
                                                    std::string& why_not) {

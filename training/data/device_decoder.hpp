@@ -19,6 +19,13 @@ struct EncodedImage {
   int row = 0;  // in the batch
 };
 
+/// A row that the device did not decode.
+struct Undecoded {
+  int row = 0;
+  bool refused = true;  // for the file's content, always; else the device failed, which may pass
+  bool operator==(const Undecoded&) const = default;
+};
+
 /// One thread at a time, which uses the device (Device::use_on_this_thread).
 class DeviceDecoder {
  public:
@@ -31,10 +38,10 @@ class DeviceDecoder {
   /// Decodes each image, scales its region to image_size x image_size as Resizer does and writes
   /// it, mirrored where requested, to its row of `batch` (device memory, N H W 3). Enqueues on
   /// `stream` what makes the rows ready, and may block the calling thread while the device decodes.
-  /// Returns the rows of the images that are corrupt, in ascending order: their pixels are
-  /// undefined. The pixels differ from ImageDecoder's by the rounding of another decoder.
-  virtual std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
-                                  Stream& stream) = 0;
+  /// Returns the rows that it did not decode, in ascending order: their pixels are undefined. The
+  /// pixels differ from ImageDecoder's by the rounding of another decoder.
+  virtual std::vector<Undecoded> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
+                                        Stream& stream) = 0;
 };
 
 struct DeviceDecoderSettings {
@@ -44,6 +51,9 @@ struct DeviceDecoderSettings {
 
 /// Images of more pixels are left to the host: they would need too much device memory.
 inline constexpr std::int64_t kMostDevicePixels = 1 << 24;
+
+/// Device memory that such a decoder allocates, at most; 0 where the backend has none.
+std::size_t device_decoder_bytes(BackendKind backend, const DeviceDecoderSettings& settings);
 
 /// Null where there is none, with the reason in `why_not`. The device must outlive it.
 std::unique_ptr<DeviceDecoder> make_device_decoder(Device& device,

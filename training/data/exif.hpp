@@ -11,7 +11,7 @@ namespace shakedown::training {
 /// EXIF's orientation of a JPEG file, 1 to 8; 1, upright, where it has none or it makes no sense.
 int exif_orientation(std::span<const std::uint8_t> file);
 
-// What PIL's exif_transpose does, for a stored image of an orientation.
+// PIL's exif_transpose, for a stored image of an orientation.
 
 /// The size that the image is seen in.
 Size upright(Size stored, int orientation);

@@ -8,7 +8,6 @@
 
 #include "common/error.hpp"
 #include "common/xxh64.hpp"
-#include "training/data/input_file.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -47,13 +46,16 @@ void check_same_classes(const ImageSource& training, const ImageSource& validati
 
 void FolderSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
                         StageTimes& times) const {
-  const auto start = Clock::now();
-  const InputFile file(name(index));
-  const auto opened = Clock::now();
-  bytes.resize(file.size());
-  file.read(0, bytes);
-  times.open_s += seconds_between(start, opened);
-  times.read_s += seconds_between(opened, Clock::now());
+  const std::string path = name(index);
+  read_patiently("image " + path, retries_, [&] {
+    const auto start = Clock::now();
+    const InputFile file(path);
+    const auto opened = Clock::now();
+    bytes.resize(file.size());
+    file.read(0, bytes);
+    times.open_s += seconds_between(start, opened);
+    times.read_s += seconds_between(opened, Clock::now());
+  });
 }
 
 }  // namespace shakedown::training

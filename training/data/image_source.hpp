@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "training/data/image_folder.hpp"
+#include "training/data/input_file.hpp"
 
 namespace shakedown::training {
 
@@ -30,20 +31,21 @@ class ImageSource {
   virtual std::int32_t label(std::size_t index) const = 0;
   /// The path of the image's file below the folder: "dog/7.jpg".
   virtual std::string path(std::size_t index) const = 0;
-  /// What messages call the whole: the path of the folder or of the packed file.
+  /// The name of the whole in messages: the path of the folder or of the packed file.
   virtual const std::string& root() const = 0;
   virtual const std::vector<std::string>& classes() const = 0;
-  /// What people should know of the whole, as " (left out: 3 .gif)"; or "".
+  /// A remark on the whole for people, as " (left out: 3 .gif)"; or "".
   virtual std::string remark() const { return ""; }
   /// Differs where other images are listed, as far as that is known without reading them: other
   /// paths, classes or order; of packed files also other content.
   virtual std::uint64_t checksum() const { return listing_checksum(); }
   /// Replaces `bytes` by the encoded image and adds to `times` what that took. Throws UsageError
-  /// with the reason only: the caller names the image.
+  /// where the image is bad, with the reason only: the caller names the image; InconclusiveError
+  /// where it cannot be read, after some attempts.
   virtual void read(std::size_t index, std::vector<std::uint8_t>& bytes,
                     StageTimes& times) const = 0;
 
-  /// What messages call the image.
+  /// The name of the image in messages.
   std::string name(std::size_t index) const;
   /// Of the paths and classes in their order: a folder and its packed file have the same.
   std::uint64_t listing_checksum() const;
@@ -63,7 +65,8 @@ void check_same_classes(const ImageSource& training, const ImageSource& validati
 /// Each image is a file.
 class FolderSource final : public ImageSource {
  public:
-  explicit FolderSource(ImageFolder folder) : folder_(std::move(folder)) {}
+  explicit FolderSource(ImageFolder folder, ReadRetries retries = {})
+      : folder_(std::move(folder)), retries_(retries) {}
 
   std::size_t size() const override { return folder_.samples.size(); }
   std::int32_t label(std::size_t index) const override { return folder_.samples[index].label; }
@@ -75,6 +78,7 @@ class FolderSource final : public ImageSource {
 
  private:
   ImageFolder folder_;
+  ReadRetries retries_;
 };
 
 }  // namespace shakedown::training

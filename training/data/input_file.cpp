@@ -7,17 +7,16 @@
 
 #include <cerrno>
 #include <cstring>
-
-#include "common/error.hpp"
+#include <thread>
 
 namespace shakedown::training {
 namespace {
 
 [[noreturn]] void refuse(int why) {
-  throw UsageError(fmt::format("cannot be read: {}", std::strerror(why)));
+  throw ReadError(fmt::format("cannot be read: {}", std::strerror(why)));
 }
 
-/// What is no regular file is refused, and never waited for.
+/// Anything but a regular file is refused, and never waited for.
 std::uint64_t size_of(int descriptor) {
   struct stat status {};
   if (fstat(descriptor, &status) != 0) refuse(errno);
@@ -26,6 +25,21 @@ std::uint64_t size_of(int descriptor) {
 }
 
 }  // namespace
+
+void read_patiently(const std::string& file, const ReadRetries& retries,
+                    const std::function<void()>& read) {
+  auto wait = retries.first_wait;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      return read();
+    } catch (const ReadError& error) {
+      if (attempt == retries.attempts)
+        throw InconclusiveError(fmt::format("{}: {}, {} times", file, error.what(), attempt));
+    }
+    std::this_thread::sleep_for(wait);
+    wait *= 4;
+  }
+}
 
 InputFile::InputFile(const std::string& path)
     : descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
@@ -45,7 +59,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::uint8_t> to) const {
     const ssize_t got = pread(descriptor_, to.data(), to.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) refuse(errno);
-    if (got == 0) throw UsageError("cannot be read: the file ends early");
+    if (got == 0) throw ReadError("cannot be read: the file ends early");
     offset += static_cast<std::uint64_t>(got);
     to = to.subspan(static_cast<std::size_t>(got));
   }

@@ -1,12 +1,31 @@
 // A file that any thread reads at any place.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "common/error.hpp"
+
 namespace shakedown::training {
+
+/// The system does not give what a file holds: what it holds may be sound.
+struct ReadError : UsageError {
+  using UsageError::UsageError;
+};
+
+/// How often a read is repeated, and how long after the first error; then four times as long each.
+struct ReadRetries {
+  int attempts = 5;
+  std::chrono::milliseconds first_wait{100};  // 8.5 s in all: a network file system recovers
+};
+/// Calls `read` again where it throws a ReadError. Throws InconclusiveError naming the file where
+/// it always does.
+void read_patiently(const std::string& file, const ReadRetries& retries,
+                    const std::function<void()>& read);
 
 /// Errors are UsageErrors with the reason only: the caller names the file.
 class InputFile {

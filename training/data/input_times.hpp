@@ -1,4 +1,4 @@
-// What a rank's input cost, stage by stage, and which stage limits it.
+// The cost of a rank's input, stage by stage, and the stage that limits it.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ struct InputTimes {
   double copy_s = 0;           // host memory to device memory
   double device_decode_s = 0;  // DeviceDecoder::decode
   double images = 0;           // that the workers made or, encoded, passed to the device
-  double device_images = 0;    // passed to the device
+  double device_images = 0;    // of these, left to the device
 };
 
 StageTimes& operator+=(StageTimes& a, const StageTimes& b);

@@ -221,9 +221,9 @@ void LoadedBatches::fill(const Slot& slot, const Batch& batch) {
   slot.copied->record(*copies_);
   if (!batch.encoded.empty()) {
     const std::size_t row_bytes = batch.images.size_bytes() / batch.labels.size();
-    for (int row : decoder_->decode(batch.encoded, images, *copies_)) {
-      loader_.decode_on_host(&batch, row);
-      const std::size_t at = static_cast<std::size_t>(row) * row_bytes;
+    for (const Undecoded& left : decoder_->decode(batch.encoded, images, *copies_)) {
+      loader_.decode_on_host(&batch, left);
+      const std::size_t at = static_cast<std::size_t>(left.row) * row_bytes;
       device_.copy(images + at, batch.images.data() + at, row_bytes, *copies_);
     }
   }

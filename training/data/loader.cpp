@@ -26,12 +26,12 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
   const auto images = static_cast<long>(source.size());
   if (!settings.drop_last)
     return divide_up(divide_up(images, settings.world_size), settings.batch_size);
-  const long shard = images / settings.world_size;
+  const long shard = images / settings.world_size / settings.shards;
   if (shard < settings.batch_size)
     throw UsageError(fmt::format(
         "--batch-size {}: a rank's share of the {} images of {} is {}, less than one batch",
         settings.batch_size, images, source.root(), shard));
-  return shard / settings.batch_size;
+  return shard / settings.batch_size * settings.shards;
 }
 
 Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
@@ -134,17 +134,21 @@ const Batch* Loader::next() {
     if (r.left_to_decoder)
       batch.encoded.push_back({r.encoded.file, r.encoded.crop.region, r.encoded.crop.mirror, row});
   }
-  times_.device_images += static_cast<double>(batch.encoded.size());
   return &batch;
 }
 
-void Loader::decode_on_host(const Batch* batch, int row) {
+void Loader::decode_on_host(const Batch* batch, const Undecoded& left) {
   std::unique_lock lock(workers_.mutex());
   Slot& slot = lent_slot(batch);
   lock.unlock();
-  const Row& r = slot.rows.at(static_cast<std::size_t>(row));
-  static_cast<std::int32_t*>(slot.labels.data())[row] =
-      callers_reader_.read(r.index, r.random_seed, pixels(slot, row)).label;
+  const Row& r = slot.rows.at(static_cast<std::size_t>(left.row));
+  const auto sample = callers_reader_.read(r.index, r.random_seed, pixels(slot, left.row));
+  if (!left.refused && sample.index == r.encoded_index)
+    throw InconclusiveError(
+        fmt::format("image {}: the device decoder failed on it several times, and the CPU decodes "
+                    "it: --decoder cpu decodes all images alike",
+                    source_.name(sample.index)));
+  static_cast<std::int32_t*>(slot.labels.data())[left.row] = sample.label;
   lock.lock();
   times_.stages += callers_reader_.take_times();
 }
@@ -186,6 +190,11 @@ void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
   }
   lock.lock();
   times_.stages += reader.take_times();
+  if (!item.padding) {
+    ++times_.images;
+    const Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
+    if (!error && row.left_to_decoder) ++times_.device_images;
+  }
   finish(item, std::move(error));
 }
 
@@ -202,7 +211,7 @@ Loader::Item Loader::take() {
     pending_.push_back(&slot);
   }
   Item item{pending_.back(), row, true};
-  const long position = next_item_ * settings_.world_size + settings_.rank;
+  const long position = position_of(next_item_);
   if (position < samples) {
     item.padding = false;
     const std::size_t index = order_[static_cast<std::size_t>(position)];
@@ -210,11 +219,18 @@ Loader::Item Loader::take() {
     r.index = index;
     r.random_seed = derive_seed(epoch_seed_, index);
     ++item.slot->batch.count;
-    ++times_.images;
   }
   ++next_item_;
   ++busy_;
   return item;
+}
+
+/// In the epoch's order.
+long Loader::position_of(long item) const {
+  const long shards = settings_.shards;
+  const long batch = item / settings_.batch_size;
+  const long row = item % settings_.batch_size + batch / shards * settings_.batch_size;
+  return row * settings_.world_size * shards + settings_.rank * shards + batch % shards;
 }
 
 std::span<std::uint8_t> Loader::pixels(const Slot& slot, int row) const {
@@ -241,6 +257,7 @@ void Loader::fill(const Item& item, SampleReader& reader) const {
   const auto sample = reader.read(row.index, row.random_seed, out, decoder, &row.encoded);
   label = sample.label;
   row.left_to_decoder = sample.left_to_decoder;
+  row.encoded_index = sample.index;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {

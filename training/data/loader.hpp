@@ -24,6 +24,7 @@ struct LoaderSettings {
   std::uint64_t seed = 0;
   int rank = 0;
   int world_size = 1;
+  int shards = 1;           // of the global batch on this rank: a batch each, in turn
   double device_share = 1;  // of the images that a device decoder may get
   TransformSettings transform;
   BadImages* bad_images = nullptr;  // outlives the loader; null: none is allowed
@@ -42,7 +43,8 @@ struct Batch {
 long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings);
 
 /// Rank r of n takes every n-th sample of the epoch's order, starting with the r-th: with the same
-/// global batch, an update has the same samples at any number of ranks. What a batch holds, and who
+/// global batch, an update has the same samples at any number of ranks. With several shards per
+/// rank, each has the batches that it would have as a rank of its own. What a batch holds, and who
 /// decodes each row, depends on the settings, the epoch and the source alone: not on threads or
 /// timing. All ranks make the same number of batches, and no sample is on two of them. The caller
 /// is one thread and holds at most two batches at a time; abandon() and times() are for any thread.
@@ -68,8 +70,10 @@ class Loader final : private Workers::Job {
   /// The workers start no more samples of this epoch, and next() returns at once.
   void abandon();
 
-  /// Makes a row on this thread whose encoded image the device decoder refused.
-  void decode_on_host(const Batch* batch, int row);
+  /// Makes a row on this thread whose encoded image the device decoder did not decode. Throws
+  /// InconclusiveError naming an image that the device failed on and the host can decode: what
+  /// decodes it would depend on chance.
+  void decode_on_host(const Batch* batch, const Undecoded& left);
 
   /// The batch's memory may be reused: its copy to the device is done.
   void release(const Batch* batch);
@@ -82,6 +86,7 @@ class Loader final : private Workers::Job {
     std::size_t index = 0;  // of the sample in the source
     std::uint64_t random_seed = 0;
     bool left_to_decoder = false;
+    std::size_t encoded_index = 0;  // of the image in `encoded`: index, or a replacement
     EncodedSample encoded;
   };
   struct Slot {
@@ -103,6 +108,7 @@ class Loader final : private Workers::Job {
   bool has_work() const override;
   void work(int worker, std::unique_lock<std::mutex>& lock) override;
   Item take();
+  long position_of(long item) const;
   void fill(const Item& item, SampleReader& reader) const;
   void finish(const Item& item, std::exception_ptr error);
   void order_samples();

@@ -108,7 +108,7 @@ void PackSource::read(std::size_t index, std::vector<std::uint8_t>& bytes,
   const PackEntry& entry = entries_[index];
   if (windows_) read_windows(begins_[index], begins_[index] + entry.bytes);
   bytes.resize(entry.bytes);
-  file_.read(begins_[index], bytes);
+  read_patiently("packed file " + root_, {}, [&] { file_.read(begins_[index], bytes); });
   if (xxh64(bytes) != entry.checksum) throw UsageError("its checksum is wrong");
   times.read_s += std::chrono::duration<double>(Clock::now() - start).count();
 }

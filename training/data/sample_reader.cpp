@@ -19,7 +19,7 @@ SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random
     const std::size_t tried = source_.replacement(index, attempt);
     try {
       const bool left = read_image(tried, random_seed, out, decoder, encoded);
-      return {source_.label(tried), left};
+      return {source_.label(tried), left, tried};
     } catch (const UsageError& error) {
       bad_.note(source_, tried, error.what());
     }

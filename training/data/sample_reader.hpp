@@ -30,15 +30,17 @@ class SampleReader {
   struct Outcome {
     std::int32_t label;
     bool left_to_decoder;
+    std::size_t index;  // the requested one, or of what replaces it
   };
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3. What is
   /// random is drawn from `random_seed` alone. Where there is a `decoder`, what it supports is left
   /// to it: then `encoded` has the file, and the crop that would be made here. A bad image is noted
-  /// and replaced (ImageSource::replacement); throws UsageError as BadImages::note does.
+  /// and replaced (ImageSource::replacement); throws UsageError as BadImages::note does. An image
+  /// that cannot be read may be sound, so none replaces it: ImageSource::read's error passes.
   Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
                const DeviceDecoder* decoder = nullptr, EncodedSample* encoded = nullptr);
 
-  /// What it cost since the last call of this.
+  /// The cost since the last call of this.
   StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:

@@ -42,10 +42,10 @@ void declare_options(OptionSet& options, SourceOptions& values) {
            "windows of 8 MiB")
       .only_with(images);
   options
-      .add(
-          "--max-bad-images", values.max_bad_images,
-          "training images that may be corrupt or unreadable: each is named and replaced by the "
-          "next one of the listing; counted since the start or --resume; in validation none may be")
+      .add("--max-bad-images", values.max_bad_images,
+           "training images that may be corrupt: each is named and replaced by the next one of the "
+           "listing; counted over the whole training; in validation none may be; an image that "
+           "cannot be read ends the run with exit code 3")
       .at_least(0)
       .only_with({"--data-dir", "--train-dir"});
   options

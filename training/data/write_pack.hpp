@@ -16,8 +16,8 @@ struct Packed {
 };
 
 /// Reads with this many threads. `progress` is called with the number of images written. The file
-/// is there whole or not at all. Throws UsageError naming an image that cannot be read, and throws
-/// as write_file.
+/// is there whole or not at all. Throws as write_file, UsageError naming a file that is no image's,
+/// InconclusiveError naming an image that cannot be read.
 Packed write_pack(const ImageSource& source, const Output& output, int threads,
                   const std::function<void(std::size_t)>& progress);
 

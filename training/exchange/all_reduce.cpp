@@ -2,6 +2,7 @@
 // overlaps: what a training loop with `for p in parameters: all_reduce(p.grad)` does.
 #include "training/exchange/entries.hpp"
 #include "training/exchange/exchanged_gradients.hpp"
+#include "training/exchange/invariant_all_reduce.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -30,6 +31,11 @@ class AllReduce final : public Strategy {
   std::vector<Range> pieces_;
 };
 
+std::unique_ptr<Strategy> make_all_reduce(const StrategyContext& context) {
+  return context.options.invariant > 0 ? make_invariant_all_reduce(context)
+                                       : make<AllReduce>(context);
+}
+
 }  // namespace
 
 StrategyEntry all_reduce_strategy() {
@@ -40,7 +46,7 @@ StrategyEntry all_reduce_strategy() {
           .each_updates_all = true,
           .any_type = true,
           .transfers = {{Volume::gradients, Pattern::all_reduce}},
-          .make = make<AllReduce>};
+          .make = make_all_reduce};
 }
 
 }  // namespace shakedown::training

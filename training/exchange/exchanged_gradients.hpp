@@ -1,4 +1,4 @@
-// What ddp and all-reduce exchange: the network's gradients themselves, or what is made of them in
+// The gradients that ddp and all-reduce exchange: the network's own, or a conversion of them in
 // memory of its own, in another type or as a copy.
 #pragma once
 
@@ -19,7 +19,7 @@ class ExchangedGradients {
           FlatBuffer(context.device, context.compute, type, whole_weights(context.table).gradients);
   }
 
-  /// What is exchanged.
+  /// The gradients exchanged.
   View at(Range range) const {
     return staging_.empty() ? context_.weights.gradients(range) : staging_.at(range);
   }

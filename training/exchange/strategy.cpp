@@ -14,6 +14,7 @@ SmallBucket small_bucket(const StrategyOptions& options) {
 }
 
 DataType exchanged_type(const StrategyOptions& options, DataType computed) {
+  if (options.invariant > 0) return DataType::float32;  // its tree's
   if (options.grad_dtype == "auto" || options.strategy == "none") return computed;
   const StrategyEntry& entry = find_strategy(options.strategy);
   if (!entry.any_type)

@@ -38,6 +38,7 @@ struct StrategyOptions {
   bool per_tensor = false;             // all-reduce: one operation a parameter
   std::string ps_exchange = "send-receive";
   double ps_partition_mb = 0;  // MiB; 0: push everything, then pull everything
+  int invariant = 0;           // all-reduce: virtual shards of the global batch; 0: off
   int staleness = 4;           // parameter-server-async: steps a worker may be ahead of the slowest
 };
 void declare_options(OptionSet& options, StrategyOptions& values);
@@ -97,6 +98,9 @@ class Strategy {
   virtual void gradients_ready(int /*block*/) {}
   /// Whether each micro-batch is exchanged, as gradients are not kept here.
   virtual bool exchanges_each_micro_batch() const { return false; }
+  /// Of such a strategy, whether it sums the micro-batches itself: finish() has no shares but after
+  /// the last. Else the step sums the shares of all.
+  virtual bool sums_micro_batches() const { return false; }
 
   /// After backward: makes the compute stream wait for the exchange, and returns owned() with the
   /// gradients.

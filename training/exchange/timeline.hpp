@@ -1,4 +1,4 @@
-// What a rank's steps do and when: events on its streams, read after a step is done, so that
+// The timeline of a rank's steps: events on its streams, read after a step is done, so that
 // looking costs it no host synchronisation. Only the requested steps are traced.
 #pragma once
 
@@ -81,7 +81,7 @@ class Timeline {
 
   /// The next step is traced.
   void trace_step() { tracing_ = true; }
-  /// What it did; all of it must be done. Silent again.
+  /// The traced step, all of which must be done. Ends tracing.
   TracedStep read_step();
   bool tracing() const { return tracing_; }
 

@@ -102,7 +102,7 @@ Tolerances tolerances_of(DataType gradient, bool adam) {
 /// normalisation's weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
 constexpr double kStored = 0x1p-23;
 
-/// What a tensor differs by, for its tolerances: above 1 it fails.
+/// A tensor's difference over its tolerances: above 1 it fails.
 double excess(const WeightDifference& c) {
   const bool bounded = std::isfinite(c.tolerance) && c.max_abs_diff > 0;
   const double single = bounded ? c.max_abs_diff / c.tolerance : 0;
@@ -210,18 +210,22 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
 Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
                     const MpiSession& session) {
   const StrategyEntry& entry = engine.step.strategy_entry();
-  // The reference itself, where it exchanges another type, is compared with what it is without.
+  // The reference itself, where it exchanges another type or by a tree, is compared with what it is
+  // without.
   const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
   Certificate certificate;
-  certificate.reference = entry.reference[0] == '\0' && converts ? entry.name : entry.reference;
+  const StrategyOptions own = engine.settings().strategy;
+  const bool is_reference = entry.reference[0] == '\0';
+  certificate.reference =
+      is_reference && (converts || own.invariant > 0) ? entry.name : entry.reference;
   if (session.world_size() == 1)
     certificate.waived = "one rank exchanges nothing";
   else if (certificate.reference.empty())
     certificate.waived = entry.waived;
   if (!certificate.waived.empty()) return certificate;
 
-  const StrategyOptions own = engine.settings().strategy;
   StrategyOptions reference = own;
+  reference.invariant = 0;
   reference.strategy = certificate.reference;
   reference.grad_dtype = "auto";  // so that the difference shows what another type does
   const WeightDifference found =

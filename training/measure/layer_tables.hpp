@@ -1,4 +1,4 @@
-// What --layers and --kernels measured, as tables for people.
+// The measurements of --layers and --kernels as tables for people.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What a step's calls add up to, by layer and by kernel, and how near that is to what the device
+// The times of a step's calls, by layer and by kernel, and how near that is to what the device
 // can do. Pure functions of a log.
 #pragma once
 

@@ -61,7 +61,8 @@ Identity identity_of(const EngineSettings& s, const Backend& backend, const std:
           data,
           s.strategy.bucket_cap_mb,
           backend.throttle_gbs,
-          ""};
+          "",
+          s.strategy.invariant};
 }
 
 Json record_of(const Identity& identity) {
@@ -79,6 +80,7 @@ Json record_of(const Identity& identity) {
   if (find_strategy(identity.strategy).bucketed()) fields["bucket_cap_mb"] = identity.bucket_cap_mb;
   if (identity.throttle_gbs > 0) fields["throttle_gbs"] = identity.throttle_gbs;
   if (!identity.setting.empty()) fields["setting"] = identity.setting;
+  if (identity.invariant > 0) fields["invariant"] = identity.invariant;
   return fields;
 }
 

@@ -12,7 +12,7 @@
 
 namespace shakedown::training {
 
-/// What names a configuration, repeated in every record of it.
+/// The name of a configuration, repeated in every record of it.
 struct Identity {
   std::string backend;
   std::string model;
@@ -28,6 +28,7 @@ struct Identity {
   double bucket_cap_mb = 0;  // recorded where the strategy has buckets
   double throttle_gbs = 0;
   std::string setting;  // of bin/compare --settings, or empty
+  int invariant = 0;    // shards; 0: --invariant is off
 };
 Identity identity_of(const EngineSettings& settings, const Backend& backend,
                      const std::string& data);

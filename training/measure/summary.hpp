@@ -1,4 +1,4 @@
-// What was measured, as lines of at most 80 columns for people.
+// The measurements as lines of at most 80 columns for people.
 #pragma once
 
 #include <string>

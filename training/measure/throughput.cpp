@@ -95,6 +95,7 @@ class Steps {
   /// All but the lead(). The host waits for the device when the least number of steps is over; then
   /// ranks agree on how many more fill the time.
   WarmUp warm_up() {
+    zero_loss();
     step();
     WarmUp warm_up{.loss_first = mean_loss(engine_, session_)};
     const auto start = std::chrono::steady_clock::now();
@@ -126,6 +127,7 @@ class Steps {
     engine_.model.copy_scalars(scalars_);
     laps_.mark(engine_.stream());
     for (int i = 1; i <= settings_.iterations; ++i) {
+      if (i == settings_.iterations) zero_loss();
       step();
       laps_.mark(engine_.stream());
       progress_.update(i);
@@ -145,6 +147,9 @@ class Steps {
   int lead() const { return std::min(kLead, settings_.warmup - 1); }
 
  private:
+  /// mean_loss() is that of the steps from here on.
+  void zero_loss() { engine_.model.network().zero_total_metrics(); }
+
   void step() {
     engine_.step.run([&](int) { batches_.load_next(engine_.model.network()); },
                      settings_.learning_rate);
@@ -261,10 +266,9 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
 
 double mean_loss(Engine& engine, const MpiSession& session) {
   engine.finish();
-  const Metrics step = engine.model.network().read_metrics().step;
-  const double mine =
-      engine.step.computes() ? step.loss_sum / static_cast<double>(step.samples) : 0;
-  return sum(session.all_gather(mine)) / engine.step.ranks_computing();
+  const Metrics mine = engine.model.network().read_metrics().total;
+  const double samples = sum(session.all_gather(static_cast<double>(mine.samples)));
+  return sum(session.all_gather(mine.loss_sum)) / samples;
 }
 
 void check_loss(double first, double last) {

@@ -1,4 +1,4 @@
-// What to change, and where which strategy wins, by the step model.
+// Advice by the step model: what to change, and which strategy wins where.
 #pragma once
 
 #include <string>

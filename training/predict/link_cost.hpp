@@ -1,4 +1,4 @@
-// What an exchange costs: a latency per message and a time per byte.
+// The cost of an exchange: a latency per message and a time per byte.
 #pragma once
 
 #include <span>

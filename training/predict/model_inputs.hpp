@@ -1,4 +1,4 @@
-// What a step model is made of, as a job measured it without an exchange.
+// The inputs of a step model, as a job measured them without an exchange.
 #pragma once
 
 #include <vector>

@@ -91,7 +91,7 @@ Overlap overlap_gathered(std::span<const ReadyBucket> blocks, double forward_ms,
   }
   if (!blocks.empty()) backward.communicate(backward.computed_ms, scatter.ms(blocks.back().bytes));
 
-  // What of either direction is no block's runs after the last one.
+  // The part of either direction that belongs to no block runs after the last one.
   const double blocks_ms = blocks.empty() ? 0 : blocks.back().ready_ms;
   const double forward_end_ms = forward.computed_ms + forward_ms * (1 - blocks_ms / backward_ms);
   const double backward_end_ms =

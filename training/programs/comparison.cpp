@@ -65,7 +65,7 @@ std::unique_ptr<Trial> set_up(Result& result, Backend& backend, const MpiSession
       possible([&] {
         EngineSettings settings =
             engine_settings(result.configuration.options, backend, job.data.classes());
-        settings.batches_held = batches_held(settings, backend, job.data.synthetic(), false);
+        settings.input_bytes = input_bytes(job.input, settings, backend, job.data.synthetic());
         result.identity = identity_of(settings, backend, job.data.name());
         result.identity.setting = result.configuration.setting;
         trial = std::make_unique<Trial>(settings, backend, job);

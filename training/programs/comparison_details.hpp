@@ -8,7 +8,7 @@
 
 namespace shakedown::training {
 
-/// What each setting makes of plain ddp; empty without settings.
+/// The effect of each setting on plain ddp; empty without settings.
 std::string settings_table(const std::vector<Result>& results);
 
 /// Details of one bench: scaling, cost, where the time of a step goes, the exchange bucket by

@@ -1,4 +1,4 @@
-// What a comparison shows, in sentences: pure functions of its results.
+// The results of a comparison in sentences: pure functions of its results.
 #pragma once
 
 #include <string>

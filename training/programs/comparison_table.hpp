@@ -38,7 +38,7 @@ std::string certificate_of(const Result& result);
 /// Four significant digits at least: "3067", "123.4", "92.51".
 std::string text_of_rate(double images_per_s);
 
-/// What the job compares, and where.
+/// The headline: the configurations compared, and the machine.
 std::string headline(const Job& job);
 
 /// The table of one bench: at most 110 columns.

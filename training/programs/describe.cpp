@@ -6,6 +6,7 @@
 #include <span>
 
 #include "common/text_table.hpp"
+#include "training/programs/invariant.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -127,6 +128,7 @@ std::string headline(const Engine& engine, const Backend& backend,
                   static_cast<long>(s.batch_size) * accumulate * engine.step.ranks_computing(),
                   s.image_size, s.image_size, data),
       2);
+  if (const std::string shards = text_of_shards(engine); !shards.empty()) text += "\n" + shards;
   text += "\n" + wrapped(text_of_machine(backend, hosts), 2);
   const std::string why = engine.step.why_no_graph();
   if (backend.kind == BackendKind::gpu && !why.empty())

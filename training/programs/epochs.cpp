@@ -24,15 +24,6 @@ double highest(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
-/// The weights, and their average where there is one.
-void validate(const Run& run, BatchSource& batches, EpochResult& result) {
-  ModelState& model = run.engine.model;
-  result.validated = validate(run.engine, batches, run.session);
-  if (model.averages_weights())
-    model.with_average_weights(
-        [&] { result.validated_average = validate(run.engine, batches, run.session); });
-}
-
 /// In a column of nine characters.
 std::string text_of_loss(double loss) {
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
@@ -124,7 +115,8 @@ class Training {
       print(run_, heading(kColumns));
     while (at_.epoch <= settings_.epochs) {
       if (train_epoch()) return end();
-      const EpochResult result = finished_epoch(validation);
+      EpochResult result = finished_training();
+      if (validation != nullptr && !validate_epoch(*validation, result)) return end();
       report(run_, result);
       if (run_.session.is_root()) settings_.after_epoch(result);
       advise(*result.trained);
@@ -143,7 +135,12 @@ class Training {
                       run_.session.is_root(), {settings_.epochs - at_.epoch, epoch_seconds_},
                       at_.seconds);
     if (at_.update == 0) engine.model.network().zero_total_metrics();
-    input_before_ = run_.batches.times();
+    const InputTimes input_before = run_.batches.times();
+    const InputTimes input_so_far = at_.input;
+    const auto note_costs = [&] {
+      at_.seconds = seconds_before_ + seconds_since(started_);
+      at_.input = input_so_far + (run_.batches.times() - input_before);
+    };
     run_.batches.start_epoch(at_.epoch, at_.update * engine.settings().accumulate);
     started_ = Clock::now();
     seconds_before_ = at_.seconds;
@@ -155,17 +152,17 @@ class Training {
           learning_rate(at_.update));
       ++at_.update;
       at_.images += images_per_update();
-      at_.seconds = seconds_before_ + seconds_since(started_);
+      note_costs();
       progress.update(at_.update);
       if (checkpoints_.stop_after_update(at_)) return true;
     }
     engine.finish();
-    at_.seconds = seconds_before_ + seconds_since(started_);
+    note_costs();
     return checkpoints_.stop_between(at_);
   }
 
   /// The figures of an epoch whose updates are done, however often it was interrupted.
-  EpochResult finished_epoch(BatchSource* validation) {
+  EpochResult finished_training() {
     ModelState& model = run_.engine.model;
     const Metrics total = total_metrics(run_.engine, run_.session);
     const auto images = static_cast<double>(total.samples);
@@ -175,7 +172,7 @@ class Training {
     trained.learning_rate = learning_rate(updates_ - 1);
     trained.images_per_s = images / at_.seconds;
     trained.seconds = at_.seconds;
-    trained.input = over_ranks(run_.batches.times() - input_before_, run_.session);
+    trained.input = over_ranks(at_.input, run_.session);
     const StepScalars scalars = model.read_scalars();
     if (run_.engine.settings().optimizer.needs_norms()) trained.grad_norm = scalars.grad_norm;
     trained.skipped_steps = static_cast<int>(highest(run_.session.all_gather(scalars.skipped)));
@@ -183,20 +180,41 @@ class Training {
     trained.peak_memory_bytes =
         run_.session.all_gather(static_cast<double>(model.device().peak_allocated_bytes()));
 
-    const auto start = Clock::now();
     EpochResult result;
     result.epoch = at_.epoch;
     result.trained = trained;
-    if (validation != nullptr) validate(run_, *validation, result);
-    result.seconds = at_.seconds + seconds_since(start);
-    epoch_seconds_ = result.seconds;
+    result.seconds = at_.seconds;
     return result;
+  }
+
+  /// Of the weights, and of their average where there is one. False where a signal ends it: then
+  /// the checkpoint is of the end of the epoch's training, and a resumed run validates again.
+  bool validate_epoch(BatchSource& batches, EpochResult& result) {
+    const auto start = Clock::now();
+    ModelState& model = run_.engine.model;
+    const Metrics of_training = model.network().read_metrics().total;
+    const auto validated = [&] {
+      return validate(run_.engine, batches, run_.session,
+                      [&] { return !checkpoints_.stops_validation(); });
+    };
+    result.validated = validated();
+    bool complete = result.validated.has_value();
+    if (complete && model.averages_weights()) {
+      model.with_average_weights([&] { result.validated_average = validated(); });
+      complete = result.validated_average.has_value();
+    }
+    result.seconds += seconds_since(start);
+    if (complete) return true;
+    model.network().set_total_metrics(of_training);
+    checkpoints_.stop(at_);
+    return false;
   }
 
   /// To the next epoch. Whether the training is to stop before it.
   bool go_on_from(const EpochResult& result) {
     const bool best = result.validated && result.validated->top1 > at_.best_top1;
     if (best) at_.best_top1 = result.validated->top1;
+    epoch_seconds_ = result.seconds;
     at_ = {result.epoch + 1, 0, at_.images, 0, result.trained->skipped_steps, at_.best_top1};
     const bool stops = checkpoints_.stop_after_epoch(at_, best, result.epoch == settings_.epochs);
     record_checkpoints();
@@ -206,8 +224,7 @@ class Training {
   /// Once.
   void advise(const TrainedEpoch& trained) {
     if (!advice_.empty()) return;
-    advice_ =
-        input_advice(trained.input, run_.input, at_.seconds - seconds_before_, run_.input.ranks);
+    advice_ = input_advice(trained.input, run_.input, at_.seconds, run_.input.ranks);
     if (!advice_.empty()) print(run_, wrapped(advice_, 2) + "\n");
   }
 
@@ -242,7 +259,6 @@ class Training {
   // Of the epoch under way.
   Clock::time_point started_;
   double seconds_before_ = 0;  // before it was interrupted
-  InputTimes input_before_;
   std::string advice_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace shakedown::training {
 
-/// What an epoch's training and its validation gave, over all ranks.
+/// The results of an epoch's training and validation, over all ranks.
 struct TrainedEpoch {
   double loss = 0;
   double top1 = 0;

@@ -94,8 +94,9 @@ Metrics total_metrics(Engine& engine, const MpiSession& session) {
   return all;
 }
 
-Validation validate(Engine& engine, BatchSource& batches, const MpiSession& session,
-                    const std::function<void()>& after_batch) {
+std::optional<Validation> validate(Engine& engine, BatchSource& batches, const MpiSession& session,
+                                   const std::function<bool()>& go_on) {
+  bool goes_on = true;
   engine.model.with_common_weights([&] {
     Network& network = engine.model.network();
     network.zero_total_metrics();
@@ -104,18 +105,20 @@ Validation validate(Engine& engine, BatchSource& batches, const MpiSession& sess
     const bool computes = engine.step.computes();
     const bool server_waits = engine.step.first_computing() > 0;
     const auto part = server_waits ? session.split(computes ? 0 : -1) : nullptr;
-    while (computes && batches.load_next(network)) {
-      engine.model.evaluate();
-      after_batch();
+    while (goes_on && batches.load_next(network)) {
+      if (computes) engine.model.evaluate();
+      goes_on = go_on();
       if (part) part->progress();
     }
     engine.finish();
     if (server_waits) part ? session.barrier() : session.wait_idle();
   });
+  if (!goes_on) return std::nullopt;
   const Metrics total = total_metrics(engine, session);
   const auto images = static_cast<double>(total.samples);
-  return {total.loss_sum / images, static_cast<double>(total.top1) / images,
-          static_cast<double>(total.top5) / images, total.samples, engine.step.first_computing()};
+  return Validation{total.loss_sum / images, static_cast<double>(total.top1) / images,
+                    static_cast<double>(total.top5) / images, total.samples,
+                    engine.step.first_computing()};
 }
 
 void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
@@ -126,7 +129,8 @@ void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
   Logits logits(run.engine);
   EpochResult result;
   result.validated = validate(run.engine, batches, run.session, [&] {
-    if (keeps) logits.add_batch();
+    if (keeps && run.engine.step.computes()) logits.add_batch();
+    return true;
   });
   const Validation& validated = *result.validated;
   ENSURE(validated.images == static_cast<std::int64_t>(source.size()), "an image is missing");

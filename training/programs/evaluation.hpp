@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,11 +34,11 @@ struct Validation {
 /// The metrics of all ranks, added up. Collective.
 Metrics total_metrics(Engine& engine, const MpiSession& session);
 
-/// All ranks that compute validate the same weights, each on a part of the images; `after_batch`
-/// runs on them after each batch. Collective.
-Validation validate(
-    Engine& engine, BatchSource& batches, const MpiSession& session,
-    const std::function<void()>& after_batch = [] {});
+/// All ranks that compute validate the same weights, each on a part of the images. `go_on` runs on
+/// every rank after each batch, and returns the same on all: where it is false the validation is
+/// abandoned, and there is none. Collective.
+std::optional<Validation> validate(Engine& engine, BatchSource& batches, const MpiSession& session,
+                                   const std::function<bool()>& go_on);
 
 /// Validates --weights on all images of `source`, which `batches` reads; prints the result, writes
 /// an "epoch" record of epoch 0 and the file of logits. Throws FailError where the loss is not

@@ -31,7 +31,7 @@ struct Links {
 };
 Links fit_links(const Result& base);
 
-/// What was measured as `result`, on these links.
+/// The measurement of `result`, on these links.
 Scenario scenario_of(const Result& result, const ModelInputs& inputs, const Links& links,
                      BackendKind backend);
 /// Whether a rank that computes has the share of its host that it has in `none`: on the cpu backend

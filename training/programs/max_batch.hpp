@@ -28,7 +28,7 @@ ExitCode at_largest_batch(int limit, const std::function<EngineSettings(int batc
 ExitCode stepping_down(int batch, bool alone, const std::function<ExitCode(int batch)>& attempt,
                        const std::function<void(const std::string&)>& remark);
 
-/// What was found.
+/// The batch found.
 struct LargestBatch {
   int batch_size = 0;
   std::vector<double> device_memory_bytes;  // per rank

@@ -21,7 +21,7 @@ struct MlLogOptions {
 };
 void declare_options(OptionSet& options, MlLogOptions& values);
 
-/// What the log states about a training.
+/// The facts that the log states about a training.
 struct MlLogFacts {
   std::string model;
   std::string platform;  // "8 x NVIDIA H200"

@@ -14,7 +14,7 @@ Json record_of(const EpochResult& result);
 Json record_of(const InputSetup& setup);
 Json record_of(const CheckpointReport& written);
 Json record_of(const LargestBatch& found);
-/// What was measured, and what followed from the others of the round.
+/// The measured figures, and those derived from the others of the round.
 Json record_of(const Round& round);
 Json ratios_of(const Round& round);
 

@@ -1,4 +1,4 @@
-// What each kind of run of bin/train works with.
+// The context of each kind of run of bin/train.
 #pragma once
 
 #include <functional>
@@ -7,6 +7,7 @@
 #include "common/record.hpp"
 #include "training/data/batches.hpp"
 #include "training/measure/records.hpp"
+#include "training/programs/detector_options.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -19,6 +20,7 @@ struct Run {
   Record& record;
   InputSetup input = {};
   std::function<long()> bad_images = nullptr;  // of training so far, on all ranks; collective
+  DetectorSettings detector = {};
 
   /// Writes a record of this configuration.
   void write(const char* kind, const Json& fields) const {

@@ -11,8 +11,9 @@ namespace shakedown::training {
 namespace {
 
 /// Options that must be the same, where the program has them; others follow below.
-const std::set<std::string> kFixed{"model",   "image_size",    "seed", "optimizer",
-                                   "augment", "scaled_decode", "exif", "grad_dtype"};
+const std::set<std::string> kFixed{"model",     "image_size", "seed",
+                                   "optimizer", "augment",    "scaled_decode",
+                                   "exif",      "grad_dtype", "invariant"};
 /// Options that change nothing of what is computed, or that a fact below stands for.
 const std::set<std::string> kFree{"backend",
                                   "precision",

@@ -1,4 +1,4 @@
-// What a run of bin/train computes, for its checkpoints.
+// The settings that decide what a run of bin/train computes, for its checkpoints.
 #pragma once
 
 #include "training/checkpoint/checkpoint.hpp"

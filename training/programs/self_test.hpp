@@ -14,7 +14,7 @@ namespace shakedown::training {
 
 struct TrainOptions;
 
-/// What 200 steps gave, over all ranks.
+/// The result of 200 steps, over all ranks.
 struct SelfTraining {
   std::vector<double> losses;  // means over 20 steps
   double top1 = 0;             // of the last 20

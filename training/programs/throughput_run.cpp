@@ -6,6 +6,8 @@
 #include "common/text_table.hpp"
 #include "training/measure/summary.hpp"
 #include "training/measure/weights_check.hpp"
+#include "training/programs/detector.hpp"
+#include "training/programs/invariant.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/records.hpp"
 
@@ -25,8 +27,12 @@ bool certified(const Run& run, double learning_rate) {
 ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool certifies,
                         bool largest, const OutputFiles& files) {
   Engine& engine = run.engine;
+  Detector detector(run);
   const bool same = !certifies || certified(run, settings.learning_rate);
+  const std::optional<double> without_tree = rate_without_tree(run, settings);
+  detector.start();
   const Throughput measured = measure_throughput(engine, run.batches, settings, run.session);
+  const ExitCode detected = detector.finish();
   const bool sound =
       std::isfinite(measured.loss_last) && unsound_weights(engine, run.session).empty();
   const auto trained = sound ? state_to_save(files, engine) : std::vector<Tensor>();
@@ -35,6 +41,10 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   const ExchangeSums exchange = exchange_sums(trace);
   Json step = merged(record_of(measured), record_of(exchange));
   std::string summary = summary_of(measured, exchange);
+  if (without_tree) {
+    step["images_per_s_without_tree"] = *without_tree;
+    summary += text_of_tree_cost(measured, *without_tree);
+  }
   if (largest) {
     const LargestBatch batch = largest_batch_of(engine, run.session);
     step.update(record_of(batch));
@@ -52,7 +62,7 @@ ExitCode run_throughput(const Run& run, const ThroughputSettings& settings, bool
   if (sound) save(files, trained, run.session);
   write_trace(files, run, trace);
   check_trained(measured);
-  return same ? ExitCode::pass : ExitCode::fail;
+  return same ? detected : ExitCode::fail;
 }
 
 }  // namespace shakedown::training

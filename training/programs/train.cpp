@@ -26,9 +26,9 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   TrainingData data(input_settings(options), dataset);
   data.open(engine.settings(), backend, engine.stream());
   say(session, data.remark(batches_needed(options)));
-
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
-  const Run run{engine, data.training(), identity, session, record, data.setup(), data.bad_count()};
+  const Run run{engine, data.training(), identity,         session,
+                record, data.setup(),    data.bad_count(), {options.detector, &set}};
   ExitCode result = ExitCode::pass;
   if (options.layers || options.kernels) {
     result = run_layers(run, layers_settings(options));
@@ -52,6 +52,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
+  divide_shards(options, session.world_size());
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {

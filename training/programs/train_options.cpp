@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "common/options.hpp"
+#include "training/programs/invariant.hpp"
 #include "training/programs/recipes.hpp"
 
 namespace shakedown::training {
@@ -136,6 +137,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only",
                  "--max-batch", "--record", "--save", "--trace"})
       .metavar("FILE");
+  declare_invariant(options, values);
   declare_options(options, values.schedule);
   options
       .add("--norm-stats", values.norm_stats,
@@ -183,6 +185,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
   options.add("--self-test", values.self_test,
               "test collectives, gradient exchange and training with a small network on generated "
               "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
+  declare_options(options, values.detector);
   options.check([&] {
     if (values.self_test) check_self_test(options);
     check_inputs(values);

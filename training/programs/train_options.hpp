@@ -7,6 +7,7 @@
 #include "training/checkpoint/checkpoints.hpp"
 #include "training/data/source_options.hpp"
 #include "training/data/transform_options.hpp"
+#include "training/programs/detector_options.hpp"
 #include "training/programs/evaluation.hpp"
 #include "training/programs/history.hpp"
 #include "training/programs/input_options.hpp"
@@ -35,6 +36,7 @@ struct TrainOptions : StepOptions {
   EvaluationOptions evaluation;
   HistoryOptions history;
   MlLogOptions mllog;
+  DetectorOptions detector;
   int iterations = 100;
   int warmup = 20;
   double warmup_seconds = -1;  // -1: the backend's

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "common/options.hpp"
+#include "training/measure/neighbour_check.hpp"
 #include "training/programs/max_batch.hpp"
 #include "training/programs/run_facts.hpp"
 
@@ -52,6 +53,17 @@ MlLogFacts mllog_facts(const TrainOptions& options, const Engine& engine, const 
 
 }  // namespace
 
+void divide_shards(TrainOptions& options, int ranks) {
+  const int shards = options.strategy.invariant;
+  if (shards == 0) return;
+  if (shards % ranks != 0)
+    throw UsageError(
+        fmt::format("--invariant {}: its shards cannot be divided among {} ranks: 1, 2, 4 and so "
+                    "on up to {} ranks are possible",
+                    shards, ranks, shards));
+  options.accumulate = shards / ranks;
+}
+
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir,        options.model.weights,
           options.model.classes,  options.evaluation.evaluate, options.data.cache};
@@ -62,8 +74,13 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
   settings.norm_stats = options.norm_stats;
   if (settings.no_graph.empty() && (options.layers || options.kernels))
     settings.no_graph = "--layers, --kernels time each call";
-  settings.batches_held =
-      batches_held(settings, backend, options.data.synthetic(), validates(options));
+  settings.input_bytes =
+      input_bytes(input_settings(options), settings, backend, options.data.synthetic());
+  if (options.detector.check_neighbour > 0)
+    settings.input_bytes = [input = settings.input_bytes,
+                            kind = backend.kind](const NetworkSettings& shape) {
+      return input(shape) + kept_batch_bytes(shape, kind);
+    };
   return settings;
 }
 
@@ -90,12 +107,12 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes,
 
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,
-                                   const TrainingData& data) {
+                                   TrainingData& data) {
   EpochSettings epochs{options.epochs, options.optimizer.learning_rate, options.schedule};
   epochs.checkpoints = {options.checkpoints,
                         run_facts(set, engine.settings(), engine.step.ranks_computing(),
                                   dataset.training(), data.setup()),
-                        dataset.metadata(options.model)};
+                        dataset.metadata(options.model), &data.bad_images()};
   return {std::move(epochs), options.history, options.mllog,
           mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }

@@ -17,6 +17,10 @@
 
 namespace shakedown::training {
 
+/// With --invariant: a rank's shards are its micro-batches. Throws UsageError where ranks cannot
+/// have the same number of them.
+void divide_shards(TrainOptions& options, int ranks);
+
 DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, plus what a run of bin/train needs.
 EngineSettings run_settings(const TrainOptions& options, const Backend& backend, int classes);
@@ -27,7 +31,7 @@ LoaderRunSettings loader_settings(const TrainOptions& options, int classes, cons
 /// `set` declared the options.
 TrainingSettings training_settings(const TrainOptions& options, const OptionSet& set,
                                    const Engine& engine, const Dataset& dataset,
-                                   const TrainingData& data);
+                                   TrainingData& data);
 /// Every file that an option names to be written.
 std::vector<Output> outputs_of(const TrainOptions& options);
 OutputFiles output_files(const TrainOptions& options, const Dataset& dataset);

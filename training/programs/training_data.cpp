@@ -1,11 +1,9 @@
 #include "training/programs/training_data.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <sstream>
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
@@ -25,6 +23,22 @@ int fewest(const MpiSession& session, int mine) {
   return static_cast<int>(*std::min_element(all.begin(), all.end()));
 }
 
+/// Whether the options leave images to a device decoder where `workers` is the fewest of a rank.
+bool requests_device_decoder(const InputOptions& options, int workers) {
+  if (options.decoder == "cpu" || options.decoder_share == 0) return false;
+  return options.decoder == "nvjpeg" || workers < kWorkersLikeEngines;
+}
+
+/// Why a device decoder cannot make the training images; "" where it can.
+std::string why_no_device_decoder(const InputSettings& settings, const NetworkSettings& shape,
+                                  const StrategyEntry& strategy) {
+  if (!device_can_transform(training_transform(settings.transform, shape.image_size)))
+    return "the device only crops, which is --augment crop";
+  if (strategy.ranks.first_has_inputs)
+    return fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
+  return "";
+}
+
 std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkSettings& shape,
                                                   std::string& why_not) {
   try {
@@ -33,15 +47,6 @@ std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkS
     why_not = error.what();
     return nullptr;
   }
-}
-
-std::set<std::size_t> numbers_in(const std::vector<std::string>& lists) {
-  std::set<std::size_t> numbers;
-  for (const std::string& list : lists) {
-    std::istringstream in(list);
-    for (std::size_t number = 0; in >> number;) numbers.insert(number);
-  }
-  return numbers;
 }
 
 }  // namespace
@@ -59,6 +64,7 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
   s.seed = derive_seed(step.seed, 1);
   s.rank = rank;
   s.world_size = ranks;
+  if (training) s.shards = step.shards();
   s.device_share = setup_.device_share;
   s.transform = training ? training_transform(settings_.transform, step.network.image_size)
                          : validation_transform(settings_.transform, step.network.image_size);
@@ -71,17 +77,10 @@ LoaderSettings TrainingData::loader_settings(const EngineSettings& step, bool tr
 void TrainingData::choose_decoder(const EngineSettings& step, const Backend& backend,
                                   const StrategyEntry& strategy) {
   const InputOptions& options = settings_.options;
-  if (options.decoder == "cpu" || options.decoder_share == 0) return;
-  if (options.decoder == "auto" && fewest(*backend.session, setup_.workers) >= kWorkersLikeEngines)
-    return;
-  const NetworkSettings& shape = step.network;
-  std::string why_not;
-  if (!device_can_transform(loader_settings(step, true, 0, 1).transform))
-    why_not = "the device only crops, which is --augment crop";
-  else if (strategy.ranks.first_has_inputs)
-    why_not = fmt::format("rank 0 loads the images of all ranks with --strategy {}", strategy.name);
-  else if (strategy.computes(backend.world->rank()))
-    decoder_ = try_device_decoder(*backend.device, shape, why_not);
+  if (!requests_device_decoder(options, fewest(*backend.session, setup_.workers))) return;
+  std::string why_not = why_no_device_decoder(settings_, step.network, strategy);
+  if (why_not.empty() && strategy.computes(backend.world->rank()))
+    decoder_ = try_device_decoder(*backend.device, step.network, why_not);
   for (const std::string& problem : backend.session->all_gather(why_not))
     if (!problem.empty()) why_not = problem;
   if (options.decoder == "nvjpeg" && !why_not.empty())
@@ -113,8 +112,13 @@ std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings&
   if (!dataset_.synthetic())
     return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
                   backend, stream, decoder_.get());
-  return make_synthetic_batches(*backend.device, stream, step.network,
-                                derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(rank)));
+  std::vector<std::unique_ptr<BatchSource>> of_shards;
+  for (int shard = rank * step.shards(); shard < (rank + 1) * step.shards(); ++shard)
+    of_shards.push_back(
+        make_synthetic_batches(*backend.device, stream, step.network,
+                               derive_seed(step.seed, 1000 + static_cast<std::uint64_t>(shard))));
+  if (of_shards.size() == 1) return std::move(of_shards.front());
+  return make_interleaved_batches(std::move(of_shards));
 }
 
 void TrainingData::open(const EngineSettings& step, const Backend& backend, Stream& stream) {
@@ -137,7 +141,9 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   }
   if (!computes) {
     training_ = make_no_batches();
-    if (settings_.validates) validation_ = make_no_batches();
+    if (settings_.validates)
+      validation_ = make_no_batches(training::batches_per_epoch(
+          dataset_.validation(), loader_settings(step, false, rank, ranks)));
     return;
   }
   if (setup_.workers > 0) workers_ = std::make_unique<Workers>(setup_.workers);
@@ -155,10 +161,8 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
                          step.network, backend, stream, nullptr);
 }
 
-/// Each rank knows those of its own shards, which change with the epoch: the lists overlap.
 std::set<std::size_t> TrainingData::all_bad_images() const {
-  const auto mine = fmt::format("{}", fmt::join(bad_images_.indices(), " "));
-  std::set<std::size_t> all = numbers_in(session_->all_gather(mine));
+  std::set<std::size_t> all = over_ranks(bad_images_, *session_);
   if (static_cast<long>(all.size()) > bad_images_.most_allowed())
     throw UsageError(fmt::format("--max-bad-images {}: {} images are bad: {}",
                                  bad_images_.most_allowed(), all.size(),
@@ -201,15 +205,26 @@ std::string TrainingData::remark(long batches) const {
   return text;
 }
 
-int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
-                 bool validates) {
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+                                                               const EngineSettings& step,
+                                                               const Backend& backend,
+                                                               bool synthetic) {
   const StrategyEntry& strategy = find_strategy(step.strategy.strategy);
   const int rank = backend.world->rank();
-  const int per_source = synthetic ? 1 : kLoadedBatchesHeld;
-  int training = per_source;
+  const int per_source = synthetic ? step.shards() : kLoadedBatchesHeld;
+  int batches = per_source;
   if (strategy.ranks.first_has_inputs)  // the others receive theirs
-    training = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
-  return training + (validates ? kLoadedBatchesHeld : 0);
+    batches = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
+  if (settings.validates) batches += kLoadedBatchesHeld;
+  const bool decodes =
+      !synthetic &&
+      requests_device_decoder(settings.options, workers_of(settings.options, backend.cores)) &&
+      why_no_device_decoder(settings, step.network, strategy).empty();
+  return [batches, decodes, kind = backend.kind](const NetworkSettings& shape) {
+    const DeviceDecoderSettings decoder{shape.batch_size, shape.image_size};
+    return static_cast<std::size_t>(batches) * batch_bytes(shape) +
+           (decodes ? device_decoder_bytes(kind, decoder) : 0);
+  };
 }
 
 }  // namespace shakedown::training

@@ -39,6 +39,7 @@ class TrainingData {
   /// Counts the bad training images that the ranks have met so far. Throws UsageError naming some
   /// when they are more than allowed. Collective; valid as long as this is.
   std::function<long()> bad_count() const;
+  BadImages& bad_images() { return bad_images_; }
   /// The count for people, with some names; "" where there is none. Collective.
   std::string bad_images_text() const;
   /// How the input is set up, and whether this many batches per rank exceed the data; or "".
@@ -69,8 +70,11 @@ class TrainingData {
   std::unique_ptr<BatchSource> validation_;
 };
 
-/// Batches that TrainingData of this step will hold in device memory.
-int batches_held(const EngineSettings& step, const Backend& backend, bool synthetic,
-                 bool validates);
+/// Device memory that TrainingData of this step will allocate on this rank for a network: at most,
+/// as the GPU's JPEG engines are looked for later.
+std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettings& settings,
+                                                               const EngineSettings& step,
+                                                               const Backend& backend,
+                                                               bool synthetic);
 
 }  // namespace shakedown::training

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "common/error.hpp"
+#include "training/programs/detector.hpp"
 
 namespace shakedown::training {
 
@@ -13,7 +14,9 @@ ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings
     throw UsageError(
         "--mllog: a training that continues has no whole log: --resume none, or without --mllog");
   History history(writes ? settings.history.folder : "");
+  Detector detector(run);
   TrainingEnd end;
+  ExitCode detected = ExitCode::pass;
   bool written = true;  // what comes after each epoch
   {
     MlLog mllog(writes ? settings.mllog.file : "");
@@ -29,13 +32,16 @@ ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings
         written = false;
       }
     };
+    detector.start(data.batches_per_epoch() / run.engine.settings().accumulate);
     end = train_epochs(run, data.batches_per_epoch(), data.validation(), epochs);
+    detected = detector.finish();
   }
   if (!end.complete) return end.code;
   save(files, state_to_save(files, run.engine), run.session);
   history.draw_curves();
   const bool all_written = run.session.all_gather(written ? 1.0 : 0.0).front() > 0;
-  return end.code == ExitCode::pass && !all_written ? ExitCode::inconclusive : end.code;
+  if (end.code != ExitCode::pass) return end.code;
+  return all_written ? detected : ExitCode::inconclusive;
 }
 
 }  // namespace shakedown::training

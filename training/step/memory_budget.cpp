@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "common/mpi_session.hpp"
-#include "training/data/batches.hpp"
 #include "training/step/memory_search.hpp"
 
 namespace shakedown::training {
@@ -22,7 +21,7 @@ int largest_planned(Engine& engine, std::size_t limit, int most) {
     settings.batch_size = batch_size;
     try {
       return bytes_needed(Network(settings, engine.device(), engine.stream(), nullptr),
-                          engine.settings().batches_held);
+                          engine.settings().input_bytes(settings));
     } catch (const UsageError&) {  // no batch for a norm, or for a library
       return std::numeric_limits<std::size_t>::max();
     }
@@ -56,11 +55,10 @@ int ranks_on_device(const Backend& backend, const MpiSession& ranks) {
   return backend.kind == BackendKind::cpu ? ranks.local_size() : 1;
 }
 
-std::size_t bytes_needed(const Network& network, int batches_held) {
+std::size_t bytes_needed(const Network& network, std::size_t input_bytes) {
   const bool gpu = network.device().kind() == BackendKind::gpu;
   const std::size_t libraries = std::size_t{gpu ? 512U : 64U} << 20;
-  return network.activation_bytes() +
-         static_cast<std::size_t>(batches_held) * batch_bytes(network.settings()) + libraries;
+  return network.activation_bytes() + input_bytes + libraries;
 }
 
 int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of_free) {
@@ -75,7 +73,8 @@ int largest_batch(Engine& engine, int ranks_on_device, int most, double share_of
 void check_memory(Engine& engine, int ranks_on_device) {
   const std::size_t free = free_share(engine, ranks_on_device);
   const int batch = engine.settings().network.batch_size;
-  const std::size_t needed = bytes_needed(engine.model.network(), engine.settings().batches_held);
+  const std::size_t needed = bytes_needed(engine.model.network(),
+                                          engine.settings().input_bytes(engine.settings().network));
   const bool fits = needed <= free || !engine.step.computes();
   if (on_all_ranks(engine, fits)) return;
   if (fits)

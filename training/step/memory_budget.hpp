@@ -18,9 +18,9 @@ struct BatchTooLarge : OutOfMemory {
 /// How many ranks share a device's memory: on the cpu backend those of a host, else one.
 int ranks_on_device(const Backend& backend, const MpiSession& ranks);
 
-/// Bytes of a rank's activations and batches, plus a reserve for what libraries allocate on first
+/// Bytes of a rank's activations and input, plus a reserve for what libraries allocate on first
 /// use. Weights are allocated already.
-std::size_t bytes_needed(const Network& network, int batches_held);
+std::size_t bytes_needed(const Network& network, std::size_t input_bytes);
 
 /// Collective, in the place of Engine::allocate(): the largest batch, up to `most`, that would fit
 /// on every rank into this share of the free memory; 0 where none does.

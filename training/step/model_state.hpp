@@ -29,7 +29,7 @@ class ModelState {
   /// values are lost: restart() sets them.
   void use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss);
 
-  // What a step enqueues here.
+  // Enqueued by a step.
   void set_learning_rate(double learning_rate);
   /// Where the loss is scaled.
   void check_finite(const std::vector<Share>& shares);
@@ -82,7 +82,7 @@ class ModelState {
   std::uint64_t checksum();
   StepScalars read_scalars();
 
-  // What a checkpoint holds in addition to state(): this rank's part, by name, and the scalars
+  // The state of a checkpoint in addition to state(): this rank's part, by name, and the scalars
   // (updates applied, loss scale). Fill the buffers after restart() and set_weights(), which reset
   // them.
 

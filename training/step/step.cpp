@@ -19,9 +19,10 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
       load_batch(m);
       timeline_.mark(Phase::input);
     }
+    if (m == 0 && before_update_) before_update_();
     replays ? graphs_->launch(m) : enqueue(m);
   }
-  model_.network().count_batches(settings_.accumulate);
+  model_.network().count_batches(strategy_->sums_micro_batches() ? 1 : settings_.accumulate);
   end_step();
   if (replays)
     ++graph_steps_;
@@ -29,7 +30,7 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
     graphs_->capture(micro_batches(), [this](int m) { enqueue(m); });
 }
 
-/// What a graph holds: a micro-batch that is loaded and, after the last one, the rest of the step.
+/// The contents of a graph: a micro-batch that is loaded and, after the last one, the rest of the step.
 void Step::enqueue(int micro_batch) {
   if (computes()) {
     if (micro_batch == 0) strategy_->begin_update();
@@ -110,7 +111,7 @@ void Step::publish() {
 
 /// The sum over the micro-batches; after the last one, `gradient` becomes their average.
 void Step::add_to_sum(Range range, View gradient, int micro_batch) {
-  if (settings_.accumulate == 1) return;
+  if (sum_.empty()) return;
   const View sum = sum_.at(range);
   const Kernels& kernels = device().kernels();
   kernels.accumulate(sum, gradient, micro_batch == 0, stream_);
@@ -129,6 +130,16 @@ void Step::limit_host_lead() {
 void Step::end_step() {
   step_done_[static_cast<std::size_t>(steps_ % 2)]->record(stream_);
   ++steps_;
+}
+
+void Step::compute_gradients(const std::function<void(int block)>& ready) {
+  Network& network = model_.network();
+  for (int block = 0; block < network.blocks(); ++block) network.forward(block, Pass::training);
+  for (int block = network.blocks() - 1; block >= 0; --block) {
+    strategy_->before_backward(block);
+    network.backward(block);
+    ready(block);
+  }
 }
 
 void Step::exchange_alone() {
@@ -191,7 +202,9 @@ void Step::use_strategy(const StrategyOptions& options, Communicator& ranks) {
                 scales_loss(), settings_.strategy, timeline_});
   model_.use(*strategy_, *entry_, scales_loss());
   sum_ = FlatBuffer();
-  if (settings_.accumulate > 1 && computes())
+  ENSURE(options.invariant == 0 || options.invariant == settings_.accumulate * ranks.size(),
+         "a micro-batch per shard");
+  if (settings_.accumulate > 1 && computes() && !strategy_->sums_micro_batches())
     sum_ = FlatBuffer(
         device(), stream_, DataType::float32,
         exchanges_each() ? packed(strategy_->owned()) : whole_weights(network.table()).gradients);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/backend.hpp"
@@ -25,6 +26,13 @@ class Step {
   /// by a strategy, everything but the batches is captured in graphs, which later steps launch.
   using LoadBatch = std::function<void(int micro_batch)>;
   void run(const LoadBatch& load_batch, double learning_rate);
+  /// Every later run() calls it, once an update, on each rank: where the rank computes, after its
+  /// first batch is loaded. Empty: nothing.
+  void before_update(std::function<void()> call) { before_update_ = std::move(call); }
+  /// Enqueues forward and backward of the batch that the network holds, and no exchange: `ready`
+  /// after each block's gradients, which may be overwritten when it returns. Running statistics,
+  /// metrics and gradients change. Only where the rank computes with whole weights.
+  void compute_gradients(const std::function<void(int block)>& ready);
   /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
   void exchange_alone();
 
@@ -88,6 +96,7 @@ class Step {
   std::array<std::unique_ptr<Event>, 2> step_done_;
   long steps_ = 0;
   long graph_steps_ = 0;
+  std::function<void()> before_update_;
   // Names of the blocks, for profilers.
   std::vector<std::string> forward_names_, backward_names_;
 };

@@ -9,7 +9,7 @@
 
 namespace shakedown::training {
 
-/// What this step's gradients are multiplied by.
+/// The factor of this step's gradients.
 SHAKEDOWN_HOST_DEVICE inline float gradient_factor(const StepScalars& scalars) {
   return scalars.clip / scalars.loss_scale;
 }

@@ -58,7 +58,7 @@ struct Squares {
   float gradient = 0;  // as computed: of the scaled loss
   float weight = 0;
 };
-/// What the norms of the parameters are used for.
+/// The use of the parameters' norms.
 struct NormSettings {
   float clip = 0;                    // largest norm of all gradients; 0: any
   float trust_coefficient = 0.001F;  // of lars: "eeta" in MLPerf's reference

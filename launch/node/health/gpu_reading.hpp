@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/nvml_library.hpp"
 #include "common/record.hpp"
 
 namespace shakedown::node {
@@ -53,34 +54,48 @@ struct GpuReading {
   Known<bool> sram_threshold_exceeded;
   Known<int> remapped_corrected, remapped_uncorrected;
   Known<bool> remap_pending, remap_failure;
-  Known<std::string> recovery_action;  // "none", "reset", "reboot", "drain_p2p", "drain_and_reset"
+  // "none", "reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", else its
+  // number
+  Known<std::string> recovery_action;
   // links
   Known<int> pcie_generation, pcie_width;          // now: lower while the GPU idles
   Known<int> max_pcie_generation, max_pcie_width;  // of GPU and slot
   Known<std::uint64_t> pcie_replays;
   Known<double> pcie_sent_mbs, pcie_received_mbs;
+  Known<int> nvlink_count;  // of those that the GPU has; each is in nvlinks, active or not
   std::vector<NvlinkReading> nvlinks;
+  // Payload of all links and processes since the driver was loaded, in steps of 1 KiB.
+  Known<std::uint64_t> nvlink_sent_bytes, nvlink_received_bytes;
   Known<std::string> fabric_state;   // "not_supported", "not_started", "in_progress", "completed"
-  Known<std::string> fabric_status;  // NVML's word where completed: "success" or an error
+  Known<std::string> fabric_status;  // where completed: "success" or NVML's words for the error
+  Known<std::string> fabric_health;  // "healthy", "unhealthy", "limited_capacity"
   Known<std::vector<ProcessReading>> processes;  // that compute, of any user
   // what did not answer
   std::vector<std::string> stalled;  // calls that took longer than their deadline
   std::vector<std::string> failed;   // "nvmlDeviceGetX: GPU is lost": errors but not_supported
 };
 
-/// A fixture, and the fields of a "health" record: keys as the fields', absent where not known.
+/// For fixtures: keys as the fields', "volatile_corrected" of volatile_.corrected; absent where not
+/// known.
 Json to_json(const GpuReading& reading);
+/// Throws UsageError naming a key that no reading has, or whose value is of another type.
 GpuReading gpu_reading_of(const Json& json);
 
 /// The GPUs of this host as the driver has them; what it says of itself.
 struct HostGpus {
   Known<std::string> driver_version, cuda_driver_version;
-  Known<std::string> problem;  // why there are none to read: "libnvidia-ml.so.1 cannot be opened"
+  Known<std::string> problem;  // why there are none to read: "libnvidia-ml.so.1: cannot open ..."
   std::vector<GpuReading> gpus;
+  std::vector<std::string> stalled, failed;  // calls that are no GPU's
 };
+Json to_json(const HostGpus& host);
+/// Ignores "source" and "fake", in which fixtures have where they come from and what
+/// tests/common/fake_nvml.cpp does with them.
+HostGpus host_gpus_of(const Json& json);
 
 /// Reads all GPUs of this host, each call under a deadline. Makes no GPU context, never throws for
-/// what a driver does: that is a finding. `library`: another file in NVML's place, for tests.
-HostGpus read_gpus(double deadline_s = 5, const std::string& library = "libnvidia-ml.so.1");
+/// what a driver does: that is a finding. `library`: another file in NVML's place, for tests. Those
+/// who read repeatedly have a GpuReader of health/gpu_reader.hpp.
+HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name());
 
 }  // namespace shakedown::node

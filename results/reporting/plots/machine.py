@@ -8,7 +8,7 @@ from . import style
 
 ANNOTATED = 16  # ranks up to which a heat map's fields hold their figures
 
-SAMPLED = {"utilisation": "utilisation, %", "memory": "memory, GiB",
+SAMPLED = {"utilisation_percent": "utilisation, %", "memory_used_bytes": "memory, GiB",
            "temperature_c": "temperature, C", "power_w": "power, W", "sm_clock_mhz": "clock, MHz"}
 
 
@@ -103,7 +103,7 @@ def gpu_samples(summary):
         except ValueError:
             continue
         time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
-        lines.setdefault(f"{record.get('host')} GPU {record.get('gpu')}", []).append((time, record))
+        lines.setdefault(f"{record.get('host')} GPU {record.get('index')}", []).append((time, record))
     samples = [record for line in lines.values() for _, record in line]
     units = {key: unit for key, unit in SAMPLED.items()
              if any(number(record, key) is not None for record in samples)}
@@ -114,7 +114,7 @@ def gpu_samples(summary):
     all_axes = figure.subplots(len(units), 1, sharex=True, squeeze=False)[:, 0]
     for axes, (key, unit) in zip(all_axes, units.items()):
         for i, (gpu, line) in enumerate(sorted(lines.items())):
-            scale = 2 ** -30 if key == "memory" else 1
+            scale = 2 ** -30 if key == "memory_used_bytes" else 1
             drawn = [((time - start).total_seconds(), scale * number(record, key))
                      for time, record in sorted(line, key=lambda sample: sample[0])
                      if number(record, key) is not None]

@@ -16,7 +16,7 @@ namespace {
 // two decoders are fastest with 32 (19,700 images/s).
 constexpr int kWidth = 32;
 constexpr int kEnginesOfWidth = 7;
-constexpr int kAttempts = 8;  // then the host decodes it, to other pixels
+constexpr int kAttempts = 8;  // of a picture alone
 // nvJPEG's own memory is allocated for such pictures at first, and grows where it must.
 constexpr int kUsualSide = 512;
 
@@ -27,11 +27,16 @@ void check(int status, const char* expression, int line) {
 }
 #define CHECK_NVJPEG(expression) check((expression), #expression, __LINE__)
 
-/// Where the status blames the picture; throws where it blames the machine.
-bool accepted(int status) {
+/// The status, unless it blames the machine: then it throws.
+int checked(int status) {
   for (int fatal : {Nvjpeg::kNotInitialized, Nvjpeg::kAllocatorFailure, Nvjpeg::kArchMismatch})
     if (status == fatal) check(status, "decoding", __LINE__);
-  return status == Nvjpeg::kSuccess;
+  return status;
+}
+
+bool blames_image(int status) {
+  return status == Nvjpeg::kBadJpeg || status == Nvjpeg::kJpegNotSupported ||
+         status == Nvjpeg::kImplementationNotSupported || status == Nvjpeg::kIncompleteBitstream;
 }
 
 Nvjpeg::Owned open_hardware(const Nvjpeg& library, std::string& why_not) {
@@ -55,6 +60,11 @@ Nvjpeg::Owned make_state(const JpegEngines& engines) {
 
 }  // namespace
 
+/// Of each picture the planes that an engine writes and what is made of them, in RGB.
+std::size_t JpegEngines::decoder_bytes() {
+  return std::size_t{kWidth} * 2 * 3 * kUsualSide * kUsualSide;
+}
+
 std::unique_ptr<JpegEngines> JpegEngines::open(std::string& why_not) {
   std::shared_ptr<const Nvjpeg> library = Nvjpeg::open(why_not);
   if (library == nullptr) return nullptr;
@@ -77,32 +87,39 @@ std::unique_ptr<JpegEngines> JpegEngines::open(std::string& why_not) {
 EngineDecoder::EngineDecoder(Device& device, const JpegEngines& engines)
     : engines_(engines),
       state_(make_state(engines)),
-      // What nvJPEG computes is short, and the engines wait for it.
+      // nvJPEG's kernels are short, and the engines wait for them.
       stream_(device.make_stream(StreamPriority::high)),
       written_(device, static_cast<std::size_t>(engines.width()), Place::host) {
   static_assert(kWidth <= MarkedImages::kMost);
   // nvJPEG does without where it refuses
-  accepted(engines.library().preallocate(engines.handle(), state_.get(), engines.width(),
-                                         kUsualSide, kUsualSide, Nvjpeg::kFullChroma,
-                                         Nvjpeg::kInterleavedRgb));
+  checked(engines.library().preallocate(engines.handle(), state_.get(), engines.width(), kUsualSide,
+                                        kUsualSide, Nvjpeg::kFullChroma, Nvjpeg::kInterleavedRgb));
 }
 
 EngineDecoder::~EngineDecoder() { cudaStreamSynchronize(native(*stream_)); }
 
 void EngineDecoder::decode(std::span<EnginePicture> pictures) {
-  const bool submitted = submit(pictures);
-  const auto* const written = static_cast<const std::uint8_t*>(written_.data());
-  for (std::size_t i = 0; i < pictures.size(); ++i)
-    pictures[i].decoded = submitted && written[i] == 1;
-  if (pictures.size() == 1) return;
+  attempt(pictures);
   // One bad picture fails the call, and engines have been seen to skip others.
   for (std::size_t i = 0; i < pictures.size(); ++i)
-    for (int attempt = 0; attempt < kAttempts && !pictures[i].decoded; ++attempt)
-      decode(pictures.subspan(i, 1));
+    for (int alone = 0; alone < kAttempts && pictures[i].result == Decoding::failed; ++alone)
+      attempt(pictures.subspan(i, 1));
 }
 
-/// One call of nvJPEG: whether it took the pictures. `written_` is set when it returns.
-bool EngineDecoder::submit(std::span<const EnginePicture> pictures) {
+void EngineDecoder::attempt(std::span<EnginePicture> pictures) {
+  const int status = submit(pictures);
+  const bool refused = pictures.size() == 1 && blames_image(status);
+  const auto* const written = static_cast<const std::uint8_t*>(written_.data());
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    const bool decoded = status == Nvjpeg::kSuccess && written[i] == 1;
+    pictures[i].result = decoded   ? Decoding::decoded
+                         : refused ? Decoding::refused
+                                   : Decoding::failed;
+  }
+}
+
+/// One call of nvJPEG, and its status. `written_` is set when it returns.
+int EngineDecoder::submit(std::span<const EnginePicture> pictures) {
   const Nvjpeg& library = engines_.library();
   const int count = static_cast<int>(pictures.size());
   const cudaStream_t stream = native(*stream_);
@@ -127,13 +144,13 @@ bool EngineDecoder::submit(std::span<const EnginePicture> pictures) {
   if (!std::exchange(initialized_, true))
     CHECK_NVJPEG(library.initialize(engines_.handle(), state_.get(), engines_.width(), 1,
                                     Nvjpeg::kInterleavedRgb));
-  const bool taken = accepted(library.decode(engines_.handle(), state_.get(), files_.data(),
-                                             bytes_.data(), images_.data(), stream));
-  if (!taken) initialized_ = false;  // a failed batch resets the state
+  const int status = checked(library.decode(engines_.handle(), state_.get(), files_.data(),
+                                            bytes_.data(), images_.data(), stream));
+  if (status != Nvjpeg::kSuccess) initialized_ = false;  // a failed batch resets the state
   check_marks(marked, count, static_cast<std::uint8_t*>(written_.data()), stream);
   done_.record(stream);
   done_.wait();
-  return taken;
+  return status;
 }
 
 }  // namespace shakedown::gpu

@@ -10,13 +10,16 @@
 
 namespace shakedown::gpu {
 
+/// What became of a picture: `refused` for its content, always; `failed` may pass.
+enum class Decoding { failed, refused, decoded };
+
 /// A file and the device memory for its pixels, which gives each row `pitch` bytes.
 struct EnginePicture {
   std::span<const std::uint8_t> file;
   training::Size size;
   std::uint8_t* rgb;
   std::size_t pitch;
-  bool decoded = false;
+  Decoding result = Decoding::failed;
 };
 
 /// nvJPEG with the hardware backend, which has engines.
@@ -25,6 +28,8 @@ class JpegEngines {
   /// Null with the reason where the machine has none or nvJPEG cannot be had.
   static std::unique_ptr<JpegEngines> open(std::string& why_not);
 
+  /// Device memory that nvJPEG allocates for one decoder of usual pictures, at most.
+  static std::size_t decoder_bytes();
   /// Pictures that one call should decode.
   int width() const { return width_; }
   const Nvjpeg& library() const { return *library_; }
@@ -48,12 +53,13 @@ class EngineDecoder {
   EngineDecoder(const EngineDecoder&) = delete;
   EngineDecoder& operator=(const EngineDecoder&) = delete;
 
-  /// Decodes at most width() pictures, sets `decoded` of those whose pixels are written, and
-  /// returns when they are.
+  /// Decodes at most width() pictures and sets the result of each. Returns when the pixels of those
+  /// that are decoded are written.
   void decode(std::span<EnginePicture> pictures);
 
  private:
-  bool submit(std::span<const EnginePicture> pictures);
+  void attempt(std::span<EnginePicture> pictures);
+  int submit(std::span<const EnginePicture> pictures);
 
   const JpegEngines& engines_;
   Nvjpeg::Owned state_;

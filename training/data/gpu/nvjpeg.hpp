@@ -20,11 +20,17 @@ struct Nvjpeg {
   /// A handle or a state that nvJPEG destroys.
   using Owned = std::unique_ptr<void, int (*)(void*)>;
 
-  // nvjpegStatus_t: those that blame the library or the machine, not the image.
+  // nvjpegStatus_t
   static constexpr int kSuccess = 0;
+  // Those that blame the library or the machine.
   static constexpr int kNotInitialized = 1;
   static constexpr int kAllocatorFailure = 5;
   static constexpr int kArchMismatch = 7;
+  // Those that blame the image.
+  static constexpr int kBadJpeg = 3;
+  static constexpr int kJpegNotSupported = 4;
+  static constexpr int kImplementationNotSupported = 9;
+  static constexpr int kIncompleteBitstream = 10;
 
   static constexpr int kHardware = 3;              // nvjpegBackend_t
   static constexpr unsigned kStrictBitstream = 4;  // an incomplete file is an error, not grey

@@ -8,6 +8,7 @@
 #include "common/error.hpp"
 #include "training/data/backend.hpp"
 #include "training/data/gpu/jpeg_engines.hpp"
+#include "training/data/gpu/resize.hpp"
 #include "training/data/jpeg_header.hpp"
 
 namespace shakedown::gpu {
@@ -15,6 +16,7 @@ namespace {
 
 using training::DeviceImage;
 using training::EncodedImage;
+using training::Undecoded;
 
 // Measured on an H200 with 7 engines, images/s at 500x375: one decoder 18,400 at its best width,
 // two 19,700, four to eight 12,000 to 16,000.
@@ -32,6 +34,10 @@ std::size_t pixel_bytes(training::Size size) {
 std::size_t most_pixel_bytes() {
   return align(3 * static_cast<std::size_t>(training::kMostDevicePixels) + 64 * 16384, 256);
 }
+/// Of a batch of usual images, and of any one.
+std::size_t pixel_bytes_of(const training::DeviceDecoderSettings& settings) {
+  return std::max(most_pixel_bytes(), static_cast<std::size_t>(settings.most_images) * kUsualImage);
+}
 
 class NvjpegDecoder final : public training::DeviceDecoder {
  public:
@@ -40,7 +46,7 @@ class NvjpegDecoder final : public training::DeviceDecoder {
       : device_(device),
         most_images_(static_cast<std::size_t>(settings.most_images)),
         engines_(std::move(engines)),
-        pixels_(device, std::max(most_pixel_bytes(), most_images_ * kUsualImage)),
+        pixels_(device, pixel_bytes_of(settings)),
         resizer_(make_device_resizer(device, settings)) {
     for (auto& decoder : decoders_) decoder = std::make_unique<EngineDecoder>(device, *engines_);
   }
@@ -49,19 +55,20 @@ class NvjpegDecoder final : public training::DeviceDecoder {
     return size_of(file).has_value();
   }
 
-  std::vector<int> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
-                          Stream& stream) override {
+  std::vector<Undecoded> decode(std::span<const EncodedImage> images, std::uint8_t* batch,
+                                Stream& stream) override {
     ENSURE(images.size() <= most_images_, "images of a batch");
-    std::vector<int> corrupt;
+    std::vector<Undecoded> undecoded;
     while (!images.empty()) {
       resizer_->wait();  // until the pixels were read
       place(images);
       decode_placed();
-      scale(images.first(pictures_.size()), batch, stream, corrupt);
+      scale(images.first(pictures_.size()), batch, stream, undecoded);
       images = images.subspan(pictures_.size());
     }
-    std::sort(corrupt.begin(), corrupt.end());
-    return corrupt;
+    std::sort(undecoded.begin(), undecoded.end(),
+              [](const Undecoded& a, const Undecoded& b) { return a.row < b.row; });
+    return undecoded;
   }
 
  private:
@@ -109,15 +116,15 @@ class NvjpegDecoder final : public training::DeviceDecoder {
   }
 
   void scale(std::span<const EncodedImage> images, std::uint8_t* batch, Stream& stream,
-             std::vector<int>& corrupt) {
+             std::vector<Undecoded>& undecoded) {
     decoded_.clear();
     for (std::size_t i = 0; i < images.size(); ++i) {
       const EnginePicture& picture = pictures_[i];
-      if (picture.decoded)
+      if (picture.result == Decoding::decoded)
         decoded_.push_back(
             {picture.rgb, picture.pitch, images[i].region, images[i].mirror, images[i].row});
       else
-        corrupt.push_back(images[i].row);
+        undecoded.push_back({images[i].row, picture.result == Decoding::refused});
     }
     resizer_->enqueue(decoded_, batch, stream);
   }
@@ -133,6 +140,11 @@ class NvjpegDecoder final : public training::DeviceDecoder {
 };
 
 }  // namespace
+
+std::size_t device_decoder_bytes(const training::DeviceDecoderSettings& settings) {
+  return pixel_bytes_of(settings) + device_resizer_bytes(settings) +
+         kDecoders * JpegEngines::decoder_bytes();
+}
 
 std::unique_ptr<training::DeviceDecoder> make_device_decoder(
     Device& device, const training::DeviceDecoderSettings& settings, std::string& why_not) {

@@ -18,15 +18,31 @@ constexpr std::size_t kRowsPerImage = 512;  // of a usual one
 
 std::size_t align(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
+std::size_t row_bytes_of(int size) { return 3 * static_cast<std::size_t>(size); }
+
+std::size_t table_bytes(const training::DeviceDecoderSettings& settings) {
+  return static_cast<std::size_t>(settings.most_images) * sizeof(ScaledRegion);
+}
+
+/// Enough for a batch of usual images, and for any one.
+std::size_t scratch_bytes(const training::DeviceDecoderSettings& settings) {
+  const int size = settings.image_size;
+  const auto tallest = static_cast<int>(kTallest);
+  const std::size_t one = align(kTallest * row_bytes_of(size)) +
+                          2 * align(filter_words(tallest, size) * sizeof(std::int32_t));
+  return std::max(
+      one, static_cast<std::size_t>(settings.most_images) * kRowsPerImage * row_bytes_of(size));
+}
+
 class GpuResizer final : public training::DeviceResizer {
  public:
   GpuResizer(Device& device, const training::DeviceDecoderSettings& settings)
       : device_(device),
         size_(settings.image_size),
         most_images_(static_cast<std::size_t>(settings.most_images)),
-        table_(device, most_images_ * sizeof(ScaledRegion)),
+        table_(device, table_bytes(settings)),
         host_table_(device, table_.bytes(), Place::host),
-        scratch_(device, scratch_bytes()) {}
+        scratch_(device, scratch_bytes(settings)) {}
 
   void enqueue(std::span<const DeviceImage> images, std::uint8_t* batch, Stream& stream) override {
     ENSURE(images.size() <= most_images_, "images of a batch");
@@ -51,15 +67,8 @@ class GpuResizer final : public training::DeviceResizer {
   void wait() override { done_.wait(); }
 
  private:
-  std::size_t row_bytes() const { return 3 * static_cast<std::size_t>(size_); }
+  std::size_t row_bytes() const { return row_bytes_of(size_); }
 
-  /// Enough for a batch of usual images, and for any one.
-  std::size_t scratch_bytes() const {
-    const auto tallest = static_cast<int>(kTallest);
-    const std::size_t one = align(kTallest * row_bytes()) +
-                            2 * align(filter_words(tallest, size_) * sizeof(std::int32_t));
-    return std::max(one, most_images_ * kRowsPerImage * row_bytes());
-  }
   std::size_t bytes_of(const DeviceImage& image) const {
     const auto filter = [&](int from) {
       return align(filter_words(from, size_) * sizeof(std::int32_t));
@@ -111,6 +120,10 @@ class GpuResizer final : public training::DeviceResizer {
 };
 
 }  // namespace
+
+std::size_t device_resizer_bytes(const training::DeviceDecoderSettings& settings) {
+  return table_bytes(settings) + scratch_bytes(settings);
+}
 
 std::unique_ptr<training::DeviceResizer> make_device_resizer(
     Device& device, const training::DeviceDecoderSettings& settings) {

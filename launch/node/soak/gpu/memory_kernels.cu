@@ -79,7 +79,8 @@ __global__ void __launch_bounds__(kThreads) sweep_kernel(Task task, MemoryErrors
 template <WordKind kind, bool checks, bool writes>
 __global__ void __launch_bounds__(kThreadsOfOne)
     sweep_by_one_kernel(Task task, int processor, unsigned* claim, MemoryErrors* result) {
-  if (this_processor() != processor || !claimed(claim)) return;
+  if (this_processor() != processor) return hold_processor(claim, 1);
+  if (!claimed(claim)) return;
   sweep_groups<kind, checks, writes>(task, threadIdx.x, blockDim.x, result);
   if (threadIdx.x == 0) atomicAdd(&result->swept_by_one, 1ULL);
 }
@@ -131,9 +132,8 @@ class CudaMemoryKernels final : public MemoryKernels {
       } else {
         auto* const claim = static_cast<unsigned*>(claim_.data());
         device_.zero(claim, sizeof(unsigned), stream);
-        sweep_by_one_kernel<k, c, w>
-            <<<static_cast<unsigned>(processors_.size()) * kSpread, kThreadsOfOne, 0, native>>>(
-                task, sweep.processor, claim, found);
+        launch_one_per_processor(sweep_by_one_kernel<k, c, w>, processors_.size(), kThreadsOfOne,
+                                 native, task, sweep.processor, claim, found);
       }
     });
     CHECK_LAUNCH();

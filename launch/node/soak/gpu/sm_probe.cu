@@ -16,6 +16,7 @@ constexpr int kAttempts = 50;  // to get to SMs that other work occupies
 
 /// What blocks share, by %smid.
 struct Board {
+  unsigned wanted_in_all, claimed_in_all;
   unsigned wanted[kMostProcessors];
   unsigned claims[kMostProcessors];
   unsigned moved[kMostProcessors];  // a block that ended on another SM than it began on
@@ -27,12 +28,6 @@ struct Result {
   std::uint64_t hash = 0;
   unsigned wrong = 0;
 };
-
-__device__ unsigned long long nanoseconds() {
-  unsigned long long time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
 
 /// D += A B of m16n8k16, of 2-byte floats with sums in fp32: PTX ISA, "Matrix Fragments for
 /// mma.m16n8k16 with floating point type". From compute capability 8.0 on.
@@ -141,8 +136,10 @@ template <ProbeKind kind>
 __global__ void __launch_bounds__(kThreads)
     probe_kernel(ProbeTask task, Board* board, std::uint64_t* hashes) {
   const int processor = this_processor();
-  if (processor >= kMostProcessors || board->wanted[processor] == 0) return;
+  if (processor >= kMostProcessors || board->wanted[processor] == 0)
+    return hold_processor(&board->claimed_in_all, board->wanted_in_all);
   if (!claimed(&board->claims[processor])) return;
+  if (threadIdx.x == 0) atomicAdd(&board->claimed_in_all, 1U);
   const unsigned long long begin = nanoseconds();
   const int lane = static_cast<int>(threadIdx.x) % kProbeLanes;
   Result result;
@@ -190,6 +187,8 @@ class CudaProbe final : public Probe {
   std::vector<ProbeAnswer> run(const ProbeTask& task, std::span<const int> processors,
                                Stream& stream) override {
     std::vector<int> missing(processors.begin(), processors.end());
+    for (const int processor : missing)
+      ENSURE(processor >= 0 && processor <= processors_.back(), "no such SM");
     std::vector<ProbeAnswer> answers;
     for (int attempt = 0; attempt < kAttempts && !missing.empty(); ++attempt) {
       for (ProbeAnswer& answer : try_on(task, missing, stream)) {
@@ -204,8 +203,8 @@ class CudaProbe final : public Probe {
   std::vector<ProbeAnswer> try_on(const ProbeTask& task, const std::vector<int>& wanted,
                                   Stream& stream) {
     std::vector<Board> board(1);
-    for (const int processor : wanted)
-      if (processor >= 0 && processor <= processors_.back()) board[0].wanted[processor] = 1;
+    for (const int processor : wanted) board[0].wanted[processor] = 1;
+    board[0].wanted_in_all = static_cast<unsigned>(wanted.size());
     upload<Board>(device_, stream, board_.data(), board);
     launch(task, stream);
     board = download<Board>(device_, stream, board_.data(), 1);
@@ -226,10 +225,9 @@ class CudaProbe final : public Probe {
   void launch(const ProbeTask& task, Stream& stream) {
     auto* const board = static_cast<Board*>(board_.data());
     auto* const hashes = static_cast<std::uint64_t*>(hashes_.data());
-    const auto blocks = static_cast<unsigned>(processors_.size()) * kSpread;
-    const cudaStream_t native = shakedown::gpu::native(stream);
     const auto start = [&](auto kernel) {
-      kernel<<<blocks, kThreads, 0, native>>>(task, board, hashes);
+      launch_one_per_processor(kernel, processors_.size(), kThreads, shakedown::gpu::native(stream),
+                               task, board, hashes);
     };
     switch (task.kind) {
       case ProbeKind::integer: start(probe_kernel<ProbeKind::integer>); break;
@@ -238,7 +236,6 @@ class CudaProbe final : public Probe {
       case ProbeKind::mma_fp16: start(probe_kernel<ProbeKind::mma_fp16>); break;
       case ProbeKind::mma_bf16: start(probe_kernel<ProbeKind::mma_bf16>); break;
     }
-    CHECK_LAUNCH();
   }
 
   Device& device_;

@@ -1,0 +1,82 @@
+#include "launch/node/health/host_facts.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "launch/node/health/deadline.hpp"
+
+namespace shakedown::node {
+namespace {
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\n");
+  if (first == std::string::npos) return "";
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+}  // namespace
+
+const std::string* FactSource::variable(const std::string& name) const {
+  const auto found = environment.find(name);
+  return found == environment.end() ? nullptr : &found->second;
+}
+
+std::string FactSource::line_of(const std::string& path) const {
+  std::ifstream in(root + path);
+  std::string line;
+  std::getline(in, line);
+  return trimmed(line);
+}
+
+std::vector<std::string> FactSource::lines_of(const std::string& path) const {
+  std::ifstream in(root + path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> FactSource::names_in(const std::string& folder) const {
+  std::error_code error;
+  std::vector<std::string> names;
+  for (std::filesystem::directory_iterator at(root + folder, error), end; !error && at != end;
+       at.increment(error))
+    names.push_back(at->path().filename());
+  std::ranges::sort(names);
+  return names;
+}
+
+FactSource facts_here(const std::string& root) {
+  FactSource source{root, {}};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string text = *variable;
+    if (const auto equals = text.find('='); equals != std::string::npos)
+      source.environment[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  return source;
+}
+
+std::vector<Fact> all_facts() {
+  std::vector<Fact> all;
+  for (const auto& group :
+       {system_facts(), storage_facts(), bus_facts(), network_facts(), software_facts()})
+    all.insert(all.end(), group.begin(), group.end());
+  return all;
+}
+
+Json read_facts(const FactSource& source, double deadline_s, const std::vector<Fact>& facts) {
+  Json read = Json::object();
+  for (const Fact& fact : facts) {
+    const auto value =
+        within<Json>(deadline_s, [source, reader = fact.read]() -> Json { return reader(source); });
+    if (!value)
+      read["stalled"].push_back(fact.name);
+    else if (!value->is_null())
+      read[fact.name] = *value;
+  }
+  return read;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,49 @@
+// What a host says of itself, in /proc, /sys, its file systems and this process's environment. A
+// fact that cannot be read is absent.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "common/record.hpp"
+
+namespace shakedown::node {
+
+/// Where facts are read: the machine and its environment, or what a test made up.
+struct FactSource {
+  std::string root;                                // before /proc and /sys; empty: the machine's
+  std::map<std::string, std::string> environment;  // by name
+
+  /// The variable's value, or null.
+  const std::string* variable(const std::string& name) const;
+  /// The first line of a file, without blanks around it; empty where it cannot be read.
+  std::string line_of(const std::string& path) const;
+  /// All lines of a file; none where it cannot be read.
+  std::vector<std::string> lines_of(const std::string& path) const;
+  /// The names in a folder, sorted; none where it cannot be read.
+  std::vector<std::string> names_in(const std::string& folder) const;
+};
+/// The machine, or `root`, with the environment of this process.
+FactSource facts_here(const std::string& root = "");
+
+struct Fact {
+  const char* name;
+  bool compared;                           // between the nodes of a job, which should be alike
+  Json (*read)(const FactSource& source);  // null: not known
+};
+
+std::vector<Fact> all_facts();
+// The groups, each a file of its own.
+std::vector<Fact> system_facts();    // operating system, cores, memory, limits
+std::vector<Fact> storage_facts();   // file systems
+std::vector<Fact> bus_facts();       // PCI, IOMMU, drivers and their modules
+std::vector<Fact> network_facts();   // InfiniBand, NICs, ports
+std::vector<Fact> software_facts();  // libraries, variables, the kernel's messages
+
+/// Each fact under its name, read under a deadline of its own; in "stalled" the names of those that
+/// did not return.
+Json read_facts(const FactSource& source, double deadline_s = 1,
+                const std::vector<Fact>& facts = all_facts());
+
+}  // namespace shakedown::node

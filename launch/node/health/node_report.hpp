@@ -1,0 +1,41 @@
+// What one node reports: its GPUs' readings and its host's facts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/node/health/gpu_reading.hpp"
+#include "launch/node/health/host_facts.hpp"
+
+namespace shakedown {
+class MpiSession;
+}
+
+namespace shakedown::node {
+
+struct NodeReport {
+  std::string host;
+  HostGpus gpus;
+  Json facts = Json::object();           // as read_facts has them
+  std::vector<int> our_pids;             // of the job's ranks here
+  std::vector<std::string> loaded_gpus;  // UUIDs of those that this program kept busy meanwhile
+};
+Json to_json(const NodeReport& report);
+NodeReport node_report_of(const Json& json);
+
+/// In the place of the machine, for tests; empty: the machine.
+struct ReportSource {
+  std::string root;       // of /proc and /sys
+  std::string readings;   // file with the GPUs' readings
+  double deadline_s = 5;  // of a call to the driver
+  bool facts = true;      // whether the host is read too, or its GPUs alone
+};
+/// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file
+/// of readings is none.
+NodeReport read_node(const std::string& host, const ReportSource& source);
+
+/// One report per node of the job, complete on every rank: the first rank of each node reads.
+/// Collective.
+std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source);
+
+}  // namespace shakedown::node

@@ -1,0 +1,77 @@
+#include "launch/node/monitor/host_sample.hpp"
+
+#include "common/nvml.hpp"
+
+namespace shakedown::node {
+namespace {
+
+Known<std::uint64_t> grown(Known<std::uint64_t> before, Known<std::uint64_t> now) {
+  return before && now && *now >= *before ? Known<std::uint64_t>(*now - *before) : std::nullopt;
+}
+
+Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
+  return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)
+                              : std::nullopt;
+}
+
+template <class T>
+void set(Json& json, const char* key, const Known<T>& value) {
+  if (value) json[key] = *value;
+}
+
+}  // namespace
+
+std::string text_of(const HostSample& sample) {
+  return Json{{"host", sample.host},           {"time", sample.time},
+              {"elapsed_s", sample.elapsed_s}, {"reading_ms", sample.reading_ms},
+              {"cpu_s", sample.cpu_s},         {"read", to_json(sample.read)}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+HostSample host_sample_of(const std::string& text) {
+  const Json json = Json::parse(text);
+  return {json["host"],  json["time"],       json["elapsed_s"],
+          json["cpu_s"], json["reading_ms"], host_gpus_of(json["read"])};
+}
+
+Growth growth(const GpuReading& before, const GpuReading& now, double seconds) {
+  return {rate_gbs(grown(before.nvlink_sent_bytes, now.nvlink_sent_bytes), seconds),
+          rate_gbs(grown(before.nvlink_received_bytes, now.nvlink_received_bytes), seconds),
+          grown(before.volatile_.corrected, now.volatile_.corrected),
+          grown(before.volatile_.uncorrected, now.volatile_.uncorrected)};
+}
+
+Known<int> active_nvlinks(const GpuReading& reading) {
+  int active = 0;
+  for (const NvlinkReading& link : reading.nvlinks) {
+    if (!link.active) return std::nullopt;
+    active += *link.active;
+  }
+  return reading.nvlinks.empty() ? std::nullopt : Known<int>(active);
+}
+
+Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
+  std::uint64_t errors = 0;
+  for (const NvlinkReading& link : reading.nvlinks) {
+    if (!link.crc_errors || !link.replay_errors || !link.recovery_errors) return std::nullopt;
+    errors += *link.crc_errors + *link.replay_errors + *link.recovery_errors;
+  }
+  return reading.nvlinks.empty() ? std::nullopt : Known<std::uint64_t>(errors);
+}
+
+Json record_of(const HostSample& sample, const GpuReading& reading, const Growth& growth) {
+  Json fields{{"host", sample.host}, {"time", sample.time}, {"reading_ms", sample.reading_ms}};
+  fields.update(to_json(reading));
+  fields.erase("nvlinks");  // objects
+  fields.erase("processes");
+  if (reading.processes) fields["process_count"] = reading.processes->size();
+  if (reading.throttle_reasons)
+    fields["reasons"] = text_of_throttle_reasons(reading.throttle_reasons);
+  set(fields, "nvlinks_active", active_nvlinks(reading));
+  set(fields, "nvlink_errors", nvlink_errors(reading));
+  set(fields, "nvlink_sent_gbs", growth.nvlink_sent_gbs);
+  set(fields, "nvlink_received_gbs", growth.nvlink_received_gbs);
+  return fields;
+}
+
+}  // namespace shakedown::node

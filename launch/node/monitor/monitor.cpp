@@ -1,0 +1,136 @@
+#include "launch/node/monitor/monitor.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "common/fault.hpp"
+#include "common/identity.hpp"
+#include "common/output_file.hpp"
+#include "common/program.hpp"
+#include "common/stop_signals.hpp"
+#include "launch/node/health/gpu_reader.hpp"
+#include "launch/node/monitor/monitor_output.hpp"
+
+namespace shakedown::node {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+double cpu_seconds() {
+  rusage used{};
+  getrusage(RUSAGE_SELF, &used);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+  };
+  return seconds(used.ru_utime) + seconds(used.ru_stime);
+}
+
+std::unique_ptr<GpuReader> open_reader(const MonitorOptions& options, bool stalls) {
+  const std::string library = nvml::library_name();
+  std::string problem;
+  if (stalls)
+    if (const auto find = nvml::open_library(library, problem))
+      return std::make_unique<GpuReader>(options.call_deadline_s, stalling(find));
+  return std::make_unique<GpuReader>(options.call_deadline_s, library);
+}
+
+/// Reads the GPUs of this host.
+class HostMonitor {
+ public:
+  HostMonitor(const MonitorOptions& options, std::string host, bool stalls)
+      : host_(std::move(host)), reader_(open_reader(options, stalls)) {}
+
+  double elapsed_s() const { return Seconds(Clock::now() - start_).count(); }
+
+  HostSample read() {
+    HostSample sample;
+    sample.host = host_;
+    sample.time = utc_now();
+    sample.elapsed_s = elapsed_s();
+    sample.cpu_s = cpu_seconds() - cpu_start_;
+    sample.read = reader_->read();
+    sample.reading_ms = 1e3 * (elapsed_s() - sample.elapsed_s);
+    return sample;
+  }
+
+ private:
+  std::string host_;
+  std::unique_ptr<GpuReader> reader_;
+  Clock::time_point start_ = Clock::now();
+  double cpu_start_ = cpu_seconds();
+};
+
+/// One reading's place in time, and whether it is a rank's last.
+struct Turn {
+  double busy_s = 0;
+  bool last = false;
+};
+
+/// Sleeps until then, or until a signal.
+void wait_until(Clock::time_point then, const StopSignals& signals) {
+  while (signals.received().empty() && Clock::now() < then)
+    std::this_thread::sleep_until(std::min(then, Clock::now() + std::chrono::milliseconds(50)));
+}
+
+/// Of the ranks that read.
+ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
+                       const StopSignals& signals, bool stalls, Record& record) {
+  HostMonitor monitor(options, session.host(), stalls);
+  MonitorOutput output(options, record);
+  session.barrier();
+  bool last = false;
+  for (int count = 1; !last; ++count) {
+    const Clock::time_point start = Clock::now();
+    const bool stopped = !signals.received().empty();
+    const std::string mine = stopped ? "" : text_of(monitor.read());
+    const bool ends = stopped || count == options.count ||
+                      (options.seconds > 0 && monitor.elapsed_s() >= options.seconds);
+    const auto turns = session.all_gather(Turn{Seconds(Clock::now() - start).count(), ends});
+    const Clock::time_point gathered = Clock::now();
+    const auto texts = session.all_gather(mine);
+    std::vector<HostSample> samples;
+    if (session.is_root())
+      for (const std::string& text : texts)
+        if (!text.empty()) samples.push_back(host_sample_of(text));
+    output.add(std::move(samples));
+    double busy_s = 0;
+    for (const Turn& turn : turns) {
+      busy_s = std::max(busy_s, turn.busy_s);
+      last = last || turn.last;
+    }
+    const bool blind = session.is_root() && output.sees_nothing();
+    last = session.all_gather(last || blind ? 1.0 : 0.0).front() != 0;
+    const Seconds rest(std::max(0.0, options.interval_s - busy_s));
+    if (!last) wait_until(gathered + std::chrono::duration_cast<Clock::duration>(rest), signals);
+  }
+  return session.is_root() ? output.finish() : ExitCode::pass;
+}
+
+}  // namespace
+
+ExitCode monitor_gpus(const MonitorOptions& options, const MpiSession& session, Record& record) {
+  const auto fault = parse_fault(options.fault, {FaultKind::stall}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  if (session.is_root() && !options.save_readings.empty())
+    check_writable({"--save-readings", options.save_readings});
+  const StopSignals signals;  // of ranks that wait, too: none of them ends before the others
+  const auto readers = session.split(session.local_rank() == 0 ? 0 : -1);
+  if (!readers) {
+    session.wait_idle();
+    return ExitCode::pass;
+  }
+  const bool stalls =
+      fault && session.hosts()[static_cast<std::size_t>(fault->rank)] == session.host();
+  const ExitCode code = monitor_hosts(options, *readers, signals, stalls, record);
+  session.barrier();
+  return code;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,38 @@
+// bin/node_check: the environment of every node of a job, its GPUs' health, and how nodes differ.
+#include "common/identity.hpp"
+#include "common/mpi_session.hpp"
+#include "common/options.hpp"
+#include "common/program.hpp"
+#include "launch/node/health/check.hpp"
+
+namespace shakedown::node {
+namespace {
+
+ExitCode node_check(const CheckOptions& options, const OptionSet& set, MpiSession& session) {
+  Record record(session.is_root() ? options.record : "");
+  record.write("run", describe_process(set, session.hosts()));
+  return recorded(record, [&] { return check_nodes(options, session, record); });
+}
+
+ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
+  if (is_another_of_its_host()) return ExitCode::pass;
+  Record record(options.record);
+  record.write("run", describe_process(set, {this_host()}));
+  return recorded(record, [&] { return check_passively(options, record); });
+}
+
+}  // namespace
+}  // namespace shakedown::node
+
+int main(int argc, char** argv) {
+  using namespace shakedown;
+  node::CheckOptions options;
+  OptionSet set(
+      "node_check",
+      "Checks the environment and the GPUs of every node of a job, and how nodes differ.");
+  node::declare_options(set, options);
+  if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
+  if (options.passive) return run_alone([&] { return node::passive_check(options, set); });
+  return run_program(set, argc, argv,
+                     [&](MpiSession& session) { return node::node_check(options, set, session); });
+}

@@ -1,0 +1,299 @@
+// What is read of a host, from made-up trees, and what the rules make of it.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "launch/node/health/host_facts.hpp"
+#include "launch/node/health/host_rules.hpp"
+#include "launch/node/health/kernel_log.hpp"
+#include "launch/node/health/nccl_variables.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown::node {
+namespace {
+
+/// A root folder that ends with the test.
+class Tree {
+ public:
+  Tree() {
+    std::string name = std::filesystem::temp_directory_path() / "shakedown_facts_XXXXXX";
+    root_ = mkdtemp(name.data());
+  }
+  ~Tree() { std::filesystem::remove_all(root_); }
+  Tree(const Tree&) = delete;
+  Tree& operator=(const Tree&) = delete;
+
+  void write(const std::string& path, const std::string& text) const {
+    const std::filesystem::path file = root_ + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  const std::string& root() const { return root_; }
+
+ private:
+  std::string root_;
+};
+
+void write_kernel_files(const Tree& tree) {
+  tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
+  tree.write("/proc/sys/kernel/numa_balancing", "1\n");
+  tree.write("/proc/cpuinfo",
+             "model name\t: Test CPU\nphysical id\t: 0\nphysical id\t: 1\nphysical id\t: 1\n");
+  tree.write("/proc/self/status", "Name:\tx\nCpus_allowed_list:\t0-3,8\n");
+  tree.write("/proc/self/limits",
+             "Limit                     Soft Limit           Hard Limit           Units\n"
+             "Max stack size            8388608              unlimited            bytes\n"
+             "Max open files            512                  4096                 files\n"
+             "Max locked memory         unlimited            unlimited            bytes\n");
+  tree.write("/proc/meminfo",
+             "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\nSwapTotal: 8388608 kB\n"
+             "SwapFree: 4194304 kB\n");
+  tree.write("/proc/cmdline", "quiet intel_iommu=on iommu=pt\n");
+  tree.write("/proc/modules", "nvidia_peermem 16384 0 - Live\nnvidia 1 2 - Live\n");
+  tree.write("/proc/driver/nvidia/version",
+             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n");
+  tree.write("/proc/41/stat", "41 (jbd2/sda) S 1\n");
+  tree.write("/proc/42/stat", "42 (nfs (x)) D 1\n");
+  tree.write("/proc/net/sockstat", "sockets: used 1\nTCP: inuse 6 orphan 0 tw 2 alloc 8 mem 1\n");
+  tree.write("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+  tree.write("/proc/net/tcp", "  sl local\n   0: 0100007F:7148 00000000:0000 0A 0\n");
+}
+
+void write_devices(const Tree& tree) {
+  tree.write("/etc/os-release", "NAME=x\nPRETTY_NAME=\"Test Linux 1\"\n");
+  tree.write("/sys/devices/system/cpu/online", "0-15\n");
+  tree.write("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+  tree.write("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
+  tree.write("/sys/devices/system/node/node0/x", "");
+  tree.write("/sys/devices/system/node/node1/x", "");
+  tree.write("/sys/fs/cgroup/cpu.max", "200000 100000\n");
+  const std::string gpu = "/sys/bus/pci/devices/0000:18:00.0/";
+  tree.write(gpu + "vendor", "0x10de\n");
+  tree.write(gpu + "class", "0x030200\n");
+  const std::string bridge = "/sys/bus/pci/devices/0000:17:00.0/";
+  tree.write(bridge + "vendor", "0x8086\n");
+  tree.write(bridge + "class", "0x060400\n");
+  std::string config(4096, '\0');
+  config[0x100] = 0x01, config[0x103] = 0x14;  // another capability, the next at 0x140
+  config[0x140] = 0x0d, config[0x146] = 0x1d;  // access control: redirects
+  tree.write(bridge + "config", config);
+  const std::string port = "/sys/class/infiniband/mlx5_0/ports/1/";
+  tree.write("/sys/class/infiniband/mlx5_0/fw_ver", "28.43.1014\n");
+  tree.write(port + "state", "1: DOWN\n");
+  tree.write(port + "rate", "400 Gb/sec (4X NDR)\n");
+  tree.write(port + "link_layer", "InfiniBand\n");
+  tree.write(port + "counters/link_downed", "3\n");
+  tree.write(port + "counters/symbol_error", "0\n");
+  tree.write("/sys/class/net/eth0/operstate", "up\n");
+  tree.write("/sys/class/net/eth0/speed", "100000\n");
+  tree.write("/sys/class/net/eth0/device/vendor", "0x15b3\n");
+  tree.write("/sys/class/net/lo/operstate", "unknown\n");
+  tree.write("/var/log/fabricmanager.log",
+             "Fabric Manager version is : 570.1\nx\n"
+             "Fabric Manager version is : 575.57.08\n");
+}
+
+Severity severity_of(const Json& facts, const std::string& rule) {
+  std::vector<Judgement> judgements;
+  for (const HostRule& each : host_rules())
+    if (each.name == rule) judgements = each.judge(facts);
+  return worst(judgements).severity;
+}
+
+}  // namespace
+
+TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
+  const Tree tree;
+  write_kernel_files(tree);
+  write_devices(tree);
+  const FactSource source{tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}};
+  const Json facts = read_facts(source);
+  CHECK(facts.at("os") == "Test Linux 1");
+  CHECK(facts.at("kernel") == "6.1.0-test");
+  CHECK(facts.at("processor") == "Test CPU");
+  CHECK(facts.at("sockets") == 2);
+  CHECK(facts.at("numa_nodes") == 2);
+  CHECK(facts.at("cores_online") == 16);
+  CHECK(facts.at("cores_allowed").at("cores") == 5);
+  CHECK(facts.at("cpu_quota") == 2);
+  CHECK(facts.at("memory").at("available_bytes") == 524288 * 1024);
+  CHECK(facts.at("swap").at("used_bytes") == 4194304 * 1024.0);
+  CHECK(facts.at("memlock") == "unlimited");
+  CHECK(facts.at("stack") == 8388608);
+  CHECK(facts.at("open_files") == 512);
+  CHECK(facts.at("numa_balancing") == true);
+  CHECK(facts.at("blocked_processes") == Json{"42 (nfs (x))"});
+  CHECK(facts.at("gpus_on_bus") == Json{"0000:18:00.0"});
+  CHECK(facts.at("driver_module") == "580.65.06");
+  CHECK(facts.at("fabric_manager") == "575.57.08");
+  CHECK(facts.at("iommu").at("parameters") == Json{"intel_iommu=on", "iommu=pt"});
+  CHECK(facts.at("acs") == Json{{"bridges", 1}, {"redirecting", 1}});
+  CHECK(facts.at("infiniband").at(0).at("state") == "DOWN");
+  CHECK(facts.at("infiniband").at(0).at("rate_gbits") == 400);
+  CHECK(facts.at("infiniband").at(0).at("firmware") == "28.43.1014");
+  CHECK(facts.at("nics").size() == 1);
+  CHECK(facts.at("ports") == Json{{"range", 28232}, {"in_use", 8}});
+  CHECK(facts.at("master_port").at("in_use") == true);
+  CHECK(facts.at("nccl_variables") == Json{{"NCCL_ALGO", "Ring"}});
+  CHECK_FALSE(facts.contains("shm"));  // no such folder there
+  CHECK_FALSE(facts.contains("stalled"));
+}
+
+TEST_CASE("facts of a made-up sick host are found", "[node][facts]") {
+  const Tree tree;
+  write_kernel_files(tree);
+  write_devices(tree);
+  const Json facts = read_facts({tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}});
+  for (const char* rule :
+       {"cpu-affinity", "swap", "limits", "governor", "clocksource", "numa-balancing",
+        "blocked-processes", "acs", "infiniband", "tcp-ports", "nccl-variables"}) {
+    INFO(rule);
+    CHECK(severity_of(facts, rule) == Severity::warn);
+  }
+  CHECK(severity_of(facts, "fabric-manager") == Severity::fail);
+  CHECK(severity_of(facts, "iommu") == Severity::pass);
+  CHECK(severity_of(facts, "peermem") == Severity::pass);
+}
+
+TEST_CASE("nothing readable passes no rule of the host", "[node][facts][closed]") {
+  const Json nothing = Json::object();
+  // What is not there at all needs nothing.
+  const std::set<std::string> idle{"host-stall", "acs", "peermem", "fabric-manager"};
+  for (const HostRule& rule : host_rules()) {
+    INFO(rule.name);
+    if (!idle.contains(rule.name)) CHECK(worst(rule.judge(nothing)).severity == Severity::unknown);
+  }
+}
+
+TEST_CASE("CHS: a file that cannot be read in time is a failure, and the others are read",
+          "[node][facts][closed]") {
+  const Tree tree;
+  tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
+  std::filesystem::create_directories(tree.root() + "/etc");
+  REQUIRE(mkfifo((tree.root() + "/etc/os-release").c_str(), 0600) == 0);  // opening it blocks
+  const Json facts = read_facts({tree.root(), {}}, 0.2);
+  CHECK(facts.at("stalled") == Json{"os"});
+  CHECK(facts.at("kernel") == "6.1.0-test");
+  CHECK(severity_of(facts, "host-stall") == Severity::fail);
+  // Lets the reader go.
+  std::ofstream(tree.root() + "/etc/os-release") << "x";
+}
+
+TEST_CASE("thresholds of memory, disk and limits that users know", "[node][facts]") {
+  const auto space = [](double total, double free, double inodes, double free_inodes) {
+    return Json{{"total_bytes", total},
+                {"free_bytes", free},
+                {"inodes", inodes},
+                {"free_inodes", free_inodes}};
+  };
+  using enum Severity;
+  const std::vector<std::tuple<const char*, const char*, Json, Severity>> cases{
+      {"shared-memory", "shm", space(64e9, 60e9, 0, 0), pass},
+      {"shared-memory", "shm", space(64 << 20, 64 << 20, 0, 0), warn},  // docker's default
+      {"shared-memory", "shm", space(64 << 20, 32 << 20, 0, 0), fail},
+      {"shared-memory", "shm", space(64e9, 2e9, 0, 0), warn},
+      {"tmp", "tmp", space(1e12, 1e11, 1e6, 1e5), pass},
+      {"tmp", "tmp", space(1e12, 1e11, 0, 0), pass},  // btrfs counts no inodes
+      {"tmp", "tmp", space(1e12, 1e11, 1e6, 9e3), warn},
+      {"tmp", "tmp", space(1e12, 1e11, 1e6, 0), fail},
+      {"tmp", "tmp", space(1e12, 1e8, 1e6, 1e5), warn},
+      {"current-folder", "current_folder", space(1e12, 0, 1e6, 1e5), fail},
+      {"host-memory", "memory", {{"available_bytes", 5e9}, {"total_bytes", 1e11}}, warn},
+      {"host-memory", "memory", {{"available_bytes", 5e10}, {"total_bytes", 1e11}}, pass},
+      {"launch-blocking", "cuda_variables", {{"CUDA_LAUNCH_BLOCKING", "1"}}, warn},
+      {"launch-blocking", "cuda_variables", Json::object(), pass},
+      {"governor", "governor", "performance", pass},
+      {"clocksource", "clocksource", "tsc", pass},
+      {"blocked-processes", "blocked_processes", Json::array(), pass},
+      {"libraries", "libraries", {{"nccl", "2.30.7"}, {"nccl_built", "2.27.3"}}, pass},
+      {"libraries", "libraries", {{"cudnn", "8.9.0"}, {"cudnn_built", "9.1.0"}}, fail},
+      {"libraries", "libraries", {{"cudnn", ""}, {"cudnn_built", "9.1.0"}}, unknown},
+  };
+  for (const auto& [rule, fact, value, severity] : cases) {
+    INFO(rule << " " << value.dump());
+    CHECK(severity_of({{fact, value}}, rule) == severity);
+  }
+}
+
+TEST_CASE("limits: locked memory without bound matters with InfiniBand alone", "[node][facts]") {
+  Json facts{{"memlock", 8388608}, {"stack", "unlimited"}, {"open_files", 65536}};
+  CHECK(severity_of(facts, "limits") == Severity::pass);
+  facts["infiniband"] = {{{"port", "mlx5_0:1"}}};
+  CHECK(severity_of(facts, "limits") == Severity::warn);
+  facts["memlock"] = "unlimited";
+  CHECK(severity_of(facts, "limits") == Severity::pass);
+  facts["stack"] = 1 << 20;
+  CHECK(severity_of(facts, "limits") == Severity::warn);
+}
+
+TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not",
+          "[node][kernel_log]") {
+  const Tree tree;
+  const auto severity = [&](const std::string& message, double uptime_s = 100) {
+    tree.write("/kmsg", message);
+    const auto events = read_kernel_events(tree.root() + "/kmsg", uptime_s);
+    REQUIRE(events);
+    const auto judgements = judge_kernel_events(*events);
+    return judgements.empty() ? Severity::pass : worst(judgements).severity;
+  };
+  const auto xid = [](const std::string& text) {
+    return "4,7,90000000,-;NVRM: Xid (PCI:0000:18:00): " + text + "\n";
+  };
+  using enum Severity;
+  CHECK(severity("6,1,5000000,-;Linux version 6\n SUBSYSTEM=pci\n") == pass);
+  CHECK(severity(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
+  CHECK(severity(xid("48, pid=1, Double Bit ECC Error")) == fail);
+  CHECK(severity(xid("63, Row Remapper: New row marked")) == warn);
+  CHECK(severity(xid("13, pid=1, Graphics Exception")) == pass);
+  CHECK(severity(xid("31, pid=1, MMU Fault")) == pass);
+  CHECK(severity(xid("43, pid=1, Ch 00000008")) == pass);
+  CHECK(severity(xid("45, pid=1, Ch 00000008")) == pass);  // 8,000 per healthy node
+  CHECK(severity(xid("62, caused by previous Xid 79")) == pass);
+  // DCGM called this fatal (NVSentinel#1357).
+  CHECK(severity(xid("145, RLW_REMAP Nonfatal XC0 i0 Link 08")) == warn);
+  CHECK(severity(xid("145, RLW_REMAP Fatal XC0 i0 Link 08")) == fail);
+  CHECK(severity(xid("145, RLW_REMAP XC0 i0 Link 08")) == unknown);
+  CHECK(severity(xid("163, x")) == warn);
+  CHECK(severity(xid("163, x") + xid("162, y")) == pass);  // NVSentinel#1252
+  CHECK(severity(xid("9999, new")) == warn);
+  CHECK(severity(xid("79, GPU has fallen off the bus."), 90 + 25 * 3600) == warn);  // long ago
+  const std::string sxid = "4,7,90000000,-;nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, ";
+  CHECK(severity(sxid + "Fatal, Link 30 LTSSM Fault Up\n") == fail);
+  CHECK(severity(sxid + "Non-fatal, Link 30\n") == warn);
+}
+
+TEST_CASE("the kernel's messages that cannot be read are unknown, not clean",
+          "[node][kernel_log][closed]") {
+  CHECK(read_kernel_events("/nonexistent/kmsg", 1) == std::nullopt);
+  CHECK(severity_of(Json::object(), "kernel-log") == Severity::unknown);
+  CHECK(severity_of({{"kernel_events", Json::array()}}, "kernel-log") == Severity::pass);
+}
+
+TEST_CASE("an XID names GPU, time and what to do", "[node][kernel_log]") {
+  const auto judgements = judge_kernel_events({{7200, false, "0000:18:00", 79, "fallen"}});
+  REQUIRE(judgements.size() == 1);
+  CHECK(judgements[0].cause ==
+        "XID 79 (GPU has fallen off the bus) of 0000:18:00, 2.0 h ago: fallen");
+  CHECK_THAT(judgements[0].action, ContainsSubstring("reboot"));
+}
+
+TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][nccl_variables]") {
+  const auto judgements = explain_nccl({{"HOME", "/root"},
+                                        {"NCCL_DEBUG", "INFO"},
+                                        {"NCCL_P2P_DISABLE", "1"},
+                                        {"NCCL_IB_DISABLE", "0"},
+                                        {"NCCL_ALGOO", "Ring"}});
+  REQUIRE(judgements.size() == 4);
+  std::map<std::string, Severity> by_name;
+  for (const Judgement& judgement : judgements)
+    by_name[judgement.cause.substr(0, judgement.cause.find('='))] = judgement.severity;
+  CHECK(by_name.at("NCCL_DEBUG") == Severity::pass);
+  CHECK(by_name.at("NCCL_P2P_DISABLE") == Severity::warn);
+  CHECK(by_name.at("NCCL_IB_DISABLE") == Severity::pass);
+  CHECK(by_name.at("NCCL_ALGOO") == Severity::warn);
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,236 @@
+// Readings of GPUs by a driver that is made for the test: the fake library, whose GPUs are a file.
+#include "launch/node/health/gpu_reading.hpp"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "common/error.hpp"
+#include "launch/node/health/gpu_reader.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown::node {
+namespace {
+
+std::string fake_library() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / "fake_nvml.so";
+}
+
+Json h200() { return Json::parse(std::ifstream("tests/node/fixtures/h200.json")); }
+
+/// Gives the fake library these GPUs for as long as it lives.
+class Fake {
+ public:
+  explicit Fake(const Json& host) {
+    std::ofstream(path_) << host;
+    setenv("SHAKEDOWN_FAKE_NVML", path_.c_str(), 1);
+  }
+  ~Fake() {
+    unsetenv("SHAKEDOWN_FAKE_NVML");
+    std::filesystem::remove(path_);
+  }
+
+ private:
+  const std::filesystem::path path_ =
+      std::filesystem::temp_directory_path() / ("fake_nvml_" + std::to_string(getpid()) + ".json");
+};
+
+HostGpus read(const Json& host, double deadline_s = 5) {
+  const Fake fake(host);
+  return read_gpus(deadline_s, fake_library());
+}
+
+/// By a library without these functions.
+HostGpus read_without(const Json& host, const std::set<std::string>& lacking) {
+  const Fake fake(host);
+  std::string problem;
+  const nvml::FindFunction find = nvml::open_library(fake_library(), problem);
+  return GpuReader(5,
+                   [&](const char* name) -> void* {
+                     return lacking.count(name) > 0 ? nullptr : find(name);
+                   })
+      .read();
+}
+
+/// The first two GPUs of the fixture; the second is to be made sick.
+Json two_gpus(const Json& fake) {
+  Json host = h200();
+  host["gpus"].erase(host["gpus"].begin() + 2, host["gpus"].end());
+  host["gpus"][1]["fake"] = fake;
+  return host;
+}
+
+/// All keys of `full` but those of `reading`.
+std::set<std::string> missing_in(const Json& reading, const Json& full) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : full.items())
+    if (!reading.contains(key)) keys.insert(key);
+  return keys;
+}
+
+constexpr double kShort_s = 0.05;
+
+}  // namespace
+
+TEST_CASE("every field of a reading comes from the driver and back from JSON", "[node][nvml]") {
+  Json expected = h200();
+  const auto start = std::chrono::steady_clock::now();
+  const HostGpus host = read(expected);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK(took.count() < 2);
+  expected.erase("source");
+  CHECK(to_json(host) == expected);
+  CHECK(to_json(host_gpus_of(expected)) == expected);
+  REQUIRE(host.gpus.size() == 8);
+  // The fixture has every key but those of what went wrong.
+  GpuReading full = host.gpus[0];
+  full.stalled = {"nvmlDeviceGetX"};
+  full.failed = {"nvmlDeviceGetY: GPU is lost"};
+  full.processes = {{17, 4096}, {18, std::nullopt}};
+  CHECK(to_json(gpu_reading_of(to_json(full))) == to_json(full));
+  CHECK(missing_in(expected["gpus"][0], to_json(full)) ==
+        std::set<std::string>{"failed", "stalled"});
+}
+
+TEST_CASE("a reading refuses a key that it does not have, and a value of another type",
+          "[node][nvml]") {
+  CHECK_THROWS_WITH(gpu_reading_of({{"index", 0}, {"power", 70}}), ContainsSubstring("power"));
+  CHECK_THROWS_AS(gpu_reading_of({{"persistence", "on"}}), UsageError);
+  CHECK(to_json(gpu_reading_of({{"index", 3}})) == Json{{"index", 3}});  // and nothing is zero
+}
+
+TEST_CASE("a call that does not return is named, and the other GPUs are read", "[node][nvml]") {
+  const Json host = two_gpus({{"stall_s", {{"nvmlDeviceGetPowerUsage", 3600}}}});
+  const Fake fake(host);
+  GpuReader reader(kShort_s, fake_library());
+  const HostGpus read = reader.read();
+  REQUIRE(read.gpus.size() == 2);
+  Json well = host["gpus"][0];
+  CHECK(to_json(read.gpus[0]) == well);
+  CHECK(read.gpus[1].stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
+  CHECK(read.gpus[1].uuid == host["gpus"][1]["uuid"]);  // what came before it is known
+  CHECK(read.gpus[1].sm_clock_mhz == 345);
+  CHECK_FALSE(read.gpus[1].power_w);
+  CHECK_FALSE(read.gpus[1].volatile_.uncorrected);
+
+  const HostGpus again = reader.read();  // it is not called once more, and nothing old is repeated
+  CHECK(to_json(again.gpus[0]) == well);
+  CHECK(again.gpus[1].stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
+  CHECK(again.gpus[1].serial == host["gpus"][1]["serial"]);
+  CHECK_FALSE(again.gpus[1].sm_clock_mhz);
+}
+
+TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]") {
+  const Fake fake(two_gpus({{"stall_s", {{"nvmlDeviceGetPersistenceMode", 4 * kShort_s}}}}));
+  GpuReader reader(kShort_s, fake_library());
+  CHECK(reader.read().gpus.at(1).sm_clock_mhz == 345);
+  CHECK_FALSE(reader.read().gpus.at(1).sm_clock_mhz);  // the call has not returned yet
+  const auto start = std::chrono::steady_clock::now();
+  while (!reader.read().gpus.at(1).sm_clock_mhz)
+    REQUIRE(std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+}
+
+TEST_CASE("a driver that does not start is the reason why there is nothing to read",
+          "[node][nvml]") {
+  Json host = h200();
+  host["fake"] = {{"stall_s", {{"nvmlInit_v2", 3600}}}};
+  CHECK_THAT(read(host, kShort_s).problem.value(), ContainsSubstring("nvmlInit_v2 did not return"));
+  host["fake"] = {{"error", {{"nvmlInit_v2", 15}}}};
+  CHECK(read(host).problem.value() == "nvmlInit_v2: GPU is lost");
+  host["fake"] = {{"stall_s", {{"nvmlSystemGetDriverVersion", 3600}}}};
+  const HostGpus without_version = read(host, kShort_s);
+  CHECK(without_version.stalled == std::vector<std::string>{"nvmlSystemGetDriverVersion"});
+  CHECK_FALSE(without_version.driver_version);
+  CHECK(without_version.gpus.size() == 8);
+  host["gpus"] = Json::array();
+  host.erase("fake");
+  CHECK(read(host).problem.value() == "the driver has no GPU");
+  CHECK_THAT(read_gpus(1, "libnothing-of-this-name.so").problem.value(),
+             ContainsSubstring("libnothing-of-this-name.so"));
+  CHECK_THAT(read_gpus(1, "libm.so.6").problem.value(), ContainsSubstring("has no nvmlInit_v2"));
+}
+
+TEST_CASE("a function that a driver lacks leaves its field unknown, and no other", "[node][nvml]") {
+  const Json host = two_gpus(Json::object());
+  const Json full = host["gpus"][0];
+  const auto lost = [&](const std::set<std::string>& functions) {
+    const HostGpus read = read_without(host, functions);
+    REQUIRE(read.gpus.size() == 2);
+    CHECK(read.gpus[0].failed.empty());
+    return missing_in(to_json(read.gpus[0]), full);
+  };
+  using Keys = std::set<std::string>;
+  CHECK(lost({}).empty());
+  CHECK(lost({"nvmlDeviceGetPowerUsage"}) == Keys{"power_w"});
+  CHECK(lost({"nvmlDeviceGetTemperatureV"}).empty());  // the older one answers
+  CHECK(lost({"nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"}) == Keys{"temperature_c"});
+  CHECK(lost({"nvmlDeviceGetMemoryInfo_v2"}).empty());
+  CHECK(lost({"nvmlDeviceGetPcieReplayCounter"}).empty());  // a field value has it too
+  CHECK(lost({"nvmlDeviceGetGpuFabricInfoV"}) ==
+        Keys{"fabric_state", "fabric_status", "fabric_health"});
+  CHECK(lost({"nvmlDeviceGetFieldValues"}) == Keys{"memory_temperature_c", "recovery_action",
+                                                   "nvlink_sent_bytes", "nvlink_received_bytes"});
+  const HostGpus read = read_without(host, {"nvmlDeviceGetFieldValues"});
+  CHECK(read.gpus[0].nvlink_count == 18);  // counted by their states
+  CHECK(read.gpus[0].nvlinks.at(17).active == true);
+  CHECK_FALSE(read.gpus[0].nvlinks[17].crc_errors);
+}
+
+TEST_CASE("errors are reported in NVML's words, but not what a GPU does not have", "[node][nvml]") {
+  Json host = two_gpus({{"error", {{"nvmlDeviceGetSerial", 15}, {"nvmlDeviceGetMigMode", 3}}}});
+  GpuReading sick = read(host).gpus.at(1);
+  CHECK(sick.failed == std::vector<std::string>{"nvmlDeviceGetSerial: GPU is lost"});
+  CHECK(sick.serial.empty());
+  CHECK_FALSE(sick.mig_enabled);
+  CHECK(sick.power_w.has_value());
+
+  host = two_gpus({{"error", {{"nvmlDeviceGetTemperatureV", 999}}}});
+  sick = read(host).gpus.at(1);
+  CHECK(sick.temperature_c == 30);
+  CHECK(sick.failed.empty());  // the older function has answered
+
+  host = two_gpus({{"error", {{"nvmlDeviceGetHandleByIndex_v2", 15}}}});
+  const HostGpus lost = read(host);
+  REQUIRE(lost.gpus.size() == 2);  // a GPU off the bus is still one of the host's
+  CHECK(lost.gpus[1].failed ==
+        std::vector<std::string>{"nvmlDeviceGetHandleByIndex_v2: GPU is lost"});
+  CHECK(lost.gpus[1].uuid.empty());
+}
+
+TEST_CASE("nonsense is data of a reading: it is not for the reader to judge", "[node][nvml]") {
+  Json host = two_gpus(Json::object());
+  Json& gpu = host["gpus"][1];
+  gpu["power_w"] = 0;
+  gpu["temperature_c"] = 4294967295.0;
+  gpu["recovery_action"] = "drain_and_reset";
+  gpu["compute_mode"] = "prohibited";
+  gpu["fabric_state"] = "in_progress";
+  gpu["processes"] = {{{"pid", 17}}, {{"pid", 18}, {"memory_bytes", 1048576}}};
+  gpu["nvlinks"][5] = {{"link", 5}, {"active", false}, {"crc_errors", 7}};
+  const GpuReading read_back = read(host).gpus.at(1);
+  CHECK(read_back.power_w == 0);
+  CHECK(read_back.temperature_c == 4294967295.0);
+  CHECK(read_back.recovery_action == "drain_and_reset");
+  CHECK(read_back.compute_mode == "prohibited");
+  CHECK_FALSE(read_back.fabric_status);  // of a state that is not completed
+  REQUIRE(read_back.processes.has_value());
+  REQUIRE(read_back.processes->size() == 2);
+  CHECK_FALSE(read_back.processes->at(0).memory_bytes);
+  CHECK(read_back.processes->at(1).memory_bytes == 1048576);
+  CHECK(read_back.nvlinks.at(5).active == false);
+  CHECK_FALSE(read_back.nvlinks[5].speed_mbs);
+}
+
+TEST_CASE("an injected stall is like a real one", "[node][nvml]") {
+  const Fake fake(h200());
+  std::string problem;
+  GpuReader reader(kShort_s, stalling(nvml::open_library(fake_library(), problem)));
+  for (const GpuReading& gpu : reader.read().gpus)
+    CHECK(gpu.stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
+}
+
+}  // namespace shakedown::node

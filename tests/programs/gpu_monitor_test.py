@@ -1,0 +1,89 @@
+"""bin/gpu_monitor as its users meet it, with a library in NVML's place. Run by tests/run."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from support import BIN, TREE, Folder, read_record, run, run_bare
+
+MONITOR = BIN / "gpu_monitor"
+BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
+STALLED = "nvmlDeviceGetPersistenceMode"
+
+
+class GpuMonitor(Folder):
+    def environment(self, sick, **host):
+        """Two of the fixture's GPUs, the second with this "fake"."""
+        fixture = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
+        fixture["gpus"] = fixture["gpus"][:2]
+        fixture["gpus"][0]["fake"] = {"grows": {"volatile_corrected": 3, "nvlink_sent_bytes": 2 ** 30}}
+        fixture["gpus"][1]["fake"] = sick
+        file = self.folder / "fake.json"
+        file.write_text(json.dumps({**fixture, **host}))
+        return {**os.environ, "SHAKEDOWN_NVML_LIBRARY": str(BUILD / "fake_nvml.so"),
+                "SHAKEDOWN_FAKE_NVML": str(file)}
+
+    def test_a_call_that_stalls_is_reported_and_the_other_gpu_is_read(self):
+        record, saved = self.folder / "r.jsonl", self.folder / "readings.json"
+        result = run(MONITOR, "--interval", 0.2, "--count", 3, "--call-deadline", 0.1, "--record", record,
+                     "--save-readings", saved, ranks=2, env=self.environment({"stall_s": {STALLED: 60}}))
+        self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
+        lines = read_record(record)
+        self.assertEqual([line["kind"] for line in lines], ["run", *["health"] * 6, "verdict", "end"])
+        well = [line for line in lines if line.get("index") == 0]
+        sick = [line for line in lines if line.get("index") == 1]
+        self.assertEqual((len(well), len(sick)), (3, 3))  # one rank of the host reads
+        self.assertEqual([line["volatile_corrected"] for line in well], [0, 3, 6])
+        self.assertNotIn("nvlink_sent_gbs", well[0])  # there is no reading before
+        self.assertGreater(well[1]["nvlink_sent_gbs"], 0)
+        self.assertEqual((well[1]["nvlinks_active"], well[1]["reasons"]), (18, ""))
+        for line in sick:
+            self.assertEqual(line["stalled"], [STALLED])
+            self.assertNotIn("power_w", line)
+        self.assertEqual((lines[-2]["scope"], lines[-2]["name"]), ("gpu", sick[0]["uuid"]))
+        self.assertIn(f"GPU 1: {STALLED} did not return within 0.1 s", result.stdout)
+        self.assertIn(f"INCONCLUSIVE gpu {sick[0]['uuid']}", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^\S+ +0 +0 +0 +0\.0 +27 +31 +76 +345 +3201 +3/0 ")
+        self.assertRegex(result.stdout, r"(?m)^\S+ +1 +- +- .* stalled$")
+        self.assertRegex(result.stdout, r"cost +a reading takes \d.* CPU seconds per second")
+        table = result.stdout.split("cost")[0].splitlines()
+        self.assertLessEqual(max(map(len, table)), 110)
+        readings = json.loads(saved.read_text())
+        self.assertIn("recorded by gpu_monitor", readings["source"])
+        self.assertEqual(len(readings["gpus"][0]["nvlinks"]), 18)
+
+    def test_it_runs_until_a_signal_and_ends_with_its_summary(self):
+        job = subprocess.Popen([MONITOR, "--interval", "0.1"], env=self.environment({}), text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(job.kill)
+        while "none" not in job.stdout.readline():  # the first GPU's line
+            self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=60)
+        self.assertEqual((job.returncode, err), (0, ""), out)
+        self.assertIn("readings", out)
+        self.assertIn("cost ", out)
+
+    def test_without_gpus_it_says_what_it_could_not_see(self):
+        for library, why in [("libnothing.so", "libnothing.so"), (str(BUILD / "fake_nvml.so"), "has no GPU")]:
+            with self.subTest(library=library):
+                env = {**self.environment({}, gpus=[]), "SHAKEDOWN_NVML_LIBRARY": library}
+                result = run_bare(MONITOR, env=env)
+                self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
+                self.assertIn("no GPU can be read", result.stdout)
+                self.assertIn(why, result.stdout)
+                self.assertIn("INCONCLUSIVE node", result.stdout)
+
+    def test_an_injected_stall_is_said_and_found(self):
+        result = run_bare(MONITOR, "--count", 1, "--call-deadline", 0.05, "--inject-fault", "stall:0",
+                          env=self.environment({}))
+        self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
+        self.assertIn("fault injected: stall on rank 0", result.stdout)
+        self.assertEqual(result.stdout.count("nvmlDeviceGetPowerUsage did not return within"), 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

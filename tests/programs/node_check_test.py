@@ -1,0 +1,99 @@
+"""bin/node_check as its users meet it: exit codes, table, records. Run by tests/run."""
+
+import copy
+import json
+import os
+import time
+import unittest
+
+from support import BIN, TREE, Folder, alone, read_record, run, run_bare
+
+NODE_CHECK = BIN / "node_check"
+HEALTHY = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
+# As Slurm starts HealthCheckProgram: root, without HOME.
+BARE = {"PATH": "/usr/bin:/bin"}
+
+
+class NodeCheck(Folder):
+    def readings(self, change=lambda host: None):
+        host = copy.deepcopy(HEALTHY)
+        change(host)
+        path = self.folder / "readings.json"
+        path.write_text(json.dumps(host))
+        return path
+
+    def check(self, *arguments, code, bare=True, ranks=1):
+        """Runs the program; what it printed, and its records by kind."""
+        record = self.folder / "r.jsonl"
+        record.unlink(missing_ok=True)
+        line = [NODE_CHECK, "--record", record, *arguments]
+        result = run_bare("env", "-i", *[f"{k}={v}" for k, v in BARE.items()], *line) if bare else \
+            run(*line, ranks=ranks)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        lines = read_record(record)
+        self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
+        self.assertEqual(lines[-1]["exit_code"], code)
+        return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
+                               for kind in ("run", "health", "verdict")}
+
+    @alone
+    def test_a_bare_passive_check_takes_less_than_five_seconds(self):
+        start = time.monotonic()
+        out, records = self.check("--passive", code=0)
+        self.assertLess(time.monotonic() - start, 5)
+        self.assertRegex(out, r"(PASS|UNKNOWN) +gpu-count ")
+        self.assertRegex(out, r"PASS +host-stall ")
+        job = records["verdict"][-1]
+        self.assertEqual((job["scope"], job["name"], job["verdict"]), ("job", "node_check", "PASS"))
+
+    def test_healthy_readings_pass_and_sick_ones_fail(self):
+        out, records = self.check("--passive", "--readings", self.readings(), code=0)
+        self.assertEqual(len(records["health"]), 8)
+        self.assertFalse([line for line in records["verdict"] if line["scope"] == "gpu"], out)
+
+        def sick(host):
+            host["gpus"][3].update(volatile_uncorrected=2, recovery_action="reset")
+            host["gpus"][4]["power_w"] = 0
+        out, records = self.check("--passive", "--readings", self.readings(sick), code=1)
+        found = {(line["name"], line["check"]): line for line in records["verdict"]
+                 if line["scope"] == "gpu"}
+        uuids = [gpu["uuid"] for gpu in HEALTHY["gpus"]]
+        self.assertEqual(set(found), {(uuids[3], "ecc-volatile"), (uuids[3], "recovery-action"),
+                                      (uuids[4], "sane-readings")})
+        self.assertEqual(found[uuids[3], "recovery-action"]["class"], "HARDWARE")
+        self.assertEqual(found[uuids[3], "recovery-action"]["action"], "reset GPU")
+        self.assertRegex(out, r"FAIL +recovery-action +GPU 3: .* -> reset GPU")
+        self.assertEqual(records["verdict"][-1]["verdict"], "FAIL")
+
+    def test_strict_is_inconclusive_when_something_is_unknown(self):
+        def hide(host):
+            del host["gpus"][0]["recovery_action"]
+        file = self.readings(hide)
+        out, records = self.check("--passive", "--readings", file, "--strict", code=3)
+        self.assertIn("unknown:", out)
+        self.assertEqual(records["verdict"][-1]["verdict"], "INCONCLUSIVE")
+        self.assertIn(("recovery-action", "UNKNOWN"),
+                      [(line["check"], line["severity"]) for line in records["verdict"][:-1]])
+        self.check("--passive", "--readings", file, "--expect-gpus", 9, code=1)
+
+    def test_a_check_that_hangs_ends_with_3_and_says_so(self):
+        """CHS: a check that timed out counted as passed."""
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)  # opening it waits for a writer
+        result = run_bare(NODE_CHECK, "--passive", "--readings", pipe, "--deadline", 1,
+                          "--record", self.record, timeout=20)
+        self.expect(result, 3, "UNKNOWN deadline", "did not end within 1 s (--deadline)")
+        self.assertEqual([line["kind"] for line in read_record(self.record)], ["run", "verdict"])
+
+    def test_two_ranks_check_one_node_and_sum_over_both(self):
+        out, _ = self.check(code=0, bare=False, ranks=2)
+        self.assertRegex(out, r"PASS +all-reduce +the sum over 2 ranks is right")
+        self.assertEqual(out.count("host-stall"), 1)
+        out, records = self.check("--inject-fault", "collective:1", code=1, bare=False, ranks=2)
+        self.assertIn("fault injected: collective on rank 1", out)
+        self.assertEqual([(line["scope"], line["name"]) for line in records["verdict"]
+                          if line.get("check") == "all-reduce"], [("rank", "1")])
+
+
+if __name__ == "__main__":
+    unittest.main()

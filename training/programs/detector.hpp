@@ -1,0 +1,54 @@
+// Training that detects wrong GPUs: checks every K-th update, and injects the faults of tests.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/fault.hpp"
+#include "training/measure/neighbour_check.hpp"
+#include "training/programs/run.hpp"
+
+namespace shakedown::training {
+
+class Detector {
+ public:
+  /// By run.detector; `run` must outlive it. Collective. Throws UsageError where ranks cannot be
+  /// compared, or --inject-fault names what nothing would find.
+  explicit Detector(const Run& run);
+  Detector(const Detector&) = delete;
+  Detector& operator=(const Detector&) = delete;
+  ~Detector();
+
+  /// Of the engine's updates from here on, checks the first and every K-th after it, before it is
+  /// computed. Where gradients differ, prints and records the verdicts, keeps the step as a
+  /// capsule, and throws FailError on every rank (InconclusiveError where no two of three agree).
+  void start(long updates_per_epoch = 0);
+  /// The end of that: prints and records what was checked and what it cost.
+  ExitCode finish();
+
+ private:
+  void before_update();
+  void check();
+  [[noreturn]] void conclude(const std::vector<Dispute>& disputes);
+  /// Returns the capsule's path; empty where it cannot be written.
+  std::string keep_step(const std::vector<Dispute>& disputes, const Jury& jury);
+  Json described_step(const Jury& jury);
+  void record_check(std::size_t disputes, const std::string& capsule);
+  void conclude_with(const Verdict& verdict);
+
+  const Run& run_;
+  const DetectorOptions& options_;
+  Engine& engine_;
+  std::optional<Fault> fault_;
+  std::unique_ptr<NeighbourCheck> check_;  // null: none
+  long updates_per_epoch_ = 0;             // 0: there are no epochs
+  long updates_ = 0;
+  long checked_ = 0;
+  double check_s_ = 0;
+  std::chrono::steady_clock::time_point started_;
+};
+
+}  // namespace shakedown::training
