@@ -121,8 +121,8 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
                     engine.step.first_computing()};
 }
 
-void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
-              const EvaluationOptions& options) {
+ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
+                  const EvaluationOptions& options) {
   if (const std::string& seeded = run.engine.model.load_remarks().seeded; !seeded.empty())
     throw UsageError("--evaluate: " + seeded);
   const bool keeps = !options.logits.empty();
@@ -143,6 +143,7 @@ void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
   if (!std::isfinite(validated.loss))
     throw FailError(fmt::format("--weights {}: the validation loss is not finite",
                                 run.engine.settings().weights_file));
+  return ExitCode::pass;
 }
 
 std::vector<float> interleaved(const std::vector<float>& parts, std::size_t rows, std::size_t width,

@@ -43,8 +43,8 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
 /// Validates --weights on all images of `source`, which `batches` reads; prints the result, writes
 /// an "epoch" record of epoch 0 and the file of logits. Throws FailError where the loss is not
 /// finite, UsageError where the weights have no classifier for these classes. Collective.
-void evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
-              const EvaluationOptions& options);
+ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source,
+                  const EvaluationOptions& options);
 
 /// The rows of an N x `width` matrix in the order of the images, from the parts of `ranks` ranks:
 /// rank r has the rows r, r + ranks, ...; every part has as many rows as the longest.

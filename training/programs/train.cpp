@@ -29,17 +29,14 @@ ExitCode run(const TrainOptions& options, const OptionSet& set, const Dataset& d
   const Identity identity = identity_of(engine.settings(), backend, dataset.name());
   const Run run{engine, data.training(), identity,         session,
                 record, data.setup(),    data.bad_count(), {options.detector, &set}};
-  ExitCode result = ExitCode::pass;
-  if (options.layers || options.kernels) {
-    result = run_layers(run, layers_settings(options));
-  } else if (options.evaluation.evaluate) {
-    evaluate(run, *data.validation(), dataset.validation(), options.evaluation);
-  } else if (options.epochs > 0) {
-    result = run_training(run, data, training_settings(options, set, engine, dataset, data), files);
-  } else {
-    result = run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
-                            options.max_batch, files);
-  }
+  const ExitCode result =
+      options.layers || options.kernels ? run_layers(run, layers_settings(options))
+      : options.evaluation.evaluate
+          ? evaluate(run, *data.validation(), dataset.validation(), options.evaluation)
+      : options.epochs > 0
+          ? run_training(run, data, training_settings(options, set, engine, dataset, data), files)
+          : run_throughput(run, throughput_settings(options, backend.kind), options.certificate,
+                           options.max_batch, files);
   say(session, data.bad_images_text());
   check_weights(engine, session, "at the end");
   if (engine.step.strategy_entry().ranks_agree) check_ranks_agree(engine, session, "at the end");
