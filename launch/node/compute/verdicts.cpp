@@ -146,9 +146,9 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
                 ? fmt::format("--rounds {}: rates are compared over {} or more",
                               rates.front().size(), rule.rounds)
                 : fmt::format("{} device{} of {}: peers are compared from {} on, and "
-                              "no --reference has {}",
-                              ranks.size(), ranks.size() == 1 ? "" : "s", model, rule.peers,
-                              reference.rates(model, what.name).empty() ? "its rates" : what.name));
+                                         "no --reference has its rates",
+                                         ranks.size(), ranks.size() == 1 ? "" : "s", model,
+                                         rule.peers));
     }
   judgement.not_judged.assign(missing.begin(), missing.end());
   return judgement;
