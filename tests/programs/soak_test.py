@@ -93,7 +93,7 @@ class Soak(Folder):
         self.assertIn("what all_reduce delivered", mismatches[0]["cause"])
 
     def test_a_slow_rank_is_named(self):
-        out, records = self.soak("--minutes", 0.04, "--types", "fp32", "--shape", "steady", "--loads",
+        out, records = self.soak("--minutes", 0.06, "--types", "fp32,int8", "--shape", "steady", "--loads",
                                  "products", "--inject-fault", "slow:1", code=1)
         self.assertRegex(out, r"FAIL (rank 1|gpu \S+): rank 1 on .*: slow, 0\.\d+ of the median rate")
         self.assertEqual(records["mismatch"], [])

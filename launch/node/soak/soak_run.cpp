@@ -205,7 +205,7 @@ std::string SoakRun::keep_capsule(Incident& incident) {
 
 ExitCode SoakRun::conclude(const std::string& summary) {
   SlowRule rule;
-  if (backend_.kind == BackendKind::cpu) rule.ratio = 0.5;  // ranks share the host's cores
+  if (backend_.kind == BackendKind::cpu) rule = {0.25, 0};  // ranks share the host's cores
   std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, rule);
   std::set<LoadKind> requested;
   for (const Phase& phase : phases(0)) requested.insert(phase.loads.begin(), phase.loads.end());
