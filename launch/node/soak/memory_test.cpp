@@ -190,12 +190,16 @@ int MemoryTest::patterns_done() const {
 
 std::string MemoryTest::summary() const {
   const auto bytes = static_cast<double>(memory_.bytes);
-  return fmt::format("{:.1f} % of {} free ({:.1f} % of {}), {} passes and {} of {} patterns",
-                     100 * bytes / static_cast<double>(memory_.free_bytes),
-                     readable_bytes(static_cast<double>(memory_.free_bytes)),
-                     100 * bytes / static_cast<double>(memory_.total_bytes),
-                     readable_bytes(static_cast<double>(memory_.total_bytes)), pass_,
-                     patterns_done(), settings_.patterns.size());
+  const auto share_of = [&](std::size_t of) {
+    return fmt::format("{:.1f} % of {}", 100 * bytes / static_cast<double>(of),
+                       readable_bytes(static_cast<double>(of)));
+  };
+  return fmt::format("{}{}, {} complete passes and {} of {} patterns", readable_bytes(bytes),
+                     device_.kind() == BackendKind::gpu
+                         ? fmt::format(": {} free, {} in all", share_of(memory_.free_bytes),
+                                       share_of(memory_.total_bytes))
+                         : "",
+                     pass_, patterns_done(), settings_.patterns.size());
 }
 
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,

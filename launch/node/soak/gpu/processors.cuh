@@ -46,8 +46,8 @@ __device__ inline void hold_processor(const volatile unsigned* claims, unsigned 
   while (*claims < wanted && nanoseconds() - begin < 5000000) __nanosleep(1000);
 }
 
-/// Launches two blocks for each SM, of which it holds one at a time: each needs all of its shared
-/// memory. While other kernels run, they get to one SM after another.
+/// Launches two blocks for each SM, of which it holds one at a time: each needs nearly all of its
+/// shared memory. While other kernels run, they get to one SM after another.
 template <class... Parameters, class... Arguments>
 void launch_one_per_processor(void (*kernel)(Parameters...), std::size_t processors, int threads,
                               cudaStream_t stream, Arguments... arguments) {
@@ -57,7 +57,8 @@ void launch_one_per_processor(void (*kernel)(Parameters...), std::size_t process
   CHECK_CUDA(cudaGetDevice(&device));
   CHECK_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   CHECK_CUDA(cudaFuncGetAttributes(&attributes, kernel));
-  const int shared = most - static_cast<int>(attributes.sharedSizeBytes);
+  // All but a little: what the kernel declares itself is aligned.
+  const int shared = (most - static_cast<int>(attributes.sharedSizeBytes)) / 1024 * 1024 - 1024;
   CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   kernel<<<static_cast<unsigned>(2 * processors), static_cast<unsigned>(threads),
            static_cast<std::size_t>(shared), stream>>>(arguments...);
