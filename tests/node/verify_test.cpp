@@ -3,7 +3,7 @@
 #include "launch/node/compute/verify.hpp"
 
 #include "launch/node/compute/flip_bit.hpp"
-#include "launch/node/compute/memory_kernels.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -71,17 +71,17 @@ TEST_CASE("wrong sums name elements where they can", "[product]") {
 TEST_CASE("memory kernels write, sum, copy and combine every word", "[memory][kernels]") {
   const auto device = test::open_device(GENERATE(from_range(test::backends())));
   const auto stream = device->make_stream();
-  const auto kernels = make_memory_kernels(device->kind());
-  constexpr std::size_t kBytes = 3 * MemoryKernels::kChunkBytes;
+  const auto kernels = make_stream_kernels(device->kind());
+  constexpr std::size_t kBytes = 3 * StreamKernels::kChunkBytes;
   constexpr std::size_t kWords = kBytes / 8;
   const Buffer x(*device, kBytes);
   const Buffer y(*device, kBytes);
   const Buffer z(*device, kBytes);
   const auto words = [](const Buffer& buffer) { return buffer.view(DataType::uint64); };
   const auto wrong = [&](const Buffer& buffer, const Ramp& ramp) {
-    const Buffer result = test::to_device(*device, *stream, std::vector<WrongWords>(1));
-    kernels->check(words(buffer), ramp, static_cast<WrongWords*>(result.data()), *stream);
-    return download<WrongWords>(*device, *stream, result.data(), 1).front();
+    const Buffer result = test::to_device(*device, *stream, std::vector<WordErrors>(1));
+    kernels->check(words(buffer), ramp, static_cast<WordErrors*>(result.data()), *stream);
+    return download<WordErrors>(*device, *stream, result.data(), 1).front();
   };
   const Ramp first{12345};
   const Ramp second{~std::uint64_t{77}, 0x1234567890ABCDEFU};

@@ -47,9 +47,12 @@ template <class Body>
 void with_source(ConstView c, Body&& body) {
   const number_format::Format format = number_format::format_of(c.type);
   switch (size_of(c.type)) {
-    case 2: return body(ResultSource<std::uint16_t>{static_cast<const std::uint16_t*>(c.data), format});
-    case 4: return body(ResultSource<std::uint32_t>{static_cast<const std::uint32_t*>(c.data), format});
-    default: return body(ResultSource<std::uint64_t>{static_cast<const std::uint64_t*>(c.data), format});
+    case 2:
+      return body(ResultSource<std::uint16_t>{static_cast<const std::uint16_t*>(c.data), format});
+    case 4:
+      return body(ResultSource<std::uint32_t>{static_cast<const std::uint32_t*>(c.data), format});
+    default:
+      return body(ResultSource<std::uint64_t>{static_cast<const std::uint64_t*>(c.data), format});
   }
 }
 

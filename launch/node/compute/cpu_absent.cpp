@@ -1,8 +1,8 @@
 // Stands in for launch/node/compute/cpu where it is not built.
 #include "common/error.hpp"
 #include "launch/node/compute/checksums.hpp"
-#include "launch/node/compute/memory_kernels.hpp"
 #include "launch/node/compute/product.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 namespace shakedown::node::cpu {
 
@@ -11,6 +11,6 @@ std::unique_ptr<Product> make_product(const ProductSpec&, Device&, Stream&, cons
   throw UsageError("built without cpu");
 }
 std::unique_ptr<Checksums> make_checksums() { throw UsageError("built without cpu"); }
-std::unique_ptr<MemoryKernels> make_memory_kernels() { throw UsageError("built without cpu"); }
+std::unique_ptr<StreamKernels> make_stream_kernels() { throw UsageError("built without cpu"); }
 
 }  // namespace shakedown::node::cpu

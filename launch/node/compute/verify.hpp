@@ -1,5 +1,5 @@
-// Whether a product is right: of integers exactly, by the sums of the rows and columns of C (Huang &
-// Abraham 1984), of full-entropy operands by some elements that the host recomputes.
+// Whether a product is right: of integers exactly, by the sums of the rows and columns of C (Huang
+// & Abraham 1984), of full-entropy operands by some elements that the host recomputes.
 #pragma once
 
 #include <memory>
@@ -25,18 +25,18 @@ struct WrongElement {
   std::int64_t row = 0, column = 0;
   std::int64_t difference = 0;  // found - expected; meaningless where C is no integer there
 };
-/// The wrong elements, where the sums name them: a row and a column with the same difference that no
-/// others have, or all in one row or column.
+/// The wrong elements, where the sums name them: a row and a column with the same difference that
+/// no others have, or all in one row or column.
 std::vector<WrongElement> located(const WrongSums& wrong);
 
 /// "element (5, 17) of 96 x 64 differs by 4", or the ranges of rows and columns; empty: none.
 std::string text_of(const WrongSums& wrong, const ProductSpec& spec);
 
-/// What C of integers must sum to: sum_j C[i, j] = sum_k A[i, k] (sum_j B[j, k]), and so for columns.
-/// The expected sums come from the operands' formula by kernels of our own, not from memory: an
-/// operand that was written or kept wrong is found too. Every change of C is found that alters a
-/// row's or a column's sum: each single element's, and all but those that cancel in every row and
-/// column. The sign of a zero does not count.
+/// What C of integers must sum to: sum_j C[i, j] = sum_k A[i, k] (sum_j B[j, k]), and so for
+/// columns. The expected sums come from the operands' formula by kernels of our own, not from
+/// memory: an operand that was written or kept wrong is found too. Every change of C is found that
+/// alters a row's or a column's sum: each single element's, and all but those that cancel in every
+/// row and column. The sign of a zero does not count.
 class ProductVerifier {
  public:
   /// Throws UsageError where C would not be exact.

@@ -1,4 +1,4 @@
-#include "launch/node/compute/memory_kernels.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
@@ -13,7 +13,7 @@ using Pair = ulonglong2;  // 16 bytes: the widest access
 
 constexpr int kInFlight = 8;  // accesses of a thread, which hide the latency of memory
 constexpr std::size_t kChunk = static_cast<std::size_t>(kThreads) * kInFlight;  // pairs of a block
-static_assert(kChunk * sizeof(Pair) == MemoryKernels::kChunkBytes);
+static_assert(kChunk * sizeof(Pair) == StreamKernels::kChunkBytes);
 
 /// Calls body(j, i) for this thread's pairs i of a chunk; the loop is unrolled, so that `j` indexes
 /// registers.
@@ -48,8 +48,8 @@ __global__ void triad_kernel(const Pair* x, const Pair* y, Pair* to) {
     second[j] = __ldcs(&y[i]);
   });
   for_each_pair(blockIdx.x, [&](int j, std::size_t i) {
-    __stcs(&to[i], Pair{first[j].x + kTriadFactor * second[j].x,
-                        first[j].y + kTriadFactor * second[j].y});
+    __stcs(&to[i],
+           Pair{first[j].x + kTriadFactor * second[j].x, first[j].y + kTriadFactor * second[j].y});
   });
 }
 
@@ -65,12 +65,13 @@ __global__ void read_kernel(const Pair* x, std::size_t chunks, Word* sum) {
   if (threadIdx.x % 32 == 0) atomicAdd(sum, all);
 }
 
-__global__ void check_words_kernel(const Pair* x, Ramp ramp, WrongWords* wrong) {
+__global__ void check_words_kernel(const Pair* x, Ramp ramp, WordErrors* wrong) {
   for_each_pair(blockIdx.x, [&](int, std::size_t i) {
     const Pair found = __ldcs(&x[i]);
     const Pair expected = pair_of(ramp, i);
     if (found.x == expected.x && found.y == expected.y) return;
-    atomicAdd(&wrong->count, (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
+    atomicAdd(&wrong->count,
+              (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
     atomicMin(&wrong->first, 2 * i + (found.x == expected.x ? 1 : 0));
   });
 }
@@ -79,13 +80,13 @@ Pair* pairs(View x) { return static_cast<Pair*>(x.data); }
 const Pair* pairs(ConstView x) { return static_cast<const Pair*>(x.data); }
 
 unsigned chunks_of(ConstView x) {
-  ENSURE(x.bytes() % MemoryKernels::kChunkBytes == 0, "whole chunks");
-  return static_cast<unsigned>(x.bytes() / MemoryKernels::kChunkBytes);
+  ENSURE(x.bytes() % StreamKernels::kChunkBytes == 0, "whole chunks");
+  return static_cast<unsigned>(x.bytes() / StreamKernels::kChunkBytes);
 }
 
-class CudaMemoryKernels final : public MemoryKernels {
+class CudaStreamKernels final : public StreamKernels {
  public:
-  CudaMemoryKernels() {
+  CudaStreamKernels() {
     int device = 0;
     CHECK_CUDA(cudaGetDevice(&device));
     CHECK_CUDA(cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device));
@@ -112,7 +113,7 @@ class CudaMemoryKernels final : public MemoryKernels {
                                                                                  pairs(to));
     CHECK_LAUNCH();
   }
-  void check(ConstView x, const Ramp& ramp, WrongWords* wrong, Stream& stream) const override {
+  void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream& stream) const override {
     check_words_kernel<<<chunks_of(x), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x),
                                                                                       ramp, wrong);
     CHECK_LAUNCH();
@@ -124,8 +125,8 @@ class CudaMemoryKernels final : public MemoryKernels {
 
 }  // namespace
 
-std::unique_ptr<MemoryKernels> make_memory_kernels() {
-  return std::make_unique<CudaMemoryKernels>();
+std::unique_ptr<StreamKernels> make_stream_kernels() {
+  return std::make_unique<CudaStreamKernels>();
 }
 
 }  // namespace shakedown::node::gpu

@@ -29,34 +29,34 @@ constexpr Ramp triad_of(const Ramp& x, const Ramp& y) {
 }
 
 /// What check() has found; in device memory while it runs.
-struct WrongWords {
+struct WordErrors {
   unsigned long long count = 0;
   unsigned long long first = ~0ULL;  // the lowest index among them
 };
 
 /// Views are of uint64, in device memory or pinned host memory, a multiple of kChunkBytes each.
-class MemoryKernels {
+class StreamKernels {
  public:
   static constexpr std::size_t kChunkBytes = std::size_t{32} << 10;
 
-  virtual ~MemoryKernels() = default;
+  virtual ~StreamKernels() = default;
   virtual void write(View x, const Ramp& ramp, Stream& stream) const = 0;
   /// *sum += all words; `sum` is device memory.
   virtual void read(ConstView x, std::uint64_t* sum, Stream& stream) const = 0;
   virtual void copy(ConstView from, View to, Stream& stream) const = 0;
   /// to[i] = x[i] + 3 y[i]: integers, so that every bit can be checked.
   virtual void triad(ConstView x, ConstView y, View to, Stream& stream) const = 0;
-  virtual void check(ConstView x, const Ramp& ramp, WrongWords* wrong, Stream& stream) const = 0;
+  virtual void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream& stream) const = 0;
 };
 
 namespace cpu {
-std::unique_ptr<MemoryKernels> make_memory_kernels();
+std::unique_ptr<StreamKernels> make_stream_kernels();
 }
 namespace gpu {
-std::unique_ptr<MemoryKernels> make_memory_kernels();
+std::unique_ptr<StreamKernels> make_stream_kernels();
 }
-inline std::unique_ptr<MemoryKernels> make_memory_kernels(BackendKind kind) {
-  return kind == BackendKind::gpu ? gpu::make_memory_kernels() : cpu::make_memory_kernels();
+inline std::unique_ptr<StreamKernels> make_stream_kernels(BackendKind kind) {
+  return kind == BackendKind::gpu ? gpu::make_stream_kernels() : cpu::make_stream_kernels();
 }
 
 }  // namespace shakedown::node

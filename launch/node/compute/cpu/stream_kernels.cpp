@@ -1,4 +1,4 @@
-#include "launch/node/compute/memory_kernels.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 
 #include <algorithm>
 
@@ -8,7 +8,7 @@ namespace {
 std::uint64_t* words(View x) { return static_cast<std::uint64_t*>(x.data); }
 const std::uint64_t* words(ConstView x) { return static_cast<const std::uint64_t*>(x.data); }
 
-class HostMemoryKernels final : public MemoryKernels {
+class HostStreamKernels final : public StreamKernels {
  public:
   void write(View x, const Ramp& ramp, Stream&) const override {
     std::uint64_t* const to = words(x);
@@ -35,7 +35,7 @@ class HostMemoryKernels final : public MemoryKernels {
 #pragma omp parallel for simd schedule(static)
     for (std::size_t i = 0; i < to.count; ++i) target[i] = first[i] + kTriadFactor * second[i];
   }
-  void check(ConstView x, const Ramp& ramp, WrongWords* wrong, Stream&) const override {
+  void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream&) const override {
     const std::uint64_t* const from = words(x);
     unsigned long long count = 0;
     unsigned long long first = wrong->first;
@@ -52,8 +52,8 @@ class HostMemoryKernels final : public MemoryKernels {
 
 }  // namespace
 
-std::unique_ptr<MemoryKernels> make_memory_kernels() {
-  return std::make_unique<HostMemoryKernels>();
+std::unique_ptr<StreamKernels> make_stream_kernels() {
+  return std::make_unique<HostStreamKernels>();
 }
 
 }  // namespace shakedown::node::cpu

@@ -1,0 +1,92 @@
+#include "launch/node/compute/compute_options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/fault.hpp"
+#include "common/options.hpp"
+#include "launch/node/compute/product.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr int kGpuSize = 8192;
+constexpr int kCpuSize = 512;
+constexpr std::size_t kGpuMiB = 1024;
+constexpr std::size_t kCpuMiB = 16;
+
+}  // namespace
+
+bool ComputeOptions::has(const std::string& test) const {
+  return std::find(tests.begin(), tests.end(), test) != tests.end();
+}
+
+void declare_options(OptionSet& options, ComputeOptions& values) {
+  std::vector<std::string> types;
+  for (const ProductType type : all_product_types()) types.emplace_back(name_of(type));
+  options.heading("Measurement");
+  options
+      .add(
+          "--tests", values.tests,
+          "products: TFLOP/s of matrix products, burst (10 after 3) and sustained (under the power "
+          "limit)\nmemory: GB/s of device memory\nhost: GB/s between host and device, each GPU "
+          "alone and all at once")
+      .one_of({"products", "memory", "host"});
+  options.add("--types", values.types, "types of the products")
+      .one_of(types)
+      .default_text("all that every device supports");
+  options.add("--size", values.size, "rows and columns of the matrices, a multiple of 32")
+      .at_least(32)
+      .at_most(65536)
+      .default_text(fmt::format("{} on gpu, {} on cpu", kGpuSize, kCpuSize));
+  options
+      .add("--bytes", values.memory_bytes,
+           "size of each buffer in device and host memory, a multiple of 32K: 256M, 1G")
+      .metavar("SIZE")
+      .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
+  options
+      .add("--seconds", values.seconds,
+           "timed seconds of a type's sustained products per round, after 0.3 of it as warm-up; a "
+           "direction of memory or host has a tenth of it")
+      .at_least(0.001);
+  options
+      .add("--rounds", values.rounds,
+           "interleaved rounds of all tests; fewer than 5 are not compared between GPUs")
+      .at_least(1);
+  options.add("--csv", values.csv, "CSV file, one line per GPU and test").metavar("FILE");
+  options.add("--record", values.record, ".jsonl file to which the results are appended")
+      .metavar("FILE");
+  declare_options(options, values.backend);
+  options.heading("Verdict");
+  options
+      .add("--reference", values.reference,
+           "record of compute_perf on good GPUs of the same model, with which the rates are "
+           "compared")
+      .metavar("FILE")
+      .existing_file("a record that compute_perf --record wrote");
+  declare_fault_option(options, values.fault);
+  options.check([&] {
+    product_size(values, BackendKind::cpu);
+    buffer_bytes(values, BackendKind::cpu);
+  });
+}
+
+int product_size(const ComputeOptions& options, BackendKind kind) {
+  if (options.size % 32 != 0)
+    throw UsageError(fmt::format("--size {}: must be a multiple of 32", options.size));
+  if (options.size != 0) return options.size;
+  return kind == BackendKind::gpu ? kGpuSize : kCpuSize;
+}
+
+std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind) {
+  if (options.memory_bytes.empty()) return (kind == BackendKind::gpu ? kGpuMiB : kCpuMiB) << 20;
+  const std::size_t bytes = parse_bytes("--bytes", options.memory_bytes);
+  if (bytes == 0 || bytes % StreamKernels::kChunkBytes != 0)
+    throw UsageError(
+        fmt::format("--bytes {}: must be a multiple of 32K above 0", options.memory_bytes));
+  return bytes;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,31 @@
+// The options of compute_perf.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/backend.hpp"
+
+namespace shakedown::node {
+
+struct ComputeOptions {
+  std::vector<std::string> tests = {"products", "memory", "host"};
+  std::vector<std::string> types;  // none: all that every device has
+  int size = 0;                    // 0: by backend
+  std::string memory_bytes;        // empty: by backend
+  double seconds = 2;
+  int rounds = 5;
+  std::string reference, record, csv;
+  BackendOptions backend;
+  std::string fault;  // for tests
+
+  bool has(const std::string& test) const;
+};
+
+void declare_options(OptionSet& options, ComputeOptions& values);
+
+/// Sizes by the backend, where no option gives them. Throws UsageError.
+int product_size(const ComputeOptions& options, BackendKind kind);
+std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind);
+
+}  // namespace shakedown::node

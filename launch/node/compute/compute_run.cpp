@@ -1,0 +1,216 @@
+#include "launch/node/compute/compute_run.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "common/csv.hpp"
+#include "common/program.hpp"
+#include "common/progress.hpp"
+
+namespace shakedown::node {
+namespace {
+
+using Tests = std::vector<std::unique_ptr<RateTest>>;
+
+std::string list_of(const std::vector<ProductType>& types) {
+  std::string list;
+  for (const ProductType type : types) list += std::string(name_of(type)) + " ";
+  return list;
+}
+
+bool lists(const std::string& list, const std::string& name) {
+  return (" " + list).find(" " + name + " ") != std::string::npos;
+}
+
+/// Those requested, else those that every rank's device has. Throws UsageError where a requested
+/// one is missing. Collective.
+std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench& bench) {
+  const std::vector<std::string> all =
+      bench.session.all_gather(list_of(product_types(bench.device())));
+  std::vector<ProductType> types;
+  for (const ProductType type : all_product_types()) {
+    const std::string name = name_of(type);
+    const auto lacks = std::find_if(all.begin(), all.end(),
+                                    [&](const std::string& list) { return !lists(list, name); });
+    const bool requested =
+        std::find(options.types.begin(), options.types.end(), name) != options.types.end();
+    if (requested && lacks != all.end())
+      throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name,
+                                   lacks - all.begin(), *lacks));
+    if (requested || (options.types.empty() && lacks == all.end())) types.push_back(type);
+  }
+  return types;
+}
+
+/// The first rank of each model chooses the algorithm, so that its peers compute the same bits.
+std::unique_ptr<RateTest> agreed_product_test(const Bench& bench, ProductType type, int n) {
+  const std::vector<std::string> models = bench.session.all_gather(bench.device().identity().model);
+  const auto self = static_cast<std::size_t>(bench.session.rank());
+  const auto leader = static_cast<std::size_t>(
+      std::find(models.begin(), models.end(), models[self]) - models.begin());
+  std::unique_ptr<RateTest> test;
+  if (leader == self) test = make_product_test(bench, type, n, "");
+  const std::string chosen =
+      bench.session.all_gather(test ? test->series().front().detail : "")[leader];
+  return test ? std::move(test) : make_product_test(bench, type, n, chosen);
+}
+
+Tests make_tests(const ComputeOptions& options, const Bench& bench) {
+  Tests tests;
+  const BackendKind kind = bench.device().kind();
+  if (options.has("products"))
+    for (const ProductType type : agreed_types(options, bench))
+      tests.push_back(agreed_product_test(bench, type, product_size(options, kind)));
+  const std::size_t bytes = buffer_bytes(options, kind);
+  if (options.has("memory")) tests.push_back(make_memory_test(bench, bytes));
+  if (options.has("host")) tests.push_back(make_host_test(bench, bytes));
+  return tests;
+}
+
+void measure(const Tests& tests, int rounds, const MpiSession& session, const std::string& title) {
+  Progress progress(title, static_cast<long>(tests.size()) * rounds, "tests", session.is_root());
+  long done = 0;
+  for (const auto& test : tests) test->forget();
+  for (int round = 0; round < rounds; ++round)
+    for (const auto& test : tests) {
+      test->measure();
+      progress.update(++done);
+    }
+}
+
+/// The tests that have one of these metrics, counted over all tests; the others are dropped.
+Tests only(Tests tests, const std::vector<std::size_t>& metrics) {
+  Tests kept;
+  std::size_t first = 0;
+  for (auto& test : tests) {
+    const std::size_t end = first + test->series().size();
+    const bool any = std::any_of(metrics.begin(), metrics.end(),
+                                 [&](std::size_t m) { return m >= first && m < end; });
+    first = end;
+    if (any) kept.push_back(std::move(test));
+  }
+  return kept;
+}
+
+/// Rank 0 alone reads the file. Collective.
+ComputeReference open_reference(const ComputeOptions& options, const Bench& bench) {
+  if (options.reference.empty()) return {};
+  std::string text;
+  if (bench.session.is_root()) {
+    std::ifstream in(options.reference, std::ios::binary);
+    if (!in)
+      throw UsageError(fmt::format("--reference {}: cannot be read: {}", options.reference,
+                                   std::strerror(errno)));
+    text.assign(std::istreambuf_iterator<char>(in), {});
+  }
+  const BackendKind kind = bench.device().kind();
+  return ComputeReference(options.reference, bench.session.all_gather(text).front(),
+                          product_size(options, kind), buffer_bytes(options, kind));
+}
+
+class Writer {
+ public:
+  Writer(const ComputeOptions& options, const Bench& bench, Record& record)
+      : record_(record),
+        csv_({"--csv", bench.session.is_root() ? options.csv : ""},
+             {"rank", "host", "gpu", "model", "test", "rate", "unit", "sm_clock_mhz", "power_w",
+              "temperature_c", "throttle_reasons", "rate_per_ghz", "correct", "pass"}),
+        size_(product_size(options, bench.device().kind())),
+        bytes_(buffer_bytes(options, bench.device().kind())),
+        identity_{{"backend", name_of(bench.device().kind())},
+                  {"world_size", bench.session.world_size()}},
+        seconds_(options.seconds) {}
+
+  /// `pass`: 1, and 2 of what was measured again.
+  void write(const Results& results, int pass) {
+    for (std::size_t rank = 0; rank < results.size(); ++rank)
+      for (std::size_t metric = 0; metric < results[rank].series.size(); ++metric) {
+        Json line = merged(identity_, {{"rank", rank}, {"pass", pass}, {"seconds", seconds_}});
+        line.update(record_of(results[rank], metric));
+        if (results[rank].series[metric].metric.follows_clock)
+          line["size"] = size_;
+        else
+          line["bytes"] = bytes_;
+        record_.write("compute", line);
+        csv_.add(line);
+      }
+  }
+  void write(const Verdict& verdict) {
+    record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
+  }
+
+ private:
+  Record& record_;
+  CsvFile csv_;
+  int size_;
+  std::size_t bytes_;
+  Json identity_;
+  double seconds_;
+};
+
+/// The findings of `again` with the metrics' places among all tests.
+RateJudgement renumbered(RateJudgement again, const Results& all, const Results& few) {
+  for (SlowFinding& finding : again.findings) {
+    const std::string& name = few.front().series[finding.metric].metric.name;
+    const auto& series = all.front().series;
+    finding.metric = static_cast<std::size_t>(
+        std::find_if(series.begin(), series.end(),
+                     [&](const Series& one) { return one.metric.name == name; }) -
+        series.begin());
+  }
+  return again;
+}
+
+}  // namespace
+
+ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession& session,
+                     Record& record) {
+  const auto stream = backend.device->make_stream();
+  std::optional<Fault> fault = parse_fault(
+      options.fault, {FaultKind::product, FaultKind::copy, FaultKind::slow}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  if (fault && fault->rank != session.rank()) fault.reset();
+  const DeviceIdentity device = backend.device->identity();
+  const Bench bench{
+      backend,     session,         *stream, device.uuid.empty() ? nullptr : Nvml::open(),
+      device.uuid, options.seconds, fault};
+  const ComputeReference reference = open_reference(options, bench);
+  Writer writer(options, bench, record);
+  say(session, fmt::format("{} rank{}, {}, {}", session.world_size(),
+                           session.world_size() == 1 ? "" : "s", backend.remark, device.model));
+
+  Tests tests = make_tests(options, bench);
+  measure(tests, options.rounds, session, "measuring");
+  Results results = gather(session, device, tests);
+  writer.write(results, 1);
+  say(session, table_of(results));
+
+  RateJudgement judgement = judge(results, reference);
+  if (const std::vector<std::size_t> again = suspects(judgement); !again.empty()) {
+    say(session, "slow devices: their tests are measured again");
+    tests = only(std::move(tests), again);
+    measure(tests, options.rounds, session, "measuring again");
+    const Results repeated = gather(session, device, tests);
+    writer.write(repeated, 2);
+    judgement = confirmed(judgement, renumbered(judge(repeated, reference), results, repeated));
+    for (std::size_t rank = 0; rank < results.size(); ++rank)  // wrong data, this time
+      for (const Series& series : repeated[rank].series)
+        for (Series& first : results[rank].series)
+          if (first.metric.name == series.metric.name && first.wrong.empty())
+            first.wrong = series.wrong;
+  }
+  const std::vector<Verdict> verdicts = verdicts_of(results, judgement);
+  for (const Verdict& verdict : verdicts) {
+    writer.write(verdict);
+    say(session, line_of(verdict));
+  }
+  return worst(verdicts);
+}
+
+}  // namespace shakedown::node

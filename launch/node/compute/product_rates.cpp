@@ -1,0 +1,104 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "common/statistics.hpp"
+#include "launch/node/compute/flip_bit.hpp"
+#include "launch/node/compute/rate_tests.hpp"
+#include "launch/node/compute/verify.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr std::uint64_t kSeed = 21;
+constexpr int kBurstWarmup = 3;
+constexpr int kBurst = 10;
+constexpr int kWindows = 5;
+constexpr double kWarmup = 0.3;  // of the time that is measured: power finds its limit
+constexpr int kSamples = 16;     // elements that the host recomputes
+
+class ProductTest final : public RateTest {
+ public:
+  ProductTest(const Bench& bench, ProductType type, int n, const std::string& algorithm)
+      : RateTest(product_metrics(type)),
+        bench_(bench),
+        spec_{type, n, n, n},
+        product_(make_product(spec_, bench.device(), bench.stream, algorithm)),
+        verifier_(spec_, kSeed, bench.device(), bench.stream) {
+    for (Series& one : series_) one.detail = product_->algorithm();
+  }
+
+  void measure() override {
+    product_->fill(Operands::full_entropy, kSeed, bench_.stream);
+    bench_.stream.synchronize();
+    if (bench_.device().kind() == BackendKind::gpu)  // it cools, and its clock recovers
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, bench_.seconds)));
+    bench_.session.barrier();
+    const double product_ms = measure_burst();
+    measure_sustained(product_ms);
+    check_sampled();
+    check_exactly();
+  }
+
+ private:
+  double time_products(int runs) {
+    return bench_.time_ms(runs, [&] { product_->run(bench_.stream); });
+  }
+  double rate(double ms, int runs) const { return runs * flop_of(spec_) / ms / 1e9; }
+
+  double measure_burst() {
+    time_products(kBurstWarmup);
+    GpuSampler sampler(bench_.nvml, bench_.uuid);
+    const double ms = time_products(kBurst);
+    series_[0].samples.push_back({rate(ms, kBurst), sampler.finish()});
+    return ms / kBurst;
+  }
+
+  void measure_sustained(double product_ms) {
+    const double window_ms = 1e3 * bench_.seconds / kWindows;
+    const auto runs_in = [&](double ms) { return std::max(1, static_cast<int>(ms / product_ms)); };
+    time_products(runs_in(1e3 * kWarmup * bench_.seconds));
+    GpuSampler sampler(bench_.nvml, bench_.uuid);
+    std::vector<double> rates;
+    for (int window = 0; window < kWindows; ++window) {
+      const int runs = runs_in(window_ms);
+      rates.push_back(rate(time_products(runs), runs));
+    }
+    series_[1].samples.push_back({median_of(rates), sampler.finish()});
+  }
+
+  /// Of the product that was timed.
+  void check_sampled() {
+    const double error = sampled_error(*product_, kSeed, kSamples, bench_.device(), bench_.stream);
+    if (!(error <= tolerance(spec_.type)))
+      note_wrong(1, fmt::format("an element of {} differs from the host's by {:.2g} deviations, "
+                                "{:.2g} are allowed",
+                                kSamples, error, tolerance(spec_.type)));
+  }
+
+  /// Of one with the same algorithm, right after: the device is still hot.
+  void check_exactly() {
+    bench_.device().zero(product_->c().data, product_->c().bytes(), bench_.stream);
+    product_->fill(Operands::integers, kSeed, bench_.stream);
+    product_->run(bench_.stream);
+    if (bench_.has(FaultKind::product))
+      flip_bit(product_->c(), product_->c().count / 3, 3, bench_.device(), bench_.stream);
+    note_wrong(1, text_of(verifier_.check(product_->c(), bench_.stream), spec_));
+  }
+
+  Bench bench_;
+  ProductSpec spec_;
+  std::unique_ptr<Product> product_;
+  ProductVerifier verifier_;
+};
+
+}  // namespace
+
+std::unique_ptr<RateTest> make_product_test(const Bench& bench, ProductType type, int n,
+                                            const std::string& algorithm) {
+  return std::make_unique<ProductTest>(bench, type, n, algorithm);
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,201 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "launch/node/compute/flip_bit.hpp"
+#include "launch/node/compute/near_device.hpp"
+#include "launch/node/compute/rate_tests.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr double kShare = 0.1;  // of the seconds of a product, for one access or direction
+
+View words(const Buffer& buffer) { return buffer.view(DataType::uint64); }
+
+/// What both have: timing of one metric, and the check of a buffer.
+class TransferTest : public RateTest {
+ protected:
+  TransferTest(const Bench& bench, const std::vector<Metric>& metrics)
+      : RateTest(metrics),
+        bench_(bench),
+        kernels_(make_stream_kernels(bench.device().kind())),
+        wrong_(bench.device(), sizeof(WordErrors)) {}
+
+  /// `moved`: bytes of each run of `body`.
+  void measure_metric(std::size_t metric, std::size_t moved, const std::function<void()>& body) {
+    const double once_ms = std::max(bench_.time_ms(1, body), 1e-3);
+    const int runs = std::max(1, static_cast<int>(1e3 * kShare * bench_.seconds / once_ms));
+    GpuSampler sampler(bench_.nvml, bench_.uuid);
+    const double ms = bench_.time_ms(runs, body);
+    series_[metric].samples.push_back(
+        {runs * static_cast<double>(moved) / ms / 1e6, sampler.finish()});
+  }
+
+  void check(std::size_t metric, const Buffer& buffer, const Ramp& ramp) {
+    const std::vector<WordErrors> none(1);
+    upload<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), none);
+    kernels_->check(words(buffer), ramp, static_cast<WordErrors*>(wrong_.data()), bench_.stream);
+    const WordErrors found =
+        download<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), 1).front();
+    if (found.count > 0)
+      note_wrong(metric, fmt::format("{} of {} words are wrong, the first is word {}", found.count,
+                                     words(buffer).count, found.first));
+  }
+
+  /// With this fault, a bit of what a copy wrote.
+  void spoil_copy(const Buffer& buffer) {
+    if (bench_.has(FaultKind::copy))
+      flip_bit(words(buffer), words(buffer).count / 3, 17, bench_.device(), bench_.stream);
+  }
+
+  /// Other words than ever before: what an earlier copy left cannot pass.
+  Ramp next_ramp() { return {++ramps_ * 0xD1342543DE82EF95U}; }
+
+  Bench bench_;
+  std::unique_ptr<StreamKernels> kernels_;
+
+ private:
+  Buffer wrong_;
+  std::uint64_t ramps_ = 0;
+};
+
+class MemoryTest final : public TransferTest {
+ public:
+  MemoryTest(const Bench& bench, std::size_t bytes)
+      : TransferTest(bench, memory_metrics()),
+        x_(bench.device(), bytes),
+        y_(bench.device(), bytes),
+        z_(bench.device(), bytes),
+        sum_(bench.device(), sizeof(std::uint64_t)) {}
+
+  void measure() override {
+    const Ramp x = next_ramp();
+    const Ramp y = {x.first, x.step ^ 0x5555555555555554U};
+    Stream& stream = bench_.stream;
+    const std::size_t bytes = x_.bytes();
+    bench_.session.barrier();
+    measure_metric(1, bytes, [&] { kernels_->write(words(x_), x, stream); });
+    check(1, x_, x);
+    measure_read(x);
+    measure_metric(2, 2 * bytes, [&] { kernels_->copy(words(x_), words(z_), stream); });
+    spoil_copy(z_);
+    check(2, z_, x);
+    kernels_->write(words(y_), y, stream);
+    measure_metric(3, 3 * bytes, [&] { kernels_->triad(words(x_), words(y_), words(z_), stream); });
+    check(3, z_, triad_of(x, y));
+  }
+
+ private:
+  /// Every reading adds to the sum, so all that were timed are checked.
+  void measure_read(const Ramp& ramp) {
+    auto* const sum = static_cast<std::uint64_t*>(sum_.data());
+    std::uint64_t readings = 0;
+    bench_.device().zero(sum, sum_.bytes(), bench_.stream);
+    measure_metric(0, x_.bytes(), [&] {
+      kernels_->read(words(x_), sum, bench_.stream);
+      ++readings;
+    });
+    const auto found = download<std::uint64_t>(bench_.device(), bench_.stream, sum, 1).front();
+    const std::uint64_t expected = readings * sum_of(ramp, words(x_).count);
+    if (found != expected)
+      note_wrong(0,
+                 fmt::format("the sum of all words read is {:016x}, not {:016x}", found, expected));
+  }
+
+  Buffer x_, y_, z_, sum_;
+};
+
+/// One direction, or both, between the device and host memory next to it.
+class HostTest final : public TransferTest {
+ public:
+  HostTest(const Bench& bench, std::size_t bytes)
+      : TransferTest(bench, host_metrics()),
+        near_(std::make_unique<NearDevice>(bench.device().identity().pci_id)),
+        host_source_(bench.device(), bytes, Place::host),
+        host_target_(bench.device(), bytes, Place::host),
+        device_source_(bench.device(), bytes),
+        device_target_(bench.device(), bytes),
+        second_(bench.device().make_stream()) {
+    for (const Buffer* host :
+         {&host_source_, &host_target_})  // first touched here, where it is near
+      kernels_->write(words(*host), next_ramp(), bench.stream);
+    bench.stream.synchronize();
+    for (Series& one : series_) one.detail = near_->text();
+    near_.reset();
+  }
+
+  void measure() override {
+    int most = 0;
+    for (const double local : bench_.session.all_gather(bench_.session.local_size()))
+      most = std::max(most, static_cast<int>(local));
+    for (int turn = 0; turn < most; ++turn) {  // of each node
+      bench_.session.barrier();
+      if (bench_.session.local_rank() == turn)
+        for (const Direction direction : kDirections) measure_direction(direction, 0);
+    }
+    for (const Direction direction : kDirections) {
+      bench_.session.barrier();
+      measure_direction(direction, std::size(kDirections));
+    }
+  }
+
+ private:
+  enum Direction { to_device, from_device, both };
+  static constexpr Direction kDirections[] = {to_device, from_device, both};
+
+  void measure_direction(Direction direction, std::size_t first_metric) {
+    const std::size_t metric = first_metric + direction;
+    const Ramp down = next_ramp();
+    const Ramp up = next_ramp();
+    Device& device = bench_.device();
+    Stream& stream = bench_.stream;
+    const std::size_t bytes = host_source_.bytes();
+    kernels_->write(words(host_source_), down, stream);
+    kernels_->write(words(device_source_), up, stream);
+    const auto to = [&](Stream& on) {
+      device.copy(device_target_.data(), host_source_.data(), bytes, on);
+    };
+    const auto from = [&](Stream& on) {
+      device.copy(host_target_.data(), device_source_.data(), bytes, on);
+    };
+    const auto fork = device.make_event();
+    const auto join = device.make_event();
+    switch (direction) {
+      case to_device: measure_metric(metric, bytes, [&] { to(stream); }); break;
+      case from_device: measure_metric(metric, bytes, [&] { from(stream); }); break;
+      case both:
+        measure_metric(metric, 2 * bytes, [&] {
+          fork->record(stream);
+          second_->wait(*fork);
+          to(stream);
+          from(*second_);
+          join->record(*second_);
+          stream.wait(*join);
+        });
+    }
+    if (direction != from_device) {
+      spoil_copy(device_target_);
+      check(metric, device_target_, down);
+    }
+    if (direction != to_device) check(metric, host_target_, up);
+  }
+
+  std::unique_ptr<NearDevice> near_;  // while the memory is allocated
+  Buffer host_source_, host_target_, device_source_, device_target_;
+  std::unique_ptr<Stream> second_;
+};
+
+}  // namespace
+
+std::unique_ptr<RateTest> make_memory_test(const Bench& bench, std::size_t bytes) {
+  return std::make_unique<MemoryTest>(bench, bytes);
+}
+
+std::unique_ptr<RateTest> make_host_test(const Bench& bench, std::size_t bytes) {
+  return std::make_unique<HostTest>(bench, bytes);
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,152 @@
+// What compute_perf concludes from the rates and checks of all ranks.
+#include "launch/node/compute/results.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "common/error.hpp"
+#include "launch/node/compute/near_device.hpp"
+#include "tests/catch.hpp"
+
+namespace shakedown::node {
+namespace {
+
+const Metric kBf16{"bf16 sustained", "TFLOP/s", {0.93, 0.90}, true};
+const Metric kCopy{"memory copy", "GB/s", {0.98, 0.95}, false};
+
+Series series(const Metric& metric, double rate, double clock_mhz, int rounds = 5) {
+  Series made{metric, {}};
+  for (int round = 0; round < rounds; ++round) {
+    GpuWindow window;
+    window.sm_clock_mhz = clock_mhz;
+    window.temperature_c = 60;
+    window.throttle_reasons = 0x4;
+    made.samples.push_back({rate * (1 + 0.002 * round), window});
+  }
+  return made;
+}
+
+Results good(std::size_t gpus, int rounds = 5) {
+  Results results;
+  for (std::size_t gpu = 0; gpu < gpus; ++gpu) {
+    const double factor = 1 + 0.004 * static_cast<double>(gpu);
+    results.push_back({"n1",
+                       "GPU-" + std::to_string(gpu),
+                       "H200",
+                       {series(kBf16, 670 * factor, 1500, rounds),
+                        series(kCopy, 4270 * factor, 1900, rounds)}});
+  }
+  return results;
+}
+
+/// As the program does it, with the same rates measured again.
+std::vector<Verdict> concluded(const Results& results, const ComputeReference& reference = {}) {
+  const RateJudgement judgement = judge(results, reference);
+  return verdicts_of(results, confirmed(judgement, judge(results, reference)));
+}
+
+std::string record_text(const Results& results) {
+  std::string text = R"({"kind":"run"})";
+  for (const RankResult& result : results)
+    for (std::size_t metric = 0; metric < result.series.size(); ++metric) {
+      Json line{{"kind", "compute"}};
+      line.update(record_of(result, metric));
+      if (metric == 0)
+        line["size"] = 8192;
+      else
+        line["bytes"] = 1024;
+      text += "\n" + line.dump();
+    }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("equal GPUs pass, a slow one is named with what explains it", "[judge]") {
+  Results results = good(4);
+  auto verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].outcome == Outcome::pass);
+
+  results[2].series = {series(kBf16, 670 * 0.85, 1500), series(kCopy, 4270 * 0.93, 1900)};
+  verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 3);
+  for (const Verdict& verdict : {verdicts[0], verdicts[1]}) {
+    CHECK((verdict.scope == Scope::gpu && verdict.name == "GPU-2"));
+    CHECK(verdict.outcome == Outcome::fail);
+    CHECK(verdict.class_ == Class::hardware);
+  }
+  CHECK(verdicts[0].cause.starts_with("rank 2 on n1, bf16 sustained: 571.8 TFLOP/s, compared with "
+                                      "its peers in two measurements: "));
+  CHECK(verdicts[2].outcome == Outcome::fail);
+
+  results[2].series = {series(kBf16, 670 * 0.85, 1270), series(kCopy, 4270 * 0.97, 1900)};
+  verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 3);
+  CHECK(verdicts[0].class_ == Class::environment);
+  CHECK(verdicts[0].cause.find("sw_power_cap") != std::string::npos);
+  CHECK(verdicts[1].outcome == Outcome::pass);  // noticed only
+  CHECK(verdicts[1].cause.find("within what is allowed") != std::string::npos);
+}
+
+TEST_CASE("what is not slow the second time is not confirmed", "[judge]") {
+  Results slow = good(4);
+  slow[2].series[0] = series(kBf16, 500, 1500);
+  const RateJudgement first = judge(slow, {});
+  CHECK(suspects(first) == std::vector<std::size_t>{0});
+  CHECK(confirmed(first, judge(good(4), {})).findings.empty());
+  CHECK(confirmed(first, first).findings.size() == 1);
+}
+
+TEST_CASE("two GPUs, or few rounds, without a reference are inconclusive", "[judge]") {
+  CHECK(concluded(good(2)).back().outcome == Outcome::inconclusive);
+  CHECK(concluded(good(2)).back().cause.find("2 devices of H200") != std::string::npos);
+  CHECK(concluded(good(4, 4)).back().outcome == Outcome::inconclusive);
+  Results mixed = good(4);
+  mixed[3].model = "H100";
+  CHECK(concluded(mixed).back().cause.find("1 device of H100") != std::string::npos);
+}
+
+TEST_CASE("a reference judges any number of GPUs, of its model and sizes", "[judge]") {
+  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024);
+  CHECK(concluded(good(1), reference).back().outcome == Outcome::pass);
+  Results slow = good(1);
+  slow[0].series[1] = series(kCopy, 4000, 1900);
+  const auto verdicts = concluded(slow, reference);
+  REQUIRE(verdicts.size() == 2);
+  CHECK(verdicts[0].cause.find("compared with the reference") != std::string::npos);
+  CHECK(verdicts.back().outcome == Outcome::fail);
+  const ComputeReference other("good.jsonl", record_text(good(2)), 4096, 1024);
+  CHECK(concluded(good(1), other).back().outcome == Outcome::inconclusive);
+  CHECK_THROWS_AS(ComputeReference("bad.jsonl", "{}\nnonsense", 1, 1), UsageError);
+}
+
+TEST_CASE("wrong data fail: of one device hardware, of all software", "[judge]") {
+  Results results = good(4);
+  results[1].series[0].wrong = "element (3, 4) of 8 x 8 differs by 2";
+  auto verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 2);
+  CHECK((verdicts[0].name == "GPU-1" && verdicts[0].class_ == Class::hardware));
+  CHECK(verdicts[0].cause.find("wrong data: element (3, 4)") != std::string::npos);
+  for (RankResult& result : results) result.series[0].wrong = "x";
+  verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 5);
+  CHECK(verdicts[0].class_ == Class::software);
+  CHECK(concluded(results).back().outcome == Outcome::fail);
+}
+
+TEST_CASE("the table has a line per metric, of at most 110 columns", "[judge]") {
+  std::istringstream table(table_of(good(8)));
+  int lines = 0;
+  for (std::string line; std::getline(table, line); ++lines) CHECK(line.size() <= 110);
+  CHECK(lines == 4);
+}
+
+TEST_CASE("the cores of a NUMA node", "[node]") {
+  CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
+  CHECK(parse_cpu_list("").empty());
+  CHECK(NearDevice("").text() == "NUMA node unknown");
+  CHECK(NearDevice("0000:1B:00.0", "/nowhere").text() == "NUMA node unknown");
+}
+
+}  // namespace shakedown::node
