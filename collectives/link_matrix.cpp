@@ -16,7 +16,7 @@ ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, 
   const int ranks = session.world_size();
   const MessageSettings settings = message_settings(options, backend.kind, ranks);
   const Injection injection = parse_injection(options.injection, ranks);
-  const NodeMap nodes = find_nodes(options, session.hosts());
+  const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
   LinkRecords records(record, session.is_root() ? options.csv : "", settings, nodes, backend);
   say(session, headline(settings, backend, nodes));
 

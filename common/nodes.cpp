@@ -1,6 +1,11 @@
 #include "common/nodes.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "common/error.hpp"
+#include "common/options.hpp"
 
 namespace shakedown {
 
@@ -25,6 +30,23 @@ NodeMap map_nodes(const std::vector<std::string>& hosts) {
     map.node_of.push_back(node);
   }
   return map;
+}
+
+NodeMap map_nodes(const std::vector<std::string>& hosts, int pretended) {
+  if (pretended == 0) return map_nodes(hosts);
+  const auto ranks = static_cast<int>(hosts.size());
+  if (pretended > ranks)
+    throw UsageError(
+        fmt::format("--pretend-nodes {}: this job has only {} ranks", pretended, ranks));
+  std::vector<std::string> names;
+  for (int rank = 0; rank < ranks; ++rank)
+    names.push_back(fmt::format("node{}", rank * pretended / ranks));
+  return map_nodes(names);
+}
+
+void declare_pretended_nodes(OptionSet& options, int& value) {
+  options.heading("");
+  options.add("--pretend-nodes", value, "treat the ranks as this many nodes").at_least(1);
 }
 
 }  // namespace shakedown

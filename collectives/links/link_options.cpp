@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/error.hpp"
+#include "common/nodes.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::collectives {
@@ -71,21 +72,8 @@ void declare_options(OptionSet& options, LinkOptions& values) {
       .metavar("US")
       .default_text("none");
   declare_options(options, values.injection);
-  options.add("--pretend-nodes", values.pretend_nodes, "treat the ranks as this many nodes")
-      .at_least(1);
+  declare_pretended_nodes(options, values.pretend_nodes);
   options.check([&] { message_words(values, BackendKind::cpu); });
-}
-
-NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts) {
-  if (options.pretend_nodes == 0) return map_nodes(hosts);
-  const auto ranks = static_cast<int>(hosts.size());
-  if (options.pretend_nodes > ranks)
-    throw UsageError(fmt::format("--pretend-nodes {}: this job has only {} ranks",
-                                 options.pretend_nodes, ranks));
-  std::vector<std::string> pretended;
-  for (int rank = 0; rank < ranks; ++rank)
-    pretended.push_back(fmt::format("node{}", rank * options.pretend_nodes / ranks));
-  return map_nodes(pretended);
 }
 
 MessageSettings message_settings(const LinkOptions& options, BackendKind kind, int ranks) {

@@ -6,7 +6,6 @@
 #include "collectives/injection.hpp"
 #include "collectives/links/outliers.hpp"
 #include "common/backend.hpp"
-#include "common/nodes.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -34,10 +33,6 @@ struct LinkOptions {
 };
 
 void declare_options(OptionSet& options, LinkOptions& values);
-
-/// The nodes of the ranks' hosts; with --pretend-nodes, that many blocks of ranks. Throws
-/// UsageError if there are fewer ranks.
-NodeMap find_nodes(const LinkOptions& options, const std::vector<std::string>& hosts);
 
 /// The messages sent.
 struct MessageSettings {

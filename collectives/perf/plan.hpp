@@ -27,8 +27,8 @@ struct Plan {
   Injection injection;
 };
 
-/// The part that does not depend on the ranks, checked before MPI starts. Throws UsageError naming the
-/// option.
+/// The part that does not depend on the ranks, checked before MPI starts. Throws UsageError naming
+/// the option.
 Plan plan_of(const PerfOptions& options, const OptionSet& given);
 /// The same with what does: roots, and faults for tests.
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size);

@@ -13,8 +13,9 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   check_distinct({{"--record", options.record}, {"--save-readings", options.save_readings}});
   session.set_timeout(options.timeout_s);
   Record record(session.is_root() ? options.record : "");
-  record.write("run", describe_process(set, session.hosts()));
-  return recorded(record, [&] { return monitor_gpus(options, session, record); });
+  GpuMonitor monitor(options, session);
+  record.write("run", merged(describe_process(set, session.hosts()), monitor.identity()));
+  return recorded(record, [&] { return monitor.run(record); });
 }
 
 }  // namespace

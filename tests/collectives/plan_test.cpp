@@ -6,6 +6,7 @@
 #include <set>
 
 #include "collectives/links/link_options.hpp"
+#include "common/nodes.hpp"
 #include "common/error.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
@@ -157,7 +158,8 @@ TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
   const auto settings = [](const Arguments& arguments, int ranks = 2) {
     const LinkOptions options = link_options(arguments);
     parse_injection(options.injection, ranks);
-    find_nodes(options, std::vector<std::string>(static_cast<std::size_t>(ranks), "a"));
+    map_nodes(std::vector<std::string>(static_cast<std::size_t>(ranks), "a"),
+              options.pretend_nodes);
     return message_settings(options, BackendKind::cpu, ranks);
   };
   CHECK(settings({}).words == (4 << 20) / 8);
@@ -174,9 +176,7 @@ TEST_CASE("link_matrix: errors name the option and its value", "[links]") {
     CHECK_THROWS_WITH(settings(arguments), ContainsSubstring(words));
   }
   CHECK_THROWS_WITH(settings({}, 1), ContainsSubstring("link_matrix needs at least 2 ranks"));
-  LinkOptions two_nodes;
-  two_nodes.pretend_nodes = 2;
-  CHECK(find_nodes(two_nodes, {"a", "a", "a", "a"}).node_of == std::vector<int>{0, 0, 1, 1});
+  CHECK(map_nodes({"a", "a", "a", "a"}, 2).node_of == std::vector<int>{0, 0, 1, 1});
 }
 
 TEST_CASE("options for tests are not in the help", "[links]") {

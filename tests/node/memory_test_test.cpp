@@ -24,7 +24,7 @@ struct Rig {
   }
 
   MemoryTest with(const MemoryFault& fault) {
-    return {*device, load, settings, inject(fault, *device, make_memory_kernels(*device))};
+    return {*device, load, settings, inject(fault, *device, make_sweep_kernels(*device))};
   }
 
   std::unique_ptr<Device> device;
@@ -57,7 +57,7 @@ TEST_CASE("every memory pattern finds a word that does not keep a bit", "[memory
 
 TEST_CASE("a sound memory is covered by all patterns without a finding", "[memory_test][kernels]") {
   Rig rig(GENERATE(from_range(test::backends())));
-  MemoryTest memory(*rig.device, rig.load, rig.settings, make_memory_kernels(*rig.device));
+  MemoryTest memory(*rig.device, rig.load, rig.settings, make_sweep_kernels(*rig.device));
   std::vector<Mismatch> found;
   LoadCount count;
   while (memory.passes() == 0) count += memory.run(0, found);
@@ -76,7 +76,7 @@ TEST_CASE("a sound memory is covered by all patterns without a finding", "[memor
 
 TEST_CASE("a word that is always wrong sticks to its address", "[memory_test]") {
   Rig rig(GENERATE(from_range(test::backends())));
-  if (make_memory_kernels(*rig.device)->processors().size() < 2) return;
+  if (make_sweep_kernels(*rig.device)->processors().size() < 2) return;
   rig.settings.patterns = {MemoryPattern::random};
   MemoryFault fault;
   fault.word = 31;
@@ -96,7 +96,7 @@ TEST_CASE("a word that is always wrong sticks to its address", "[memory_test]") 
 
 TEST_CASE("a processor that reads wrongly is named", "[memory_test]") {
   Rig rig(GENERATE(from_range(test::backends())));
-  const auto kernels = make_memory_kernels(*rig.device);
+  const auto kernels = make_sweep_kernels(*rig.device);
   const std::vector<int> processors = kernels->processors();
   if (processors.size() < 2) return;
   const Buffer buffer(*rig.device, 1 << 16);
@@ -106,7 +106,7 @@ TEST_CASE("a processor that reads wrongly is named", "[memory_test]") {
   MemoryFault fault;
   fault.word = ~std::uint64_t{0};  // at no address
   fault.processor = processors.back();
-  const auto faulty = inject(fault, *rig.device, make_memory_kernels(*rig.device));
+  const auto faulty = inject(fault, *rig.device, make_sweep_kernels(*rig.device));
   MemoryRetrial retrial(*rig.device, *faulty);
   MemoryError error;
   error.index = 40;

@@ -26,16 +26,18 @@ class GpuMonitor(Folder):
         return {**os.environ, "SHAKEDOWN_NVML_LIBRARY": str(BUILD / "fake_nvml.so"),
                 "SHAKEDOWN_FAKE_NVML": str(file)}
 
-    def test_a_call_that_stalls_is_reported_and_the_other_gpu_is_read(self):
+    def test_a_call_that_stalls_is_reported_and_the_other_gpus_are_read(self):
         record, saved = self.folder / "r.jsonl", self.folder / "readings.json"
         result = run(MONITOR, "--interval", 0.2, "--count", 3, "--call-deadline", 0.1, "--record", record,
-                     "--save-readings", saved, ranks=2, env=self.environment({"stall_s": {STALLED: 60}}))
+                     "--save-readings", saved, "--pretend-nodes", 2, ranks=3,
+                     env=self.environment({"stall_s": {STALLED: 60}}))
         self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
         lines = read_record(record)
-        self.assertEqual([line["kind"] for line in lines], ["run", *["health"] * 6, "verdict", "end"])
-        well = [line for line in lines if line.get("index") == 0]
-        sick = [line for line in lines if line.get("index") == 1]
-        self.assertEqual((len(well), len(sick)), (3, 3))  # one rank of the host reads
+        self.assertEqual([line["kind"] for line in lines], ["run", *["health"] * 12, *["verdict"] * 2, "end"])
+        self.assertEqual(lines[0]["driver"], "570.133.20")
+        self.assertEqual([(line["host"], line["index"]) for line in lines[1:13]],  # one rank of each host reads
+                         [("node0", 0), ("node0", 1), ("node1", 0), ("node1", 1)] * 3)
+        well, sick = lines[3:13:4], lines[4:13:4]
         self.assertEqual([line["volatile_corrected"] for line in well], [0, 3, 6])
         self.assertNotIn("nvlink_sent_gbs", well[0])  # there is no reading before
         self.assertGreater(well[1]["nvlink_sent_gbs"], 0)
@@ -44,15 +46,15 @@ class GpuMonitor(Folder):
             self.assertEqual(line["stalled"], [STALLED])
             self.assertNotIn("power_w", line)
         self.assertEqual((lines[-2]["scope"], lines[-2]["name"]), ("gpu", sick[0]["uuid"]))
-        self.assertIn(f"GPU 1: {STALLED} did not return within 0.1 s", result.stdout)
-        self.assertIn(f"INCONCLUSIVE gpu {sick[0]['uuid']}", result.stdout)
-        self.assertRegex(result.stdout, r"(?m)^\S+ +0 +0 +0 +0\.0 +27 +31 +76 +345 +3201 +3/0 ")
-        self.assertRegex(result.stdout, r"(?m)^\S+ +1 +- +- .* stalled$")
+        self.assertIn(f"node1 GPU 1: {STALLED} did not return within 0.1 s", result.stdout)
+        self.assertIn(f"INCONCLUSIVE gpu {sick[0]['uuid']}: GPU 1 of node1", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^node1 +0 +0 +0 +0\.0 +27 +31 +76 +345 +3201 +3/0 ")
+        self.assertRegex(result.stdout, r"(?m)^node0 +1 +- +- .* stalled$")
         self.assertRegex(result.stdout, r"cost +a reading takes \d.* CPU seconds per second")
         table = result.stdout.split("cost")[0].splitlines()
         self.assertLessEqual(max(map(len, table)), 110)
         readings = json.loads(saved.read_text())
-        self.assertIn("recorded by gpu_monitor", readings["source"])
+        self.assertIn("on node0", readings["source"])
         self.assertEqual(len(readings["gpus"][0]["nvlinks"]), 18)
 
     def test_it_runs_until_a_signal_and_ends_with_its_summary(self):

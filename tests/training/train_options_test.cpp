@@ -118,8 +118,9 @@ TEST_CASE("--invariant settles what the bits depend on, and refuses what contrad
   CHECK(p.values.model.deterministic);
   CHECK(p.values.backend.cpu_threads == 1);
   CHECK(p.values.input.decoder == "cpu");
-  CHECK(Parsed({"--invariant", "4", "--data-dir", "d", "--decoder", "nvjpeg"})
-            .values.input.decoder == "nvjpeg");
+  CHECK(
+      Parsed({"--invariant", "4", "--data-dir", "d", "--decoder", "nvjpeg"}).values.input.decoder ==
+      "nvjpeg");
   CHECK(complaint({"--invariant", "6"}) == "--invariant 6: must be a power of two, such as 4");
   CHECK(complaint({"--invariant", "0"}) == "--invariant 0: must be at least 1");
   for (const Arguments& other : std::vector<Arguments>{{"--strategy", "fsdp"},
@@ -131,8 +132,8 @@ TEST_CASE("--invariant settles what the bits depend on, and refuses what contrad
                                                        {"--max-batch"}}) {
     Arguments arguments{"--invariant", "4"};
     arguments.insert(arguments.end(), other.begin(), other.end());
-    CHECK(complaint(arguments) == "--invariant 4 cannot be combined with " +
-                                      std::string(other.front()));
+    CHECK(complaint(arguments) ==
+          "--invariant 4 cannot be combined with " + std::string(other.front()));
   }
   CHECK(complaint({"--invariant", "4", "--fusion", "statistics"}) ==
         "--fusion statistics cannot be combined with --deterministic: its sums differ from run to "
@@ -141,8 +142,8 @@ TEST_CASE("--invariant settles what the bits depend on, and refuses what contrad
   TrainOptions values = p.values;
   divide_shards(values, 2);
   CHECK(values.accumulate == 2);
-  CHECK_THROWS_WITH(divide_shards(values, 3), ContainsSubstring("--invariant 4") &&
-                                                  ContainsSubstring("3 ranks"));
+  CHECK_THROWS_WITH(divide_shards(values, 3),
+                    ContainsSubstring("--invariant 4") && ContainsSubstring("3 ranks"));
   CHECK_THROWS_WITH(divide_shards(values, 8), ContainsSubstring("up to 4 ranks"));
   values = {};
   divide_shards(values, 3);

@@ -1,4 +1,5 @@
-// The backends' functions for images: defined in gpu/, and where that is not built in gpu_absent.cpp.
+// The backends' functions for images: defined in gpu/, and where that is not built in
+// gpu_absent.cpp.
 #pragma once
 
 #include "training/data/device_decoder.hpp"

@@ -78,8 +78,8 @@ Throughput measure_throughput(Engine& engine, BatchSource& batches,
 /// moved by much less: some bytes then used another path.
 bool nvlink_counts_all(const std::vector<double>& over_nvlink, const std::vector<double>& counted);
 
-/// Loss of all samples since the network's total was zeroed, of all ranks that compute. Waits; every
-/// rank calls it.
+/// Loss of all samples since the network's total was zeroed, of all ranks that compute. Waits;
+/// every rank calls it.
 double mean_loss(Engine& engine, const MpiSession& session);
 
 /// Throws FailError when the last loss is not finite.

@@ -58,12 +58,13 @@ std::string text_of_shards(const Engine& engine) {
                                                                   world.size(), world.rank()));
   };
   return wrapped(
-      fmt::format("invariant: {} shards of {} images, {} per rank, summed in a fixed tree in fp32: "
-                  "{} sent per rank and update (an all-reduce of {}: {}); deterministic algorithms, "
-                  "without autotuning",
-                  settings.strategy.invariant, settings.network.batch_size, settings.accumulate,
-                  sent_in(engine.step.exchanged_type()), name_of(network.weights().type()),
-                  sent_in(network.weights().type())),
+      fmt::format(
+          "invariant: {} shards of {} images, {} per rank, summed in a fixed tree in fp32: "
+          "{} sent per rank and update (an all-reduce of {}: {}); deterministic algorithms, "
+          "without autotuning",
+          settings.strategy.invariant, settings.network.batch_size, settings.accumulate,
+          sent_in(engine.step.exchanged_type()), name_of(network.weights().type()),
+          sent_in(network.weights().type())),
       2);
 }
 

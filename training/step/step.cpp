@@ -30,7 +30,8 @@ void Step::run(const LoadBatch& load_batch, double learning_rate) {
     graphs_->capture(micro_batches(), [this](int m) { enqueue(m); });
 }
 
-/// The contents of a graph: a micro-batch that is loaded and, after the last one, the rest of the step.
+/// The contents of a graph: a micro-batch that is loaded and, after the last one, the rest of the
+/// step.
 void Step::enqueue(int micro_batch) {
   if (computes()) {
     if (micro_batch == 0) strategy_->begin_update();

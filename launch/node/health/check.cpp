@@ -30,23 +30,18 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// The reading without what is a list of objects: a record is flat.
-Json health_fields(const GpuReading& gpu) {
-  const Json reading = to_json(gpu);
-  Json fields = Json::object();
-  for (const auto& [key, value] : reading.items())
-    if (key != "index" && key != "nvlinks" && key != "processes") fields[key] = value;
-  fields["nvlinks_active"] = std::ranges::count_if(
-      gpu.nvlinks, [](const NvlinkReading& link) { return link.active == true; });
+/// A record is flat: of what is a list of objects, the number.
+Json health_of(const NodeReport& report, const GpuReading& gpu) {
+  Json fields{{"host", report.host}, {"time", utc_now()}, {"reading_ms", report.reading_ms}};
+  fields.update(to_json(gpu));
+  fields.erase("nvlinks");
+  fields.erase("processes");
+  if (gpu.processes) fields["process_count"] = gpu.processes->size();
   return fields;
 }
-
 void write(Record& record, const std::vector<NodeReport>& reports) {
   for (const NodeReport& report : reports)
-    for (const GpuReading& gpu : report.gpus.gpus)
-      record.write("health",
-                   merged({{"host", report.host}, {"gpu", gpu.index}, {"time", utc_now()}},
-                          health_fields(gpu)));
+    for (const GpuReading& gpu : report.gpus.gpus) record.write("health", health_of(report, gpu));
 }
 void write(Record& record, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings)

@@ -139,6 +139,8 @@ GpuReader::GpuReader(double deadline_s, const std::string& library)
 
 GpuReader::~GpuReader() = default;
 
+const HostGpus& GpuReader::host() const { return state_->host; }
+
 HostGpus GpuReader::read() {
   HostGpus host = state_->host;
   std::vector<State::Gpu*> started;

@@ -19,6 +19,8 @@ class GpuReader {
   GpuReader(const GpuReader&) = delete;
   GpuReader& operator=(const GpuReader&) = delete;
 
+  /// What does not change: the versions, or why there are no GPUs to read.
+  const HostGpus& host() const;
   /// All GPUs at the same time. Takes the longest of their times, which is the deadline above that
   /// of the other GPUs where one's call newly does not return.
   HostGpus read();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <fstream>
 #include <future>
 
@@ -45,16 +46,14 @@ void add_rank(NodeReport& report, const Json& rank) {
 }  // namespace
 
 Json to_json(const NodeReport& report) {
-  return {{"host", report.host},
-          {"gpus", to_json(report.gpus)},
-          {"facts", report.facts},
-          {"our_pids", report.our_pids},
-          {"loaded_gpus", report.loaded_gpus}};
+  return {
+      {"host", report.host},   {"gpus", to_json(report.gpus)}, {"reading_ms", report.reading_ms},
+      {"facts", report.facts}, {"our_pids", report.our_pids},  {"loaded_gpus", report.loaded_gpus}};
 }
 
 NodeReport node_report_of(const Json& json) {
-  return {json.at("host"), host_gpus_of(json.at("gpus")), json.at("facts"), json.at("our_pids"),
-          json.at("loaded_gpus")};
+  return {json.at("host"),  host_gpus_of(json.at("gpus")), json.at("reading_ms"),
+          json.at("facts"), json.at("our_pids"),           json.at("loaded_gpus")};
 }
 
 NodeReport read_node(const std::string& host, const ReportSource& source) {
@@ -62,8 +61,11 @@ NodeReport read_node(const std::string& host, const ReportSource& source) {
     return source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
   });
   NodeReport report;
+  const auto start = std::chrono::steady_clock::now();
   report.host = host;
   report.gpus = source.readings.empty() ? read_gpus(source.deadline_s) : gpus_in(source.readings);
+  report.reading_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   report.facts = facts.get();
   report.our_pids = {getpid()};
   return report;

@@ -16,6 +16,7 @@ namespace shakedown::node {
 struct NodeReport {
   std::string host;
   HostGpus gpus;
+  double reading_ms = 0;                 // that reading them took
   Json facts = Json::object();           // as read_facts has them
   std::vector<int> our_pids;             // of the job's ranks here
   std::vector<std::string> loaded_gpus;  // UUIDs of those that this program kept busy meanwhile

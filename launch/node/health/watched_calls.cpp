@@ -15,7 +15,7 @@ struct GivenUp {};  // thrown through the sequence
 struct WatchedCalls::Caller::State {
   std::chrono::duration<double> deadline;
   mutable std::mutex mutex;
-  std::condition_variable changed;
+  std::condition_variable at_the_end;
   const char* call = nullptr;  // in progress, or past its deadline
   Clock::time_point started;
   bool given_up = false;
@@ -28,7 +28,6 @@ void WatchedCalls::Caller::begin(const char* call) {
   const std::lock_guard lock(state_->mutex);
   state_->call = call;
   state_->started = Clock::now();
-  state_->changed.notify_all();
 }
 
 void WatchedCalls::Caller::end() {
@@ -50,22 +49,19 @@ WatchedCalls::WatchedCalls(double deadline_s, std::function<void(Caller&)> seque
     sequence = nullptr;  // before it counts as ended: what it used is free
     const std::lock_guard lock(state->mutex);
     state->ended = true;
-    state->changed.notify_all();
+    state->at_the_end.notify_all();
   }).detach();
 }
 
 std::optional<std::string> WatchedCalls::wait() {
   std::unique_lock lock(state_->mutex);
-  while (!state_->ended && !state_->is_late()) {
-    if (state_->call == nullptr) {
-      state_->changed.wait(lock);
-    } else {
-      const auto late = state_->started +
-                        std::chrono::duration_cast<Clock::duration>(state_->deadline) +
-                        std::chrono::milliseconds(1);
-      state_->changed.wait_until(lock, late);
-    }
-  }
+  const auto deadline =
+      std::chrono::duration_cast<Clock::duration>(state_->deadline) + std::chrono::milliseconds(1);
+  // Calls come and go without a word to this thread: it looks again when the one that it saw, or
+  // one that begins now, would be late.
+  while (!state_->ended && !state_->is_late())
+    state_->at_the_end.wait_until(
+        lock, (state_->call == nullptr ? Clock::now() : state_->started) + deadline);
   if (!state_->ended) state_->given_up = true;
   if (!state_->given_up) return std::nullopt;
   return state_->call;

@@ -11,6 +11,7 @@
 
 #include "common/fault.hpp"
 #include "common/identity.hpp"
+#include "common/nodes.hpp"
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/stop_signals.hpp"
@@ -47,6 +48,7 @@ class HostMonitor {
   HostMonitor(const MonitorOptions& options, std::string host, bool stalls)
       : host_(std::move(host)), reader_(open_reader(options, stalls)) {}
 
+  const HostGpus& host() const { return reader_->host(); }
   double elapsed_s() const { return Seconds(Clock::now() - start_).count(); }
 
   HostSample read() {
@@ -81,8 +83,7 @@ void wait_until(Clock::time_point then, const StopSignals& signals) {
 
 /// Of the ranks that read.
 ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
-                       const StopSignals& signals, bool stalls, Record& record) {
-  HostMonitor monitor(options, session.host(), stalls);
+                       const StopSignals& signals, HostMonitor& monitor, Record& record) {
   MonitorOutput output(options, record);
   session.barrier();
   bool last = false;
@@ -113,23 +114,53 @@ ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
   return session.is_root() ? output.finish() : ExitCode::pass;
 }
 
-}  // namespace
-
-ExitCode monitor_gpus(const MonitorOptions& options, const MpiSession& session, Record& record) {
+std::optional<Fault> injected(const MonitorOptions& options, const MpiSession& session) {
   const auto fault = parse_fault(options.fault, {FaultKind::stall}, session.world_size());
   if (fault) say(session, line_of(*fault));
-  if (session.is_root() && !options.save_readings.empty())
-    check_writable({"--save-readings", options.save_readings});
+  return fault;
+}
+
+}  // namespace
+
+struct GpuMonitor::State {
+  State(const MonitorOptions& given, const MpiSession& whole) : options(given), session(whole) {
+    const auto fault = injected(options, session);
+    if (session.is_root() && !options.save_readings.empty())
+      check_writable({"--save-readings", options.save_readings});
+    const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
+    const int rank = session.rank();
+    readers = session.split(nodes.local_rank[static_cast<std::size_t>(rank)] == 0 ? 0 : -1);
+    const std::string& node = nodes.name_of(rank);
+    if (readers) monitor.emplace(options, node, fault && nodes.name_of(fault->rank) == node);
+  }
+
+  const MonitorOptions& options;
+  const MpiSession& session;
+  std::unique_ptr<MpiSession> readers;  // the lowest ranks of the hosts; null on the others
+  std::optional<HostMonitor> monitor;
+};
+
+GpuMonitor::GpuMonitor(const MonitorOptions& options, const MpiSession& session)
+    : state_(std::make_unique<State>(options, session)) {}
+
+GpuMonitor::~GpuMonitor() = default;
+
+Json GpuMonitor::identity() const {
+  Json fields = Json::object();
+  if (state_->monitor && state_->monitor->host().driver_version)
+    fields["driver"] = *state_->monitor->host().driver_version;
+  return fields;
+}
+
+ExitCode GpuMonitor::run(Record& record) {
   const StopSignals signals;  // of ranks that wait, too: none of them ends before the others
-  const auto readers = session.split(session.local_rank() == 0 ? 0 : -1);
-  if (!readers) {
-    session.wait_idle();
+  if (!state_->readers) {
+    state_->session.wait_idle();
     return ExitCode::pass;
   }
-  const bool stalls =
-      fault && session.hosts()[static_cast<std::size_t>(fault->rank)] == session.host();
-  const ExitCode code = monitor_hosts(options, *readers, signals, stalls, record);
-  session.barrier();
+  const ExitCode code =
+      monitor_hosts(state_->options, *state_->readers, signals, *state_->monitor, record);
+  state_->session.barrier();
   return code;
 }
 

@@ -1,14 +1,32 @@
 // bin/gpu_monitor: the GPUs of all hosts of a job, read at the same times.
 #pragma once
 
+#include <memory>
+
 #include "common/mpi_session.hpp"
 #include "common/record.hpp"
 #include "launch/node/monitor/monitor_options.hpp"
 
 namespace shakedown::node {
 
-/// Reads, prints and records until a limit or a signal. The lowest rank of each host reads; the
-/// others wait. Collective. Inconclusive where a host's GPUs, or one of them, could not be read.
-ExitCode monitor_gpus(const MonitorOptions& options, const MpiSession& session, Record& record);
+class GpuMonitor {
+ public:
+  /// Loads the driver on each host, by its lowest rank. Collective.
+  GpuMonitor(const MonitorOptions& options, const MpiSession& session);
+  ~GpuMonitor();
+  GpuMonitor(const GpuMonitor&) = delete;
+  GpuMonitor& operator=(const GpuMonitor&) = delete;
+
+  /// For the "run" record: the driver of rank 0, where it is known.
+  Json identity() const;
+
+  /// Reads, prints and records until a limit or a signal. The lowest rank of each host reads; the
+  /// others wait. Collective. Inconclusive where a host's GPUs, or one of them, could not be read.
+  ExitCode run(Record& record);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace shakedown::node

@@ -1,6 +1,7 @@
 #include "launch/node/monitor/monitor_options.hpp"
 
 #include "common/fault.hpp"
+#include "common/nodes.hpp"
 #include "common/options.hpp"
 
 namespace shakedown::node {
@@ -36,6 +37,7 @@ void declare_options(OptionSet& options, MonitorOptions& values) {
   options.add("--record", values.record, ".jsonl file to which the readings are appended")
       .metavar("FILE");
   declare_fault_option(options, values.fault);
+  declare_pretended_nodes(options, values.pretend_nodes);
 }
 
 }  // namespace shakedown::node

@@ -17,7 +17,9 @@ struct MonitorOptions {
   double timeout_s = 300;
   std::string save_readings;
   std::string record;
-  std::string fault;  // for tests
+  // for tests
+  std::string fault;
+  int pretend_nodes = 0;
 };
 
 void declare_options(OptionSet& options, MonitorOptions& values);

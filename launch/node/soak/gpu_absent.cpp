@@ -1,17 +1,15 @@
 // Stands in for launch/node/soak/gpu where it is not built.
 #include "common/error.hpp"
 #include "launch/node/soak/known_words.hpp"
-#include "launch/node/soak/memory_kernels.hpp"
 #include "launch/node/soak/sm_probe.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node::gpu {
 
 std::unique_ptr<TileHasher> make_tile_hasher() { throw UsageError("built without gpu"); }
 std::unique_ptr<WordKernels> make_word_kernels() { throw UsageError("built without gpu"); }
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device&) {
-  throw UsageError("built without gpu");
-}
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device&) { throw UsageError("built without gpu"); }
 std::unique_ptr<Probe> make_probe(Device&) { throw UsageError("built without gpu"); }
 
 }  // namespace shakedown::node::gpu

@@ -5,9 +5,9 @@
 namespace shakedown::node {
 namespace {
 
-class FaultyMemory final : public MemoryKernels {
+class FaultyMemory final : public SweepKernels {
  public:
-  FaultyMemory(const MemoryFault& fault, Device& device, std::unique_ptr<MemoryKernels> kernels)
+  FaultyMemory(const MemoryFault& fault, Device& device, std::unique_ptr<SweepKernels> kernels)
       : fault_(fault), device_(device), kernels_(std::move(kernels)) {}
 
   void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
@@ -35,7 +35,7 @@ class FaultyMemory final : public MemoryKernels {
 
   MemoryFault fault_;
   Device& device_;
-  std::unique_ptr<MemoryKernels> kernels_;
+  std::unique_ptr<SweepKernels> kernels_;
   mutable int times_ = fault_.times;
 };
 
@@ -85,8 +85,8 @@ class FaultyProbe final : public Probe {
 
 }  // namespace
 
-std::unique_ptr<MemoryKernels> inject(const MemoryFault& fault, Device& device,
-                                      std::unique_ptr<MemoryKernels> kernels) {
+std::unique_ptr<SweepKernels> inject(const MemoryFault& fault, Device& device,
+                                     std::unique_ptr<SweepKernels> kernels) {
   return std::make_unique<FaultyMemory>(fault, device, std::move(kernels));
 }
 

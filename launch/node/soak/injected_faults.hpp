@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "launch/node/soak/copies.hpp"
-#include "launch/node/soak/memory_kernels.hpp"
 #include "launch/node/soak/sm_probe.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 namespace shakedown::node {
 
@@ -18,8 +18,8 @@ struct MemoryFault {
   int times = -1;                 // that it is wrong; -1: always
   int processor = kAnyProcessor;  // only where this one reads it, at whichever address
 };
-std::unique_ptr<MemoryKernels> inject(const MemoryFault& fault, Device& device,
-                                      std::unique_ptr<MemoryKernels> kernels);
+std::unique_ptr<SweepKernels> inject(const MemoryFault& fault, Device& device,
+                                     std::unique_ptr<SweepKernels> kernels);
 
 /// A bit of a word that arrives, on one way.
 struct CopyFault {

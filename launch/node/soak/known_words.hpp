@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "common/device.hpp"
+#include "launch/node/compute/memory_kernels.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
@@ -21,12 +22,6 @@ struct KnownWords {
   SHAKEDOWN_HOST_DEVICE std::uint64_t word(std::uint64_t i) const {
     return factor * mix(seed + (first + i + 1) * 0x9E3779B97F4A7C15U) + addend;
   }
-};
-
-/// What checks have found, in device memory while they run.
-struct WrongWords {
-  unsigned long long count = 0;
-  unsigned long long first = ~0ULL;  // the lowest index
 };
 
 /// Work is enqueued on the stream. Views are of uint64.

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 namespace shakedown::node {
 

@@ -94,7 +94,7 @@ class MemoryRetrial::OneWord final : public Retrial {
   std::vector<std::uint64_t> places_;  // of the wrong word, and others
 };
 
-MemoryRetrial::MemoryRetrial(Device& device, const MemoryKernels& kernels)
+MemoryRetrial::MemoryRetrial(Device& device, const SweepKernels& kernels)
     : device_(device),
       kernels_(kernels),
       errors_(device, sizeof(MemoryErrors)),

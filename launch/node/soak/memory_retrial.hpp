@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "launch/node/soak/error_placing.hpp"
-#include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 namespace shakedown::node {
 
@@ -18,7 +18,7 @@ struct MemoryPart {
 /// Keeps the little memory that retrials need, for there is none left while a test goes on.
 class MemoryRetrial {
  public:
-  MemoryRetrial(Device& device, const MemoryKernels& kernels);
+  MemoryRetrial(Device& device, const SweepKernels& kernels);
 
   /// Tries the word with the rule that it broke. Afterwards all parts hold what they held.
   Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
@@ -28,7 +28,7 @@ class MemoryRetrial {
   class OneWord;
 
   Device& device_;
-  const MemoryKernels& kernels_;
+  const SweepKernels& kernels_;
   Buffer errors_;   // MemoryErrors of the retrial
   Buffer ignored_;  // and of what only pushes the word out of the caches
 };

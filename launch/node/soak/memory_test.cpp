@@ -64,7 +64,7 @@ TestedMemory allocate_tested(Device& device, const MemoryTestSettings& settings)
 }
 
 MemoryTest::MemoryTest(Device& device, const LoadSettings& load, const MemoryTestSettings& settings,
-                       std::unique_ptr<MemoryKernels> kernels)
+                       std::unique_ptr<SweepKernels> kernels)
     : device_(device),
       load_(load),
       settings_(settings),
@@ -200,7 +200,7 @@ std::string MemoryTest::summary() const {
 
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,
                                              const MemoryTestSettings& settings) {
-  std::unique_ptr<MemoryKernels> kernels = make_memory_kernels(device);
+  std::unique_ptr<SweepKernels> kernels = make_sweep_kernels(device);
   if (load.fault) kernels = inject(MemoryFault{}, device, std::move(kernels));
   return std::make_unique<MemoryTest>(device, load, settings, std::move(kernels));
 }

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "launch/node/soak/load.hpp"
-#include "launch/node/soak/memory_kernels.hpp"
 #include "launch/node/soak/memory_march.hpp"
 #include "launch/node/soak/memory_retrial.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 namespace shakedown::node {
 
@@ -38,7 +38,7 @@ TestedMemory allocate_tested(Device& device, const MemoryTestSettings& settings)
 class MemoryTest : public Load {
  public:
   MemoryTest(Device& device, const LoadSettings& load, const MemoryTestSettings& settings,
-             std::unique_ptr<MemoryKernels> kernels);
+             std::unique_ptr<SweepKernels> kernels);
 
   const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
@@ -63,7 +63,7 @@ class MemoryTest : public Load {
   Device& device_;
   LoadSettings load_;
   MemoryTestSettings settings_;
-  std::unique_ptr<MemoryKernels> kernels_;
+  std::unique_ptr<SweepKernels> kernels_;
   std::unique_ptr<Stream> stream_;
   std::array<std::unique_ptr<Event>, 2> done_;  // of the last two sweeps
   Buffer errors_;                               // MemoryErrors

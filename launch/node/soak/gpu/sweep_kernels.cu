@@ -1,4 +1,4 @@
-#include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 #include <algorithm>
 
@@ -106,9 +106,9 @@ void with_constants(const Sweep& sweep, Body&& body) {
   }
 }
 
-class CudaMemoryKernels final : public MemoryKernels {
+class CudaSweepKernels final : public SweepKernels {
  public:
-  explicit CudaMemoryKernels(Device& device)
+  explicit CudaSweepKernels(Device& device)
       : device_(device), processors_(gpu::processors(device)), claim_(device, sizeof(unsigned)) {}
 
   void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
@@ -154,8 +154,8 @@ class CudaMemoryKernels final : public MemoryKernels {
 
 }  // namespace
 
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device) {
-  return std::make_unique<CudaMemoryKernels>(device);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
+  return std::make_unique<CudaSweepKernels>(device);
 }
 
 }  // namespace shakedown::node::gpu

@@ -48,9 +48,9 @@ struct MemoryErrors {
   MemoryError list[kListed];
 };
 
-class MemoryKernels {
+class SweepKernels {
  public:
-  virtual ~MemoryKernels() = default;
+  virtual ~SweepKernels() = default;
   /// Enqueues. A sweep by one processor that does not get there does nothing, and is not counted.
   virtual void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
                      Stream& stream) const = 0;
@@ -59,12 +59,12 @@ class MemoryKernels {
 };
 
 namespace cpu {
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
 }
 namespace gpu {
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
 }
 /// Throws UsageError where the backend is not built.
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device);
 
 }  // namespace shakedown::node

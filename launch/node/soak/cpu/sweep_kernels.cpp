@@ -1,4 +1,4 @@
-#include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 #include <sched.h>
 
@@ -61,9 +61,9 @@ void sweep_block(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* fou
   found->swept_by_one += done.size();
 }
 
-class CpuMemoryKernels final : public MemoryKernels {
+class CpuSweepKernels final : public SweepKernels {
  public:
-  explicit CpuMemoryKernels(int cores) : cores_(allowed_cores(cores)) {}
+  explicit CpuSweepKernels(int cores) : cores_(allowed_cores(cores)) {}
 
   void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
              Stream&) const override {
@@ -82,8 +82,8 @@ class CpuMemoryKernels final : public MemoryKernels {
 
 }  // namespace
 
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device) {
-  return std::make_unique<CpuMemoryKernels>(device.identity().compute_threads);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
+  return std::make_unique<CpuSweepKernels>(device.identity().compute_threads);
 }
 
 }  // namespace shakedown::node::cpu

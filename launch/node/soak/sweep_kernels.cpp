@@ -1,4 +1,4 @@
-#include "launch/node/soak/memory_kernels.hpp"
+#include "launch/node/soak/sweep_kernels.hpp"
 
 #include "common/error.hpp"
 
@@ -11,9 +11,9 @@ WordKind kind_of(const Sweep& sweep) {
   return sweep.check ? sweep.check->kind : sweep.write->kind;
 }
 
-std::unique_ptr<MemoryKernels> make_memory_kernels(Device& device) {
-  return device.kind() == BackendKind::gpu ? gpu::make_memory_kernels(device)
-                                           : cpu::make_memory_kernels(device);
+std::unique_ptr<SweepKernels> make_sweep_kernels(Device& device) {
+  return device.kind() == BackendKind::gpu ? gpu::make_sweep_kernels(device)
+                                           : cpu::make_sweep_kernels(device);
 }
 
 }  // namespace shakedown::node
