@@ -74,6 +74,12 @@ class Soak(Folder):
         self.assertEqual(refused.returncode, 2)
         self.assertIn(f"{broken}: seed: must be", refused.stderr)
 
+    def test_a_lone_rank_is_refuted_by_the_known_answer(self):
+        _, records = self.soak("--inject-fault", "product:0", "--output", self.folder, *QUICK,
+                               "--loads", "products", ranks=1, code=1)
+        self.assertIn("the CPU's result refutes it", records["verdict"][0]["cause"])
+        self.assertEqual(records["verdict"][0]["class"], "HARDWARE")
+
     def test_a_wrong_hash_is_ours(self):
         mismatches, verdict = self.fault("hash", "--loads", "products")
         self.assertEqual(verdict["class"], "SOFTWARE")

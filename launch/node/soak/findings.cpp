@@ -67,38 +67,55 @@ void judge_mismatches(const std::vector<Incident>& incidents,
                                   ranks[static_cast<std::size_t>(std::get<0>(key))]));
 }
 
-std::vector<double> rates_of(const Window& window) {
-  std::vector<double> rates;
-  for (const RankWindow& rank : window.ranks)
-    rates.push_back(rank.product_seconds > 0 ? rank.flop / rank.product_seconds : 0);
-  return rates;
+double rate_of(const RankWindow& rank) {
+  return rank.product_seconds > 0 ? rank.flop / rank.product_seconds : 0;
+}
+
+/// Medians over the windows of steady products.
+Circumstances circumstances_of(const std::vector<Window>& windows, std::size_t rank,
+                               const std::vector<std::size_t>& peers) {
+  const auto median = [&](const std::vector<std::size_t>& of, double RankWindow::*field) {
+    std::vector<double> values;
+    for (const Window& window : windows)
+      for (const std::size_t r : of)
+        if (window.steady_products && std::isfinite(window.ranks[r].*field))
+          values.push_back(window.ranks[r].*field);
+    return values.empty() ? kUnknown : median_of(values);
+  };
+  Circumstances seen{median({rank}, &RankWindow::sm_clock_mhz),
+                     median(peers, &RankWindow::sm_clock_mhz),
+                     median({rank}, &RankWindow::temperature_c),
+                     median(peers, &RankWindow::temperature_c), std::nullopt};
+  for (const Window& window : windows)
+    if (window.steady_products && window.ranks[rank].throttle_known)
+      seen.throttle_reasons =
+          seen.throttle_reasons.value_or(0) | window.ranks[rank].throttle_reasons;
+  return seen;
 }
 
 void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                 const SlowRule& rule, std::vector<Verdict>& verdicts) {
-  if (ranks.size() < 3) return;  // too few peers
-  std::vector<std::vector<double>> ratios(ranks.size());
-  std::vector<int> low(ranks.size());
-  for (const Window& window : windows) {
-    if (!window.steady_products) continue;
-    const std::vector<double> rates = rates_of(window);
-    const Summary summary = summarize(rates);
-    const double spread = std::max(1.4826 * summary.mad, 0.005 * summary.median);
-    for (std::size_t r = 0; r < rates.size(); ++r) {
-      ratios[r].push_back(rates[r] / summary.median);
-      if (ratios[r].back() < rule.ratio && summary.median - rates[r] > rule.z * spread) ++low[r];
+                 const Limits& limits, const PeerRule& rule, std::vector<Verdict>& verdicts) {
+  std::map<std::string, std::vector<std::size_t>> models;
+  for (std::size_t r = 0; r < ranks.size(); ++r) models[ranks[r].model].push_back(r);
+  for (const auto& [model, members] : models) {
+    Rates rates(members.size());
+    for (const Window& window : windows)
+      for (std::size_t i = 0; window.steady_products && i < members.size(); ++i)
+        rates[i].push_back(rate_of(window.ranks[members[i]]));
+    if (!comparable(rates, rule)) continue;
+    for (const Slow& slow : slow_among_peers(rates, limits, rule)) {
+      const std::size_t rank = members[slow.gpu];
+      const Explanation why = explain(slow, limits, circumstances_of(windows, rank, members));
+      Verdict verdict = on_rank(static_cast<int>(rank), ranks[rank]);
+      verdict.outcome = slow.fails ? Outcome::fail : Outcome::pass;
+      verdict.class_ = why.class_;
+      verdict.cause =
+          fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {} windows: {}",
+                      place_of(static_cast<int>(rank), ranks[rank]), slow.ratio, slow.slow_rounds,
+                      slow.rounds, why.cause);
+      verdict.action = why.action;
+      verdicts.push_back(verdict);
     }
-  }
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const auto count = static_cast<double>(ratios[r].size());
-    if (count < rule.windows || low[r] < rule.share * count) continue;
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-    verdict.outcome = Outcome::fail;
-    verdict.cause =
-        fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {:.0f} windows",
-                    place_of(static_cast<int>(r), ranks[r]), median_of(ratios[r]), low[r], count);
-    verdict.action = "compare clocks and throttle reasons with its peers: bin/compute_perf";
-    verdicts.push_back(verdict);
   }
 }
 
@@ -144,6 +161,47 @@ void judge_throttling(const std::vector<Window>& windows, const std::vector<Rank
   }
 }
 
+double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
+                     double HealthDelta::*count) {
+  double sum = 0;
+  for (const Window& window : windows) {
+    const double errors = window.ranks[rank].errors.*count;
+    if (std::isfinite(errors)) sum += errors;
+  }
+  return sum;
+}
+
+/// What the driver counted, and what it did not answer. Corrected errors are a remark.
+void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                  std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+      verdict.outcome = outcome;
+      verdict.class_ = Class::hardware;
+      verdict.cause = fmt::format("{}: {}", place_of(static_cast<int>(r), ranks[r]), cause);
+      verdict.action = action;
+      verdicts.push_back(verdict);
+    };
+    const double uncorrected = sum_of_errors(windows, r, &HealthDelta::ecc_uncorrected);
+    const double corrected = sum_of_errors(windows, r, &HealthDelta::ecc_corrected);
+    const double links = sum_of_errors(windows, r, &HealthDelta::nvlink_errors);
+    if (uncorrected > 0)
+      add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
+          "reset the GPU; replace it if they come back");
+    if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
+    if (corrected > 0)
+      add(Outcome::pass, fmt::format("{:.0f} corrected ECC errors: a warning", corrected), "");
+    if (links > 0)
+      add(Outcome::pass,
+          fmt::format("{:.0f} NVLink CRC, replay or recovery errors: a warning", links),
+          "inspect the GPU's NVLinks: bin/link_matrix");
+    if (!ranks[r].stalled.empty())
+      add(Outcome::fail, fmt::format("the driver does not answer: {}", ranks[r].stalled),
+          "drain the node, reset the GPU or reboot");
+  }
+}
+
 }  // namespace
 
 Json record_of(const Incident& incident, const RankIdentity& identity) {
@@ -168,11 +226,13 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
 
 std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
-                                const std::vector<RankIdentity>& ranks, const SlowRule& rule) {
+                                const std::vector<RankIdentity>& ranks, const Limits& limits,
+                                const PeerRule& rule) {
   std::vector<Verdict> verdicts;
   judge_mismatches(incidents, ranks, verdicts);
-  judge_rates(windows, ranks, rule, verdicts);
+  judge_rates(windows, ranks, limits, rule, verdicts);
   judge_throttling(windows, ranks, verdicts);
+  judge_errors(windows, ranks, verdicts);
   return verdicts;
 }
 

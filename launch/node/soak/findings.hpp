@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/verdict.hpp"
+#include "launch/node/compute/judge.hpp"
 #include "launch/node/soak/statement.hpp"
 #include "launch/node/soak/window.hpp"
 
@@ -25,23 +26,20 @@ struct RankIdentity {
   std::string uuid;    // empty on cpu
   std::string serial;  // empty: not known
   std::string model;
+  std::string stalled = "";    // calls of the driver that did not return in time
+  bool remap_pending = false;  // memory waits for a reset to be replaced
 };
 
 /// The fields of a "mismatch" record.
 Json record_of(const Incident& incident, const RankIdentity& identity);
 
-/// How GPUs are compared by their rate of products.
-struct SlowRule {
-  double ratio = 0.90;  // of the median, below which a rate is low
-  double z = 5;         // robust: (median - rate) / max(1.4826 MAD, 0.5 % of the median)
-  double share = 0.6;   // of the windows in which it must be low
-  int windows = 5;      // at least
-};
-
-/// A finding on every rank that was wrong, slow or throttled; nothing on those that were not.
+/// A finding on every rank that was wrong, slow, throttled or had errors counted; nothing on those
+/// that were not. The rates of products of GPUs of one model are compared, each steady window being
+/// a round: rounds are interleaved with other loads for as long as the soak lasts.
 std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
-                                const std::vector<RankIdentity>& ranks, const SlowRule& rule);
+                                const std::vector<RankIdentity>& ranks, const Limits& limits,
+                                const PeerRule& rule);
 
 /// What was checked in all windows.
 Work work_of(const std::vector<Window>& windows);

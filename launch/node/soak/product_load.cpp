@@ -76,10 +76,12 @@ void ProductLoad::work(int index, Clock::time_point until) {
     rest_in_pulse();
     const auto start = Clock::now();
     for (std::uint32_t i = 0; i < chunk_; ++i, ++batch.products) {
-      if (batch.checked)
-        rig_.run_checked(index, batch.products);
-      else
+      if (!batch.checked) {
         rig_.run();
+        continue;
+      }
+      rig_.run_checked(index, batch.products);
+      if (verifier && batch.products == 0) check_known_answer(*verifier);
     }
     // One chunk is under way while the next one is enqueued.
     chunk_ended_[static_cast<std::size_t>(turn_)]->record(rig_.stream());

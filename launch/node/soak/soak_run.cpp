@@ -15,8 +15,13 @@
 namespace shakedown::node {
 namespace {
 
-const std::vector<FaultKind> kFaults{FaultKind::product,    FaultKind::memory, FaultKind::copy,
-                                     FaultKind::collective, FaultKind::hash,   FaultKind::slow};
+/// Without GPUs no call of their driver can stall.
+std::vector<FaultKind> faults_of(BackendKind kind) {
+  std::vector<FaultKind> faults{FaultKind::product,    FaultKind::memory, FaultKind::copy,
+                                FaultKind::collective, FaultKind::hash,   FaultKind::slow};
+  if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
+  return faults;
+}
 
 /// Windows of a type of products in which some are not checked, to compare the rates.
 constexpr int kComparedCycles = 3;
@@ -95,10 +100,15 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       jurors_(split_by_model(session, ranks_)),
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
       identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
-  if (const auto fault = parse_fault(options.fault, kFaults, session.world_size())) {
+  if (const auto fault =
+          parse_fault(options.fault, faults_of(backend.kind), session.world_size())) {
     say(session, line_of(*fault));
     if (fault->rank == session.rank()) fault_ = fault->kind;
   }
+  health_ = std::make_unique<GpuHealth>(ranks_[static_cast<std::size_t>(session.rank())].uuid,
+                                        fault_ == FaultKind::stall);
+  const auto serials = session.all_gather(health_->serial());
+  for (std::size_t r = 0; r < serials.size(); ++r) ranks_[r].serial = serials[r];
 }
 
 std::vector<Phase> SoakRun::phases(int cycle) const {
@@ -158,7 +168,7 @@ void SoakRun::run_windows(SoakWork& work) {
 Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   GpuSampler sampler(nvml_, backend_.device->identity().uuid);
   PhaseResult result = work.run(phase, window_s_, comparing);
-  RankWindow mine = rank_window(result, sampler.finish());
+  RankWindow mine = rank_window(result, sampler.finish(), health_->delta());
   mine.stop = !signals_.received().empty();
   mine.over = elapsed_s() >= 60 * options_.minutes;
   Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine)};
@@ -204,9 +214,19 @@ std::string SoakRun::keep_capsule(Incident& incident) {
 }
 
 ExitCode SoakRun::conclude(const std::string& summary) {
-  SlowRule rule;
-  if (backend_.kind == BackendKind::cpu) rule = {0.25, 0};  // ranks share the host's cores
-  std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, rule);
+  Limits limits;
+  PeerRule rule;
+  if (backend_.kind == BackendKind::cpu) {  // ranks share the host's cores
+    limits = {0.25, 0.25};
+    rule.z = 0;
+  }
+  const auto stalls = session_.all_gather(fmt::format("{}", fmt::join(health_->stalled(), ", ")));
+  const auto pending = session_.all_gather(health_->remap_pending() ? 1.0 : 0.0);
+  for (std::size_t r = 0; r < ranks_.size(); ++r) {
+    ranks_[r].stalled = stalls[r];
+    ranks_[r].remap_pending = pending[r] > 0;
+  }
+  std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, limits, rule);
   std::set<LoadKind> requested;
   for (const Phase& phase : phases(0)) requested.insert(phase.loads.begin(), phase.loads.end());
   const auto signals = session_.all_gather(signals_.received());

@@ -39,6 +39,7 @@ class SoakRun {
   std::vector<RankIdentity> ranks_;
   std::unique_ptr<MpiSession> jurors_;
   std::shared_ptr<Nvml> nvml_;
+  std::unique_ptr<GpuHealth> health_;
   Json identity_;  // of every record
   double window_s_ = 0;
   std::chrono::steady_clock::time_point start_;

@@ -32,7 +32,8 @@ double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples
   return known > 0 ? with / known : kUnknown;
 }
 
-RankWindow rank_window(const PhaseResult& result, const GpuWindow& health) {
+RankWindow rank_window(const PhaseResult& result, const GpuWindow& health,
+                       const HealthDelta& errors) {
   RankWindow window;
   for (std::size_t kind = 0; kind < kLoadKinds; ++kind) {
     const LoadCount& count = result.counts[kind];
@@ -52,6 +53,9 @@ RankWindow rank_window(const PhaseResult& result, const GpuWindow& health) {
   window.hardware_slowdown_share = share_of_reasons(health.reasons, kHardwareSlowdown);
   window.thermal_share = share_of_reasons(health.reasons, kThermal);
   window.power_cap_share = share_of_reasons(health.reasons, kPowerCap);
+  window.throttle_known = health.throttle_reasons.has_value();
+  window.throttle_reasons = health.throttle_reasons.value_or(0);
+  window.errors = errors;
   return window;
 }
 
@@ -88,6 +92,10 @@ Json record_of(const Window& window) {
     fields["hardware_slowdown_share"].push_back(rank.hardware_slowdown_share);
     fields["thermal_share"].push_back(rank.thermal_share);
     fields["power_cap_share"].push_back(rank.power_cap_share);
+    fields["ecc_corrected"].push_back(rank.errors.ecc_corrected);
+    fields["ecc_uncorrected"].push_back(rank.errors.ecc_uncorrected);
+    fields["pcie_replays"].push_back(rank.errors.pcie_replays);
+    fields["nvlink_errors"].push_back(rank.errors.nvlink_errors);
   }
   fields["seconds"] = longest;
   return fields;

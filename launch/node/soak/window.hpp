@@ -7,6 +7,7 @@
 
 #include "common/gpu_sampler.hpp"
 #include "common/record.hpp"
+#include "launch/node/soak/gpu_health.hpp"
 #include "launch/node/soak/work.hpp"
 
 namespace shakedown::node {
@@ -23,6 +24,9 @@ struct RankWindow {
   double hardware_slowdown_share = kUnknown;  // of the samples: HW slowdown or power brake
   double thermal_share = kUnknown;            // of the samples: HW or SW thermal slowdown
   double power_cap_share = kUnknown;
+  bool throttle_known = false;
+  std::uint64_t throttle_reasons = 0;  // of any sample
+  HealthDelta errors;
   bool stop = false;  // a signal has come
   bool over = false;  // the time is over, on rank 0
 };
@@ -31,7 +35,8 @@ struct RankWindow {
 double share_of_reasons(const std::vector<std::optional<std::uint64_t>>& samples,
                         std::uint64_t reasons);
 
-RankWindow rank_window(const PhaseResult& result, const GpuWindow& health);
+RankWindow rank_window(const PhaseResult& result, const GpuWindow& health,
+                       const HealthDelta& errors);
 
 struct Window {
   int index = 0;
