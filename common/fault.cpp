@@ -17,9 +17,9 @@ const char* name_of(FaultKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-void declare_fault_option(OptionSet& options, std::string& value) {
+Option& declare_fault_option(OptionSet& options, std::string& value) {
   options.heading("");
-  options.add("--inject-fault", value, "KIND:RANK: a fault for tests, which must be found");
+  return options.add("--inject-fault", value, "KIND:RANK: a fault for tests, which must be found");
 }
 
 std::optional<Fault> parse_fault(const std::string& value, const std::vector<FaultKind>& kinds,

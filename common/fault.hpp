@@ -10,6 +10,7 @@
 
 namespace shakedown {
 
+class Option;
 class OptionSet;
 
 /// What goes wrong on one rank.
@@ -30,7 +31,7 @@ struct Fault {
 };
 
 /// --inject-fault KIND:RANK, hidden.
-void declare_fault_option(OptionSet& options, std::string& value);
+Option& declare_fault_option(OptionSet& options, std::string& value);
 
 /// None where `value` is empty. Throws UsageError that names the option, the value and what is
 /// allowed.

@@ -166,6 +166,9 @@ TEST_CASE("a wrong bit or hash is found, and the rank named", "[neighbour]") {
 }
 
 TEST_CASE("where gradients cannot be compared, a check is refused", "[neighbour]") {
+  EngineSettings fast = settings_of("ddp");
+  fast.network.tuning.deterministic = false;
+  CHECK(refusal(fast).find("needs --deterministic") != std::string::npos);
   if (test::session().world_size() < 2) {
     CHECK(refusal(settings_of("ddp")).find("at least 2 ranks") != std::string::npos);
     return;

@@ -187,6 +187,8 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--classes", "2", "--train-dir", "d"},
        "--classes 2: has no effect with --data-dir or --train-dir or --val-dir"},
       {{"--val-dir", "d"}, "--val-dir d: only with --epochs or --evaluate"},
+      {{"--check-neighbour", "10"}, "--check-neighbour 10: only with --deterministic"},
+      {{"--check-neighbour", "10", "--deterministic"}, ""},
       {{"--max-batch-limit", "8"}, "--max-batch-limit 8: only with --max-batch"},
       {{"--plan-cache", "f", "--deterministic"},
        "--plan-cache f: has no effect with --deterministic"},

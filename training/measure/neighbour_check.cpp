@@ -39,6 +39,9 @@ NeighbourCheck::NeighbourCheck(Engine& engine)
       metrics_(engine.device(), engine.model.network().metrics().bytes()),
       hashes_(engine.device(), parameters() * sizeof(std::uint64_t)) {
   const StrategyEntry& strategy = engine.step.strategy_entry();
+  if (!engine.settings().network.tuning.deterministic)
+    throw UsageError(
+        "--check-neighbour needs --deterministic: else equal GPUs differ in last bits");
   if (engine.step.ranks_computing() < 2)
     throw UsageError(
         fmt::format("--check-neighbour needs at least 2 ranks that compute, not {}: a GPU that is "

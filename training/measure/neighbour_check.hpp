@@ -12,8 +12,8 @@ namespace shakedown::training {
 
 class NeighbourCheck {
  public:
-  /// Collective. Throws UsageError where ranks cannot be compared: fewer than two compute, they
-  /// have different weights or devices, or none has all weights.
+  /// Collective. Throws UsageError where ranks cannot be compared: the step is not deterministic,
+  /// fewer than two compute, they have different weights or devices, or none has all weights.
   explicit NeighbourCheck(Engine& engine);
   NeighbourCheck(const NeighbourCheck&) = delete;
   NeighbourCheck& operator=(const NeighbourCheck&) = delete;

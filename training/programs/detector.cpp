@@ -81,6 +81,8 @@ Json json_of(const Dispute& dispute, const Jury& jury) {
 }  // namespace
 
 void declare_options(OptionSet& options, DetectorOptions& values) {
+  const std::vector<std::string> others{"--evaluate", "--layers", "--kernels", "--loader-only",
+                                        "--describe"};
   options.heading("Fault detection");
   options
       .add("--check-neighbour", values.check_neighbour,
@@ -89,7 +91,7 @@ void declare_options(OptionSet& options, DetectorOptions& values) {
            "extra passes, forward and backward: 2/K of the time")
       .at_least(1)
       .only_with({"--deterministic"})
-      .not_with({"--evaluate", "--layers", "--kernels", "--loader-only", "--describe"})
+      .not_with(others)
       .metavar("K")
       .default_text("off");
   options
@@ -98,7 +100,7 @@ void declare_options(OptionSet& options, DetectorOptions& values) {
       .only_with({kCheck})
       .metavar("DIR")
       .default_text("current folder");
-  declare_fault_option(options, values.fault);
+  declare_fault_option(options, values.fault).not_with(others);
 }
 
 Detector::Detector(const Run& run)
