@@ -110,7 +110,7 @@ TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
   write_kernel_files(tree);
   write_devices(tree);
   const FactSource source{tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}};
-  const Json facts = read_facts(source);
+  const Json facts = read_facts(source, 20);
   CHECK(facts.at("os") == "Test Linux 1");
   CHECK(facts.at("kernel") == "6.1.0-test");
   CHECK(facts.at("processor") == "Test CPU");
@@ -146,7 +146,8 @@ TEST_CASE("facts of a made-up sick host are found", "[node][facts]") {
   const Tree tree;
   write_kernel_files(tree);
   write_devices(tree);
-  const Json facts = read_facts({tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}});
+  const Json facts =
+      read_facts({tree.root(), {{"MASTER_PORT", "29000"}, {"NCCL_ALGO", "Ring"}}}, 20);
   for (const char* rule :
        {"cpu-affinity", "swap", "limits", "governor", "clocksource", "numa-balancing",
         "blocked-processes", "acs", "infiniband", "tcp-ports", "nccl-variables"}) {
@@ -174,7 +175,7 @@ TEST_CASE("CHS: a file that cannot be read in time is a failure, and the others 
   tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
   std::filesystem::create_directories(tree.root() + "/etc");
   REQUIRE(mkfifo((tree.root() + "/etc/os-release").c_str(), 0600) == 0);  // opening it blocks
-  const Json facts = read_facts({tree.root(), {}}, 0.2);
+  const Json facts = read_facts({tree.root(), {}}, 1);
   CHECK(facts.at("stalled") == Json{"os"});
   CHECK(facts.at("kernel") == "6.1.0-test");
   CHECK(severity_of(facts, "host-stall") == Severity::fail);

@@ -151,6 +151,29 @@ TEST_CASE("versions that cannot work together fail; what is unknown on a node is
   CHECK(found[1].verdict.class_ == Class::software);
 }
 
+TEST_CASE("a node with less memory than most is named, a firmware's share is not",
+          "[node][comparison]") {
+  auto reports = healthy_nodes(4);
+  for (NodeReport& report : reports) report.facts["memory_gib"] = 2015;
+  reports[1].facts["memory_gib"] = 2010;
+  CHECK(not_passed(compare_nodes(reports)).empty());
+  reports[1].facts["memory_gib"] = 1951;
+  const auto found = not_passed(compare_nodes(reports));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].verdict.cause == "1951 GiB of memory, 2015 on most nodes");
+  CHECK(found[0].node == "node01");
+}
+
+TEST_CASE("NICs are compared by speed, whatever their names", "[node][comparison]") {
+  auto reports = healthy_nodes(3);
+  for (int i = 0; i < 3; ++i)
+    reports[static_cast<std::size_t>(i)].facts["nics"] = {
+        {{"nic", fmt::format("eth{}", i)}, {"state", "up"}, {"speed_mbits", 100000}}};
+  CHECK(not_passed(compare_nodes(reports)).empty());
+  reports[2].facts["nics"][0]["speed_mbits"] = 10000;
+  CHECK(not_passed(compare_nodes(reports)).size() == 1);
+}
+
 TEST_CASE("errors that are counted during the work are found", "[node][growth]") {
   const auto before = healthy_nodes(1);
   const auto severity = [&](auto&& change) {
@@ -171,6 +194,12 @@ TEST_CASE("a report is the same after it was sent", "[node][report]") {
   report.our_pids = {1, 2};
   report.loaded_gpus = {"GPU-n0-0"};
   CHECK(to_json(node_report_of(to_json(report))) == to_json(report));
+}
+
+TEST_CASE("the list of checks has every check that findings name", "[node][table]") {
+  const std::string list = "\n" + list_of_checks();
+  for (const Finding& finding : judge_nodes(healthy_nodes(2), 8))
+    CHECK_THAT(list, ContainsSubstring("\n" + finding.check + " "));
 }
 
 TEST_CASE("the table collapses what is alike and names what is not", "[node][table]") {

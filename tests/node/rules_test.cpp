@@ -31,6 +31,7 @@ std::vector<Finding> findings_of(const Change& change, const Setting& setting = 
   context.our_pids = {4711};
   context.under_load = setting.under_load;
   for (const GpuReading& gpu : gpus) context.peers.push_back(&gpu);
+  context.all = context.peers;
   return judge_gpu("n0", gpus[0], context);
 }
 
@@ -89,6 +90,7 @@ const std::vector<Case>& sick_cases() {
       {"sane-readings", [](auto& g) { g.power_w = NAN; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.memory_used_bytes = 1ull << 60; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.volatile_.uncorrected = ~0ull; }, fail, hardware},
+      {"gpu-model", [](auto& g) { g.model = "NVIDIA H100 80GB HBM3"; }, warn, config, "one model"},
       {"gpu-unique", [](auto& g) { g.uuid = "GPU-n0-3"; }, fail, infrastructure, "host names"},
       {"vbios", [](auto& g) { g.vbios = "96.00.A5.00.02"; }, warn, config, "96.00.A5.00.01"},
       {"gpu-memory-size", [](auto& g) { *g.memory_total_bytes /= 2; }, fail, hardware},
@@ -243,6 +245,7 @@ TEST_CASE("CRE#5: a reading without any measurement passes no rule", "[node][rul
 
 TEST_CASE("each measurement that is missing turns its rule unknown", "[node][rules][closed]") {
   const std::vector<std::pair<const char*, Change>> missing{
+      {"gpu-model", [](auto& g) { g.model.clear(); }},
       {"vbios", [](auto& g) { g.vbios.clear(); }},
       {"gpu-unique", [](auto& g) { g.uuid.clear(); }},
       {"gpu-memory-size", [](auto& g) { g.memory_total_bytes.reset(); }},

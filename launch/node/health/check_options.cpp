@@ -2,6 +2,7 @@
 
 #include "common/fault.hpp"
 #include "common/options.hpp"
+#include "launch/node/health/node_rules.hpp"
 
 namespace shakedown::node {
 
@@ -23,6 +24,8 @@ void declare_options(OptionSet& set, CheckOptions& options) {
       .only_with({"--passive"});
   set.add("--record", options.record, ".jsonl file to which the findings are appended")
       .metavar("FILE");
+  set.add_text("--list-checks", "print every check with what it looks at, and exit",
+               list_of_checks);
   shakedown::declare_options(set, options.backend);
   set.heading("");
   set.add("--readings", options.source.readings, "file with the GPUs' readings").metavar("FILE");

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
+#include "common/statistics.hpp"
 #include "launch/node/health/host_rules.hpp"
 #include "launch/node/health/majority.hpp"
 #include "launch/node/health/node_rules.hpp"
@@ -14,6 +16,16 @@ namespace {
 
 std::string text_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// "100000 100000": the NICs that are up, whatever their names.
+std::string speeds_of(const Json& nics) {
+  std::vector<int> speeds;
+  for (const Json& nic : nics)
+    if (nic.value("state", "") == "up" && nic.contains("speed_mbits"))
+      speeds.push_back(nic.at("speed_mbits").get<int>());
+  std::ranges::sort(speeds);
+  return fmt::format("{}", fmt::join(speeds, " "));
 }
 
 /// Name and value of all that should be alike, of one node.
@@ -31,6 +43,8 @@ Comparables comparables_of(const NodeReport& report) {
     for (const auto& [key, part] : value.items())
       found[fmt::format("{} {}", fact.name, key)] = text_of(part);
   }
+  if (const Json& nics = fact_of(report.facts, "nics"); !nics.is_null())
+    found["NIC speeds in Mbit/s"] = speeds_of(nics);
   if (report.gpus.driver_version) found["driver"] = *report.gpus.driver_version;
   const Json& ports = fact_of(report.facts, "infiniband");
   for (const Json& port : ports)
@@ -138,10 +152,37 @@ class Comparison {
   std::vector<Finding> found_;
 };
 
+constexpr double kSameMemory = 0.97;  // the firmware's share differs a little
+
+/// A node with less memory than the others has lost a module.
+std::vector<Finding> compare_memory(const std::vector<NodeReport>& reports) {
+  std::vector<double> sizes;
+  for (const NodeReport& report : reports)
+    if (const Json& gib = fact_of(report.facts, "memory_gib"); !gib.is_null()) sizes.push_back(gib);
+  if (sizes.size() < 2) return {};
+  const double usual = sizes.size() < 3 ? *std::ranges::max_element(sizes) : median_of(sizes);
+  std::vector<Finding> found;
+  for (const NodeReport& report : reports)
+    if (const Json& gib = fact_of(report.facts, "memory_gib");
+        !gib.is_null() && gib < kSameMemory * usual)
+      found.push_back(
+          finding_of("nodes-alike",
+                     warning(Class::hardware,
+                             fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
+                                         usual, sizes.size() < 3 ? "the other" : "most nodes"),
+                             "inspect the memory modules"),
+                     Scope::node, report.host, report.host));
+  return found;
+}
+
 }  // namespace
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
-  return reports.size() < 2 ? std::vector<Finding>{} : Comparison(reports).findings();
+  if (reports.size() < 2) return {};
+  auto found = Comparison(reports).findings();
+  auto of_memory = compare_memory(reports);
+  std::ranges::move(of_memory, std::back_inserter(found));
+  return found;
 }
 
 }  // namespace shakedown::node

@@ -12,7 +12,8 @@ namespace shakedown::node {
 
 /// What a rule may compare a GPU with.
 struct GpuContext {
-  std::vector<const GpuReading*> peers;  // all GPUs of the job that are of its model, itself too
+  std::vector<const GpuReading*> all;    // GPUs of the job, itself too
+  std::vector<const GpuReading*> peers;  // those that are of its model
   std::vector<int> our_pids;             // processes of this job on its node
   bool under_load = false;               // this program kept it busy while it was read
 

@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
-#include "launch/node/health/deadline.hpp"
+#include "launch/node/health/detached.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -67,14 +68,17 @@ std::vector<Fact> all_facts() {
 }
 
 Json read_facts(const FactSource& source, double deadline_s, const std::vector<Fact>& facts) {
+  std::vector<std::future<Json>> reads;
+  for (const Fact& fact : facts)
+    reads.push_back(start_detached<Json>([source, fact] { return fact.read(source); }));
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(deadline_s);
   Json read = Json::object();
-  for (const Fact& fact : facts) {
-    const auto value =
-        within<Json>(deadline_s, [source, reader = fact.read]() -> Json { return reader(source); });
-    if (!value)
-      read["stalled"].push_back(fact.name);
-    else if (!value->is_null())
-      read[fact.name] = *value;
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    if (reads[i].wait_until(end) != std::future_status::ready) {
+      read["stalled"].push_back(facts[i].name);
+      continue;
+    }
+    if (const Json value = reads[i].get(); !value.is_null()) read[facts[i].name] = value;
   }
   return read;
 }

@@ -41,9 +41,9 @@ std::vector<Fact> bus_facts();       // PCI, IOMMU, drivers and their modules
 std::vector<Fact> network_facts();   // InfiniBand, NICs, ports
 std::vector<Fact> software_facts();  // libraries, variables, the kernel's messages
 
-/// Each fact under its name, read under a deadline of its own; in "stalled" the names of those that
-/// did not return.
-Json read_facts(const FactSource& source, double deadline_s = 1,
+/// Each fact under its name, all read at the same time; in "stalled" the names of those that did
+/// not return by the deadline.
+Json read_facts(const FactSource& source, double deadline_s,
                 const std::vector<Fact>& facts = all_facts());
 
 }  // namespace shakedown::node

@@ -1,10 +1,28 @@
 // Which GPU it is, and whether its peers are the same.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "launch/node/health/gpu_rules.hpp"
 
 namespace shakedown::node {
 namespace {
+
+/// Which model most GPUs of the job are; a node may have one card of another kind by mistake.
+Judgement judge_model(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.model.empty()) return not_known("the model is not reported");
+  std::vector<std::string> models;
+  for (const GpuReading* other : context.all)
+    if (!other->model.empty()) models.push_back(other->model);
+  const auto most = majority_of(models);
+  if (std::ranges::count(models, gpu.model) == std::ssize(models) || most == gpu.model)
+    return passed(gpu.model);
+  return warning(Class::config,
+                 most ? fmt::format("{}, most are {}", gpu.model, *most)
+                      : fmt::format("{}; the job has several models", gpu.model),
+                 "run on GPUs of one model");
+}
 
 Judgement judge_identity(const GpuReading& gpu, const GpuContext&) {
   std::vector<const char*> missing;
@@ -60,7 +78,8 @@ Judgement judge_memory_size(const GpuReading& gpu, const GpuContext& context) {
 }  // namespace
 
 std::vector<GpuRule> identity_rules() {
-  return {{"gpu-identity", "model, UUID, PCI id, serial, VBIOS", judge_identity},
+  return {{"gpu-model", "model, by the majority of the job", judge_model},
+          {"gpu-identity", "model, UUID, PCI id, serial, VBIOS", judge_identity},
           {"gpu-unique", "GPUs of the job that have the same UUID", judge_unique},
           {"vbios", "VBIOS, by the majority of the model", judge_vbios},
           {"gpu-memory-size", "size of memory, by the majority of the model", judge_memory_size}};

@@ -45,7 +45,9 @@ std::string missing_on(const NodeReport& report) {
   return missing.empty() ? "" : fmt::format("; on the bus only: {}", fmt::join(missing, ", "));
 }
 
-Judgement judge_count(const NodeReport& report, const std::optional<ExpectedGpus>& expected) {
+Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& reports,
+                      int option) {
+  const auto expected = expected_on(report, reports, option);
   const int found = static_cast<int>(report.gpus.gpus.size());
   if (!expected) {
     if (report.gpus.problem) return not_known("no GPU can be seen: " + *report.gpus.problem);
@@ -65,7 +67,7 @@ Judgement judge_count(const NodeReport& report, const std::optional<ExpectedGpus
 }
 
 /// Calls of the driver that are no GPU's, and why it cannot be asked.
-Judgement judge_management(const NodeReport& report) {
+Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&, int) {
   const HostGpus& gpus = report.gpus;
   if (!gpus.stalled.empty())
     return failure(
@@ -84,7 +86,7 @@ Judgement judge_management(const NodeReport& report) {
   return passed("the driver answers");
 }
 
-Judgement judge_driver(const NodeReport& report) {
+Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&, int) {
   const Json& module = fact_of(report.facts, "driver_module");
   const Json& libraries = fact_of(report.facts, "libraries");
   const HostGpus& gpus = report.gpus;
@@ -109,28 +111,13 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
                       const std::vector<NodeReport>& reports) {
   GpuContext context;
   for (const NodeReport& other : reports)
-    for (const GpuReading& peer : other.gpus.gpus)
+    for (const GpuReading& peer : other.gpus.gpus) {
+      context.all.push_back(&peer);
       if (peer.model == gpu.model) context.peers.push_back(&peer);
+    }
   context.our_pids = report.our_pids;
   context.under_load = std::ranges::find(report.loaded_gpus, gpu.uuid) != report.loaded_gpus.end();
   return context;
-}
-
-/// Which model most GPUs of the job are; a node may have one card of another kind by mistake.
-Judgement judge_model(const GpuReading& gpu, const std::vector<NodeReport>& reports) {
-  if (gpu.model.empty()) return not_known("the model is not reported");
-  std::vector<std::string> models;
-  for (const NodeReport& report : reports)
-    for (const GpuReading& other : report.gpus.gpus)
-      if (!other.model.empty()) models.push_back(other.model);
-  const auto most = majority_of(models);
-  if (std::ranges::count(models, gpu.model) == static_cast<long>(models.size()) ||
-      most == gpu.model)
-    return passed(gpu.model);
-  return warning(Class::config,
-                 most ? fmt::format("{}, most are {}", gpu.model, *most)
-                      : fmt::format("{}; the job has several models", gpu.model),
-                 "run on GPUs of one model");
 }
 
 }  // namespace
@@ -153,19 +140,34 @@ std::optional<ExpectedGpus> expected_on(const NodeReport& report,
   return std::nullopt;
 }
 
+std::vector<NodeRule> node_rules() {
+  return {{"gpu-count", "GPUs that are missing", judge_count},
+          {"management", "whether the driver answers at all", judge_management},
+          {"driver", "the driver's module, library and CUDA", judge_driver}};
+}
+
+std::string list_of_checks() {
+  std::string text;
+  const auto add = [&](const char* name, const char* what) {
+    text += fmt::format("{:18} {}\n", name, what);
+  };
+  for (const NodeRule& rule : node_rules()) add(rule.name, rule.what);
+  for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
+  for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
+  add("nodes-alike", "versions and settings that differ between the nodes");
+  add("errors-at-work", "errors that were counted during the work of this program");
+  add("all-reduce", "a sum over all ranks, every element compared");
+  return text;
+}
+
 std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, int expected_gpus) {
   std::vector<Finding> all;
   for (const NodeReport& report : reports) {
-    const auto add = [&](const char* check, const Judgement& judgement) {
-      all.push_back(finding_of(check, judgement, Scope::node, report.host, report.host));
-    };
-    add("gpu-count", judge_count(report, expected_on(report, reports, expected_gpus)));
-    add("management", judge_management(report));
-    if (!report.gpus.problem) add("driver", judge_driver(report));
+    for (const NodeRule& rule : node_rules())
+      all.push_back(finding_of(rule.name, rule.judge(report, reports, expected_gpus), Scope::node,
+                               report.host, report.host));
     for (const GpuReading& gpu : report.gpus.gpus) {
       auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports));
-      all.push_back(finding_of("gpu-model", judge_model(gpu, reports), Scope::gpu,
-                               found.front().verdict.name, report.host, found.front().subject));
       std::ranges::move(found, std::back_inserter(all));
     }
     auto of_host = judge_host(report.host, report.facts);

@@ -8,6 +8,19 @@
 
 namespace shakedown::node {
 
+struct NodeRule {
+  const char* name;  // of its findings
+  const char* what;  // it looks at
+  /// `expected_gpus` as judge_nodes has it.
+  Judgement (*judge)(const NodeReport& report, const std::vector<NodeReport>& reports,
+                     int expected_gpus);
+};
+/// Those that see GPUs and host together.
+std::vector<NodeRule> node_rules();
+
+/// Every check of bin/node_check with what it looks at, a line each.
+std::string list_of_checks();
+
 /// `expected_gpus`: per node; below 0: Slurm's variables, else most nodes, else the PCI bus decide.
 std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, int expected_gpus);
 

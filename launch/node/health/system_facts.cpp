@@ -92,7 +92,6 @@ Json read_memory(const FactSource& source) {
   return {{"total_bytes", memory.total_bytes}, {"available_bytes", memory.free_bytes}};
 }
 Json read_memory_total(const FactSource& source) {
-  // In GiB: the firmware's share differs by a few MiB between equal nodes.
   return positive_or_null(
       static_cast<int>(proc_bytes(source.root + "/proc/meminfo", "MemTotal:") / 0x1p30 + 0.5));
 }
@@ -185,7 +184,7 @@ std::vector<Fact> system_facts() {
           {"cores_allowed", false, read_cores_allowed},
           {"cpu_quota", true, read_cpu_quota},
           {"memory", false, read_memory},
-          {"memory_gib", true, read_memory_total},
+          {"memory_gib", false, read_memory_total},
           {"swap", false, read_swap},
           {"memlock", true, read_memlock},
           {"stack", true, read_stack},
