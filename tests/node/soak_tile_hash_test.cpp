@@ -58,9 +58,9 @@ TEST_CASE("known words are checked to the bit, and so are their sums", "[soak][k
   const Buffer memory(*device, kCount * sizeof(std::uint64_t));
   const View words = memory.view(DataType::uint64);
   const auto check = [&](const KnownWords& known) {
-    const Buffer wrong = test::to_device(*device, *stream, std::vector<WrongWords>(1));
-    kernels->check(words, known, 30, static_cast<WrongWords*>(wrong.data()), *stream);
-    return download<WrongWords>(*device, *stream, wrong.data(), 1).front();
+    const Buffer wrong = test::to_device(*device, *stream, std::vector<WordErrors>(1));
+    kernels->check(words, known, 30, static_cast<WordErrors*>(wrong.data()), *stream);
+    return download<WordErrors>(*device, *stream, wrong.data(), 1).front();
   };
   std::vector<std::uint64_t> sum(kCount);
   for (std::uint64_t rank = 0; rank < 3; ++rank) {
@@ -73,7 +73,7 @@ TEST_CASE("known words are checked to the bit, and so are their sums", "[soak][k
   CHECK(check({9, 3, 3, 5}).count == 0);
   sum[123] ^= 1U << 7;
   upload<std::uint64_t>(*device, *stream, words.data, sum);
-  const WrongWords wrong = check({9, 3, 3, 5});
+  const WordErrors wrong = check({9, 3, 3, 5});
   CHECK(wrong.count == 1);
   CHECK(wrong.first == 153);
 }

@@ -73,7 +73,7 @@ std::vector<CollectiveLoad::Operation> CollectiveLoad::operations(std::uint64_t 
   };
 }
 
-WrongWords CollectiveLoad::perform(const Operation& operation, std::uint64_t seed) {
+WordErrors CollectiveLoad::perform(const Operation& operation, std::uint64_t seed) {
   const View send = send_.view(DataType::uint64);
   const View recv = recv_.view(DataType::uint64);
   Stream& stream = checker_.stream();
@@ -89,7 +89,7 @@ WrongWords CollectiveLoad::perform(const Operation& operation, std::uint64_t see
   return checker_.end_check();
 }
 
-Mismatch CollectiveLoad::mismatch_of(const Operation& operation, const WrongWords& wrong) {
+Mismatch CollectiveLoad::mismatch_of(const Operation& operation, const WordErrors& wrong) {
   const std::uint64_t piece = wrong.first / share_;
   Mismatch mismatch;
   mismatch.load = name_;
@@ -118,7 +118,7 @@ LoadCount CollectiveLoad::run(double seconds, std::vector<Mismatch>& found) {
     for (std::size_t kind = 0; kind < operations(0, root).size(); ++kind) {
       const std::uint64_t seed = derive_seed(settings_.seed, performed_);
       const Operation operation = operations(seed, root)[kind];
-      const WrongWords wrong = perform(operation, seed);
+      const WordErrors wrong = perform(operation, seed);
       if (wrong.count > 0 && count.wrong++ == 0) found.push_back(mismatch_of(operation, wrong));
       ++count.checked;
       ++performed_;

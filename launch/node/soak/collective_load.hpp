@@ -29,8 +29,8 @@ class CollectiveLoad final : public Load {
   };
   std::vector<Operation> operations(std::uint64_t seed, int root);
   /// Returns what is wrong on this rank.
-  WrongWords perform(const Operation& operation, std::uint64_t seed);
-  Mismatch mismatch_of(const Operation& operation, const WrongWords& wrong);
+  WordErrors perform(const Operation& operation, std::uint64_t seed);
+  Mismatch mismatch_of(const Operation& operation, const WordErrors& wrong);
 
   LoadSettings settings_;
   std::string name_ = "collective";

@@ -18,10 +18,10 @@ void fill_on_host(const Buffer& buffer, const KnownWords& words) {
   for (std::size_t i = 0; i < view.count; ++i) to[i] = words.word(i);
 }
 
-WrongWords check_on_host(ConstView found, const KnownWords& words) {
+WordErrors check_on_host(ConstView found, const KnownWords& words) {
   const auto* const from = static_cast<const std::uint64_t*>(found.data);
   unsigned long long count = 0;
-  unsigned long long first = WrongWords().first;
+  unsigned long long first = WordErrors().first;
 #pragma omp parallel for schedule(static) reduction(+ : count) reduction(min : first)
   for (std::size_t i = 0; i < found.count; ++i) {
     if (from[i] == words.word(i)) continue;
@@ -49,7 +49,7 @@ CopyLoad::CopyLoad(Device& device, const LoadSettings& load, const CopySettings&
       near_(device, settings.bytes),
       far_(device, settings.bytes),
       back_(device, settings.bytes, Place::host),
-      wrong_(device, sizeof(WrongWords)) {
+      wrong_(device, sizeof(WordErrors)) {
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     words_[i].seed = derive_seed(load.seed, i);
     fill_on_host(sources_[i], words_[i]);
@@ -63,7 +63,7 @@ LoadCount CopyLoad::run(double seconds, std::vector<Mismatch>& found) {
   do {
     const std::size_t source = operations_++ % sources_.size();
     for (const Leg& leg : legs_of(static_cast<int>(source))) {
-      const WrongWords wrong = copy_and_check(leg, words_[source]);
+      const WordErrors wrong = copy_and_check(leg, words_[source]);
       ++count.checked;
       count.bytes += static_cast<double>(leg.to.bytes());
       bytes_[static_cast<std::size_t>(leg.way)] += static_cast<double>(leg.to.bytes());
@@ -87,23 +87,23 @@ std::array<CopyLoad::Leg, 3> CopyLoad::legs_of(int source) const {
            {CopyWay::device_to_host, far, back}}};
 }
 
-WrongWords CopyLoad::copy_and_check(const Leg& leg, const KnownWords& words) {
+WordErrors CopyLoad::copy_and_check(const Leg& leg, const KnownWords& words) {
   copy(leg.way, leg.to, leg.from, *stream_);
   if (leg.way == CopyWay::device_to_host) {
     stream_->synchronize();
     return check_on_host(leg.to, words);
   }
-  const WrongWords none;
-  upload<WrongWords>(device_, *stream_, wrong_.data(), std::span(&none, 1));
-  kernels_->check(leg.to, words, 0, static_cast<WrongWords*>(wrong_.data()), *stream_);
-  return download<WrongWords>(device_, *stream_, wrong_.data(), 1).front();
+  const WordErrors none;
+  upload<WordErrors>(device_, *stream_, wrong_.data(), std::span(&none, 1));
+  kernels_->check(leg.to, words, 0, static_cast<WordErrors*>(wrong_.data()), *stream_);
+  return download<WordErrors>(device_, *stream_, wrong_.data(), 1).front();
 }
 
 void CopyLoad::copy(CopyWay, View to, ConstView from, Stream& stream) {
   device_.copy(to.data, from.data, to.bytes(), stream);
 }
 
-Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const WrongWords& wrong) {
+Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const WordErrors& wrong) {
   Mismatch mismatch;
   mismatch.load = name_;
   mismatch.operation = operations_ - 1;

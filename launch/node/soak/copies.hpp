@@ -39,8 +39,8 @@ class CopyLoad : public Load {
   };
 
   std::array<Leg, 3> legs_of(int source) const;
-  WrongWords copy_and_check(const Leg& leg, const KnownWords& words);
-  Mismatch describe(const Leg& leg, const KnownWords& words, const WrongWords& wrong);
+  WordErrors copy_and_check(const Leg& leg, const KnownWords& words);
+  Mismatch describe(const Leg& leg, const KnownWords& words, const WordErrors& wrong);
 
   std::string name_ = "copy";
   Device& device_;
@@ -52,7 +52,7 @@ class CopyLoad : public Load {
   std::array<KnownWords, 2> words_;
   Buffer near_, far_;  // device
   Buffer back_;        // host
-  Buffer wrong_;       // WrongWords
+  Buffer wrong_;       // WordErrors
   std::array<double, 3> bytes_{};
   std::uint64_t operations_ = 0;
 };

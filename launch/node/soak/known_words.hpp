@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "common/device.hpp"
-#include "launch/node/compute/memory_kernels.hpp"
+#include "launch/node/compute/stream_kernels.hpp"
 #include "launch/node/soak/tile_hash.hpp"
 
 namespace shakedown::node {
@@ -31,7 +31,7 @@ class WordKernels {
   virtual void fill(View to, const KnownWords& words, Stream& stream) const = 0;
   /// Counts a wrong word at index + i.
   virtual void check(ConstView found, const KnownWords& words, std::uint64_t index,
-                     WrongWords* wrong, Stream& stream) const = 0;
+                     WordErrors* wrong, Stream& stream) const = 0;
 };
 
 namespace cpu {

@@ -14,20 +14,20 @@ class WordChecker {
       : device_(device),
         stream_(device.make_stream()),
         kernels_(make_word_kernels(device.kind())),
-        wrong_(device, sizeof(WrongWords)) {}
+        wrong_(device, sizeof(WordErrors)) {}
 
   Stream& stream() { return *stream_; }
   void fill(View to, const KnownWords& words) { kernels_->fill(to, words, *stream_); }
   void begin_check() {
-    const WrongWords none;
+    const WordErrors none;
     device_.copy(wrong_.data(), &none, sizeof(none), *stream_);
   }
   void check(ConstView found, const KnownWords& words, std::uint64_t index) {
-    kernels_->check(found, words, index, static_cast<WrongWords*>(wrong_.data()), *stream_);
+    kernels_->check(found, words, index, static_cast<WordErrors*>(wrong_.data()), *stream_);
   }
   /// Of all checks since begin_check(); waits for them.
-  WrongWords end_check() {
-    return download<WrongWords>(device_, *stream_, wrong_.data(), 1).front();
+  WordErrors end_check() {
+    return download<WordErrors>(device_, *stream_, wrong_.data(), 1).front();
   }
   std::uint64_t word(ConstView from, std::uint64_t index) {
     const ConstView one = from.slice(static_cast<std::size_t>(index), 1);

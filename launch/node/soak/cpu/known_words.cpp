@@ -14,7 +14,7 @@ class CpuWordKernels final : public WordKernels {
     for (std::size_t i = 0; i < to.count; ++i) out[i] = words.word(i);
   }
 
-  void check(ConstView found, const KnownWords& words, std::uint64_t index, WrongWords* wrong,
+  void check(ConstView found, const KnownWords& words, std::uint64_t index, WordErrors* wrong,
              Stream&) const override {
     const auto* in = static_cast<const std::uint64_t*>(found.data);
     unsigned long long count = 0;

@@ -24,7 +24,7 @@ __global__ void fill_words_kernel(std::uint64_t* to, std::size_t count, KnownWor
 }
 
 __global__ void check_words_kernel(const std::uint64_t* found, std::size_t count, KnownWords words,
-                                   std::uint64_t index, WrongWords* wrong) {
+                                   std::uint64_t index, WordErrors* wrong) {
   for (std::size_t i = first_word(); i < count; i += grid_threads()) {
     if (found[i] == words.word(i)) continue;
     atomicAdd(&wrong->count, 1ULL);
@@ -41,7 +41,7 @@ class CudaWordKernels final : public WordKernels {
     CHECK_LAUNCH();
   }
 
-  void check(ConstView found, const KnownWords& words, std::uint64_t index, WrongWords* wrong,
+  void check(ConstView found, const KnownWords& words, std::uint64_t index, WordErrors* wrong,
              Stream& stream) const override {
     if (found.count == 0) return;
     check_words_kernel<<<blocks_for(found.count), kThreads, 0, shakedown::gpu::native(stream)>>>(
