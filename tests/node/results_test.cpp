@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "common/error.hpp"
+#include "launch/node/compute/compute_options.hpp"
 #include "launch/node/compute/near_device.hpp"
 #include "tests/catch.hpp"
 
@@ -29,12 +30,12 @@ Series series(const Metric& metric, double rate, double clock_mhz, int rounds = 
 Results good(std::size_t gpus, int rounds = 5) {
   Results results;
   for (std::size_t gpu = 0; gpu < gpus; ++gpu) {
-    const double factor = 1 + 0.004 * static_cast<double>(gpu);
-    results.push_back({"n1",
-                       "GPU-" + std::to_string(gpu),
-                       "H200",
-                       {series(kBf16, 670 * factor, 1500, rounds),
-                        series(kCopy, 4270 * factor, 1900, rounds)}});
+    const double factor = 1 + 0.001 * static_cast<double>(gpu);
+    results.push_back(
+        {"n1",
+         "GPU-" + std::to_string(gpu),
+         "H200",
+         {series(kBf16, 670 * factor, 1500, rounds), series(kCopy, 4270 * factor, 1900, rounds)}});
   }
   return results;
 }
@@ -76,8 +77,9 @@ TEST_CASE("equal GPUs pass, a slow one is named with what explains it", "[judge]
     CHECK(verdict.outcome == Outcome::fail);
     CHECK(verdict.class_ == Class::hardware);
   }
-  CHECK(verdicts[0].cause.starts_with("rank 2 on n1, bf16 sustained: 571.8 TFLOP/s, compared with "
-                                      "its peers in two measurements: "));
+  CHECK(
+      verdicts[0].cause.starts_with("rank 2 on n1, bf16 sustained: 571.8 TFLOP/s, compared with "
+                                    "its peers in two measurements: "));
   CHECK(verdicts[2].outcome == Outcome::fail);
 
   results[2].series = {series(kBf16, 670 * 0.85, 1270), series(kCopy, 4270 * 0.97, 1900)};
@@ -140,6 +142,16 @@ TEST_CASE("the table has a line per metric, of at most 110 columns", "[judge]") 
   int lines = 0;
   for (std::string line; std::getline(table, line); ++lines) CHECK(line.size() <= 110);
   CHECK(lines == 4);
+}
+
+TEST_CASE("sizes that the products and kernels do not have are usage errors", "[node]") {
+  ComputeOptions options;
+  CHECK(product_size(options, BackendKind::gpu) == 8192);
+  CHECK(buffer_bytes(options, BackendKind::cpu) == std::size_t{16} << 20);
+  options.size = 100;
+  options.memory_bytes = "100";
+  CHECK_THROWS_AS(product_size(options, BackendKind::gpu), UsageError);
+  CHECK_THROWS_AS(buffer_bytes(options, BackendKind::gpu), UsageError);
 }
 
 TEST_CASE("the cores of a NUMA node", "[node]") {

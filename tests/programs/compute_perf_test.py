@@ -32,7 +32,7 @@ class ComputePerf(Folder):
 
     def test_every_rate_of_every_rank_and_none_judged(self):
         table = self.folder / "rates.csv"
-        out, records = self.measure("--rounds", 1, "--csv", table, ranks=2, code=3)
+        _, records = self.measure("--rounds", 1, "--csv", table, ranks=2, code=3)
         tests = {line["test"] for line in records["compute"]}
         self.assertLessEqual({"fp32 burst", "fp32 sustained", "memory triad", "device to host, alone",
                               "both directions, all at once"}, tests)
@@ -47,7 +47,6 @@ class ComputePerf(Folder):
         with open(table, newline="") as file:
             self.assertEqual([(row["rank"], row["test"]) for row in csv.DictReader(file)],
                              [(str(line["rank"]), line["test"]) for line in records["compute"]])
-        self.assertLessEqual(max(map(len, out.splitlines()[:30])), 110)
         self.assertIn("--rounds 1: rates are compared over 5 or more", records["verdict"][-1]["cause"])
         self.assertEqual(records["verdict"][-1]["verdict"], "INCONCLUSIVE")
 
@@ -67,7 +66,7 @@ class ComputePerf(Folder):
 
     @alone
     def test_a_slow_device_is_named_by_the_reference_after_a_second_measurement(self):
-        products = ["--tests", "products", "--types", "fp32", "--seconds", 0.05]
+        products = ["--tests", "products", "--types", "fp32", "--seconds", 0.02]
         _, records = self.measure(*products, code=3)
         good = self.folder / "good.jsonl"
         good.write_text("".join(json.dumps(line) + "\n" for line in records["compute"]))
@@ -77,9 +76,7 @@ class ComputePerf(Folder):
         self.assertEqual({line["pass"] for line in records["compute"]}, {1, 2})
 
     def test_usage(self):
-        for arguments, text in ((["--size", 100], "--size 100: must be a multiple of 32"),
-                                (["--bytes", "100"], "--bytes 100: must be a multiple of 32K"),
-                                (["--reference", __file__], "holds no compute records"),
+        for arguments, text in ((["--reference", __file__], "holds no compute records"),
                                 (["--inject-fault", "hash:0"], "--inject-fault hash:0")):
             result = run(COMPUTE_PERF, *QUICK, *arguments)
             self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
