@@ -139,7 +139,7 @@ TEST_CASE("a low rate is explained by its clock, or is the chip's", "[judge]") {
   CHECK(class_of(1275, 0x8) == Class::environment);
   CHECK(class_of(1275, 0x2) == Class::config);
   const Explanation heat = explain(slow, limits, {1275, 1500, 83, 71, 0x24});
-  CHECK(heat.cause.find("1275 MHz, its peers 1500 MHz; 83 C, its peers 71 C") != std::string::npos);
+  CHECK(heat.cause.find("1275 MHz, usual 1500 MHz; 83 C, usual 71 C") != std::string::npos);
   CHECK(heat.action.find("cooling") != std::string::npos);
   const Explanation unknown = explain(slow, limits, {kUnknown, kUnknown, kUnknown, kUnknown, {}});
   CHECK(!unknown.class_);

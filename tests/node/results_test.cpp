@@ -118,6 +118,12 @@ TEST_CASE("a reference judges any number of GPUs, of its model and sizes", "[jud
   REQUIRE(verdicts.size() == 2);
   CHECK(verdicts[0].cause.find("compared with the reference") != std::string::npos);
   CHECK(verdicts.back().outcome == Outcome::fail);
+  slow[0].series = {series(kBf16, 560, 1250), series(kCopy, 4270, 1900)};  // by its clock
+  CHECK(concluded(slow, reference)[0].class_ == Class::environment);
+  slow[0].series[0] = series(kBf16, 560, 1500);
+  CHECK(concluded(slow, reference)[0].class_ == Class::hardware);
+  slow.push_back(slow[0]);
+  CHECK(concluded(slow, reference)[0].class_ == Class::config);  // both
   const ComputeReference other("good.jsonl", record_text(good(2)), 4096, 1024);
   CHECK(concluded(good(1), other).back().outcome == Outcome::inconclusive);
   CHECK_THROWS_AS(ComputeReference("bad.jsonl", "{}\nnonsense", 1, 1), UsageError);

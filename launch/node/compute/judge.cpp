@@ -96,15 +96,17 @@ std::vector<Slow> confirmed(const std::vector<Slow>& first, const std::vector<Sl
 }
 
 Explanation explain(const Slow& slow, const Limits& limits, const Circumstances& seen) {
-  const double clock_ratio = seen.clock_mhz / seen.peers_clock_mhz;
+  const double clock_ratio = seen.clock_mhz / seen.usual_clock_mhz;
   const std::string rounds =
       fmt::format("{:.1f} % slower, z = {:.0f}, in {} of {} rounds", 100 * (1 - slow.ratio), slow.z,
                   slow.slow_rounds, slow.rounds);
   if (!std::isfinite(clock_ratio))
     return {rounds + "; the clock is unknown", std::nullopt, "run again; then compare the clocks"};
-  const std::string clocks =
-      fmt::format("{:.0f} MHz, its peers {:.0f} MHz; {:.0f} C, its peers {:.0f} C", seen.clock_mhz,
-                  seen.peers_clock_mhz, seen.temperature_c, seen.peers_temperature_c);
+  std::string clocks =
+      fmt::format("{:.0f} MHz, usual {:.0f} MHz", seen.clock_mhz, seen.usual_clock_mhz);
+  if (std::isfinite(seen.temperature_c + seen.usual_temperature_c))
+    clocks +=
+        fmt::format("; {:.0f} C, usual {:.0f} C", seen.temperature_c, seen.usual_temperature_c);
   if (slow.ratio / clock_ratio < limits.fail)
     return {fmt::format("{}, at a normal clock ({})", rounds, clocks), Class::hardware,
             "run again on another day or in another slot; if it repeats, RMA"};

@@ -52,11 +52,11 @@ std::vector<Slow> slow_by_reference(const Rates& rates, const std::vector<double
 /// Those of `first` that fail in `again` too: measured anew.
 std::vector<Slow> confirmed(const std::vector<Slow>& first, const std::vector<Slow>& again);
 
-/// What else was seen while the rate was measured, of this GPU and the median of its peers;
-/// kUnknown where it was not.
+/// What else was seen while the rate was measured, of this GPU and, usual, of what it is compared
+/// with; kUnknown where it was not.
 struct Circumstances {
-  double clock_mhz, peers_clock_mhz;
-  double temperature_c, peers_temperature_c;
+  double clock_mhz, usual_clock_mhz;
+  double temperature_c, usual_temperature_c;
   std::optional<std::uint64_t> throttle_reasons;
 };
 /// Whose matter a slow product is: a rate that is low with the clock, and a reason for it, is

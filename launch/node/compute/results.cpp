@@ -40,7 +40,12 @@ Series series_of(const Metric& metric, const Json& json) {
   return series;
 }
 
-/// The median of a reading over the rounds in which it is known; else kUnknown.
+double rate_per_ghz(const Series& series, double rate) {
+  return rate / typical(series, &GpuWindow::sm_clock_mhz) * 1e3;
+}
+
+}  // namespace
+
 double typical(const Series& series, double GpuWindow::*reading) {
   std::vector<double> known;
   for (const Sample& sample : series.samples)
@@ -48,18 +53,12 @@ double typical(const Series& series, double GpuWindow::*reading) {
   return known.empty() ? kUnknown : median_of(known);
 }
 
-std::optional<std::uint64_t> all_reasons(const Series& series) {
+std::optional<std::uint64_t> throttle_reasons_of(const Series& series) {
   std::optional<std::uint64_t> all;
   for (const Sample& sample : series.samples)
     if (sample.window.throttle_reasons) all = all.value_or(0) | *sample.window.throttle_reasons;
   return all;
 }
-
-double rate_per_ghz(const Series& series, double rate) {
-  return rate / typical(series, &GpuWindow::sm_clock_mhz) * 1e3;
-}
-
-}  // namespace
 
 double RankResult::rate(std::size_t metric) const {
   std::vector<double> rates;
@@ -137,24 +136,9 @@ Json record_of(const RankResult& result, std::size_t metric) {
   fields.update({{"sm_clock_mhz", typical(series, &GpuWindow::sm_clock_mhz)},
                  {"power_w", typical(series, &GpuWindow::power_w)},
                  {"temperature_c", typical(series, &GpuWindow::temperature_c)},
-                 {"throttle_reasons", text_of_throttle_reasons(all_reasons(series))},
+                 {"throttle_reasons", text_of_throttle_reasons(throttle_reasons_of(series))},
                  {"rate_per_ghz", rate_per_ghz(series, rate)}});
   return fields;
-}
-
-Circumstances circumstances_of(const Results& results, const Slow& slow, std::size_t metric) {
-  const auto median = [&](double GpuWindow::*reading) {
-    std::vector<double> known;
-    for (const RankResult& result : results)
-      if (result.model == results[slow.gpu].model)
-        if (const double value = typical(result.series[metric], reading); std::isfinite(value))
-          known.push_back(value);
-    return known.empty() ? kUnknown : median_of(known);
-  };
-  const Series& own = results[slow.gpu].series[metric];
-  return {typical(own, &GpuWindow::sm_clock_mhz), median(&GpuWindow::sm_clock_mhz),
-          typical(own, &GpuWindow::temperature_c), median(&GpuWindow::temperature_c),
-          all_reasons(own)};
 }
 
 }  // namespace shakedown::node

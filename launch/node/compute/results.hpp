@@ -1,12 +1,13 @@
 // What all ranks measured, as every rank knows it; and what it means.
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/record.hpp"
 #include "common/verdict.hpp"
+#include "launch/node/compute/compute_reference.hpp"
 #include "launch/node/compute/judge.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 
@@ -21,28 +22,20 @@ struct RankResult {
 };
 using Results = std::vector<RankResult>;
 
+/// The median of a reading over the rounds in which it is known; else kUnknown.
+double typical(const Series& series, double GpuWindow::*reading);
+/// All that were seen in any round.
+std::optional<std::uint64_t> throttle_reasons_of(const Series& series);
+
 /// Collective.
 Results gather(const MpiSession& session, const DeviceIdentity& device,
                const std::vector<std::unique_ptr<RateTest>>& tests);
-
-/// The rates of good machines, by model and metric.
-class ComputeReference {
- public:
-  /// Of the text of a record; sizes other than these are not comparable. Throws UsageError where it
-  /// has no record of compute_perf.
-  ComputeReference(const std::string& path, const std::string& text, int size, std::size_t bytes);
-  ComputeReference() = default;
-  /// Empty where the reference does not have it.
-  std::vector<double> rates(const std::string& model, const std::string& metric) const;
-
- private:
-  std::map<std::string, std::vector<double>> rates_;
-};
 
 struct SlowFinding {
   std::size_t metric = 0;
   Slow slow;  // slow.gpu is a rank
   bool by_reference = false;
+  Circumstances seen{};
 };
 struct RateJudgement {
   std::vector<SlowFinding> findings;
@@ -57,9 +50,6 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again);
 
 /// What was wrong, what was slow in both judgements, and of the job.
 std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement);
-
-/// What else was seen of a slow rank, and of its peers.
-Circumstances circumstances_of(const Results& results, const Slow& slow, std::size_t metric);
 
 /// At most 110 columns: a line per metric.
 std::string table_of(const Results& results);

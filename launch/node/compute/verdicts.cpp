@@ -2,18 +2,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <set>
-#include <sstream>
 
-#include "common/error.hpp"
+#include "common/statistics.hpp"
 #include "launch/node/compute/results.hpp"
 
 namespace shakedown::node {
 namespace {
-
-std::string key_of(const std::string& model, const std::string& metric) {
-  return model + "\n" + metric;
-}
 
 /// The ranks of each model.
 std::map<std::string, std::vector<std::size_t>> by_model(const Results& results) {
@@ -33,14 +30,56 @@ Rates rates_of(const Results& results, const std::vector<std::size_t>& ranks, st
   return rates;
 }
 
-/// Adds the findings, their index among `ranks` replaced by the rank.
-void add(std::vector<SlowFinding>& findings, const std::vector<Slow>& slow, std::size_t metric,
-         const std::vector<std::size_t>& ranks, bool by_reference) {
-  for (Slow one : slow) {
-    one.gpu = ranks[one.gpu];
-    findings.push_back({metric, one, by_reference});
-  }
+double median_or_unknown(const std::vector<double>& values) {
+  return values.empty() ? kUnknown : median_of(values);
 }
+
+/// The typical readings of these ranks, where they are known.
+std::vector<double> readings(const Results& results, const std::vector<std::size_t>& ranks,
+                             std::size_t metric, double GpuWindow::*reading) {
+  std::vector<double> known;
+  for (const std::size_t rank : ranks)
+    if (const double value = typical(results[rank].series[metric], reading); std::isfinite(value))
+      known.push_back(value);
+  return known;
+}
+
+/// The findings of one metric among the ranks of one model.
+class Comparison {
+ public:
+  Comparison(const Results& results, const std::vector<std::size_t>& ranks, std::size_t metric,
+             std::vector<SlowFinding>& findings)
+      : results_(results), ranks_(ranks), metric_(metric), findings_(findings) {}
+
+  void with_peers(const Rates& rates, const Limits& limits) {
+    add(slow_among_peers(rates, limits), false,
+        readings(results_, ranks_, metric_, &GpuWindow::sm_clock_mhz),
+        readings(results_, ranks_, metric_, &GpuWindow::temperature_c));
+  }
+  void with_reference(const Rates& rates, const ReferenceFigures& good, const Limits& limits) {
+    add(slow_by_reference(rates, good.rates, limits), true, good.clocks_mhz, good.temperatures_c);
+  }
+
+ private:
+  void add(const std::vector<Slow>& found, bool by_reference, const std::vector<double>& clocks_mhz,
+           const std::vector<double>& temperatures_c) {
+    for (Slow slow : found) {
+      slow.gpu = ranks_[slow.gpu];
+      const Series& own = results_[slow.gpu].series[metric_];
+      findings_.push_back({metric_,
+                           slow,
+                           by_reference,
+                           {typical(own, &GpuWindow::sm_clock_mhz), median_or_unknown(clocks_mhz),
+                            typical(own, &GpuWindow::temperature_c),
+                            median_or_unknown(temperatures_c), throttle_reasons_of(own)}});
+    }
+  }
+
+  const Results& results_;
+  const std::vector<std::size_t>& ranks_;
+  std::size_t metric_;
+  std::vector<SlowFinding>& findings_;
+};
 
 Verdict about(const Results& results, std::size_t rank) {
   Verdict verdict;
@@ -60,8 +99,7 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
                   finding.by_reference ? "the reference" : "its peers",
                   finding.slow.fails ? " in two measurements" : ", within what is allowed");
   if (series.metric.follows_clock) {
-    const Explanation why = explain(finding.slow, series.metric.limits,
-                                    circumstances_of(results, finding.slow, finding.metric));
+    const Explanation why = explain(finding.slow, series.metric.limits, finding.seen);
     verdict.cause += why.cause;
     verdict.class_ = why.class_;
     verdict.action = why.action;
@@ -77,6 +115,16 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
                           : "inspect the PCIe link: generation and width under load, replays, the "
                             "NUMA node of the host's memory";
   return verdict;
+}
+
+/// Whether all devices, of two or more, fail as this one does compared with the reference.
+bool all_alike(const Results& results, const RateJudgement& judgement, const SlowFinding& finding) {
+  const auto alike = std::count_if(
+      judgement.findings.begin(), judgement.findings.end(), [&](const SlowFinding& other) {
+        return other.metric == finding.metric && other.by_reference && other.slow.fails;
+      });
+  return finding.by_reference && finding.slow.fails && results.size() > 1 &&
+         static_cast<std::size_t>(alike) == results.size();
 }
 
 /// Where all GPUs are wrong in the same test, it is not a part that is broken.
@@ -103,30 +151,6 @@ std::vector<Verdict> wrong_data(const Results& results) {
 
 }  // namespace
 
-ComputeReference::ComputeReference(const std::string& path, const std::string& text, int size,
-                                   std::size_t bytes) {
-  std::istringstream in(text);
-  bool any = false;
-  for (std::string line; std::getline(in, line);) {
-    const Json json = Json::parse(line, nullptr, false);
-    if (json.is_discarded() || !json.is_object() || json.value("kind", "") != "compute") continue;
-    any = true;
-    if (json.contains("size") ? json.at("size") != size : json.value("bytes", Json()) != bytes)
-      continue;
-    if (!json.value("correct", false)) continue;
-    std::vector<double>& rates = rates_[key_of(json.at("model"), json.at("test"))];
-    for (const Json& sample : json.at("samples"))
-      if (sample.is_number()) rates.push_back(sample);
-  }
-  if (!any) throw UsageError(fmt::format("--reference {}: holds no compute records", path));
-}
-
-std::vector<double> ComputeReference::rates(const std::string& model,
-                                            const std::string& metric) const {
-  const auto found = rates_.find(key_of(model, metric));
-  return found == rates_.end() ? std::vector<double>{} : found->second;
-}
-
 RateJudgement judge(const Results& results, const ComputeReference& reference) {
   RateJudgement judgement;
   const PeerRule rule;
@@ -135,17 +159,16 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
     for (std::size_t metric = 0; metric < results.front().series.size(); ++metric) {
       const Metric& what = results.front().series[metric].metric;
       const Rates rates = rates_of(results, ranks, metric);
-      const std::vector<double> good = reference.rates(model, what.name);
-      if (comparable(rates))
-        add(judgement.findings, slow_among_peers(rates, what.limits), metric, ranks, false);
-      if (!good.empty() && rates.front().size() >= rule.rounds)
-        add(judgement.findings, slow_by_reference(rates, good, what.limits), metric, ranks, true);
+      const ReferenceFigures good = reference.figures(model, what.name);
+      Comparison comparison(results, ranks, metric, judgement.findings);
+      if (comparable(rates)) comparison.with_peers(rates, what.limits);
+      if (!good.rates.empty() && rates.front().size() >= rule.rounds)
+        comparison.with_reference(rates, good, what.limits);
       else if (!comparable(rates))
-        missing.insert(
-            rates.front().size() < rule.rounds
-                ? fmt::format("--rounds {}: rates are compared over {} or more",
-                              rates.front().size(), rule.rounds)
-                : fmt::format("{} device{} of {}: peers are compared from {} on, and "
+        missing.insert(rates.front().size() < rule.rounds
+                           ? fmt::format("--rounds {}: rates are compared over {} or more",
+                                         rates.front().size(), rule.rounds)
+                           : fmt::format("{} device{} of {}: peers are compared from {} on, and "
                                          "no --reference has its rates",
                                          ranks.size(), ranks.size() == 1 ? "" : "s", model,
                                          rule.peers));
@@ -166,8 +189,8 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) 
   for (const SlowFinding& finding : first.findings) {
     const bool repeats =
         std::any_of(again.findings.begin(), again.findings.end(), [&](const SlowFinding& other) {
-          return other.metric == finding.metric && other.slow.gpu == finding.slow.gpu &&
-                 other.by_reference == finding.by_reference && other.slow.fails;
+          return other.metric == finding.metric && other.by_reference == finding.by_reference &&
+                 !confirmed({finding.slow}, {other.slow}).empty();
         });
     if (!finding.slow.fails || repeats) both.findings.push_back(finding);
   }
@@ -176,8 +199,14 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) 
 
 std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement) {
   std::vector<Verdict> verdicts = wrong_data(results);
-  for (const SlowFinding& finding : judgement.findings)
+  for (const SlowFinding& finding : judgement.findings) {
     verdicts.push_back(verdict_of(results, finding));
+    if (!all_alike(results, judgement, finding)) continue;
+    verdicts.back().class_ = Class::config;
+    verdicts.back().action =
+        "all devices are alike: compare driver, libraries, power limit and "
+        "clock settings with the reference's";
+  }
   const auto failed = std::count_if(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) {
     return verdict.outcome == Outcome::fail;
   });
