@@ -40,6 +40,17 @@ Series series_of(const Metric& metric, const Json& json) {
   return series;
 }
 
+/// "power,heat": what held the clock down; "-": unknown.
+std::string limited_by(const std::optional<std::uint64_t>& reasons) {
+  if (!reasons) return "-";
+  constexpr std::pair<std::uint64_t, const char*> kCauses[] = {
+      {0x4, "power"}, {0x20 | 0x40, "heat"}, {0x8 | 0x80, "hw"}};
+  std::string text;
+  for (const auto& [bits, name] : kCauses)
+    if ((*reasons & bits) != 0) text += (text.empty() ? "" : ",") + std::string(name);
+  return text;
+}
+
 double rate_per_ghz(const Series& series, double rate) {
   return rate / typical(series, &GpuWindow::sm_clock_mhz) * 1e3;
 }
@@ -88,10 +99,10 @@ Results gather(const MpiSession& session, const DeviceIdentity& device,
 }
 
 std::string table_of(const Results& results) {
-  const std::vector<Column> columns{{"", "test", 30},    {"", "unit", 8},   {"", "median", 8},
-                                    {"lowest", "", 8},   {"on", "rank", 4}, {"highest", "", 8},
-                                    {"on", "rank", 4},   {"SM", "MHz", 5},  {"", "W", 4},
-                                    {"rate /", "GHz", 7}};
+  const std::vector<Column> columns{{"", "test", 30},     {"", "unit", 8},      {"", "median", 8},
+                                    {"lowest", "", 8},    {"on", "rank", 4},    {"highest", "", 8},
+                                    {"on", "rank", 4},    {"SM", "MHz", 5},     {"", "W", 4},
+                                    {"rate /", "GHz", 7}, {"limited", "by", 13}};
   const auto shown = [](double value, const char* format) {
     return std::isfinite(value) ? fmt::format(fmt::runtime(format), value) : std::string("-");
   };
@@ -112,7 +123,8 @@ std::string table_of(const Results& results) {
                           shown(*high, "{:.4g}"), std::to_string(high - rates.begin()),
                           shown(typical(typical_one, &GpuWindow::sm_clock_mhz), "{:.0f}"),
                           shown(typical(typical_one, &GpuWindow::power_w), "{:.0f}"),
-                          shown(rate_per_ghz(typical_one, *nearest), "{:.1f}")});
+                          shown(rate_per_ghz(typical_one, *nearest), "{:.1f}"),
+                          limited_by(throttle_reasons_of(typical_one))});
   }
   return text;
 }
