@@ -36,6 +36,8 @@ TEST_CASE("an error is placed by where it is seen again", "[placing]") {
   CHECK(placed(kNone, kNone, kNone).culprit == Culprit::transient);
   CHECK(placed({}, {}, {}).culprit == Culprit::unknown);
   CHECK(placed(kAll, {}, kAll).culprit == Culprit::unknown);
+  CHECK(placed(kAll, {}, kNone).culprit == Culprit::address);  // one core: it is right elsewhere
+  CHECK(placed(kAll, kNone, {}).culprit == Culprit::unknown);
   CHECK(placed(kAll, kNone, kAll, {100, 100}).culprit == Culprit::program);
   // An SM that is wrong at times, next to one chance error elsewhere.
   CHECK(placed({100, 40}, {100, 1}, {100, 35}).culprit == Culprit::processor);

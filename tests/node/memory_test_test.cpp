@@ -2,6 +2,8 @@
 // and all of the memory is covered over calls.
 #include "launch/node/soak/memory_test.hpp"
 
+#include <cstdlib>
+
 #include "launch/node/soak/injected_faults.hpp"
 #include "launch/node/soak/memory_findings.hpp"
 #include "tests/catch.hpp"
@@ -30,6 +32,37 @@ struct Rig {
   std::unique_ptr<Device> device;
   LoadSettings load;
   MemoryTestSettings settings;
+};
+
+/// A device that has no more than `most` bytes in one piece, and `pieces` of them.
+class LimitedDevice final : public Device {
+ public:
+  LimitedDevice(std::size_t most, int pieces) : most_(most), pieces_(pieces) {}
+  BackendKind kind() const override { return BackendKind::cpu; }
+  DeviceIdentity identity() const override { return {}; }
+  MemoryInfo memory() const override { return {std::size_t{1} << 40, std::size_t{1} << 40}; }
+  const Kernels& kernels() const override { return real_->kernels(); }
+  std::unique_ptr<Stream> make_stream(StreamPriority) override { return real_->make_stream(); }
+  std::unique_ptr<Event> make_event() override { return real_->make_event(); }
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
+    real_->copy(to, from, bytes, stream);
+  }
+  void zero(void* to, std::size_t bytes, Stream& stream) override {
+    real_->zero(to, bytes, stream);
+  }
+
+ protected:
+  void* allocate(std::size_t bytes, Place) override {
+    if (bytes > most_ || pieces_ == 0) throw OutOfMemory("limited");
+    --pieces_;
+    return std::malloc(bytes);
+  }
+  void release(void* memory, Place) noexcept override { std::free(memory); }
+
+ private:
+  std::unique_ptr<Device> real_ = test::open_device(BackendKind::cpu);
+  std::size_t most_;
+  int pieces_;
 };
 
 }  // namespace
@@ -116,6 +149,18 @@ TEST_CASE("a processor that reads wrongly is named", "[memory_test]") {
   CHECK(evidence.other_processors == Attempts{10, 0});
   CHECK(evidence.other_addresses == Attempts{10, 10});
   CHECK(place_error(evidence, "SM", error.processor).culprit == Culprit::processor);
+}
+
+TEST_CASE("memory is obtained in pieces where it does not come in one", "[memory_test]") {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  MemoryTestSettings settings;
+  settings.host_bytes = 100 * kMiB;
+  LimitedDevice enough(40 * kMiB, 8);
+  const TestedMemory memory = allocate_tested(enough, settings);
+  CHECK(memory.bytes >= settings.host_bytes);
+  CHECK(memory.buffers.size() > 2);
+  LimitedDevice too_little(40 * kMiB, 2);
+  CHECK_THROWS_AS(allocate_tested(too_little, settings), InconclusiveError);
 }
 
 TEST_CASE("memory that cannot be obtained is inconclusive", "[memory_test]") {

@@ -68,8 +68,7 @@ LoadCount CopyLoad::run(double seconds, std::vector<Mismatch>& found) {
       count.bytes += static_cast<double>(leg.to.bytes());
       bytes_[static_cast<std::size_t>(leg.way)] += static_cast<double>(leg.to.bytes());
       if (wrong.count == 0) continue;
-      ++count.wrong;
-      found.push_back(describe(leg, words_[source], wrong));
+      if (count.wrong++ == 0) found.push_back(describe(leg, words_[source], wrong));
       break;  // the next copy would only pass it on
     }
     count.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -117,9 +116,8 @@ Mismatch CopyLoad::describe(const Leg& leg, const KnownWords& words, const WordE
   mismatch.reproduced = 0;
   for (int i = 0; i < settings_.retrials; ++i)
     if (copy_and_check(leg, words).count > 0) ++*mismatch.reproduced;
-  mismatch.cause =
-      fmt::format("copy {}: {} words wrong; the same copy again: wrong in {} of {}",
-                  name_of(leg.way), wrong.count, *mismatch.reproduced, settings_.retrials);
+  mismatch.cause = fmt::format("{} of {} words wrong; the same copy again is wrong in {} of {}",
+                               wrong.count, leg.to.count, *mismatch.reproduced, settings_.retrials);
   mismatch.action = leg.way == CopyWay::device_to_device
                         ? "reset the GPU; RMA if it comes back"
                         : "compare with the node's other GPUs: wrong on several is the host's "

@@ -29,8 +29,9 @@ Culprit culprit_of(const Evidence& e) {
   const double highest =
       std::max({rate_of(e.same), rate_of(e.other_processors), rate_of(e.other_addresses)});
   if (highest == 0) return Culprit::transient;
-  if (e.other_processors.tried == 0 || e.other_addresses.tried == 0) return Culprit::unknown;
+  if (e.other_addresses.tried == 0) return Culprit::unknown;
   const bool elsewhere = rate_of(e.other_addresses) >= highest / 10;
+  if (e.other_processors.tried == 0) return elsewhere ? Culprit::unknown : Culprit::address;
   const bool by_others = rate_of(e.other_processors) >= highest / 10;
   if (elsewhere && by_others) return Culprit::gpu;
   if (elsewhere) return Culprit::processor;

@@ -14,6 +14,7 @@ namespace shakedown::node {
 namespace {
 
 constexpr int kMostSteps = 1 << 22;
+constexpr std::size_t kReported = 2;  // mismatches of a call: each is tried again
 
 /// The probe again: address 0 is the probe's own results, any other those of the second one.
 class ProbeAgain final : public Retrial {
@@ -91,7 +92,8 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   count.checked += answers.size();
   count.wrong += ruling.wrong.size();
   note_times(kind, answers);
-  for (const WrongProcessor& wrong : ruling.wrong) found.push_back(describe(task, wrong, ruling));
+  for (const WrongProcessor& wrong : ruling.wrong)
+    if (found.size() < kReported) found.push_back(describe(task, wrong, ruling));
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {
