@@ -64,9 +64,12 @@ std::vector<Conclusion> refereed(const Ruling& ruling, std::span<const Look> loo
   }
   const bool by_cpu = !refuted.empty();
   const std::vector<int>& accused = by_cpu ? refuted : unsteady;
-  if (accused.empty())
-    return {undecided(ruling.undecided + ", within rounding of the CPU's result",
-                      "run on three GPUs or more: the majority decides")};
+  if (accused.empty()) {
+    Conclusion open = undecided(ruling.undecided + ", within rounding of the CPU's result",
+                                "run on three GPUs or more: the majority decides");
+    open.open = true;
+    return {open};
+  }
   if (accused.size() == looks.size() && looks.size() > 1)
     return {undecided(by_cpu ? "the CPU's result refutes every GPU: a defect of the test or library"
                              : "every GPU differs from itself: the products are not reproducible",
