@@ -99,9 +99,11 @@ LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint6
   }
   seen.look.reruns = reruns;
   seen.look.hash_disagrees = hash_of_tile(seen.bytes) != seen.look.hash ? 1 : 0;
-  if (host != nullptr)
-    seen.look.beyond_bound =
-        static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
+  if (host == nullptr) return seen;
+  seen.look.beyond_bound =
+      static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
+  // All re-runs had the hash of bytes that are refuted.
+  if (seen.look.beyond_bound > 0 && seen.look.differing == 0) seen.look.differing = reruns;
   return seen;
 }
 
