@@ -74,11 +74,16 @@ class Soak(Folder):
         self.assertEqual(refused.returncode, 2)
         self.assertIn(f"{broken}: seed: must be", refused.stderr)
 
-    def test_a_lone_rank_is_refuted_by_the_known_answer(self):
-        _, records = self.soak("--inject-fault", "product:0", "--output", self.folder, *QUICK,
-                               "--loads", "products", ranks=1, code=1)
-        self.assertIn("the CPU's result refutes it", records["verdict"][0]["cause"])
-        self.assertEqual(records["verdict"][0]["class"], "HARDWARE")
+    def test_one_and_two_ranks_are_judged_by_the_known_answer(self):
+        for ranks in (1, 2):
+            with self.subTest(ranks=ranks):
+                _, records = self.soak("--inject-fault", f"product:{ranks - 1}", "--output",
+                                       self.folder, *QUICK, "--loads", "products", ranks=ranks, code=1)
+                self.assertEqual({line["rank"] for line in records["mismatch"]}, {ranks - 1})
+                for line in records["mismatch"]:
+                    self.assertIn("the CPU's result refutes it", line["cause"])
+                    self.assertEqual(line["reproduced"], 100)
+                self.assertEqual(records["verdict"][0]["class"], "HARDWARE")
 
     def test_a_wrong_hash_is_ours(self):
         mismatches, verdict = self.fault("hash", "--loads", "products")

@@ -130,6 +130,7 @@ Capsule capsule_of(const Json& json, const std::string& file) {
 std::string write_capsule(const std::string& folder, const std::string& name,
                           const Capsule& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
+  make_folder_of(path);
   write_file({"--output", path},
              [&](std::ostream& out) { out << to_json(capsule).dump(1) << '\n'; });
   return path;

@@ -39,12 +39,41 @@ Subject choose(const std::vector<std::vector<TileRecord>>& records, const Suspic
 /// What all jurors know after their second looks.
 struct Case {
   const ProductRig& rig;
-  const Suspicion& suspicion;
+  Suspicion suspicion;
   Subject subject;
   std::vector<Look> looks;
   std::vector<std::byte> expected;               // the tile's bytes; empty: not known
   std::vector<std::vector<std::byte>> contents;  // by juror; empty but of the accused
 };
+
+/// Nobody is named, and nothing that all have in common.
+bool is_open(const std::vector<Conclusion>& conclusions) {
+  return conclusions.size() == 1 && conclusions.front().juror < 0 && conclusions.front().open;
+}
+
+struct Examination {
+  std::optional<HostTile> host;
+  LookedAt mine;
+  std::vector<Look> looks;
+  std::vector<Conclusion> conclusions;
+};
+
+/// Collective: all repeat the product, and the CPU computes the tile where the vote needs it.
+Examination examine(ProductRig& rig, const Suspicion& suspicion, const TileFinding& finding,
+                    const MpiSession& jurors) {
+  Examination result;
+  if (!finding.ruling.undecided.empty() || jurors.world_size() < 3)
+    result.host = host_tile(rig.spec(), suspicion.operands, suspicion.seed, finding.tile);
+  rig.fill(suspicion.operands, suspicion.seed);
+  std::optional<std::uint64_t> right = finding.ruling.right;
+  if (!right && result.host && suspicion.operands == Operands::integers)
+    right = hash_of_tile(encoded(*result.host, result_type(rig.spec().type)));
+  result.mine =
+      look_again(rig, finding.tile, right, kReruns, result.host ? &*result.host : nullptr);
+  result.looks = jurors.all_gather(result.mine.look);
+  result.conclusions = conclude(finding.ruling, result.looks);
+  return result;
+}
 
 bool is_accused(const std::vector<Conclusion>& conclusions, int juror) {
   return std::any_of(conclusions.begin(), conclusions.end(),
@@ -151,20 +180,22 @@ std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
   for (const std::string& text : jurors.all_gather(bytes_of(records)))
     by_juror.push_back(values_of<TileRecord>(text));
   Case known{rig, suspicion, choose(by_juror, suspicion), {}, {}, {}};
-  const TileFinding& finding = known.subject.finding;
-  std::optional<HostTile> host;
-  if (!finding.ruling.undecided.empty() || jurors.world_size() < 3)
-    host = host_tile(rig.spec(), suspicion.operands, suspicion.seed, finding.tile);
-  rig.fill(suspicion.operands, suspicion.seed);
-  const LookedAt mine =
-      look_again(rig, finding.tile, finding.ruling.right, kReruns, host ? &*host : nullptr);
-  known.looks = jurors.all_gather(mine.look);
-  const std::vector<Conclusion> conclusions = conclude(finding.ruling, known.looks);
-  exchange_contents(known, conclusions, mine, jurors);
-  if (known.expected.empty() && host && suspicion.operands == Operands::integers)
-    known.expected = encoded(*host, result_type(rig.spec().type));
+  Examination examined = examine(rig, suspicion, known.subject.finding, jurors);
+  if (is_open(examined.conclusions) && suspicion.operands == Operands::full_entropy) {
+    // Rounding hides what integers show, at the same tile.
+    known.suspicion.operands = Operands::integers;
+    Examination exact = examine(rig, known.suspicion, known.subject.finding, jurors);
+    if (is_open(exact.conclusions))
+      known.suspicion.operands = suspicion.operands;
+    else
+      examined = std::move(exact);
+  }
+  known.looks = examined.looks;
+  exchange_contents(known, examined.conclusions, examined.mine, jurors);
+  if (known.expected.empty() && examined.host && known.suspicion.operands == Operands::integers)
+    known.expected = encoded(*examined.host, result_type(rig.spec().type));
   std::vector<Mismatch> mismatches;
-  for (const Conclusion& conclusion : conclusions)
+  for (const Conclusion& conclusion : examined.conclusions)
     if (conclusion.juror == jurors.rank() || (conclusion.juror < 0 && jurors.is_root()))
       mismatches.push_back(mismatch_of(conclusion, known));
   return mismatches;

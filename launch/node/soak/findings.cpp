@@ -1,6 +1,7 @@
 #include "launch/node/soak/findings.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -256,12 +257,22 @@ double energy_of(const std::vector<Window>& windows) {
   return energy;
 }
 
-double checked_over_unchecked(const std::vector<Window>& windows) {
-  std::vector<double> ratios;
-  for (const Window& window : windows)
-    for (const RankWindow& rank : window.ranks)
-      if (std::isfinite(rank.checked_over_unchecked)) ratios.push_back(rank.checked_over_unchecked);
-  return ratios.empty() ? kUnknown : median_of(ratios);
+std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types) {
+  std::vector<double> all;
+  std::vector<std::string> parts;
+  for (const ProductType type : types) {
+    std::vector<double> ratios;
+    for (const Window& window : windows)
+      for (const RankWindow& rank : window.ranks)
+        if (window.steady_products == type && std::isfinite(rank.checked_over_unchecked))
+          ratios.push_back(100 * rank.checked_over_unchecked);
+    if (ratios.empty()) continue;
+    parts.push_back(fmt::format("{} {:.1f}", name_of(type), median_of(ratios)));
+    all.push_back(median_of(ratios));
+  }
+  if (all.empty()) return "";
+  return fmt::format("checked products run at {:.1f} % of the rate of unchecked ones ({})",
+                     median_of(all), fmt::join(parts, ", "));
 }
 
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,

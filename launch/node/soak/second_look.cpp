@@ -64,9 +64,12 @@ std::vector<Conclusion> refereed(const Ruling& ruling, std::span<const Look> loo
   }
   const bool by_cpu = !refuted.empty();
   const std::vector<int>& accused = by_cpu ? refuted : unsteady;
-  if (accused.empty())
-    return {undecided(ruling.undecided + ", within rounding of the CPU's result",
-                      "run on three GPUs or more: the majority decides")};
+  if (accused.empty()) {
+    Conclusion open = undecided(ruling.undecided + ", within rounding of the CPU's result",
+                                "run on three GPUs or more: the majority decides");
+    open.open = true;
+    return {open};
+  }
   if (accused.size() == looks.size() && looks.size() > 1)
     return {undecided(by_cpu ? "the CPU's result refutes every GPU: a defect of the test or library"
                              : "every GPU differs from itself: the products are not reproducible",
@@ -96,9 +99,11 @@ LookedAt look_again(ProductRig& rig, std::int64_t tile, std::optional<std::uint6
   }
   seen.look.reruns = reruns;
   seen.look.hash_disagrees = hash_of_tile(seen.bytes) != seen.look.hash ? 1 : 0;
-  if (host != nullptr)
-    seen.look.beyond_bound =
-        static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
+  if (host == nullptr) return seen;
+  seen.look.beyond_bound =
+      static_cast<int>(beyond_bound(*host, seen.bytes, result_type(rig.spec().type)).size());
+  // All re-runs had the hash of bytes that are refuted.
+  if (seen.look.beyond_bound > 0 && seen.look.differing == 0) seen.look.differing = reruns;
   return seen;
 }
 

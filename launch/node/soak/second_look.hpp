@@ -41,6 +41,7 @@ struct Conclusion {
   Class class_ = Class::hardware;
   std::string cause;
   std::string action;
+  bool open = false;  // other operands may show more
 };
 
 /// From the vote on a tile and what every juror's second look showed.

@@ -41,7 +41,7 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .add("--size", values.size,
            fmt::format("m, n and k of the products, a multiple of {}", kTileEdge))
       .at_least(kTileEdge)
-      .at_most(65536)
+      .at_most(8192)  // integers must be exact in every type
       .default_text(fmt::format("{} on gpu, {} on cpu", kGpuSize, kCpuSize))
       .idle_with({"--replay"});
   options.add("--seed", values.seed, "seed of all data").at_least(0).idle_with({"--replay"});

@@ -151,18 +151,21 @@ void SoakRun::run_windows(SoakWork& work) {
   const double total_s = 60 * options_.minutes;
   Progress progress("soak", std::lround(std::ceil(total_s)), "s", session_.is_root());
   double wrong = 0;
-  // Each phase comes once, whatever time is left.
-  for (int cycle = 0; cycle == 0 || elapsed_s() < total_s; ++cycle)
-    for (const Phase& phase : phases(cycle)) {
-      const Window window = run_window(work, phase, cycle < kComparedCycles);
+  for (int cycle = 0;; ++cycle) {
+    const std::vector<Phase> list = phases(cycle);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Window window = run_window(work, list[i], cycle < kComparedCycles);
       windows_.push_back(window);
       wrong += window.wrong();
       progress.update(std::lround(std::min(elapsed_s(), total_s)),
                       fmt::format("{}; {:.0f} wrong", window.phase, wrong));
       const bool stop = std::any_of(window.ranks.begin(), window.ranks.end(),
                                     [](const RankWindow& rank) { return rank.stop; });
-      if (stop || (cycle > 0 && window.ranks.front().over)) return;
+      // Each phase comes once, whatever time is left. Rank 0's clock decides for all.
+      const bool covered = cycle > 0 || i + 1 == list.size();
+      if (stop || (covered && window.ranks.front().over)) return;
     }
+  }
 }
 
 Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
@@ -235,10 +238,7 @@ ExitCode SoakRun::conclude(const std::string& summary) {
   say(session_, summary);
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
-  const double ratio = checked_over_unchecked(windows_);
-  if (std::isfinite(ratio))
-    say(session_,
-        fmt::format("checked products run at {:.1f} % of the rate of unchecked ones", 100 * ratio));
+  say(session_, rates_text(windows_, types_));
   for (const Verdict& verdict : verdicts) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
     say(session_, line_of(verdict));
