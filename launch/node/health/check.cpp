@@ -16,6 +16,7 @@
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
 #include "launch/node/health/findings_table.hpp"
+#include "launch/node/health/health_record.hpp"
 #include "launch/node/health/node_rules.hpp"
 #include "launch/node/health/watchdog.hpp"
 #include "launch/node/health/work.hpp"
@@ -31,18 +32,10 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
-/// A record is flat: of what is a list of objects, the number.
-Json health_of(const NodeReport& report, const GpuReading& gpu) {
-  Json fields{{"host", report.host}, {"time", utc_now()}, {"reading_ms", report.reading_ms}};
-  fields.update(to_json(gpu));
-  fields.erase("nvlinks");
-  fields.erase("processes");
-  if (gpu.processes) fields["process_count"] = gpu.processes->size();
-  return fields;
-}
 void write(Record& record, const std::vector<NodeReport>& reports) {
   for (const NodeReport& report : reports)
-    for (const GpuReading& gpu : report.gpus.gpus) record.write("health", health_of(report, gpu));
+    for (const GpuReading& gpu : report.gpus.gpus)
+      record.write("health", health_record(report.host, utc_now(), report.reading_ms, gpu));
 }
 void write(Record& record, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings)

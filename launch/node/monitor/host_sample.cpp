@@ -1,6 +1,6 @@
 #include "launch/node/monitor/host_sample.hpp"
 
-#include "common/nvml.hpp"
+#include "launch/node/health/health_record.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -12,11 +12,6 @@ Known<std::uint64_t> grown(Known<std::uint64_t> before, Known<std::uint64_t> now
 Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
   return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)
                               : std::nullopt;
-}
-
-template <class T>
-void set(Json& json, const char* key, const Known<T>& value) {
-  if (value) json[key] = *value;
 }
 
 }  // namespace
@@ -41,36 +36,10 @@ Growth growth(const GpuReading& before, const GpuReading& now, double seconds) {
           grown(before.volatile_.uncorrected, now.volatile_.uncorrected)};
 }
 
-Known<int> active_nvlinks(const GpuReading& reading) {
-  int active = 0;
-  for (const NvlinkReading& link : reading.nvlinks) {
-    if (!link.active) return std::nullopt;
-    active += *link.active;
-  }
-  return reading.nvlinks.empty() ? std::nullopt : Known<int>(active);
-}
-
-Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
-  std::uint64_t errors = 0;
-  for (const NvlinkReading& link : reading.nvlinks) {
-    if (!link.crc_errors || !link.replay_errors || !link.recovery_errors) return std::nullopt;
-    errors += *link.crc_errors + *link.replay_errors + *link.recovery_errors;
-  }
-  return reading.nvlinks.empty() ? std::nullopt : Known<std::uint64_t>(errors);
-}
-
 Json record_of(const HostSample& sample, const GpuReading& reading, const Growth& growth) {
-  Json fields{{"host", sample.host}, {"time", sample.time}, {"reading_ms", sample.reading_ms}};
-  fields.update(to_json(reading));
-  fields.erase("nvlinks");  // objects
-  fields.erase("processes");
-  if (reading.processes) fields["process_count"] = reading.processes->size();
-  if (reading.throttle_reasons)
-    fields["reasons"] = text_of_throttle_reasons(reading.throttle_reasons);
-  set(fields, "nvlinks_active", active_nvlinks(reading));
-  set(fields, "nvlink_errors", nvlink_errors(reading));
-  set(fields, "nvlink_sent_gbs", growth.nvlink_sent_gbs);
-  set(fields, "nvlink_received_gbs", growth.nvlink_received_gbs);
+  Json fields = health_record(sample.host, sample.time, sample.reading_ms, reading);
+  if (growth.nvlink_sent_gbs) fields["nvlink_sent_gbs"] = *growth.nvlink_sent_gbs;
+  if (growth.nvlink_received_gbs) fields["nvlink_received_gbs"] = *growth.nvlink_received_gbs;
   return fields;
 }
 

@@ -28,10 +28,6 @@ struct Growth {
 };
 Growth growth(const GpuReading& before, const GpuReading& now, double seconds);
 
-/// Links that are active; errors of all links. Unknown where one link's is, or there are no links.
-Known<int> active_nvlinks(const GpuReading& reading);
-Known<std::uint64_t> nvlink_errors(const GpuReading& reading);
-
 /// The fields of a "health" record.
 Json record_of(const HostSample& sample, const GpuReading& reading, const Growth& growth);
 
