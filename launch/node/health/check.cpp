@@ -17,6 +17,7 @@
 #include "common/program.hpp"
 #include "launch/node/health/findings_table.hpp"
 #include "launch/node/health/health_record.hpp"
+#include "launch/node/health/host_rules.hpp"
 #include "launch/node/health/node_rules.hpp"
 #include "launch/node/health/watchdog.hpp"
 #include "launch/node/health/work.hpp"
@@ -68,6 +69,23 @@ void stall(std::vector<NodeReport>& reports, const std::string& host) {
   }
 }
 
+/// Shared with the watchdog's thread, which prints them while another hangs.
+class FindingsSoFar {
+ public:
+  void add(const std::vector<Finding>& more) {
+    const std::lock_guard lock(mutex_);
+    findings_.insert(findings_.end(), more.begin(), more.end());
+  }
+  std::vector<Finding> all() const {
+    const std::lock_guard lock(mutex_);
+    return findings_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Finding> findings_;
+};
+
 /// The findings of the work, or why there was none.
 std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
                           const std::vector<NodeReport>& reports,
@@ -118,29 +136,27 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 }
 
 ExitCode check_passively(const CheckOptions& options, Record& record) {
-  // Shared with the watchdog's thread, which may print while this one hangs.
-  std::mutex mutex;
-  const char* stage = "reading the GPUs and the host's files";
+  const std::string host = this_host();
+  FindingsSoFar known;
   const Watchdog watchdog(options.deadline_s, [&] {
-    const std::lock_guard lock(mutex);
     const Finding late = finding_of(
         "deadline",
         not_known(
-            fmt::format("{} did not end within {:g} s (--deadline)", stage, options.deadline_s),
+            fmt::format("the check did not end within {:g} s (--deadline)", options.deadline_s),
             "drain the node; reboot if it comes back"),
         Scope::job, "node_check");
+    known.add({late});
+    print(findings_table(known.all()));
     record.write("verdict", record_of(late));
-    print(findings_table({late}));
   });
   const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
   if (fault) print(line_of(*fault) + "\n");
   ReportSource source = options.source;
   source.deadline_s = kPassiveDeadline_s;
-  std::vector<NodeReport> reports{read_node(this_host(), source)};
-  if (fault) stall(reports, this_host());
+  std::vector<NodeReport> reports{
+      read_node(host, source, [&](const Json& facts) { known.add(judge_host(host, facts)); })};
+  if (fault) stall(reports, host);
   const auto findings = judge_nodes(reports, options.expect_gpus);
-  const std::lock_guard lock(mutex);
-  stage = "writing the findings";
   print(findings_table(findings));
   write(record, reports);
   write(record, findings);

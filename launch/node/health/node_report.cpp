@@ -56,9 +56,13 @@ NodeReport node_report_of(const Json& json) {
           json.at("facts"), json.at("our_pids"),           json.at("loaded_gpus")};
 }
 
-NodeReport read_node(const std::string& host, const ReportSource& source) {
-  auto facts = std::async(std::launch::async, [source] {
-    return source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
+NodeReport read_node(const std::string& host, const ReportSource& source,
+                     const std::function<void(const Json&)>& on_facts) {
+  auto facts = std::async(std::launch::async, [&] {
+    const Json read =
+        source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
+    on_facts(read);
+    return read;
   });
   NodeReport report;
   const auto start = std::chrono::steady_clock::now();
@@ -77,7 +81,7 @@ std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSo
       reads ? to_json(read_node(session.host(), source)) : report_of_rank(source.root);
   const NodeMap nodes = map_nodes(session.hosts());
   std::vector<NodeReport> reports(nodes.names.size());
-  const auto texts = session.all_gather(mine.dump());
+  const auto texts = session.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
   const auto each = [&](auto&& use) {
     for (std::size_t rank = 0; rank < texts.size(); ++rank)
       use(reports[static_cast<std::size_t>(nodes.node_of[rank])], Json::parse(texts[rank]));

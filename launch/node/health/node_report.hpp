@@ -1,6 +1,7 @@
 // What one node reports: its GPUs' readings and its host's facts.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -32,8 +33,10 @@ struct ReportSource {
   bool facts = true;      // whether the host is read too, or its GPUs alone
 };
 /// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file
-/// of readings is none.
-NodeReport read_node(const std::string& host, const ReportSource& source);
+/// of readings is none. `on_facts` runs in another thread as soon as the files are read.
+NodeReport read_node(
+    const std::string& host, const ReportSource& source,
+    const std::function<void(const Json& facts)>& on_facts = [](const Json&) {});
 
 /// One report per node of the job, complete on every rank: the first rank of each node reads.
 /// Collective.

@@ -4,7 +4,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "launch/node/health/detached.hpp"
+
 namespace shakedown::node {
+
+namespace {
+constexpr std::chrono::seconds kPatience{1};
+}
 
 Watchdog::Watchdog(double seconds, std::function<void()> report)
     : thread_([this, seconds, report = std::move(report)] {
@@ -12,8 +18,11 @@ Watchdog::Watchdog(double seconds, std::function<void()> report)
         if (called_off_.wait_for(lock, std::chrono::duration<double>(seconds),
                                  [this] { return is_off_; }))
           return;
-        report();
-        std::fflush(stdout);
+        // The report itself may hang, where it writes to what the check waits for.
+        start_detached<int>([report] {
+          report();
+          return std::fflush(stdout);
+        }).wait_for(kPatience);
         std::_Exit(static_cast<int>(ExitCode::inconclusive));
       }) {}
 
