@@ -13,11 +13,8 @@
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/programs/compare_options.hpp"
-<<<<<<< HEAD
-#include "training/programs/train_settings.hpp"
-=======
 #include "training/programs/pack_run.hpp"
->>>>>>> 18f0148 (An option that another kind of run does not use is refused by the one rule; --pack has the timeout; threads that cannot be started end no checkpoint)
+#include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
 namespace {
