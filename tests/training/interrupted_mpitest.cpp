@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr long kUpdates = 3;             // per epoch
-constexpr long kValidationBatches = 12;  // more than the steps from a signal to its effect
+constexpr long kUpdates = 3;            // per epoch
+constexpr long kValidationBatches = 8;  // more than the steps from a signal to its effect
 
 EngineSettings small_settings(const std::string& strategy) {
   EngineSettings settings;

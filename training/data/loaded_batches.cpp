@@ -156,8 +156,8 @@ void LoadedBatches::start_epoch(int epoch, long first_batch) {
   try {
     feeder_ = std::jthread([this] { feed(); });
   } catch (const std::system_error& error) {
-    throw InconclusiveError(fmt::format("no thread could be started to copy batches: {}",
-                                        error.code().message()));
+    throw InconclusiveError(
+        fmt::format("no thread could be started to copy batches: {}", error.code().message()));
   }
 }
 
