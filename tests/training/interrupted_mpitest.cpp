@@ -251,6 +251,7 @@ TEST_CASE("a checkpoint that cannot be written at a stop leaves the one before",
   full.reset();
   CHECK(stopped.end.code == ExitCode::inconclusive);
   CHECK_FALSE(stopped.end.complete);
+  CHECK(has_checkpoint(trainings.dir("full")));            // as every rank sees it
   const TrainingPosition at = trainings.position("full");  // of the epoch before
   CHECK(at.epoch == 2);
   CHECK(at.update == 0);
