@@ -95,8 +95,12 @@ void declare_options(OptionSet& options, BackendOptions& values) {
       .metavar("SECONDS");
 }
 
-Backend open_backend(const BackendOptions& options, MpiSession& session) {
+void set_timeout(MpiSession& session, const BackendOptions& options) {
   session.set_timeout(options.timeout_s > 0 ? options.timeout_s : INFINITY);
+}
+
+Backend open_backend(const BackendOptions& options, MpiSession& session) {
+  set_timeout(session, options);
   if (const std::string others = launched_with_others();
       session.world_size() == 1 && !others.empty())
     throw UsageError(fmt::format(

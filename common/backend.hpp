@@ -42,6 +42,8 @@ struct Backend {
 
 /// Collective. Throws UsageError when the ranks and the GPUs do not fit together.
 Backend open_backend(const BackendOptions& options, MpiSession& session);
+/// Of --timeout: for a program that opens no backend.
+void set_timeout(MpiSession& session, const BackendOptions& options);
 
 /// `whole` for a part of its ranks, by a session split from the whole's: the same device, and
 /// communicators of the part. Collective in the part.

@@ -86,6 +86,10 @@ Option& Option::idle_with(std::vector<std::string> options) {
   idle_with_ = std::move(options);
   return *this;
 }
+Option& Option::uses_only(std::vector<std::string> options) {
+  uses_only_ = std::move(options);
+  return *this;
+}
 Option& Option::not_with(std::vector<std::string> options) {
   not_with_ = std::move(options);
   return *this;
@@ -210,7 +214,23 @@ std::vector<std::string> OptionSet::conditions(const Option& option, bool only_b
   };
   add(any_on(option.with_), "only with", shown(option.with_));
   add(!any_on(option.idle_with_), "has no effect with", shown(option.idle_with_));
+  if (only_broken)
+    for (const std::string& other : made_idle_by(option))
+      texts.push_back("has no effect with " + other);
   return texts;
+}
+
+bool OptionSet::contradict(const Option& a, const Option& b) const {
+  return is_among(a.name(), known(b.not_with_)) || is_among(b.name(), known(a.not_with_));
+}
+
+std::vector<std::string> OptionSet::made_idle_by(const Option& option) const {
+  std::vector<std::string> names;
+  for (const Option& other : options_)
+    if (&other != &option && other.is_on() && !other.uses_only_.empty() &&
+        !is_among(option.name(), known(other.uses_only_)) && !contradict(option, other))
+      names.push_back(other.name());
+  return names;
 }
 
 void OptionSet::check_conditions(bool ignore_idle) const {
@@ -231,9 +251,7 @@ bool OptionSet::contradicted(const Option& option) const {
     return other.is_on() && !other.is_default_;
   };
   return std::any_of(options_.begin(), options_.end(), [&](const Option& other) {
-    const bool related = is_among(option.name(), known(other.not_with_)) ||
-                         is_among(other.name(), known(option.not_with_));
-    return related && on_command_line(other);
+    return contradict(option, other) && on_command_line(other);
   });
 }
 

@@ -42,6 +42,8 @@ class Option {
   Option& only_with(std::vector<std::string> options);
   /// It does not matter where one of these is given.
   Option& idle_with(std::vector<std::string> options);
+  /// All options but these do not matter where it is given. The help does not list them.
+  Option& uses_only(std::vector<std::string> options);
   /// It contradicts these.
   Option& not_with(std::vector<std::string> options);
   /// If this option is given, the program also uses `value` of `option`.
@@ -86,7 +88,7 @@ class Option {
   std::vector<std::string> unlisted_;
   std::optional<double> at_least_, at_most_, below_;
   std::vector<Condition> where_;
-  std::vector<std::string> with_, idle_with_, not_with_;
+  std::vector<std::string> with_, idle_with_, not_with_, uses_only_;
   Condition brings_;
   bool is_existing_file_ = false;
   std::string source_;
@@ -201,6 +203,9 @@ class OptionSet {
   std::vector<std::string> values_of(const Option& option) const;
   /// Those of these names that the program has, as it names them.
   std::vector<std::string> known(const std::vector<std::string>& names) const;
+  bool contradict(const Option& a, const Option& b) const;
+  /// The options that are given and do not use this one, which they do not contradict.
+  std::vector<std::string> made_idle_by(const Option& option) const;
   /// "only with --optimizer sgd": the conditions of an option, or those that do not hold.
   std::vector<std::string> conditions(const Option& option, bool only_broken) const;
   void check_conditions(bool ignore_idle) const;

@@ -346,7 +346,7 @@ class Epochs(Folder):
                     "not in " + str(weights) + ": spots")
         (self.folder / "val/spots").rename(self.folder / "val/dots")
         self.set_first_value(weights, "bn1.running_var", -1)
-        self.expect(self.train("--evaluate", "--weights", weights), 2, str(weights),
+        self.expect(self.train("--evaluate", "--weights", weights, "--ignore-idle"), 2, str(weights),
                     "bn1.running_var")
         self.set_first_value(weights, "layer1.0.conv1.weight", float("nan"))
         self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,

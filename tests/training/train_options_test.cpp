@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "common/options.hpp"
 #include "tests/catch.hpp"
+#include "tests/support.hpp"
 #include "training/programs/compare_options.hpp"
+#include "training/programs/pack_run.hpp"
 #include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
@@ -229,12 +232,41 @@ TEST_CASE("options that contradict one another are refused", "[options]") {
 }
 
 TEST_CASE("the self-test is combined with few options", "[options]") {
-  for (const char* option : {"--epochs", "--batch-size", "--iterations"})
-    CHECK(complaint({"--self-test", option, "4"}) ==
-          std::string("--self-test cannot be combined with ") + option);
+  CHECK(complaint({"--self-test", "--epochs", "4"}) ==
+        "--self-test cannot be combined with --epochs");
+  for (const std::string option : {"--batch-size", "--iterations"})
+    CHECK(complaint({"--self-test", option.c_str(), "4"}) ==
+          option + " 4: has no effect with --self-test");
   CHECK(complaint({"--self-test", "--strategy", "fsdp", "--precision", "fp32", "--seed", "3",
                    "--record", "r", "--timeout", "9", "--backend", "cpu"})
             .empty());
+}
+
+TEST_CASE("what a run of another kind does not use is refused", "[options]") {
+  const auto with = [](Arguments mode, Arguments more) {
+    mode.insert(mode.end(), more.begin(), more.end());
+    return complaint(mode);
+  };
+  const Arguments loader{"--loader-only", "--train-dir", "d"},
+      pack{"--pack", "f", "--train-dir", "d"},
+      evaluate{"--evaluate", "--weights", "w", "--val-dir", "d"};
+  for (const Arguments& mode : {loader, pack, evaluate}) {
+    const std::string name = mode[0];
+    CHECK(with(mode, {"--workers", "2"}).empty());
+    CHECK(with(mode, {"--certificate", "off"}).empty());
+    CHECK(with(mode, {"--lr", "1"}) == "--learning-rate 1: has no effect with " + name);
+    CHECK(with(mode, {"--lr", "1", "--ignore-idle"}).empty());
+  }
+  for (const Arguments& mode : {loader, pack})
+    CHECK(with(mode, {"--certificate"}) ==
+          std::string("--certificate: has no effect with ") + mode[0]);
+  CHECK(with(loader, {"--amp"}) == "--precision fp16: has no effect with --loader-only");
+  CHECK(with(loader, {"--decoder", "cpu", "--seed", "3"}).empty());
+  CHECK(with(loader, {"--save", "f"}) == "--loader-only cannot be combined with --save");
+  CHECK(with(pack, {"--seed", "3"}) == "--seed 3: has no effect with --pack");
+  CHECK(with(evaluate, {"--max-bad-images", "3", "--train-dir", "d"}) ==
+        "--max-bad-images 3: has no effect with --evaluate");
+  CHECK(with(evaluate, {"--fusion", "none"}).empty());
 }
 
 TEST_CASE("epochs need data, and an evaluation weights", "[options]") {
@@ -351,6 +383,23 @@ TEST_CASE("the command line replaces a recipe's options, and what they make idle
   std::remove(name);
   CHECK_THAT(complaint({"--recipe", name}),
              ContainsSubstring(recipe + ": must be a file, or one of "));
+}
+
+TEST_CASE("--timeout holds while a folder is packed", "[pack]") {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("pack_test." + std::to_string(getpid()));
+  fs::create_directories(folder / "a");
+  std::ofstream(folder / "a/1.png") << "not decoded";
+  TrainOptions options;
+  options.data.train_dir = folder.string();
+  options.pack = (folder / "f.pack").string();
+  options.backend.timeout_s = 77;
+  MpiSession& session = test::session();
+  const double before = session.timeout_s();
+  CHECK(pack_images(options, session) == ExitCode::pass);
+  CHECK(session.timeout_s() == 77);
+  session.set_timeout(before);
+  fs::remove_all(folder);
 }
 
 }  // namespace shakedown::training

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "common/options.hpp"
@@ -82,8 +83,10 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
   try {
     checkpoint.tensors = snapshot.tensors();
     for (const char* name : names) report.bytes = write_checkpoint(dir, name, checkpoint);
-  } catch (const std::exception& error) {
+  } catch (const Error& error) {
     report.error = error.what();
+  } catch (const std::exception& error) {
+    report.error = fmt::format("checkpoint in {}: {}", dir, error.what());
   }
   report.write_s = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
@@ -214,9 +217,16 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   checkpoint.state.position = at;
   checkpoint.state.facts = settings_.facts;
   checkpoint.state.bad_images.assign(bad_images.begin(), bad_images.end());
-  writing_ = std::async(std::launch::async, [this, names, report, checkpoint] {
+  const auto write_names = [this, names, report, checkpoint] {
     return write(*snapshot_, settings_.options.dir, names, report, checkpoint);
-  });
+  };
+  try {
+    writing_ = std::async(std::launch::async, write_names);
+  } catch (const std::system_error&) {  // no thread can be started: training waits
+    std::promise<CheckpointReport> written;
+    written.set_value(write_names());
+    writing_ = written.get_future();
+  }
 }
 
 /// Collective: however long a file system takes, no rank gives the others up.

@@ -1,13 +1,17 @@
 // Batches of a loader, brought to the device by a thread of their own.
+#include <fmt/format.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "common/error.hpp"
 #include "training/data/batches.hpp"
 
 namespace shakedown::training {
@@ -149,7 +153,12 @@ void LoadedBatches::start_epoch(int epoch, long first_batch) {
   fed_ = false;
   ending_ = false;
   loader_.start_epoch(epoch, first_batch);
-  feeder_ = std::jthread([this] { feed(); });
+  try {
+    feeder_ = std::jthread([this] { feed(); });
+  } catch (const std::system_error& error) {
+    throw InconclusiveError(
+        fmt::format("no thread could be started to copy batches: {}", error.code().message()));
+  }
 }
 
 void LoadedBatches::end_feeding() {

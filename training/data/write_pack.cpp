@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <system_error>
 #include <thread>
 
 #include "common/error.hpp"
@@ -45,7 +46,11 @@ void read_images(const ImageSource& source, std::size_t first, int threads,
   };
   {
     std::vector<std::jthread> readers;
-    for (int i = 0; i < threads; ++i) readers.emplace_back(work);
+    try {
+      for (int i = 0; i < threads; ++i) readers.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: those that there are read all
+      if (readers.empty()) work();
+    }
   }
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);

@@ -13,7 +13,8 @@
 
 namespace shakedown::training {
 
-ExitCode pack_images(const TrainOptions& options, const MpiSession& session) {
+ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
+  set_timeout(session, options.backend);
   if (!session.is_root()) {
     session.wait_idle();
     return ExitCode::pass;

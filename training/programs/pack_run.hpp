@@ -7,6 +7,6 @@
 namespace shakedown::training {
 
 /// Rank 0 writes while the others wait.
-ExitCode pack_images(const TrainOptions& options, const MpiSession& session);
+ExitCode pack_images(const TrainOptions& options, MpiSession& session);
 
 }  // namespace shakedown::training

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 
 #include "common/options.hpp"
@@ -97,20 +96,6 @@ void check_inputs(const TrainOptions& options) {
     throw UsageError("--evaluate needs --data-dir or --val-dir");
 }
 
-/// The self-test has a network, data and steps of its own.
-void check_self_test(const OptionSet& options) {
-  const std::vector<std::string> allowed{"self_test", "backend", "precision",
-                                         "strategy",  "seed",    "graph",
-                                         "record",    "timeout", "deterministic"};
-  for (const OptionValue& option : options.values()) {
-    std::string name = "--" + option.name;
-    std::replace(name.begin(), name.end(), '_', '-');
-    if (options.given(name) &&
-        std::find(allowed.begin(), allowed.end(), option.name) == allowed.end())
-      throw UsageError("--self-test cannot be combined with " + name);
-  }
-}
-
 }  // namespace
 
 void declare_options(OptionSet& options, TrainOptions& values) {
@@ -136,6 +121,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--data-dir", "--train-dir"})
       .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only",
                  "--max-batch", "--record", "--save", "--trace"})
+      .uses_only({"--data-dir", "--train-dir", "--workers", "--timeout"})
       .metavar("FILE");
   declare_invariant(options, values);
   declare_options(options, values.schedule);
@@ -171,7 +157,13 @@ void declare_options(OptionSet& options, TrainOptions& values) {
            "in place of the throughput run")
       .only_with({"--data-dir", "--train-dir"})
       .not_with({"--epochs", "--evaluate", "--save", "--trace", "--max-batch", "--layers",
-                 "--kernels", "--describe"});
+                 "--kernels", "--describe"})
+      .uses_only({"--iterations", "--warmup",        "--batch-size", "--global-batch",
+                  "--accumulate", "--seed",          "--record",     "--backend",
+                  "--timeout",    "--image-size",    "--strategy",   "--data-dir",
+                  "--train-dir",  "--cache",         "--exif",       "--max-bad-images",
+                  "--augment",    "--scaled-decode", "--workers",    "--prefetch",
+                  "--decoder",    "--decoder-share", "--recipe"});
   options
       .add("--max-batch", values.max_batch,
            "throughput run at the largest batch per rank that the memory holds")
@@ -182,14 +174,16 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .at_least(1)
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
-  options.add("--self-test", values.self_test,
-              "test collectives, gradient exchange and training with a small network on generated "
-              "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE");
+  options
+      .add("--self-test", values.self_test,
+           "test collectives, gradient exchange and training with a small network on generated "
+           "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE")
+      .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--kernels",
+                 "--loader-only", "--max-batch"})
+      .uses_only({"--backend", "--precision", "--strategy", "--seed", "--graph", "--record",
+                  "--timeout", "--deterministic"});
   declare_options(options, values.detector);
-  options.check([&] {
-    if (values.self_test) check_self_test(options);
-    check_inputs(values);
-  });
+  options.check([&] { check_inputs(values); });
 }
 
 void find_data(TrainOptions& options) {

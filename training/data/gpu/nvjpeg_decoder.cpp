@@ -98,7 +98,7 @@ class NvjpegDecoder final : public training::DeviceDecoder {
     }
   }
 
-  /// Both decoders fetch parts of the pictures until none is left.
+  /// Both decoders fetch parts of the pictures until none is left: to the same pixels.
   void decode_placed() {
     const std::span<EnginePicture> pictures = pictures_;
     const auto width = static_cast<std::size_t>(engines_->width());
