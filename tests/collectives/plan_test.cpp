@@ -6,8 +6,8 @@
 #include <set>
 
 #include "collectives/links/link_options.hpp"
-#include "common/nodes.hpp"
 #include "common/error.hpp"
+#include "common/nodes.hpp"
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 

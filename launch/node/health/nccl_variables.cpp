@@ -71,6 +71,7 @@ constexpr Variable kVariables[] = {
     {"TOPO_FILE", "*",
      "topology from a file, not from the machine: a wrong one is slow (AzNHC#142)"},
     {"TUNER_PLUGIN", "", "plugin that chooses algorithms"},
+    {"VERSION", "", "NVIDIA's container images name their NCCL here: NCCL does not read it"},
     {"WORK_FIFO_DEPTH", "", "length of the queue of work"},
 };
 

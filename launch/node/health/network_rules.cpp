@@ -102,14 +102,19 @@ std::vector<Judgement> judge_nics(const Json& facts) {
   const Json& nics = fact_of(facts, "nics");
   if (nics.is_null()) return {not_known("NICs are not readable")};
   std::vector<std::string> up;
-  for (const Json& nic : nics)
-    if (nic.value("state", "") == "up")
-      up.push_back(nic.contains("speed_mbits")
-                       ? fmt::format("{} {:.0f} Gbit/s", nic.at("nic").get<std::string>(),
-                                     nic.at("speed_mbits").get<double>() / 1000)
-                       : nic.at("nic").get<std::string>() + " at unknown speed");
+  bool all_known = true;
+  for (const Json& nic : nics) {
+    if (nic.value("state", "") != "up") continue;
+    const std::string name = nic.at("nic");
+    const bool known = nic.contains("speed_mbits");
+    all_known = all_known && known;
+    up.push_back(
+        known ? fmt::format("{} {:.0f} Gbit/s", name, nic.at("speed_mbits").get<double>() / 1000)
+              : name + " at unknown speed");
+  }
   if (up.empty()) return {not_known("no NIC with hardware is up here")};
-  return {passed(fmt::format("{}", fmt::join(up, ", ")))};
+  const std::string text = fmt::format("{}", fmt::join(up, ", "));
+  return {all_known ? passed(text) : not_known(text)};
 }
 
 std::vector<Judgement> judge_ports(const Json& facts) {

@@ -15,10 +15,11 @@
 namespace shakedown::node {
 namespace {
 
-/// Without GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind) {
-  std::vector<FaultKind> faults{FaultKind::product,    FaultKind::memory, FaultKind::copy,
-                                FaultKind::collective, FaultKind::hash,   FaultKind::slow};
+/// One rank has no collectives; without GPUs no call of their driver can stall.
+std::vector<FaultKind> faults_of(BackendKind kind, int ranks) {
+  std::vector<FaultKind> faults{FaultKind::product, FaultKind::memory, FaultKind::copy,
+                                FaultKind::hash, FaultKind::slow};
+  if (ranks > 1) faults.push_back(FaultKind::collective);
   if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
 }
@@ -100,8 +101,8 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       jurors_(split_by_model(session, ranks_)),
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
       identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
-  if (const auto fault =
-          parse_fault(options.fault, faults_of(backend.kind), session.world_size())) {
+  const int ranks = session.world_size();
+  if (const auto fault = parse_fault(options.fault, faults_of(backend.kind, ranks), ranks)) {
     say(session, line_of(*fault));
     if (fault->rank == session.rank()) fault_ = fault->kind;
   }
