@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 
+#include "common/backend.hpp"
 #include "launch/node/soak/injected_faults.hpp"
 #include "launch/node/soak/memory_findings.hpp"
 #include "tests/catch.hpp"
@@ -164,7 +165,7 @@ TEST_CASE("memory is obtained in pieces where it does not come in one", "[memory
 }
 
 TEST_CASE("memory that cannot be obtained is inconclusive", "[memory_test]") {
-  if (!cpu::built()) return;  // host memory is that backend's
+  if (!shakedown::cpu::built()) return;  // host memory is that backend's
   const auto device = test::open_device(BackendKind::cpu);
   MemoryTestSettings settings;
   settings.host_bytes = std::size_t{1} << 60;
