@@ -52,7 +52,8 @@ Size size_of(const json& pair) { return {pair.at(0), pair.at(1)}; }
 
 TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
   ImageDecoder decoder;
-  for (const json& c : golden().at("decoded")) {
+  const json cases = golden().at("decoded");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
     INFO(c.at("name").get<std::string>());
     const Bytes file = bytes_of(c.at("file"));
     const Size size = decoder.open(file);
@@ -63,7 +64,8 @@ TEST_CASE("every kind of file is decoded to Pillow's pixels", "[golden]") {
 
 TEST_CASE("images are scaled to Pillow's pixels", "[golden]") {
   Resizer portable(portable_passes()), fastest;
-  for (const json& c : golden().at("resized")) {
+  const json cases = golden().at("resized");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
     INFO(c.dump());
     const Image image = make_image(size_of(c.at("from")));
     const Size to = size_of(c.at("to"));
@@ -76,7 +78,8 @@ TEST_CASE("images are scaled to Pillow's pixels", "[golden]") {
 }
 
 TEST_CASE("validation gives the pixels of torchvision's Resize and CenterCrop", "[golden]") {
-  for (const json& c : golden().at("validated")) {
+  const json cases = golden().at("validated");  // a temporary would be gone in the loop
+  for (const json& c : cases) {
     INFO(c.dump());
     TransformSettings settings;
     settings.image_size = c.at("image_size");
