@@ -96,7 +96,7 @@ class Soak(Folder):
 
     def test_a_wrong_copy_is_found(self):
         mismatches, _ = self.fault("copy", "--loads", "copies")
-        self.assertIn("copy host to device", mismatches[0]["cause"])
+        self.assertIn("host to device, offset", mismatches[0]["where"])
         self.assertEqual(mismatches[0]["reproduced"], 100)
 
     def test_a_wrong_collective_is_found(self):
