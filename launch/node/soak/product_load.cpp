@@ -97,7 +97,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
   for (int i = 0; i < kBatches; ++i) {
     Batch& batch = batches_[static_cast<std::size_t>(i)];
     batch.number = calls_ * kBatches + static_cast<std::uint64_t>(i);
-    batch.checked = !(comparing_ && i % 4 == 3);
+    batch.checked = !(comparing_ && i % 4 == 2);
   }
   ++calls_;
   refuted_tile_.reset();
@@ -125,10 +125,12 @@ void ProductLoad::check_known_answer(const ProductVerifier& verifier) {
   refuted_tile_ = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
 }
 
+/// The batches before and after the unchecked one: a window's first products run before the power
+/// limit acts, and so any one of them against another would be of another clock.
 void ProductLoad::compare_rates() {
   double checked_s = 0, unchecked_s = 0, checked = 0, unchecked = 0;
   for (const Batch& batch : batches_) {
-    if (batch.number % 4 == 1) {
+    if (batch.number % 4 == 1 || batch.number % 4 == 3) {
       checked += batch.products;
       checked_s += batch.seconds();
     } else if (!batch.checked) {
