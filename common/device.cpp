@@ -16,6 +16,7 @@ std::unique_ptr<Graph> Device::capture(Stream&, const std::function<void()>&) {
 
 bool Device::owns(const void* byte) const {
   const auto* at = static_cast<const std::byte*>(byte);
+  const std::lock_guard lock(mutex_);
   const auto after = buffers_.upper_bound(at);
   if (after == buffers_.begin()) return false;
   const auto& [begin, bytes] = *std::prev(after);
@@ -26,6 +27,7 @@ Buffer::Buffer(Device& device, std::size_t bytes, Place place)
     : device_(&device), bytes_(bytes), place_(place) {
   if (bytes == 0) return;
   data_ = device.allocate(bytes, place);
+  const std::lock_guard lock(device.mutex_);
   device.buffers_[static_cast<std::byte*>(data_)] = bytes;
   if (place == Place::device) {
     device.allocated_ += bytes;
@@ -35,9 +37,12 @@ Buffer::Buffer(Device& device, std::size_t bytes, Place place)
 
 Buffer::~Buffer() {
   if (data_ == nullptr) return;
-  device_->buffers_.erase(static_cast<std::byte*>(data_));
+  {
+    const std::lock_guard lock(device_->mutex_);
+    device_->buffers_.erase(static_cast<std::byte*>(data_));
+    if (place_ == Place::device) device_->allocated_ -= bytes_;
+  }
   if (!device_->keeps_memory_) device_->release(data_, place_);
-  if (place_ == Place::device) device_->allocated_ -= bytes_;
 }
 
 void Buffer::swap(Buffer& other) noexcept {

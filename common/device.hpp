@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "common/types.hpp"
@@ -125,6 +126,7 @@ class Device {
   std::size_t allocated_ = 0;
   std::size_t peak_ = 0;
   std::map<const std::byte*, std::size_t> buffers_;  // bytes by where they begin
+  mutable std::mutex mutex_;  // of these three: threads may make Buffers of one device
   bool keeps_memory_ = false;
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 #include <utility>
 
 #include "common/statistics.hpp"
@@ -43,67 +42,88 @@ double mean_power_w(const std::vector<EnergyReading>& readings) {
   return (last->energy_j - first->energy_j) / (last->time_s - first->time_s);
 }
 
+/// Shared with the thread, which alone calls NVML: a driver that does not answer keeps the thread,
+/// and nobody else.
 struct GpuSampler::State {
   std::shared_ptr<Nvml> nvml;
   std::string uuid;
+  double deadline_s = 5;
+  std::chrono::steady_clock::time_point start;
+  std::mutex mutex;  // of what follows
+  std::condition_variable changed;
   std::vector<GpuSample> samples;
   std::vector<EnergyReading> energy;
-  std::chrono::steady_clock::time_point start;
-  NvlinkBytes nvlink_before;
-  bool stop = false;
-  std::mutex mutex;
-  std::condition_variable stopped;
-  std::thread thread;
-
-  bool reads() const { return nvml && !uuid.empty(); }
-  NvlinkBytes nvlink() const { return reads() ? nvml->nvlink_bytes(uuid) : NvlinkBytes{}; }
+  NvlinkBytes nvlink_before, nvlink_after;
+  bool ready = false, stop = false, ended = false;
 
   double seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
-  void run() {
+  void set(bool State::*flag) {
+    const std::lock_guard lock(mutex);
+    this->*flag = true;
+    changed.notify_all();
+  }
+  /// Whether the flag is set within the deadline.
+  bool wait(bool State::*flag) {
     std::unique_lock lock(mutex);
-    do {
-      const double time_s = seconds();
-      samples.push_back(nvml->sample(uuid));
-      energy.push_back({time_s, samples.back().energy_j});
-    } while (!stopped.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; }));
+    return changed.wait_for(lock, std::chrono::duration<double>(deadline_s),
+                            [&] { return this->*flag; });
   }
 
-  void join() {
-    if (!thread.joinable()) return;
-    {
-      const std::lock_guard lock(mutex);
-      stop = true;
+  void run() {
+    nvlink_before = nvml->nvlink_bytes(uuid);
+    start = std::chrono::steady_clock::now();
+    set(&State::ready);
+    bool stopped = false;
+    while (!stopped) {
+      const double time_s = seconds();
+      const GpuSample sample = nvml->sample(uuid);
+      std::unique_lock lock(mutex);
+      samples.push_back(sample);
+      energy.push_back({time_s, sample.energy_j});
+      stopped = changed.wait_for(lock, std::chrono::milliseconds(100), [this] { return stop; });
     }
-    stopped.notify_all();
-    thread.join();
+    nvlink_after = nvml->nvlink_bytes(uuid);
+    const double energy_j = nvml->sample(uuid).energy_j;
+    energy.push_back({seconds(), energy_j});
+    set(&State::ended);
   }
 };
 
-GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid)
-    : state_(std::make_unique<State>()) {
+GpuSampler::GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid, double deadline_s)
+    : state_(std::make_shared<State>()) {
+  if (!nvml || uuid.empty()) return;
   state_->nvml = std::move(nvml);
   state_->uuid = std::move(uuid);
-  state_->nvlink_before = state_->nvlink();
-  state_->start = std::chrono::steady_clock::now();
-  if (state_->reads()) state_->thread = std::thread([state = state_.get()] { state->run(); });
+  state_->deadline_s = deadline_s;
+  thread_ = std::thread([state = state_] { state->run(); });
+  state_->wait(&State::ready);
 }
 
-GpuSampler::~GpuSampler() { state_->join(); }
+GpuSampler::~GpuSampler() { stop(); }
+
+bool GpuSampler::stop() {
+  if (!thread_.joinable()) return false;
+  state_->set(&State::stop);
+  const bool ended = state_->wait(&State::ended);
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+  return ended;
+}
 
 GpuWindow GpuSampler::finish() {
   GpuWindow window;
   const double length_s = state_->seconds();
-  const NvlinkBytes nvlink = state_->nvlink();
-  window.nvlink = {nvlink.sent - state_->nvlink_before.sent,
-                   nvlink.received - state_->nvlink_before.received};
-  state_->join();
+  if (!stop()) return window;
   const std::vector<GpuSample>& samples = state_->samples;
+  window.nvlink = {state_->nvlink_after.sent - state_->nvlink_before.sent,
+                   state_->nvlink_after.received - state_->nvlink_before.received};
   window.samples = static_cast<int>(samples.size());
-  if (samples.empty()) return window;
-  state_->energy.push_back({state_->seconds(), state_->nvml->sample(state_->uuid).energy_j});
 
   const std::vector<double> clocks = known(samples, &GpuSample::sm_clock_mhz);
   const std::vector<double> powers = known(samples, &GpuSample::power_w);

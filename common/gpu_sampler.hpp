@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/nvml.hpp"
@@ -35,11 +36,12 @@ struct GpuWindow {
   NvlinkBytes nvlink;
 };
 
-/// Samples one GPU ten times per second on its own thread, from construction to finish().
+/// Samples one GPU ten times per second on its own thread, from construction to finish(). A driver
+/// that does not answer within `deadline_s` leaves everything in the window unknown.
 class GpuSampler {
  public:
   /// Without NVML, or with an empty UUID, everything in the window is unknown.
-  GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid);
+  GpuSampler(std::shared_ptr<Nvml> nvml, std::string uuid, double deadline_s = 5);
   ~GpuSampler();
   GpuSampler(const GpuSampler&) = delete;
   GpuSampler& operator=(const GpuSampler&) = delete;
@@ -48,7 +50,11 @@ class GpuSampler {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  /// Whether the thread, which read something, has ended.
+  bool stop();
+
+  std::shared_ptr<State> state_;
+  std::thread thread_;
 };
 
 }  // namespace shakedown

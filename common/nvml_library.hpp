@@ -19,6 +19,7 @@ inline constexpr int kNotSupported = 3;
 inline constexpr int kInsufficientSize = 7;
 inline constexpr int kFunctionNotFound = 13;
 inline constexpr int kVersionMismatch = 25;
+inline constexpr int kDeprecated = 26;
 inline constexpr int kNotRead = 999;  // NVML_ERROR_UNKNOWN
 
 inline constexpr unsigned kTemperatureGpu = 0;

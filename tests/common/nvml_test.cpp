@@ -58,6 +58,12 @@ void* address(Function* function) {
   return reinterpret_cast<void*>(function);
 }
 
+constexpr std::chrono::milliseconds kLate(100);
+int late_power(void*, unsigned* milliwatts) {
+  std::this_thread::sleep_for(kLate);
+  return *milliwatts = 250000, 0;
+}
+
 /// A library with these functions and those that any use needs.
 std::shared_ptr<Nvml> library(Functions functions) {
   functions.insert({{"nvmlInit_v2", address(init)}, {"nvmlDeviceGetHandleByUUID", address(found)}});
@@ -142,6 +148,18 @@ TEST_CASE("a window is of the samples that are known", "[nvml]") {
   CHECK(window.sm_clock_mhz == 1500);
   CHECK(std::isnan(window.temperature_c));
   CHECK_FALSE(window.throttle_reasons);  // what was the matter when it did not answer is unknown
+}
+
+TEST_CASE("a driver that does not answer leaves a window unknown, and holds nobody up", "[nvml]") {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    GpuSampler sampler(library({{"nvmlDeviceGetPowerUsage", address(late_power)}}), "GPU-1", 0.02);
+    const GpuWindow window = sampler.finish();
+    CHECK(window.samples == 0);
+    CHECK(std::isnan(window.power_w));
+  }
+  CHECK(std::chrono::steady_clock::now() - start < kLate);
+  std::this_thread::sleep_until(start + 3 * kLate);  // its thread has left this file's functions
 }
 
 TEST_CASE("power is the energy between the counter's own updates over their time", "[nvml]") {

@@ -117,6 +117,8 @@ Explanation explain(const Slow& slow, const Limits& limits, const Circumstances&
   const std::uint64_t reasons = seen.throttle_reasons.value_or(0);
   const std::string cause = fmt::format("{}, by its clock ({}; throttle reasons: {})", rounds,
                                         clocks, text_of_throttle_reasons(seen.throttle_reasons));
+  if (!seen.throttle_reasons)
+    return {cause, std::nullopt, "run again where the driver reports throttle reasons"};
   if ((reasons & kHeat) != 0)
     return {cause, Class::environment, "inspect cooling: airflow, heat sink, inlet temperature"};
   if ((reasons & kHardwareSlowdown) != 0)

@@ -55,10 +55,11 @@ class ProductVerifier {
   std::vector<std::int64_t> expected_rows_, expected_columns_;
 };
 
-/// The largest error of `samples` elements of C, chosen by `seed`, as a share of the standard
-/// deviation of C's elements; C is of full-entropy operands of `seed`. Waits for the stream.
+/// The largest error of `samples` elements of C, others for each `choice`, as a share of the
+/// standard deviation of C's elements; C is of full-entropy operands of `seed`. Waits for the
+/// stream.
 double sampled_error(Product& product, std::uint64_t seed, int samples, Device& device,
-                     Stream& stream);
+                     Stream& stream, std::uint64_t choice = 0);
 /// The error that rounding may cause there.
 double tolerance(ProductType type);
 

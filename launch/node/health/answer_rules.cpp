@@ -20,7 +20,10 @@ Judgement judge_stalls(const GpuReading& gpu, const GpuContext&) {
 }
 
 Judgement judge_failed_call(const std::string& call) {
-  const auto has = [&](const char* text) { return call.find(text) != std::string::npos; };
+  const std::string words = call.substr(call.find(": ") + 1);  // NVML's, after the function's name
+  const auto has = [&](const char* text) { return words.find(text) != std::string::npos; };
+  if (has("External Power"))
+    return failure(Class::hardware, call, "inspect the GPU's power cables");
   if (has("lost") || has("fallen off")) return failure(Class::hardware, call, kReboot);
   if (has("ermission")) return not_known(call, "run as root");
   // The library's interface, not the GPU's state.

@@ -12,7 +12,7 @@ namespace shakedown::node {
 void note_failure(const nvml::Library& library, const std::string& function, int status,
                   std::vector<std::string>& failed) {
   const bool lacks = status == nvml::kNotSupported || status == nvml::kFunctionNotFound ||
-                     status == nvml::kVersionMismatch;
+                     status == nvml::kVersionMismatch || status == nvml::kDeprecated;
   if (status == nvml::kSuccess || lacks) return;
   failed.push_back(fmt::format("{}: {}", function, library.words_of(status)));
 }

@@ -121,6 +121,8 @@ void GpuSequence::fabric() {
         info.status == nvml::kSuccess ? "success" : library_.words_of(info.status);
   if (info.health_summary != 0)
     reading_.fabric_health = word_of(kFabricHealth, info.health_summary);
+  else if ((info.health_mask & 0x3) == 1 || (info.health_mask >> 4 & 0x3) == 1)
+    reading_.fabric_health = "unhealthy";  // degraded bandwidth, unhealthy route: older drivers
 }
 
 void GpuSequence::processes() {

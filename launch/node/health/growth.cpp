@@ -15,6 +15,7 @@ const GpuReading* find_gpu(const std::vector<NodeReport>& reports, const std::st
 }
 
 std::optional<std::uint64_t> link_errors(const GpuReading& gpu) {
+  if (gpu.nvlinks.empty() && gpu.nvlink_count != 0) return std::nullopt;  // not reported
   std::uint64_t errors = 0;
   for (const NvlinkReading& link : gpu.nvlinks)
     for (const auto& counter : {link.crc_errors, link.replay_errors, link.recovery_errors}) {

@@ -99,7 +99,8 @@ Judgement judge_nvlink_speed(const GpuReading& gpu, const GpuContext& context) {
                    fmt::format("NVLink {}, most at {} MB/s", fmt::join(slow, ", "), *most),
                    "inspect the link; reset GPU");
   if (unread > 0) return not_known("the speed of an NVLink is not reported");
-  if (!most && !speeds.empty()) return not_known("NVLinks of several speeds, none of most of them");
+  if (!most && !speeds.empty())
+    return not_known("NVLinks run at several speeds, no speed is that of most");
   return passed(most ? fmt::format("NVLinks at {} MB/s", *most) : "no active NVLink");
 }
 

@@ -59,9 +59,9 @@ std::vector<Judgement> judge_port(const Json& port) {
   if (!port.contains("state"))
     all.push_back(not_known(name + ": state is not reported"));
   else if (port.at("state") != "ACTIVE")
-    all.push_back(warning(Class::infrastructure,
-                          fmt::format("{} is {}", name, port.at("state").get<std::string>()),
-                          "inspect link " + name + ", or unset it if it is unused by design"));
+    all.push_back(warning(
+        Class::infrastructure, fmt::format("{} is {}", name, port.at("state").get<std::string>()),
+        "inspect link " + name + "; nothing to do if the port is unused by design"));
   for (const char* counter : {"link_downed", "symbol_errors"}) {
     if (!port.contains(counter)) {
       all.push_back(not_known(fmt::format("{}: {} is not reported", name, counter)));

@@ -87,7 +87,11 @@ std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSo
       use(reports[static_cast<std::size_t>(nodes.node_of[rank])], Json::parse(texts[rank]));
   };
   each([](NodeReport& report, const Json& json) {
-    if (json.contains("gpus")) report = node_report_of(json);
+    if (!json.contains("gpus")) return;
+    if (!report.host.empty())
+      throw UsageError(
+          fmt::format("two nodes have the host name {}: give each its own", report.host));
+    report = node_report_of(json);
   });
   each([](NodeReport& report, const Json& json) {
     if (!json.contains("gpus")) add_rank(report, json);

@@ -57,7 +57,7 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
   const std::string cause =
       fmt::format("{} GPUs, {} expected ({})", found, expected->count, expected->by);
   if (found < expected->count)
-    return failure(Class::hardware,
+    return failure(report.gpus.problem ? Class::software : Class::hardware,
                    fmt::format("{}{}{}", cause, missing_on(report),
                                report.gpus.problem ? "; " + *report.gpus.problem : ""),
                    "see the kernel's messages; reboot, RMA if it stays away");
@@ -134,8 +134,7 @@ std::optional<ExpectedGpus> expected_on(const NodeReport& report,
     return ExpectedGpus{*most, "most nodes"};
   // A container sees the whole bus but may have been given some of its GPUs.
   const Json& bus = fact_of(report.facts, "gpus_on_bus");
-  if (bus.is_array() && !bus.empty() && !report.gpus.problem &&
-      fact_of(report.facts, "container") == "none seen")
+  if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
     return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
   return std::nullopt;
 }

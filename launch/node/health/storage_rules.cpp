@@ -26,7 +26,7 @@ std::vector<Judgement> judge_shm(const Json& facts) {
   if (total < kUsualShared) return {warning(Class::config, cause, larger)};
   if (free < 0.1 * total)
     return {warning(Class::environment, cause, "remove what is left over in /dev/shm")};
-  return {passed("/dev/shm: at least 8 GB, free")};
+  return {passed("/dev/shm: at least 8 GB, at least 10 % of it free")};
 }
 
 std::vector<Judgement> judge_space(const Json& facts, const char* fact, const std::string& where) {

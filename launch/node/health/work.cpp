@@ -90,15 +90,17 @@ std::vector<Finding> look_at_work(const CheckOptions& options, MpiSession& sessi
                                   const std::vector<NodeReport>& before, bool corrupts) {
   Backend backend = open_backend(options.backend, session);
   std::vector<Finding> found;
-  if (backend.kind == BackendKind::gpu) {
-    const auto after = reports_under_load(options, session, backend);
-    found = judge_under_load(after);
-    const auto grown = judge_growth(before, after);
-    found.insert(found.end(), grown.begin(), grown.end());
-  }
+  const bool on_gpus = backend.kind == BackendKind::gpu;
+  if (on_gpus) found = judge_under_load(reports_under_load(options, session, backend));
   const auto wrong = session.all_gather(static_cast<double>(wrong_elements(backend, corrupts)));
   const auto sums = judge_sums(session, wrong);
   found.insert(found.end(), sums.begin(), sums.end());
+  if (on_gpus) {
+    ReportSource gpus_alone = options.source;
+    gpus_alone.facts = false;
+    const auto grown = judge_growth(before, gather_reports(session, gpus_alone));
+    found.insert(found.end(), grown.begin(), grown.end());
+  }
   return found;
 }
 

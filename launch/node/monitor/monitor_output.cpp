@@ -86,6 +86,7 @@ std::vector<Verdict> MonitorOutput::verdicts() const {
                                   const std::string& action) {
     found.push_back({scope, name, Outcome::inconclusive, cause, std::nullopt, action});
   };
+  if (last_.empty()) could_not_read(Scope::job, "gpu_monitor", "no reading was made", "run again");
   for (const auto& [host, sample] : last_) {
     if (sample.read.problem)
       could_not_read(Scope::node, host, "no GPU can be read: " + *sample.read.problem,
@@ -97,6 +98,12 @@ std::vector<Verdict> MonitorOutput::verdicts() const {
             fmt::format("GPU {} of {} could not be read: {} did not return within {:g} "
                         "s",
                         reading.index, host, reading.stalled.front(), options_.call_deadline_s),
+            "drain the node, reset the GPU or reboot");
+      else if (!reading.power_w && !reading.temperature_c && !reading.sm_clock_mhz)
+        could_not_read(
+            Scope::gpu, reading.uuid.empty() ? "unknown" : reading.uuid,
+            fmt::format("GPU {} of {} could not be read: {}", reading.index, host,
+                        reading.failed.empty() ? "NVML reports no value" : reading.failed.front()),
             "drain the node, reset the GPU or reboot");
   }
   return found;

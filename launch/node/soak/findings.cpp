@@ -176,6 +176,19 @@ double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
 void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const bool known = std::any_of(windows.begin(), windows.end(), [&](const Window& window) {
+      const RankWindow& mine = window.ranks[r];
+      return std::isfinite(mine.errors.ecc_uncorrected) || std::isfinite(mine.thermal_share) ||
+             std::isfinite(mine.hardware_slowdown_share);
+    });
+    if (!known && !ranks[r].uuid.empty() && ranks[r].stalled.empty()) {
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+      verdict.outcome = Outcome::inconclusive;
+      verdict.cause = fmt::format("{}: neither ECC errors nor throttling could be read",
+                                  place_of(static_cast<int>(r), ranks[r]));
+      verdict.action = "run bin/node_check: it says why NVML cannot be read";
+      verdicts.push_back(verdict);
+    }
     const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
       Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
       verdict.outcome = outcome;
@@ -296,7 +309,7 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind
     }
   }
   // A wrong operation that no finding explains still fails.
-  if (wrong > 0 && findings.empty()) verdict.outcome = Outcome::fail;
+  if (wrong > 0 && verdict.outcome == Outcome::pass) verdict.outcome = Outcome::fail;
   if (windows.empty()) verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
   return verdict;
 }

@@ -80,7 +80,10 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   const std::vector<ProbeAnswer> answers = probe_->run(task, probe_->processors(), *stream_);
   const ProbeRuling ruling = judge(task, answers);
   if (!ruling.undecided.empty()) {
-    found.push_back(inconclusive(ruling.undecided));
+    if (std::none_of(found.begin(), found.end(), [](const Mismatch& mismatch) {
+          return mismatch.outcome == Outcome::inconclusive;
+        }))
+      found.push_back(inconclusive(ruling.undecided));  // once per call
     return;
   }
   for (const ProbeAnswer& answer : answers) {
@@ -90,10 +93,9 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
           operations_per_step(kind) * task.steps * static_cast<double>(answer.hashes.size());
   }
   count.checked += answers.size();
-  count.wrong += ruling.wrong.size();
   note_times(kind, answers);
   for (const WrongProcessor& wrong : ruling.wrong)
-    if (found.size() < kReported) found.push_back(describe(task, wrong, ruling));
+    if (count.wrong++ < kReported) found.push_back(describe(task, wrong, ruling));
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {

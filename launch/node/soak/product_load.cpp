@@ -52,7 +52,12 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
 
 void ProductLoad::wait(const Event& event) const {
   constexpr double kSpin_s = 0.001;
-  wait_until_done(event, settings_.timeout_s, kSpin_s, [] {});
+  try {
+    wait_until_done(event, settings_.timeout_s, kSpin_s, [] {});
+  } catch (const TimeoutError&) {  // a product waits for no other rank
+    throw TimeoutError(fmt::format("{}: this GPU did not finish within {:g} s (--timeout)", name_,
+                                   settings_.timeout_s));
+  }
 }
 
 void ProductLoad::rest_in_pulse() {

@@ -121,15 +121,32 @@ double SoakRun::elapsed_s() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
+/// Throws UsageError where a load that --loads names is in no phase. All of them are the default.
+void SoakRun::check_loads_run(const std::vector<Phase>& cycle) const {
+  if (options_.loads.size() == kLoadKinds) return;
+  for (const LoadKind kind : all_loads()) {
+    const bool named = std::count(options_.loads.begin(), options_.loads.end(), name_of(kind)) > 0;
+    const bool runs = std::any_of(cycle.begin(), cycle.end(),
+                                  [&](const Phase& phase) { return phase.has(kind); });
+    if (named && !runs)
+      throw UsageError(fmt::format("--loads {}: never runs with --shape {} on {} ranks",
+                                   name_of(kind), fmt::join(options_.shapes, ","),
+                                   session_.world_size()));
+  }
+}
+
 ExitCode SoakRun::run() {
   const std::vector<Phase> first = phases(0);
   if (first.empty())
     throw UsageError(fmt::format("--loads {} with --shape {}: no work for {} ranks",
                                  fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
                                  session_.world_size()));
+  check_loads_run(first);
   window_s_ = window_seconds(60 * options_.minutes, first.size());
   WorkSettings settings;
   settings.phases = first;
+  for (int cycle = 1; cycle < static_cast<int>(types_.size()); ++cycle)
+    for (const Phase& phase : phases(cycle)) settings.phases.push_back(phase);
   settings.size = size_of_products(options_, backend_.kind);
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.fault = fault_;
@@ -143,8 +160,18 @@ ExitCode SoakRun::run() {
                   session_.world_size(), options_.minutes, settings.size, fmt::join(types, " "),
                   window_s_));
   SoakWork work(settings, backend_, *jurors_);
-  run_windows(work);
-  return conclude(work.summary());
+  try {
+    run_windows(work);
+  } catch (const Error& error) {
+    const auto wrong = std::find_if(incidents_.begin(), incidents_.end(), [](const Incident& i) {
+      return i.mismatch.outcome == Outcome::fail;
+    });
+    if (wrong == incidents_.end()) throw;
+    throw FailError(fmt::format("{}; before that rank {} was wrong: {} {}: {}", error.what(),
+                                wrong->rank, wrong->mismatch.load, wrong->mismatch.where,
+                                wrong->mismatch.cause));
+  }
+  return conclude(fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
 }
 
 void SoakRun::run_windows(SoakWork& work) {
@@ -170,7 +197,8 @@ void SoakRun::run_windows(SoakWork& work) {
 }
 
 Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
-  GpuSampler sampler(nvml_, backend_.device->identity().uuid);
+  GpuSampler sampler(health_->stalled().empty() ? nvml_ : nullptr,
+                     backend_.device->identity().uuid);
   PhaseResult result = work.run(phase, window_s_, comparing);
   RankWindow mine = rank_window(result, sampler.finish(), health_->delta());
   mine.stop = !signals_.received().empty();
@@ -204,8 +232,10 @@ void SoakRun::collect(const Window& window, std::vector<Mismatch> found) {
 }
 
 std::string SoakRun::keep_capsule(Incident& incident) {
-  constexpr std::size_t kMostCapsules = 20;
-  if (incident.mismatch.replay.empty() || incidents_.size() >= kMostCapsules) return "";
+  constexpr std::ptrdiff_t kMostCapsules = 20;
+  const auto kept = std::count_if(incidents_.begin(), incidents_.end(),
+                                  [](const Incident& i) { return !i.mismatch.replay.empty(); });
+  if (incident.mismatch.replay.empty() || kept >= kMostCapsules) return "";
   const std::string name = fmt::format("{}-rank{}-{}", utc_now(), incident.rank, incidents_.size());
   if (!session_.is_root()) return "";
   Capsule capsule = capsule_of(incident.mismatch.replay, "a mismatch");
@@ -214,7 +244,12 @@ std::string SoakRun::keep_capsule(Incident& incident) {
   capsule.circumstances["model"] = rank.model;
   for (const LibraryVersion& version : library_versions(backend_.kind))
     capsule.circumstances["versions." + version.name] = version.running;
-  return write_capsule(options_.output, name, capsule);
+  try {
+    return write_capsule(options_.output, name, capsule);
+  } catch (const Error& error) {  // the mismatch matters more than its capsule
+    say(session_, fmt::format("no capsule: {}", error.what()));
+    return "";
+  }
 }
 
 ExitCode SoakRun::conclude(const std::string& summary) {

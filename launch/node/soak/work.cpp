@@ -47,8 +47,8 @@ std::unique_ptr<Load> SoakWork::make_load(LoadKind kind) {
     }
     case LoadKind::collectives: {
       auto load = std::make_unique<CollectiveLoad>(settings_of(FaultKind::collective), backend_);
-      std::vector<Mismatch> found;  // a transport allocates memory for its first operations
-      load->run(0, found);
+      // A transport allocates memory for its first operations; they count in the first window.
+      first_collectives_ = load->run(0, first_found_);
       return load;
     }
     case LoadKind::memory: return make_memory();
@@ -110,6 +110,11 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   const auto run_one = [&](LoadKind kind) {
     const auto at = static_cast<std::size_t>(kind);
     result.counts[at] = load_of(kind).run(seconds, found[at]);
+    if (kind == LoadKind::collectives) {
+      result.counts[at] += std::exchange(first_collectives_, {});
+      std::move(first_found_.begin(), first_found_.end(), std::back_inserter(found[at]));
+      first_found_.clear();
+    }
   };
   // Collectives stay on this thread, which MPI requires; so does a load without others.
   std::vector<std::future<void>> others;

@@ -59,6 +59,8 @@ class SoakWork {
   const MpiSession& jurors_;
   std::map<ProductType, std::string> algorithms_;
   std::uint64_t windows_ = 0;
+  LoadCount first_collectives_;  // made before the first window
+  std::vector<Mismatch> first_found_;
   std::map<LoadKind, std::unique_ptr<Load>> loads_;  // all but the products
   std::unique_ptr<ProductLoad> products_;            // of the phase
 };
