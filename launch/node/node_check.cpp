@@ -1,9 +1,13 @@
 // bin/node_check: the environment of every node of a job, its GPUs' health, and how nodes differ.
+#include <cstdio>
+
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
+#include "common/verdict.hpp"
 #include "launch/node/health/check.hpp"
+#include "launch/node/health/watchdog.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -16,6 +20,12 @@ ExitCode node_check(const CheckOptions& options, const OptionSet& set, MpiSessio
 
 ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
   if (is_another_of_its_host()) return ExitCode::pass;
+  // A record's file can hang, too. The check's own watchdog, which says what was found, is earlier.
+  const Watchdog whole(options.deadline_s + 2, [] {
+    std::puts(line_of({Scope::job, "node_check", Outcome::inconclusive,
+                       "--record could not be written in time"})
+                  .c_str());
+  });
   Record record(options.record);
   record.write("run", describe_process(set, {this_host()}));
   return recorded(record, [&] { return check_passively(options, record); });

@@ -86,7 +86,8 @@ void declare_options(OptionSet& options, DetectorOptions& values) {
   options.heading("Fault detection");
   options
       .add("--check-neighbour", values.check_neighbour,
-           "every K updates, each rank also computes the gradients of its neighbour's batch, and "
+           "before every K-th update, each rank computes the gradients of its own and of its "
+           "neighbour's batch, apart from the update itself, and "
            "both results must have the same bits; a third rank decides which GPU is wrong. Two "
            "extra passes, forward and backward: 2/K of the time")
       .at_least(1)
@@ -150,7 +151,8 @@ ExitCode Detector::finish() {
   } else {
     const double rest = seconds_since(started_) - check_s_;
     verdict.cause = fmt::format(
-        "{} of {} updates checked on {} ranks, each batch on two: the same bits; {:.1f} ms per "
+        "checked before {} of {} updates on {} ranks, each batch computed on two: the same bits; "
+        "{:.1f} ms per "
         "check, {:.1f} % on top of the rest",
         checked_, updates_, engine_.step.ranks_computing(), 1e3 * check_s_ / checked_,
         100 * check_s_ / rest);

@@ -71,8 +71,8 @@ class ProductTest final : public RateTest {
 
   /// Of the product that was timed.
   void check_sampled() {
-    const double error = sampled_error(*product_, kSeed, kSamples, bench_.device(), bench_.stream,
-                                       ++checks_);
+    const double error =
+        sampled_error(*product_, kSeed, kSamples, bench_.device(), bench_.stream, ++checks_);
     if (!(error <= tolerance(spec_.type)))
       note_wrong(1, fmt::format("an element of {} differs from the host's by {:.2g} deviations, "
                                 "{:.2g} are allowed",

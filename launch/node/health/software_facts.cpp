@@ -53,8 +53,8 @@ Json read_nccl_variables(const FactSource& source) {
 /// What Slurm gave this job on this node.
 Json read_slurm(const FactSource& source) {
   Json found = Json::object();
-  for (const char* name : {"SLURM_JOB_ID", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS",
-                           "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"})
+  for (const char* name :
+       {"SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_CPUS_PER_TASK"})
     if (const std::string* value = source.variable(name)) found[name] = *value;
   return found;
 }

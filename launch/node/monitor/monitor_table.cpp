@@ -94,7 +94,6 @@ void Tally::Values::add(Known<double> value) {
 }
 
 void Tally::add(const GpuReading& reading, const Growth& growth) {
-  uuid_ = reading.uuid;
   ++readings_;
   stalled_ += reading.stalled.empty() ? 0 : 1;
   utilisation_.add(reading.utilisation_percent);

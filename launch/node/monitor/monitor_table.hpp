@@ -17,7 +17,6 @@ class Tally {
 
   static std::string heading();
   std::string line(const std::string& host, int index) const;
-  const std::string& uuid() const { return uuid_; }
 
  private:
   struct Values {
@@ -25,7 +24,6 @@ class Tally {
     double sum = 0, low = 0, high = 0;
     int count = 0;
   };
-  std::string uuid_;
   int readings_ = 0;
   int stalled_ = 0;
   Values utilisation_, power_, temperature_, sm_clock_;

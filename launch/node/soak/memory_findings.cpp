@@ -22,7 +22,7 @@ std::string bits_text(std::uint64_t difference) {
 CommonTraits traits_of(std::span<const MemoryError> errors) {
   CommonTraits traits;
   if (errors.empty()) return traits;
-  traits.lowest = traits.highest = errors.front().index;
+  traits.lowest = errors.front().index;
   bool one_lane = true;
   for (const MemoryError& error : errors) {
     const std::uint64_t difference = error.expected ^ error.found;
@@ -31,7 +31,6 @@ CommonTraits traits_of(std::span<const MemoryError> errors) {
     if ((difference & error.expected) != 0) ++traits.cleared;
     if (error.found_again == error.expected) ++traits.transient;
     traits.lowest = std::min(traits.lowest, error.index);
-    traits.highest = std::max(traits.highest, error.index);
     one_lane = one_lane && error.index % 32 == errors.front().index % 32;
   }
   for (const MemoryError& error : errors)

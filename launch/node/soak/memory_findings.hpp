@@ -17,7 +17,7 @@ struct CommonTraits {
   std::uint64_t any_bits = 0;  // wrong in some word
   std::uint64_t set = 0,
                 cleared = 0;  // words with bits that are 1 instead of 0, and 0 instead of 1
-  std::uint64_t lowest = 0, highest = 0;  // indices
+  std::uint64_t lowest = 0;   // index
   std::uint64_t period = 0;   // the greatest number that divides all distances; 0: one index alone
   int lane = -1;              // index modulo 32 where all share it, and the period is not 0
   std::size_t transient = 0;  // words that were right when read again

@@ -10,6 +10,7 @@
 
 #include "common/device.hpp"
 #include "common/host_device.hpp"
+#include "common/number_format.hpp"
 
 namespace shakedown::node {
 
@@ -41,13 +42,9 @@ struct TileRecord {
   std::uint32_t product = 0;    // the first of them, by its number in the batch
 };
 
-/// splitmix64's finalizer (Steele, Lea & Flood 2014): a bijection, so a tile with one wrong word
-/// never has the right hash; with several it has it once in 2^64.
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t mix(std::uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
-  return z ^ (z >> 31);
-}
+/// A bijection, so a tile with one wrong word never has the right hash; with several it has it once
+/// in 2^64.
+using number_format::mix;
 
 /// The share of word `index` (of 8 bytes, row by row within the tile) in the tile's hash.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash_of_word(std::uint64_t word, std::uint64_t index) {
