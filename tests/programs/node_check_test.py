@@ -17,6 +17,7 @@ BARE = {"PATH": "/usr/bin:/bin"}
 class NodeCheck(Folder):
     def readings(self, change=lambda host: None):
         host = copy.deepcopy(HEALTHY)
+        host["cuda_driver_version"] = "99.0"  # newer than the CUDA of whatever build this tests
         change(host)
         path = self.folder / "readings.json"
         path.write_text(json.dumps(host))
