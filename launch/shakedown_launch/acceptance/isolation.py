@@ -1,0 +1,103 @@
+"""What a search for faulty nodes and paths found out, and the Findings it amounts to."""
+
+import dataclasses
+
+from .model import FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Suspect:
+    """A node that did not pass with known-good partners."""
+    node: str
+    failed: int
+    tests: int
+    partners: tuple  # it did not pass with
+    alone: str = ""  # its outcome without a partner; "" where it was not tested
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """Sides that pass each, and fail together; of one side: no two of its nodes pass together."""
+    sides: tuple  # of tuples of node names
+    names: tuple  # of each side, as people call it
+    failed: int  # tests across it that did not pass, and of them without a result
+    lost: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Unresolved:
+    nodes: tuple
+    cause: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Isolation:
+    faulty: tuple = ()  # of Suspect
+    dead: tuple = ()  # of Suspect: most tests with it had no result
+    links: tuple = ()  # of Link
+    unresolved: tuple = ()  # of Unresolved
+    transient: tuple = ()  # of Unresolved: failed once, then passed again and again
+    good: tuple = ()  # nodes that passed and are in none of the above but transient
+    tests: int = 0
+    rounds: int = 0
+
+
+def name_of(nodes):
+    """What people call some nodes, in the order of the allocation."""
+    if len(nodes) <= 3:
+        return ", ".join(nodes)
+    return f"{nodes[0]} to {nodes[-1]} ({len(nodes)} nodes)"
+
+
+def findings(isolation, stage, transient=WARN):
+    """`transient`: what a failure amounts to that did not repeat. Wrong data is never noise: such a
+    stage passes INCONCLUSIVE."""
+    return [*(_of_faulty(each, stage) for each in isolation.faulty),
+            *(_of_dead(each, stage) for each in isolation.dead),
+            *(_of_link(each, stage) for each in isolation.links),
+            *(Finding(stage, INCONCLUSIVE, each.nodes, each.cause, action="run again",
+                      subject=name_of(each.nodes), check="isolation")
+              for each in isolation.unresolved),
+            *(Finding(stage, transient, each.nodes, each.cause, subject=name_of(each.nodes),
+                      check="isolation")
+              for each in isolation.transient)]
+
+
+def _of_faulty(suspect, stage):
+    cause = f"fails in {suspect.failed} of {suspect.tests} tests"
+    if suspect.partners:
+        cause += f" with known-good nodes ({', '.join(suspect.partners)})"
+    class_, action = "", "run the stages of one node, then inspect its network card, cable and port"
+    if suspect.alone == PASS:
+        cause += "; alone it passes"
+        class_, action = INFRASTRUCTURE, "inspect its network card, cable and switch port"
+    elif suspect.alone == FAIL:
+        cause += "; alone it fails"
+        class_, action = HARDWARE, "drain; repair by what its single-node stages found"
+    if suspect.failed < suspect.tests:
+        cause += "; intermittent"
+    return Finding(stage, FAIL, (suspect.node,), cause, class_, action, subject=suspect.node,
+                   check="isolation")
+
+
+def _of_dead(suspect, stage):
+    return Finding(stage, INCONCLUSIVE, (suspect.node,),
+                   f"no result in {suspect.failed} of {suspect.tests} tests: dead or hung",
+                   action="reboot, then run again", subject=suspect.node, check="isolation")
+
+
+def _of_link(link, stage):
+    nodes = tuple(node for side in link.sides for node in side)
+    lost = f", {link.lost} of them without a result" if link.lost else ""
+    tests = f"{link.failed} tests{lost}"
+    if len(link.names) == 1:
+        subject = f"paths within {link.names[0]}"
+        cause = f"each passes alone, no two pass together ({tests})"
+        action = f"inspect the switch or rail of {link.names[0]}; compare with the others' settings"
+    else:
+        subject = "link " + " - ".join(link.names)
+        cause = f"each side passes, together they fail ({tests})"
+        action = f"inspect {subject}; compare the settings of its sides"
+    concerned = nodes if all(len(side) == 1 for side in link.sides) else ()
+    return Finding(stage, INCONCLUSIVE if link.lost == link.failed else FAIL, concerned, cause,
+                   INFRASTRUCTURE, action, subject=subject, check="isolation")

@@ -1,0 +1,275 @@
+"""Which node, or which path between nodes, a failure of several nodes belongs to.
+
+Screen each domain; bisect what failed; where all parts pass and the whole fails, find the boundary
+between them by mixed groups; confirm each suspect with known-good partners, another one each time,
+before it is blamed; test what is left of a domain again; test representatives of the domains
+together. docs/engineering/isolation.md has the method, what it finds and what it misses."""
+
+import math
+
+from .isolation import Isolation, Link, Suspect, Unresolved, name_of
+from .ladder_rounds import Pool, Rounds
+from .ladder_search import Search, parts_of
+from .model import INCONCLUSIVE
+
+ROUNDS = 100  # no search needs more; what is open then is unresolved
+ATTEMPTS = 3  # at a domain of which a part keeps failing
+
+
+def isolate(nodes, domains=None, *, group_size=None, confirmations=3):
+    """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
+    the same time; is sent the outcome of each group, in order; returns an Isolation.
+
+    `domains`: {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)).
+    `group_size`: the most nodes of a group that is screened. `confirmations`: tests with different
+    known-good partners that a node must fail before it is blamed."""
+    nodes = list(dict.fromkeys(nodes))
+    if not nodes:
+        return Isolation()
+    ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations)
+    yield from ladder.run()
+    return _Conclusion(ladder).isolation(nodes)
+
+
+def _screened(nodes, domains, group_size):
+    """{name: units}: what is tested first."""
+    if domains is None:
+        count = max(1, len(nodes) // math.ceil(math.sqrt(len(nodes))))
+        chunks = {("", i): chunk for i, chunk in enumerate(parts_of(nodes, count))}
+    else:
+        chunks = {}
+        for node in nodes:
+            chunks.setdefault((domains.get(node, ""), 0), []).append(node)
+    groups = {}
+    for (name, index), members in chunks.items():
+        pieces = math.ceil(len(members) / (group_size or len(members)))
+        for i, piece in enumerate(parts_of(members, pieces)):
+            groups[name, index, i] = tuple((node,) for node in piece)
+    return groups
+
+
+def left_of(search, units):
+    """The units less what the search has explained: of each link only the largest side is left."""
+    gone = {node for unit in (*search.faulty, *search.dead) for node in unit}
+    for sides, _ in search.links:
+        gone.update(node for side in sorted(sides, key=len)[:-1] for unit in side for node in unit)
+    gone.update(node for group, _ in search.unresolved for unit in group for node in unit)
+    left = (tuple(node for node in unit if node not in gone) for unit in units)
+    return tuple(filter(None, left))
+
+
+class _Ladder:
+    def __init__(self, groups, domains, confirmations):
+        self.groups, self.domains = groups, domains
+        self.home = home = {node: name for name, units in groups.items() for node, in units}
+        self.rounds = Rounds(ROUNDS)
+        self.within = Search(self.rounds, Pool(home), confirmations)
+        self.across = Search(self.rounds, Pool(home, across=True), confirmations)
+        self.failing = set()  # names of groups of which what is left did not pass
+        self.separate = ()  # units that did not pass across, where that is not explained yet
+        self.alone = {}  # unit: Ask
+        self.islands = {self.within: [], self.across: []}  # fail with others, pass together
+        self.known = set()  # what was tested together: frozensets of units
+
+    def run(self):
+        self.rounds.spawn(self.screen())
+        yield from self.rounds.run()
+        for _ in range(ATTEMPTS):
+            tests = self.rounds.tests
+            for task in (self.remainders, self.blamed_nodes, self.blamed_domains):
+                self.rounds.spawn(task())
+            yield from self.rounds.run()
+            for task in (self.representatives, self.blamed_nodes):
+                self.rounds.spawn(task())
+            yield from self.rounds.run()
+            if self.rounds.tests == tests:
+                break
+
+    def screen(self):
+        asks = {name: self.within.ask(units) for name, units in self.groups.items()}
+        yield list(asks.values())
+        self.failing = {name for name, ask in asks.items() if not ask.passed}
+        self.rounds.spawn(self.representatives())
+        for name in sorted(self.failing):
+            self.within.failed(self.groups[name], asks[name])
+
+    def remainders(self):
+        """What is left of each group that failed has to pass: another fault may be in it."""
+        rest = {name: left_of(self.within, self.groups[name]) for name in sorted(self.failing)}
+        asks = {name: self.within.ask(units) for name, units in rest.items() if len(units) > 1}
+        yield list(asks.values())
+        self.failing = {name for name, ask in asks.items() if not ask.passed}
+        for name in sorted(self.failing):
+            self.within.failed(rest[name], asks[name])
+
+    def representatives(self):
+        """One node of each domain that passed."""
+        domains = (tuple(node for node, in left_of(self.within, units))
+                   for name, units in self.groups.items() if name not in self.failing)
+        units = left_of(self.across, tuple(filter(None, domains)))
+        if len(units) > 1 and frozenset(units) not in self.known:
+            ask = self.across.ask(units)
+            yield [ask]
+            self.separate = () if ask.passed else units
+            if ask.passed:
+                self.known.add(frozenset(units))
+            else:
+                self.across.failed(units, ask)
+        else:
+            self.separate = ()
+
+    def blamed_nodes(self):
+        """Whether it is the node or what connects it; and whether several pass with one another,
+        because they share what fails: a switch that `domains` does not know."""
+        asks = {unit: self.within.ask((unit,)) for unit in self.within.faulty
+                if unit not in self.alone}
+        self.alone.update(asks)
+        yield list(asks.values())
+        groups = {}
+        for unit in self.within.faulty:
+            if self.alone[unit].passed:
+                groups.setdefault(self.home[unit[0]] if self.domains else "", []).append(unit)
+        for units in groups.values():
+            self.rounds.spawn(self.together(self.within, tuple(units)))
+
+    def blamed_domains(self):
+        yield []
+        self.rounds.spawn(self.together(self.across, tuple(self.across.faulty)))
+
+    def together(self, search, units):
+        if len(units) < 2 or frozenset(units) in self.known:
+            return
+        self.known.add(frozenset(units))
+        ask = search.ask(units)
+        yield [ask]
+        if ask.passed:
+            self.islands[search].append(units)
+            search.pool.drop(ask.nodes)
+        elif len(units) > 2:
+            for half in parts_of(units, 2):
+                self.rounds.spawn(self.together(search, half))
+
+
+class _Conclusion:
+    """An Isolation of what a ladder found. Fails closed: what is neither blamed nor has passed is
+    unresolved."""
+
+    def __init__(self, ladder):
+        self.ladder = ladder
+        self.within, self.across, self.groups = ladder.within, ladder.across, ladder.groups
+        self.fabrics = self.groups_without_a_pair()
+        self.excused = {unit for units in (*self.fabrics, *ladder.islands[self.within])
+                        for unit in units}
+
+    def isolation(self, nodes):
+        passed = self.ladder.rounds.passed
+        if not passed and len(nodes) > 1:
+            return Isolation(unresolved=(Unresolved(
+                tuple(nodes), "no test of any of them passed: the test, or what all of them share"),
+            ), **self.counts())
+        faulty = tuple(self.suspect(unit, asks) for unit, asks in self.blamed().items())
+        dead = tuple(self.suspect(unit, asks) for unit, asks in self.within.dead.items())
+        links = tuple(self.links())
+        unresolved = self.open_questions()
+        bad = {each.node for each in (*faulty, *dead)}
+        bad.update(node for each in unresolved for node in each.nodes)
+        on_links = {node for link in links for side in link.sides for node in side}
+        unproven = tuple(node for node in nodes if node not in bad | passed | on_links)
+        if unproven:
+            unresolved.append(Unresolved(unproven, "passed in no test"))
+        bad.update(node for unit in self.excused for node in unit)
+        return Isolation(faulty, dead, links, tuple(unresolved), tuple(self.transients(bad)),
+                         tuple(node for node in nodes if node in passed - bad), **self.counts())
+
+    def counts(self):
+        return {"tests": self.ladder.rounds.tests, "rounds": self.ladder.rounds.rounds}
+
+    def groups_without_a_pair(self):
+        """Groups of three and more of which every node is blamed, though it passes alone: the fault
+        is in what they share."""
+        def blamed(unit):
+            return unit in self.within.faulty and self.ladder.alone[unit].passed
+        return [units for units in self.groups.values() if len(units) > 2 and
+                all(map(blamed, units))]
+
+    def blamed(self):
+        """By node; a domain of one node is a node."""
+        single = {unit: asks for unit, asks in self.across.faulty.items() if self.is_node(unit)}
+        return {unit: asks for unit, asks in {**self.within.faulty, **single}.items()
+                if unit not in self.excused}
+
+    def is_node(self, unit):
+        return len(self.groups[self.ladder.home[unit[0]]]) == 1
+
+    def suspect(self, unit, asks):
+        failed = [ask for ask in asks if not ask.passed]
+        alone = [*asks, *filter(None, [self.ladder.alone.get(unit)])]
+        alone = [ask.outcome for ask in alone if not ask.partner]
+        return Suspect(unit[0], len(failed), len(asks),
+                       tuple(ask.partner for ask in failed if ask.partner), *alone[-1:])
+
+    def links(self):
+        for units in self.fabrics:
+            yield self.link([units], [ask for unit in units for ask in self.within.faulty[unit]])
+        for sides, asks in self.within.links:
+            yield self.link(sides, asks)
+        if len(self.groups) > 2 and self.across.links and not self.across.pool.good:
+            asks = [ask for _, asks in self.across.links for ask in asks]
+            yield self.link([tuple(unit for sides, _ in self.across.links for side in sides
+                                   for unit in side)], asks)
+        else:
+            for sides, asks in self.across.links:
+                yield self.link(sides, asks)
+        yield from self.one_against_the_others()
+
+    def one_against_the_others(self):
+        """Islands, and domains that fail with each other domain."""
+        islands = [(search, units) for search in (self.within, self.across)
+                   for units in self.ladder.islands[search]]
+        known = {unit for _, units in islands for unit in units}
+        islands += [(self.across, (unit,)) for unit in self.across.faulty
+                    if unit not in known and not self.is_node(unit)]
+        for search, units in islands:
+            yield self.link([units], [ask for unit in units for ask in search.faulty[unit]], True)
+
+    def link(self, sides, asks, others=False):
+        failed = [ask for ask in asks if not ask.passed]
+        nodes = [tuple(node for unit in side for node in unit) for side in sides]
+        names = [self.name(each) for each in nodes]
+        if others:
+            nodes.append(tuple(dict.fromkeys(ask.partner for ask in failed if ask.partner)))
+            names.append("the others")
+        return Link(tuple(nodes), tuple(names), len(failed),
+                    sum(ask.outcome == INCONCLUSIVE for ask in failed))
+
+    def name(self, nodes):
+        """The domains' names where that is what the nodes are."""
+        homes = dict.fromkeys(self.ladder.home[node] for node in nodes)
+        names = dict.fromkeys(self.ladder.domains.get(node, "") for node in nodes)
+        whole = len(nodes) > 1 and all(names) and len(nodes) >= sum(
+            len(left_of(self.within, self.groups[home])) for home in homes)
+        return ", ".join(names) if whole else name_of(nodes)
+
+    def open_questions(self):
+        found = []
+        for search in (self.within, self.across):
+            found += [Unresolved(tuple(node for unit in units for node in unit), cause)
+                      for units, cause in search.unresolved]
+        found += [Unresolved(ask.group, "no round was left to test it")
+                  for ask in self.ladder.rounds.abandoned]
+        found += [Unresolved(tuple(node for node, in left_of(self.within, self.groups[name])),
+                             f"failed again after {ATTEMPTS} attempts to explain it")
+                  for name in sorted(self.ladder.failing)]
+        if self.ladder.separate:
+            found.append(Unresolved(tuple(unit[0] for unit in self.ladder.separate),
+                                    "these representatives of their domains failed together again"))
+        return [each for each in found if each.nodes]
+
+    def transients(self, bad):
+        for search in (self.within, self.across):
+            for units, asks in search.cleared:
+                nodes = tuple(node for unit in units for node in unit)
+                failed = sum(not ask.passed for ask in asks)
+                if failed and not bad.intersection(nodes):
+                    yield Unresolved(nodes, f"failed in {failed} of {len(asks)} tests, then passed "
+                                            "again and again")

@@ -1,0 +1,126 @@
+"""Rounds of tests on disjoint groups of nodes, for searches that run at the same time."""
+
+import collections
+
+from .model import INCONCLUSIVE, OUTCOMES, PASS
+
+
+class Pool:
+    """Nodes that are known to be good: they passed in a group of two or more."""
+
+    def __init__(self, home, across=False):
+        self.home = home  # node: name of its domain
+        self.across = across  # partners from other domains only, else its own domain's first
+        self.uses = collections.Counter()
+        self.good = {}
+
+    def learn(self, nodes):
+        self.good.update(dict.fromkeys(nodes))
+
+    def drop(self, nodes):
+        for node in nodes:
+            self.good.pop(node, None)
+
+    def partner(self, node, before, busy):
+        """A good node that is free and, where there is one, new to this node; None: all are busy;
+        "": there is none."""
+        home = self.home[node]
+        known = [each for each in self.good
+                 if each != node and not (self.across and self.home[each] == home)]
+        if not known:
+            return ""
+        free = [each for each in known if each not in before] or known
+        free = [each for each in free if each not in busy]
+        return min(free, key=lambda each: (self.home[each] != home, self.uses[each]), default=None)
+
+
+class Ask:
+    """A test that a search needs, and then its outcome."""
+
+    def __init__(self, nodes, pool, partner=False, before=()):
+        self.nodes, self.pool = tuple(nodes), pool
+        self.needs_partner, self.before = partner, frozenset(before)
+        self.partner, self.outcome = "", ""
+
+    @property
+    def group(self):
+        return self.nodes + ((self.partner,) if self.partner else ())
+
+    @property
+    def passed(self):
+        return self.outcome == PASS
+
+    def place(self, busy):
+        """Whether it can be in a round in which these nodes are busy."""
+        if busy.intersection(self.nodes):
+            return False
+        if self.needs_partner:
+            partner = self.pool.partner(self.nodes[0], self.before, busy)
+            if partner is None:
+                return False
+            self.partner = partner
+            self.pool.uses[partner] += 1
+        if len(self.group) == 1 and self.pool.across:
+            self.outcome = PASS  # its domain passed: alone there is nothing to test across domains
+            return False
+        return True
+
+    def answer(self, outcome):
+        self.outcome = outcome
+        if self.passed and len(self.group) > 1:
+            self.pool.learn(self.group)
+
+
+class Rounds:
+    """Runs tasks: generators that yield lists of Asks and go on when all of them have outcomes."""
+
+    def __init__(self, limit):
+        self.tests = self.rounds = 0
+        self.limit = limit
+        self.passed = set()  # nodes that passed in any test
+        self.abandoned = []  # Asks for which no round was left
+        self._live = []  # (task, its Asks)
+
+    def spawn(self, task):
+        asks = next(task, None)
+        if asks is not None:
+            self._live.append((task, asks))
+
+    def run(self):
+        """Yields groups, is sent their outcomes, until no task is left."""
+        while self._live:
+            pending = [ask for _, asks in self._live for ask in asks if not ask.outcome]
+            chosen = _disjoint(pending)
+            if chosen and self.rounds == self.limit:
+                self.abandoned += pending
+                self._live = []
+                return
+            if chosen:
+                outcomes = yield [ask.group for ask in chosen]
+                self._record(chosen, outcomes)
+            live, self._live = self._live, []
+            for task, asks in live:
+                if all(ask.outcome for ask in asks):
+                    self.spawn(task)
+                else:
+                    self._live.append((task, asks))
+
+    def _record(self, chosen, outcomes):
+        outcomes = list(outcomes)
+        if len(outcomes) != len(chosen):
+            raise ValueError(f"{len(outcomes)} outcomes of {len(chosen)} groups")
+        self.rounds += 1
+        self.tests += len(chosen)
+        for ask, outcome in zip(chosen, outcomes):
+            ask.answer(outcome if outcome in OUTCOMES else INCONCLUSIVE)
+            if ask.passed:
+                self.passed.update(ask.group)
+
+
+def _disjoint(asks):
+    busy, chosen = set(), []
+    for ask in sorted(asks, key=lambda each: each.needs_partner):  # partners come from what is left
+        if ask.place(busy):
+            busy.update(ask.group)
+            chosen.append(ask)
+    return chosen
