@@ -52,7 +52,8 @@ def left_of(search, units):
     """The units less what the search has explained: of each link only the largest side is left."""
     gone = {node for unit in (*search.faulty, *search.dead) for node in unit}
     for sides, _ in search.links:
-        gone.update(node for side in sorted(sides, key=len)[:-1] for unit in side for node in unit)
+        lesser = sorted(sides, key=len)[:-1] or sides
+        gone.update(node for side in lesser for unit in side for node in unit)
     gone.update(node for group, _ in search.unresolved for unit in group for node in unit)
     left = (tuple(node for node in unit if node not in gone) for unit in units)
     return tuple(filter(None, left))
@@ -213,13 +214,8 @@ class _Conclusion:
             yield self.link([units], [ask for unit in units for ask in self.within.faulty[unit]])
         for sides, asks in self.within.links:
             yield self.link(sides, asks)
-        if len(self.groups) > 2 and self.across.links and not self.across.pool.good:
-            asks = [ask for _, asks in self.across.links for ask in asks]
-            yield self.link([tuple(unit for sides, _ in self.across.links for side in sides
-                                   for unit in side)], asks)
-        else:
-            for sides, asks in self.across.links:
-                yield self.link(sides, asks)
+        for sides, asks in self.across.links:
+            yield self.link(sides, asks)
         yield from self.one_against_the_others()
 
     def one_against_the_others(self):
@@ -243,11 +239,13 @@ class _Conclusion:
                     sum(ask.outcome == INCONCLUSIVE for ask in failed))
 
     def name(self, nodes):
-        """The domains' names where that is what the nodes are."""
-        homes = dict.fromkeys(self.ladder.home[node] for node in nodes)
+        """The domains' names where these are all of their nodes that are not blamed."""
+        homes = {self.ladder.home[node] for node in nodes}
         names = dict.fromkeys(self.ladder.domains.get(node, "") for node in nodes)
-        whole = len(nodes) > 1 and all(names) and len(nodes) >= sum(
-            len(left_of(self.within, self.groups[home])) for home in homes)
+        blamed = {unit for unit in (*self.within.faulty, *self.within.dead)}
+        members = {node for home in homes for unit in self.groups[home] if unit not in blamed
+                   for node in unit}
+        whole = len(nodes) > 1 and all(names) and members <= set(nodes)
         return ", ".join(names) if whole else name_of(nodes)
 
     def open_questions(self):

@@ -11,27 +11,41 @@ class Pool:
     def __init__(self, home, across=False):
         self.home = home  # node: name of its domain
         self.across = across  # partners from other domains only, else its own domain's first
+        self.place = {node: i for i, node in enumerate(home)}  # neighbours may share a switch
         self.uses = collections.Counter()
         self.good = {}
 
     def learn(self, nodes):
-        self.good.update(dict.fromkeys(nodes))
+        """They passed together. What passed with a partner of another domain may still fail in its
+        own."""
+        if self.across or len({self.home[node] for node in nodes}) == 1:
+            self.good.update(dict.fromkeys(nodes))
 
     def drop(self, nodes):
         for node in nodes:
             self.good.pop(node, None)
 
     def partner(self, node, before, busy):
-        """A good node that is free and, where there is one, new to this node; None: all are busy;
-        "": there is none."""
-        home = self.home[node]
+        """A good node that is free and, where there is one, new to this node: its neighbour on one
+        side, a node of another domain, its neighbour on the other side, and again. None: all are
+        busy; "": there is none."""
+        home, place = self.home[node], self.place[node]
         known = [each for each in self.good
                  if each != node and not (self.across and self.home[each] == home)]
         if not known:
             return ""
         free = [each for each in known if each not in before] or known
         free = [each for each in free if each not in busy]
-        return min(free, key=lambda each: (self.home[each] != home, self.uses[each]), default=None)
+        seen = {self.home[each] for each in before}
+        sides = {self.place[each] < place for each in before if self.home[each] == home}
+        own = len(before) % 2 == 0
+
+        def order(each):
+            if self.home[each] == home:
+                return (not own, (self.place[each] < place) in sides,
+                        abs(self.place[each] - place))
+            return own, self.home[each] in seen, self.uses[each]
+        return min(free, key=order, default=None)
 
 
 class Ask:
@@ -39,7 +53,7 @@ class Ask:
 
     def __init__(self, nodes, pool, partner=False, before=()):
         self.nodes, self.pool = tuple(nodes), pool
-        self.needs_partner, self.before = partner, frozenset(before)
+        self.needs_partner, self.before = partner, before
         self.partner, self.outcome = "", ""
 
     @property
@@ -50,9 +64,15 @@ class Ask:
     def passed(self):
         return self.outcome == PASS
 
+    def again(self):
+        """The same nodes, and the same partner."""
+        same = Ask(self.nodes, self.pool)
+        same.partner = self.partner
+        return same
+
     def place(self, busy):
         """Whether it can be in a round in which these nodes are busy."""
-        if busy.intersection(self.nodes):
+        if busy.intersection(self.group):
             return False
         if self.needs_partner:
             partner = self.pool.partner(self.nodes[0], self.before, busy)
@@ -87,16 +107,18 @@ class Rounds:
             self._live.append((task, asks))
 
     def run(self):
-        """Yields groups, is sent their outcomes, until no task is left."""
+        """Yields groups, is sent their outcomes, until no task is left; None ends it early."""
         while self._live:
             pending = [ask for _, asks in self._live for ask in asks if not ask.outcome]
             chosen = _disjoint(pending)
-            if chosen and self.rounds == self.limit:
-                self.abandoned += pending
-                self._live = []
-                return
             if chosen:
-                outcomes = yield [ask.group for ask in chosen]
+                groups = [ask.group for ask in chosen]
+                outcomes = (yield groups) if self.rounds < self.limit else None
+                if outcomes is None:
+                    self.limit = self.rounds
+                    self.abandoned += [ask for ask in pending if ask not in self.abandoned]
+                    self._live = []
+                    return
                 self._record(chosen, outcomes)
             live, self._live = self._live, []
             for task, asks in live:

@@ -34,7 +34,7 @@ class Search:
         self.dead = {}
         self.cleared = []  # (units, Asks): failed once, then passed again and again
         self.unresolved = []  # (units, cause)
-        self.links = []  # (sides, Asks)
+        self.links = []  # (sides, Asks): each side passes, or each unit of the only one
 
     def ask(self, units, turn=0, partner=False, before=()):
         return Ask([unit[turn % len(unit)] for unit in units], self.pool, partner, before)
@@ -53,22 +53,42 @@ class Search:
         yield asks
         if all(ask.passed for ask in asks):
             self.rounds.spawn(self.crossing(parts, (), [whole]))
+        elif not any(ask.passed for ask in asks) and len(units) > 4:
+            self.rounds.spawn(self.pairs(units, [whole, *asks]))
+            return
         for part, ask in zip(parts, asks):
             if not ask.passed:
                 self.failed(part, ask)
+
+    def pairs(self, units, evidence):
+        """No part of them passed: many are bad, or what all of them share."""
+        pairs = parts_of(units, len(units) // 2)
+        asks = [self.ask(pair) for pair in pairs]
+        yield asks
+        evidence = [*evidence, *(ask for ask in asks if not ask.passed)]
+        if any(ask.passed for ask in asks):
+            for pair, ask in zip(pairs, asks):
+                if not ask.passed:
+                    self.failed(pair, ask)
+            return
+        alone = [self.ask((unit,)) for unit in units]
+        yield alone
+        for unit, ask in zip(units, alone):
+            if not ask.passed:
+                self.failed((unit,), ask)
+        rest = tuple(unit for unit, ask in zip(units, alone) if ask.passed)
+        if len(rest) > 1:
+            self.links.append(([rest], evidence))
 
     def confirm(self, unit, asks):
         """A suspect with known-good partners, another one each time; alone where there are none."""
         needed = self.confirmations
         while True:
             bad = [ask for ask in asks if not ask.passed]
-            passed = len(asks) - len(bad)
+            passed = [ask for ask in asks if ask.passed]
             if len(bad) >= needed:
-                fails = sum(ask.outcome == FAIL for ask in bad)
-                self.pool.drop(unit)
-                (self.faulty if 2 * fails >= len(bad) else self.dead)[unit] = asks
-                return
-            if len(bad) < 2 and passed >= 2 * needed - 1:
+                break
+            if len(bad) < 2 and len(passed) >= 2 * needed - 1:
                 self.cleared.append(((unit,), asks))
                 if bad and len(unit) > 1:  # the others that stand for it pass: perhaps this one
                     self.rounds.spawn(self.confirm((bad[0].nodes[0],), bad))
@@ -81,6 +101,19 @@ class Search:
             ask = self.ask((unit,), len(asks), True, [each.partner for each in asks])
             yield [ask]
             asks = [*asks, ask]
+        if passed:
+            # By the partner: a path between some pairs of nodes. By chance: the node.
+            same = [ask.again() for ask in (bad[-1], bad[-1], passed[-1])]
+            yield same
+            asks = [*asks, *same]
+            if [ask.passed for ask in same] == [False, False, True]:
+                partners = dict.fromkeys(ask.partner for ask in asks if not ask.passed)
+                self.links.append(([(unit,), tuple((each,) for each in partners)], asks))
+                return
+            bad = [ask for ask in asks if not ask.passed]
+        self.pool.drop(unit)
+        fails = sum(ask.outcome == FAIL for ask in bad)
+        (self.faulty if 2 * fails >= len(bad) else self.dead)[unit] = asks
 
     def crossing(self, parts, joined, evidence):
         """Each part passed, all of them together did not. `joined`: pairs that passed together."""
@@ -128,7 +161,8 @@ class Search:
             self.rounds.spawn(self.confirm(side[0], []))
         rest = [side for side in sides if side not in strange]
         if len(rest) > 1:
-            self.links.append((rest, [*evidence, whole]))
+            self.links.append((rest if large or len(rest) == 2 else [sum(rest, ())],
+                               [*evidence, whole]))
 
     def repeat(self, units, asks):
         """They failed as a whole, and no part of them fails."""
