@@ -55,12 +55,18 @@ def findings(isolation, stage, transient=WARN):
     return [*(_of_faulty(each, stage) for each in isolation.faulty),
             *(_of_dead(each, stage) for each in isolation.dead),
             *(_of_link(each, stage) for each in isolation.links),
-            *(Finding(stage, INCONCLUSIVE, each.nodes, each.cause, action="run again",
-                      subject=name_of(each.nodes), check="isolation")
-              for each in isolation.unresolved),
-            *(Finding(stage, transient, each.nodes, each.cause, subject=name_of(each.nodes),
-                      check="isolation")
-              for each in isolation.transient)]
+            *(found for each in isolation.unresolved
+              for found in _of_each(each, stage, INCONCLUSIVE, "run again")),
+            *(found for each in isolation.transient
+              for found in _of_each(each, stage, transient))]
+
+
+def _of_each(unresolved, stage, outcome, action=""):
+    """A finding per node: each of them lacks a result of its own."""
+    whom = f" ({name_of(unresolved.nodes)})" if len(unresolved.nodes) > 1 else ""
+    for node in unresolved.nodes:
+        yield Finding(stage, outcome, (node,), unresolved.cause + whom, action=action,
+                      subject=node, check="isolation")
 
 
 def _of_faulty(suspect, stage):

@@ -12,17 +12,19 @@ from .ladder_rounds import Pool, Rounds
 from .ladder_search import Search, parts_of
 from .model import INCONCLUSIVE
 
-ROUNDS = 100  # no search needs more; what is open then is unresolved
+ROUNDS = 100  # what is open then is unresolved
 ATTEMPTS = 3  # at a domain of which a part keeps failing
 
 
 def isolate(nodes, domains=None, *, group_size=None, confirmations=3):
     """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
-    the same time; is sent the outcome of each group, in order; returns an Isolation.
+    the same time; is sent the outcome of each group, in order, or None to end early; returns an
+    Isolation.
 
-    `domains`: {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)).
-    `group_size`: the most nodes of a group that is screened. `confirmations`: tests with different
-    known-good partners that a node must fail before it is blamed."""
+    `nodes`: in an order in which neighbours share a switch, as far as that is known. `domains`:
+    {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `group_size`:
+    the most nodes of a group that is screened. `confirmations`: tests with different known-good
+    partners that a node must fail before it is blamed."""
     nodes = list(dict.fromkeys(nodes))
     if not nodes:
         return Isolation()
@@ -68,7 +70,7 @@ class _Ladder:
         self.across = Search(self.rounds, Pool(home, across=True), confirmations)
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
-        self.alone = {}  # unit: Ask
+        self.alone = {}  # unit: Test
         self.islands = {self.within: [], self.across: []}  # fail with others, pass together
         self.known = set()  # what was tested together: frozensets of units
 
@@ -87,21 +89,21 @@ class _Ladder:
                 break
 
     def screen(self):
-        asks = {name: self.within.ask(units) for name, units in self.groups.items()}
-        yield list(asks.values())
-        self.failing = {name for name, ask in asks.items() if not ask.passed}
+        tests = {name: self.within.test(units) for name, units in self.groups.items()}
+        yield list(tests.values())
+        self.failing = {name for name, test in tests.items() if not test.passed}
         self.rounds.spawn(self.representatives())
         for name in sorted(self.failing):
-            self.within.failed(self.groups[name], asks[name])
+            self.within.failed(self.groups[name], tests[name])
 
     def remainders(self):
         """What is left of each group that failed has to pass: another fault may be in it."""
         rest = {name: left_of(self.within, self.groups[name]) for name in sorted(self.failing)}
-        asks = {name: self.within.ask(units) for name, units in rest.items() if len(units) > 1}
-        yield list(asks.values())
-        self.failing = {name for name, ask in asks.items() if not ask.passed}
+        tests = {name: self.within.test(units) for name, units in rest.items() if len(units) > 1}
+        yield list(tests.values())
+        self.failing = {name for name, test in tests.items() if not test.passed}
         for name in sorted(self.failing):
-            self.within.failed(rest[name], asks[name])
+            self.within.failed(rest[name], tests[name])
 
     def representatives(self):
         """One node of each domain that passed."""
@@ -109,26 +111,26 @@ class _Ladder:
                    for name, units in self.groups.items() if name not in self.failing)
         units = left_of(self.across, tuple(filter(None, domains)))
         if len(units) > 1 and frozenset(units) not in self.known:
-            ask = self.across.ask(units)
-            yield [ask]
-            self.separate = () if ask.passed else units
-            if ask.passed:
+            test = self.across.test(units)
+            yield [test]
+            self.separate = () if test.passed else units
+            if test.passed:
                 self.known.add(frozenset(units))
             else:
-                self.across.failed(units, ask)
+                self.across.failed(units, test)
         else:
             self.separate = ()
 
     def blamed_nodes(self):
         """Whether it is the node or what connects it; and whether several pass with one another,
         because they share what fails: a switch that `domains` does not know."""
-        asks = {unit: self.within.ask((unit,)) for unit in self.within.faulty
-                if unit not in self.alone}
-        self.alone.update(asks)
-        yield list(asks.values())
+        tests = {unit: self.within.test((unit,)) for unit in self.within.faulty
+                 if unit not in self.alone}
+        self.alone.update(tests)
+        yield list(tests.values())
         groups = {}
-        for unit in self.within.faulty:
-            if self.alone[unit].passed:
+        for unit, tests in self.within.faulty.items():
+            if self.alone[unit].passed and not any(test.passed for test in tests):
                 groups.setdefault(self.home[unit[0]] if self.domains else "", []).append(unit)
         for units in groups.values():
             self.rounds.spawn(self.together(self.within, tuple(units)))
@@ -141,11 +143,11 @@ class _Ladder:
         if len(units) < 2 or frozenset(units) in self.known:
             return
         self.known.add(frozenset(units))
-        ask = search.ask(units)
-        yield [ask]
-        if ask.passed:
+        test = search.test(units)
+        yield [test]
+        if test.passed:
             self.islands[search].append(units)
-            search.pool.drop(ask.nodes)
+            search.pool.drop(test.nodes)
         elif len(units) > 2:
             for half in parts_of(units, 2):
                 self.rounds.spawn(self.together(search, half))
@@ -161,6 +163,7 @@ class _Conclusion:
         self.fabrics = self.groups_without_a_pair()
         self.excused = {unit for units in (*self.fabrics, *ladder.islands[self.within])
                         for unit in units}
+        self.doubtful = self.near_bad_paths() - self.excused
 
     def isolation(self, nodes):
         passed = self.ladder.rounds.passed
@@ -168,8 +171,8 @@ class _Conclusion:
             return Isolation(unresolved=(Unresolved(
                 tuple(nodes), "no test of any of them passed: the test, or what all of them share"),
             ), **self.counts())
-        faulty = tuple(self.suspect(unit, asks) for unit, asks in self.blamed().items())
-        dead = tuple(self.suspect(unit, asks) for unit, asks in self.within.dead.items())
+        faulty = tuple(self.suspect(unit, tests) for unit, tests in self.blamed().items())
+        dead = tuple(self.suspect(unit, tests) for unit, tests in self.within.dead.items())
         links = tuple(self.links())
         unresolved = self.open_questions()
         bad = {each.node for each in (*faulty, *dead)}
@@ -195,27 +198,37 @@ class _Conclusion:
 
     def blamed(self):
         """By node; a domain of one node is a node."""
-        single = {unit: asks for unit, asks in self.across.faulty.items() if self.is_node(unit)}
-        return {unit: asks for unit, asks in {**self.within.faulty, **single}.items()
-                if unit not in self.excused}
+        single = {unit: tests for unit, tests in self.across.faulty.items() if self.is_node(unit)}
+        return {unit: tests for unit, tests in {**self.within.faulty, **single}.items()
+                if unit not in self.excused | self.doubtful}
+
+    def near_bad_paths(self):
+        """Where no domains are given, nodes that pass alone in a group with bad paths: the partners
+        with which they failed may be on the other side of such a path."""
+        if self.ladder.domains:
+            return set()
+        homes = {self.ladder.home[node] for sides, _ in self.within.links for side in sides
+                 for unit in side for node in unit}
+        return {unit for unit in self.within.faulty
+                if self.ladder.alone[unit].passed and self.ladder.home[unit[0]] in homes}
 
     def is_node(self, unit):
         return len(self.groups[self.ladder.home[unit[0]]]) == 1
 
-    def suspect(self, unit, asks):
-        failed = [ask for ask in asks if not ask.passed]
-        alone = [*asks, *filter(None, [self.ladder.alone.get(unit)])]
-        alone = [ask.outcome for ask in alone if not ask.partner]
-        return Suspect(unit[0], len(failed), len(asks),
-                       tuple(ask.partner for ask in failed if ask.partner), *alone[-1:])
+    def suspect(self, unit, tests):
+        failed = [test for test in tests if not test.passed]
+        alone = [*tests, *filter(None, [self.ladder.alone.get(unit)])]
+        alone = [test.outcome for test in alone if not test.partner]
+        return Suspect(unit[0], len(failed), len(tests),
+                       tuple(test.partner for test in failed if test.partner), *alone[-1:])
 
     def links(self):
         for units in self.fabrics:
-            yield self.link([units], [ask for unit in units for ask in self.within.faulty[unit]])
-        for sides, asks in self.within.links:
-            yield self.link(sides, asks)
-        for sides, asks in self.across.links:
-            yield self.link(sides, asks)
+            yield self.link([units], [test for unit in units for test in self.within.faulty[unit]])
+        for sides, tests in self.within.links:
+            yield self.link(sides, tests)
+        for sides, tests in self.across.links:
+            yield self.link(sides, tests)
         yield from self.one_against_the_others()
 
     def one_against_the_others(self):
@@ -226,17 +239,17 @@ class _Conclusion:
         islands += [(self.across, (unit,)) for unit in self.across.faulty
                     if unit not in known and not self.is_node(unit)]
         for search, units in islands:
-            yield self.link([units], [ask for unit in units for ask in search.faulty[unit]], True)
+            yield self.link([units], [test for unit in units for test in search.faulty[unit]], True)
 
-    def link(self, sides, asks, others=False):
-        failed = [ask for ask in asks if not ask.passed]
+    def link(self, sides, tests, others=False):
+        failed = [test for test in tests if not test.passed]
         nodes = [tuple(node for unit in side for node in unit) for side in sides]
         names = [self.name(each) for each in nodes]
         if others:
-            nodes.append(tuple(dict.fromkeys(ask.partner for ask in failed if ask.partner)))
+            nodes.append(tuple(dict.fromkeys(test.partner for test in failed if test.partner)))
             names.append("the others")
         return Link(tuple(nodes), tuple(names), len(failed),
-                    sum(ask.outcome == INCONCLUSIVE for ask in failed))
+                    sum(test.outcome == INCONCLUSIVE for test in failed))
 
     def name(self, nodes):
         """The domains' names where these are all of their nodes that are not blamed."""
@@ -253,8 +266,11 @@ class _Conclusion:
         for search in (self.within, self.across):
             found += [Unresolved(tuple(node for unit in units for node in unit), cause)
                       for units, cause in search.unresolved]
-        found += [Unresolved(ask.group, "no round was left to test it")
-                  for ask in self.ladder.rounds.abandoned]
+        found += [Unresolved(unit, "failed with known-good partners, but paths of its group are "
+                                   "bad, too: which nodes share a switch is not known")
+                  for unit in sorted(self.doubtful)]
+        found += [Unresolved(test.group, "no round was left to test it")
+                  for test in self.ladder.rounds.abandoned]
         found += [Unresolved(tuple(node for node, in left_of(self.within, self.groups[name])),
                              f"failed again after {ATTEMPTS} attempts to explain it")
                   for name in sorted(self.ladder.failing)]
@@ -265,9 +281,9 @@ class _Conclusion:
 
     def transients(self, bad):
         for search in (self.within, self.across):
-            for units, asks in search.cleared:
+            for units, tests in search.cleared:
                 nodes = tuple(node for unit in units for node in unit)
-                failed = sum(not ask.passed for ask in asks)
+                failed = sum(not test.passed for test in tests)
                 if failed and not bad.intersection(nodes):
-                    yield Unresolved(nodes, f"failed in {failed} of {len(asks)} tests, then passed "
+                    yield Unresolved(nodes, f"failed in {failed} of {len(tests)} tests, then passed "
                                             "again and again")

@@ -48,7 +48,7 @@ class Pool:
         return min(free, key=order, default=None)
 
 
-class Ask:
+class Test:
     """A test that a search needs, and then its outcome."""
 
     def __init__(self, nodes, pool, partner=False, before=()):
@@ -66,7 +66,7 @@ class Ask:
 
     def again(self):
         """The same nodes, and the same partner."""
-        same = Ask(self.nodes, self.pool)
+        same = Test(self.nodes, self.pool)
         same.partner = self.partner
         return same
 
@@ -92,40 +92,40 @@ class Ask:
 
 
 class Rounds:
-    """Runs tasks: generators that yield lists of Asks and go on when all of them have outcomes."""
+    """Runs tasks: generators that yield lists of Tests and go on when all of them have outcomes."""
 
     def __init__(self, limit):
         self.tests = self.rounds = 0
         self.limit = limit
         self.passed = set()  # nodes that passed in any test
-        self.abandoned = []  # Asks for which no round was left
-        self._live = []  # (task, its Asks)
+        self.abandoned = []  # Tests for which no round was left
+        self._live = []  # (task, its Tests)
 
     def spawn(self, task):
-        asks = next(task, None)
-        if asks is not None:
-            self._live.append((task, asks))
+        tests = next(task, None)
+        if tests is not None:
+            self._live.append((task, tests))
 
     def run(self):
         """Yields groups, is sent their outcomes, until no task is left; None ends it early."""
         while self._live:
-            pending = [ask for _, asks in self._live for ask in asks if not ask.outcome]
+            pending = [test for _, tests in self._live for test in tests if not test.outcome]
             chosen = _disjoint(pending)
             if chosen:
-                groups = [ask.group for ask in chosen]
+                groups = [test.group for test in chosen]
                 outcomes = (yield groups) if self.rounds < self.limit else None
                 if outcomes is None:
                     self.limit = self.rounds
-                    self.abandoned += [ask for ask in pending if ask not in self.abandoned]
+                    self.abandoned += [test for test in pending if test not in self.abandoned]
                     self._live = []
                     return
                 self._record(chosen, outcomes)
             live, self._live = self._live, []
-            for task, asks in live:
-                if all(ask.outcome for ask in asks):
+            for task, tests in live:
+                if all(test.outcome for test in tests):
                     self.spawn(task)
                 else:
-                    self._live.append((task, asks))
+                    self._live.append((task, tests))
 
     def _record(self, chosen, outcomes):
         outcomes = list(outcomes)
@@ -133,16 +133,16 @@ class Rounds:
             raise ValueError(f"{len(outcomes)} outcomes of {len(chosen)} groups")
         self.rounds += 1
         self.tests += len(chosen)
-        for ask, outcome in zip(chosen, outcomes):
-            ask.answer(outcome if outcome in OUTCOMES else INCONCLUSIVE)
-            if ask.passed:
-                self.passed.update(ask.group)
+        for test, outcome in zip(chosen, outcomes):
+            test.answer(outcome if outcome in OUTCOMES else INCONCLUSIVE)
+            if test.passed:
+                self.passed.update(test.group)
 
 
-def _disjoint(asks):
+def _disjoint(tests):
     busy, chosen = set(), []
-    for ask in sorted(asks, key=lambda each: each.needs_partner):  # partners come from what is left
-        if ask.place(busy):
-            busy.update(ask.group)
-            chosen.append(ask)
+    for test in sorted(tests, key=lambda each: each.needs_partner):  # from the nodes that are left
+        if test.place(busy):
+            busy.update(test.group)
+            chosen.append(test)
     return chosen

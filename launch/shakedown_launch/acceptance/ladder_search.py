@@ -5,7 +5,7 @@ domain when the paths between domains are tested."""
 
 import itertools
 
-from .ladder_rounds import Ask
+from .ladder_rounds import Test
 from .model import FAIL
 
 
@@ -30,106 +30,106 @@ class Search:
 
     def __init__(self, rounds, pool, confirmations):
         self.rounds, self.pool, self.confirmations = rounds, pool, confirmations
-        self.faulty = {}  # unit: its Asks
+        self.faulty = {}  # unit: its Tests
         self.dead = {}
-        self.cleared = []  # (units, Asks): failed once, then passed again and again
+        self.cleared = []  # (units, Tests): failed once, then passed again and again
         self.unresolved = []  # (units, cause)
-        self.links = []  # (sides, Asks): each side passes, or each unit of the only one
+        self.links = []  # (sides, Tests): each side passes, or each unit of the only one
 
-    def ask(self, units, turn=0, partner=False, before=()):
-        return Ask([unit[turn % len(unit)] for unit in units], self.pool, partner, before)
+    def test(self, units, turn=0, partner=False, before=()):
+        return Test([unit[turn % len(unit)] for unit in units], self.pool, partner, before)
 
-    def failed(self, units, ask):
+    def failed(self, units, test):
         """The units did not pass together: finds out why."""
         if len(units) == 1:
-            self.rounds.spawn(self.confirm(units[0], [ask]))
+            self.rounds.spawn(self.confirm(units[0], [test]))
         else:
-            self.rounds.spawn(self.split(units, ask))
+            self.rounds.spawn(self.split(units, test))
 
     def split(self, units, whole):
         """In four: two bisections in one round. A single unit has a known-good partner."""
         parts = parts_of(units, 4)
-        asks = [self.ask(part, partner=len(part) == 1) for part in parts]
-        yield asks
-        if all(ask.passed for ask in asks):
+        tests = [self.test(part, partner=len(part) == 1) for part in parts]
+        yield tests
+        if all(test.passed for test in tests):
             self.rounds.spawn(self.crossing(parts, (), [whole]))
-        elif not any(ask.passed for ask in asks) and len(units) > 4:
-            self.rounds.spawn(self.pairs(units, [whole, *asks]))
+        elif not any(test.passed for test in tests) and len(units) > 4:
+            self.rounds.spawn(self.pairs(units, [whole, *tests]))
             return
-        for part, ask in zip(parts, asks):
-            if not ask.passed:
-                self.failed(part, ask)
+        for part, test in zip(parts, tests):
+            if not test.passed:
+                self.failed(part, test)
 
     def pairs(self, units, evidence):
         """No part of them passed: many are bad, or what all of them share."""
         pairs = parts_of(units, len(units) // 2)
-        asks = [self.ask(pair) for pair in pairs]
-        yield asks
-        evidence = [*evidence, *(ask for ask in asks if not ask.passed)]
-        if any(ask.passed for ask in asks):
-            for pair, ask in zip(pairs, asks):
-                if not ask.passed:
-                    self.failed(pair, ask)
+        tests = [self.test(pair) for pair in pairs]
+        yield tests
+        evidence = [*evidence, *(test for test in tests if not test.passed)]
+        if any(test.passed for test in tests):
+            for pair, test in zip(pairs, tests):
+                if not test.passed:
+                    self.failed(pair, test)
             return
-        alone = [self.ask((unit,)) for unit in units]
+        alone = [self.test((unit,)) for unit in units]
         yield alone
-        for unit, ask in zip(units, alone):
-            if not ask.passed:
-                self.failed((unit,), ask)
-        rest = tuple(unit for unit, ask in zip(units, alone) if ask.passed)
+        for unit, test in zip(units, alone):
+            if not test.passed:
+                self.failed((unit,), test)
+        rest = tuple(unit for unit, test in zip(units, alone) if test.passed)
         if len(rest) > 1:
             self.links.append(([rest], evidence))
 
-    def confirm(self, unit, asks):
+    def confirm(self, unit, tests):
         """A suspect with known-good partners, another one each time; alone where there are none."""
         needed = self.confirmations
         while True:
-            bad = [ask for ask in asks if not ask.passed]
-            passed = [ask for ask in asks if ask.passed]
+            bad = [test for test in tests if not test.passed]
+            passed = [test for test in tests if test.passed]
             if len(bad) >= needed:
                 break
             if len(bad) < 2 and len(passed) >= 2 * needed - 1:
-                self.cleared.append(((unit,), asks))
+                self.cleared.append(((unit,), tests))
                 if bad and len(unit) > 1:  # the others that stand for it pass: perhaps this one
                     self.rounds.spawn(self.confirm((bad[0].nodes[0],), bad))
                 return
-            if len(asks) >= 3 * needed:
+            if len(tests) >= 3 * needed:
                 self.unresolved.append(
-                    ((unit,), f"did not pass in {len(bad)} of {len(asks)} tests with "
+                    ((unit,), f"did not pass in {len(bad)} of {len(tests)} tests with "
                               "known-good partners: too few to blame it, too many to clear it"))
                 return
-            ask = self.ask((unit,), len(asks), True, [each.partner for each in asks])
-            yield [ask]
-            asks = [*asks, ask]
+            test = self.test((unit,), len(tests), True, [each.partner for each in tests])
+            yield [test]
+            tests = [*tests, test]
         if passed:
             # By the partner: a path between some pairs of nodes. By chance: the node.
-            same = [ask.again() for ask in (bad[-1], bad[-1], passed[-1])]
+            same = [test.again() for test in (bad[-1], bad[-1], passed[-1])]
             yield same
-            asks = [*asks, *same]
-            if [ask.passed for ask in same] == [False, False, True]:
-                partners = dict.fromkeys(ask.partner for ask in asks if not ask.passed)
-                self.links.append(([(unit,), tuple((each,) for each in partners)], asks))
+            tests = [*tests, *same]
+            if [test.passed for test in same] == [False, False, True]:
+                partners = dict.fromkeys(test.partner for test in tests if not test.passed)
+                self.links.append(([(unit,), tuple((each,) for each in partners)], tests))
                 return
-            bad = [ask for ask in asks if not ask.passed]
+            bad = [test for test in tests if not test.passed]
         self.pool.drop(unit)
-        fails = sum(ask.outcome == FAIL for ask in bad)
-        (self.faulty if 2 * fails >= len(bad) else self.dead)[unit] = asks
+        fails = sum(test.outcome == FAIL for test in bad)
+        (self.faulty if 2 * fails >= len(bad) else self.dead)[unit] = tests
 
     def crossing(self, parts, joined, evidence):
         """Each part passed, all of them together did not. `joined`: pairs that passed together."""
         units = sum(parts, ())
         if not joined:
-            again = self.ask(units)
+            again = self.test(units)
             yield [again]
             evidence = [*evidence, again]
             if again.passed:
                 self.rounds.spawn(self.repeat(units, evidence))
                 return
         pairs = [pair for pair in itertools.combinations(parts, 2) if pair not in joined]
-        asks = [self.ask(a + b) for a, b in pairs]
-        yield asks
-        failed = [pair for pair, ask in zip(pairs, asks) if not ask.passed]
-        evidence = [*evidence, *(ask for ask in asks if not ask.passed)]
+        tests = [self.test(a + b) for a, b in pairs]
+        yield tests
+        failed = [pair for pair, test in zip(pairs, tests) if not test.passed]
+        evidence = [*evidence, *(test for test in tests if not test.passed)]
         sides = sides_of(parts, {*joined, *pairs} - {*failed})
         if not failed:
             self.rounds.spawn(self.repeat(units, evidence))
@@ -147,11 +147,11 @@ class Search:
         """No part of one side passed with one of another: once more, the sides and then all of
         them. An intermittent node shows here."""
         large = [side for side in sides if len(side) > 1]
-        asks = [self.ask(side) for side in large]
-        whole = self.ask(sum(sides, ()))
-        yield asks
+        tests = [self.test(side) for side in large]
+        whole = self.test(sum(sides, ()))
+        yield tests
         yield [whole]
-        if whole.passed or not all(ask.passed for ask in asks):
+        if whole.passed or not all(test.passed for test in tests):
             self.rounds.spawn(self.watch(sum(sides, ())))
             return
         # A unit that never passed with any other may itself be the cause.
@@ -164,30 +164,30 @@ class Search:
             self.links.append((rest if large or len(rest) == 2 else [sum(rest, ())],
                                [*evidence, whole]))
 
-    def repeat(self, units, asks):
+    def repeat(self, units, tests):
         """They failed as a whole, and no part of them fails."""
         while True:
-            bad = sum(not ask.passed for ask in asks)
+            bad = sum(not test.passed for test in tests)
             if bad > 1:
                 self.rounds.spawn(self.watch(units))
                 return
-            if len(asks) - bad >= self.confirmations:
-                self.cleared.append((units, asks))
+            if len(tests) - bad >= self.confirmations:
+                self.cleared.append((units, tests))
                 return
-            ask = self.ask(units)
-            yield [ask]
-            asks = [*asks, ask]
+            test = self.test(units)
+            yield [test]
+            tests = [*tests, test]
 
     def watch(self, units):
         """Something in them fails now and then: each with known-good partners, several times."""
         seen = {unit: [] for unit in units}
         for turn in range(self.confirmations + 1):
-            asks = [self.ask((unit,), turn, True, [ask.partner for ask in seen[unit]])
+            tests = [self.test((unit,), turn, True, [test.partner for test in seen[unit]])
                     for unit in units]
-            yield asks
-            for unit, ask in zip(units, asks):
-                seen[unit].append(ask)
-        suspects = [unit for unit in units if not all(ask.passed for ask in seen[unit])]
+            yield tests
+            for unit, test in zip(units, tests):
+                seen[unit].append(test)
+        suspects = [unit for unit in units if not all(test.passed for test in seen[unit])]
         for unit in suspects:
             self.rounds.spawn(self.confirm(unit, seen[unit]))
         if not suspects:
