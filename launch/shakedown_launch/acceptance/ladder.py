@@ -209,8 +209,9 @@ class _Conclusion:
             return set()
         homes = {self.ladder.home[node] for sides, _ in self.within.links for side in sides
                  for unit in side for node in unit}
-        return {unit for unit in self.within.faulty
-                if self.ladder.alone[unit].passed and self.ladder.home[unit[0]] in homes}
+        everywhere = self.across.links or self.across.faulty
+        return {unit for unit in self.within.faulty if self.ladder.alone[unit].passed and
+                (everywhere or self.ladder.home[unit[0]] in homes)}
 
     def is_node(self, unit):
         return len(self.groups[self.ladder.home[unit[0]]]) == 1

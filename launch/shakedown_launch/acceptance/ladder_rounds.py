@@ -53,7 +53,7 @@ class Test:
 
     def __init__(self, nodes, pool, partner=False, before=()):
         self.nodes, self.pool = tuple(nodes), pool
-        self.needs_partner, self.before = partner, before
+        self.needs_partner, self.before = partner, [each for each in before if each]
         self.partner, self.outcome = "", ""
 
     @property
