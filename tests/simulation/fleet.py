@@ -50,6 +50,7 @@ KINDS = {"slow GPU: heat": (ENVIRONMENT, peers), "slow GPU: chip": (HARDWARE, pe
          "bad pair": (INFRASTRUCTURE, ladder), "bad leaf or rail": (INFRASTRUCTURE, ladder),
          "bad uplinks of a leaf": (INFRASTRUCTURE, ladder),
          "bad path of two leaves": (INFRASTRUCTURE, ladder), "bad spine": (INFRASTRUCTURE, ladder)}
+FATES = ("found", "other class", "inconclusive", "warned", "missed")
 NEEDS_LEAVES = {"bad uplinks of a leaf": 2, "bad path of two leaves": 3, "bad spine": 3}
 ON_LEAVES = ("bad leaf or rail", *NEEDS_LEAVES)
 
@@ -166,9 +167,8 @@ class Fleet:
     # ---- what came of it ----
 
     def score(self, result, findings):
-        """{"found", "class", "unresolved", "missed", "wrong nodes", "wrong links": count}."""
-        score = dict.fromkeys(("found", "other class", "unresolved", "missed", "wrong nodes",
-                               "wrong links"), 0)
+        """{each of FATES, "wrong nodes", "wrong links": count}."""
+        score = dict.fromkeys((*FATES, "wrong nodes", "wrong links"), 0)
         found = isolation.findings(result, "ladder")
         for fault in self.faults:
             class_, by = KINDS[fault.kind]
@@ -177,8 +177,9 @@ class Fleet:
         blamed = {each.node for each in (*result.faulty, *result.dead)}
         blamed |= {each.nodes[0] for each in findings if each.outcome == FAIL}
         score["wrong nodes"] = len(blamed - guilty)
-        score["wrong links"] = sum(not any(self.matches(fault, link) for fault in self.faults)
-                                   for link in result.links)
+        score["wrong links"] = sum(
+            not any(self.matches(fault, link) or fault.nodes in link.sides
+                    for fault in self.faults) for link in result.links)
         return score
 
     def fate(self, fault, class_, result, findings):
@@ -188,12 +189,16 @@ class Fleet:
             concerned = {node for node in self.nodes
                          if self.domains[node] in fault.leaves} | set(fault.nodes)
             open_ = {node for each in result.unresolved for node in each.nodes}
-            return "unresolved" if open_ & concerned or not concerned and open_ else "missed"
-        about = [each for each in findings if each.nodes == fault.nodes and each.outcome != WARN]
+            return "inconclusive" if open_ & concerned or not concerned and open_ else "missed"
+        if any(fault.nodes in link.sides for link in result.links):
+            return "other class"  # named, but as a path
+        about = [each for each in findings if each.nodes == fault.nodes]
+        if about and all(each.outcome == WARN for each in about):
+            return "warned"
         if any(each.outcome == FAIL or fault.kind == "dead node" for each in about):
             return "found" if not class_ or any(each.class_ == class_ for each in about) else \
                 "other class"
-        return "unresolved" if about else "missed"
+        return "inconclusive" if about else "missed"
 
     def matches(self, fault, link):
         """Whether a link says what the fault is: nothing that it does not touch is named alone."""

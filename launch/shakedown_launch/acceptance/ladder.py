@@ -16,7 +16,7 @@ ROUNDS = 100  # what is open then is unresolved
 ATTEMPTS = 3  # at a domain of which a part keeps failing
 
 
-def isolate(nodes, domains=None, *, group_size=None, confirmations=3):
+def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1):
     """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
     the same time; is sent the outcome of each group, in order, or None to end early; returns an
     Isolation.
@@ -24,12 +24,13 @@ def isolate(nodes, domains=None, *, group_size=None, confirmations=3):
     `nodes`: in an order in which neighbours share a switch, as far as that is known. `domains`:
     {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `group_size`:
     the most nodes of a group that is screened. `confirmations`: tests with different known-good
-    partners that a node must fail before it is blamed."""
+    partners that a node must fail before it is blamed. `screens`: each finds intermittent nodes
+    that passed in those before."""
     nodes = list(dict.fromkeys(nodes))
     if not nodes:
         return Isolation()
     ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations)
-    yield from ladder.run()
+    yield from ladder.run(screens)
     return _Conclusion(ladder).isolation(nodes)
 
 
@@ -74,8 +75,8 @@ class _Ladder:
         self.islands = {self.within: [], self.across: []}  # fail with others, pass together
         self.known = set()  # what was tested together: frozensets of units
 
-    def run(self):
-        self.rounds.spawn(self.screen())
+    def run(self, screens):
+        self.rounds.spawn(self.screen(screens))
         yield from self.rounds.run()
         for _ in range(ATTEMPTS):
             tests = self.rounds.tests
@@ -88,13 +89,17 @@ class _Ladder:
             if self.rounds.tests == tests:
                 break
 
-    def screen(self):
-        tests = {name: self.within.test(units) for name, units in self.groups.items()}
-        yield list(tests.values())
-        self.failing = {name for name, test in tests.items() if not test.passed}
+    def screen(self, screens):
+        failed = {}
+        for _ in range(screens):
+            tests = {name: self.within.test(units) for name, units in self.groups.items()
+                     if name not in failed}
+            yield list(tests.values())
+            failed.update((name, test) for name, test in tests.items() if not test.passed)
+        self.failing = set(failed)
         self.rounds.spawn(self.representatives())
         for name in sorted(self.failing):
-            self.within.failed(self.groups[name], tests[name])
+            self.within.failed(self.groups[name], failed[name])
 
     def remainders(self):
         """What is left of each group that failed has to pass: another fault may be in it."""

@@ -101,14 +101,14 @@ class Search:
             test = self.test((unit,), len(tests), True, [each.partner for each in tests])
             yield [test]
             tests = [*tests, test]
-        if passed:
+        if passed and bad[-1].partner and passed[-1].partner:
             # By the partner: a path between some pairs of nodes. By chance: the node.
-            same = [test.again() for test in (bad[-1], bad[-1], passed[-1])]
+            same = [test.again() for test in (bad[-1], passed[-1]) * (needed - 1)]
             yield same
             tests = [*tests, *same]
-            if [test.passed for test in same] == [False, False, True]:
+            if [test.passed for test in same] == [False, True] * (needed - 1):
                 partners = dict.fromkeys(test.partner for test in tests if not test.passed)
-                self.links.append(([(unit,), tuple((each,) for each in partners)], tests))
+                self.links.append(([(unit,), tuple((each,) for each in partners if each)], tests))
                 return
             bad = [test for test in tests if not test.passed]
         self.pool.drop(unit)
@@ -144,25 +144,37 @@ class Search:
                                   else self.boundary([a, b], evidence))
 
     def boundary(self, sides, evidence):
-        """No part of one side passed with one of another: once more, the sides and then all of
-        them. An intermittent node shows here."""
+        """No part of one side passed with one of another: of a path, each side passes again and all
+        of them fail again, every time; of an intermittent node that is unlikely."""
+        units = sum(sides, ())
         large = [side for side in sides if len(side) > 1]
-        tests = [self.test(side) for side in large]
-        whole = self.test(sum(sides, ()))
-        yield tests
-        yield [whole]
-        if whole.passed or not all(test.passed for test in tests):
-            self.rounds.spawn(self.watch(sum(sides, ())))
-            return
+        for turn in range(self.confirmations - 1):
+            tests = [self.test(side, turn) for side in large]
+            tests += [self.test(side, turn, True, self.nodes_of(units)) for side in sides
+                      if len(side) == 1 and self.is_good(side[0])]
+            whole = self.test(units, turn)
+            yield tests
+            yield [whole]
+            evidence = [*evidence, whole]
+            if whole.passed or not all(test.passed for test in tests):
+                # Where units have several nodes, these were others.
+                self.rounds.spawn(self.watch(tuple((unit[0],) for unit in units)))
+                return
         # A unit that never passed with any other may itself be the cause.
-        strange = [side for side in sides if len(side) == 1 and
-                   not self.pool.good.keys() & set(side[0])] if large else []
+        strange = [side for side in sides if large and len(side) == 1 and
+                   not self.is_good(side[0])]
         for side in strange:
             self.rounds.spawn(self.confirm(side[0], []))
         rest = [side for side in sides if side not in strange]
         if len(rest) > 1:
-            self.links.append((rest if large or len(rest) == 2 else [sum(rest, ())],
-                               [*evidence, whole]))
+            self.links.append((rest if large or len(rest) == 2 else [sum(rest, ())], evidence))
+
+    def is_good(self, unit):
+        return not self.pool.good.keys().isdisjoint(unit)
+
+    @staticmethod
+    def nodes_of(units):
+        return [node for unit in units for node in unit]
 
     def repeat(self, units, tests):
         """They failed as a whole, and no part of them fails."""
