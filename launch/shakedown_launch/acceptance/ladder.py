@@ -142,7 +142,8 @@ class _Ladder:
 
     def blamed_domains(self):
         yield []
-        self.rounds.spawn(self.together(self.across, tuple(self.across.faulty)))
+        by_home = {self.home[unit[0]]: unit for unit in self.across.faulty}
+        self.rounds.spawn(self.together(self.across, tuple(by_home.values())))
 
     def together(self, search, units):
         if len(units) < 2 or frozenset(units) in self.known:
@@ -208,15 +209,23 @@ class _Conclusion:
                 if unit not in self.excused | self.doubtful}
 
     def near_bad_paths(self):
-        """Where no domains are given, nodes that pass alone in a group with bad paths: the partners
-        with which they failed may be on the other side of such a path."""
+        """Where no domains are given, nodes that pass alone, near bad paths or several such nodes:
+        a switch that they share, or that their partners do not, fits as well."""
         if self.ladder.domains:
             return set()
-        homes = {self.ladder.home[node] for sides, _ in self.within.links for side in sides
-                 for unit in side for node in unit}
-        everywhere = self.across.links or self.across.faulty
-        return {unit for unit in self.within.faulty if self.ladder.alone[unit].passed and
-                (everywhere or self.ladder.home[unit[0]] in homes)}
+        suspects = {unit for unit in self.within.faulty if self.ladder.alone[unit].passed}
+        if self.across.links or self.across.faulty:
+            return suspects
+        number = {name: i for i, name in enumerate(self.groups)}
+        on_links = {node for sides, _ in self.within.links for side in sides
+                    for unit in side for node in unit}
+        bad = [number[self.ladder.home[node]] for node in on_links]
+
+        def near(unit):
+            own = number[self.ladder.home[unit[0]]]
+            like = sum(abs(number[self.ladder.home[other[0]]] - own) < 2 for other in suspects)
+            return like > 2 or any(abs(own - other) < 2 for other in bad)
+        return set(filter(near, suspects))
 
     def is_node(self, unit):
         return len(self.groups[self.ladder.home[unit[0]]]) == 1
