@@ -119,7 +119,7 @@ def finding(figure, peers, median, scale, outcome, settings):
     cause, class_, action = explain(figure, peers, below, limits_of(figure.metric), settings)
     samples = figure.samples or (figure.value,)
     slow = sum(ratio(sample, median, figure) < limits_of(figure.metric).warn for sample in samples)
-    evidence = (f"{figure.value:.4g} against {median:.4g} {figure.unit}, the median of "
+    evidence = (f"{shown(figure.value)} against {shown(median)} {figure.unit}, the median of "
                 f"{count(peers)}; z = {abs(figure.value - median) / scale:.0f}, "
                 f"in {slow} of {len(samples)} samples")
     return Finding(figure.stage, outcome, figure.nodes,
@@ -145,8 +145,8 @@ def second_group(peers):
     below = ratio(medians[0], medians[1], slow[0])
     if below >= limits_of(slow[0].metric).warn or gap < 3 * spread:
         return []
-    cause = (f"{slow[0].metric}: two groups, {members(slow)} at {medians[0]:.4g} and "
-             f"{members(fast)} at {medians[1]:.4g} {slow[0].unit}, {percent(below)} apart: "
+    cause = (f"{slow[0].metric}: two groups, {members(slow)} at {shown(medians[0])} and "
+             f"{members(fast)} at {shown(medians[1])} {slow[0].unit}, {percent(below)} apart: "
              "peers cannot show which of them is right")
     return [Finding(slow[0].stage, INCONCLUSIVE, nodes, cause,
                     action="compare the settings of both groups, or use a reference",
@@ -171,6 +171,10 @@ def count(peers):
     return f"{len(peers)} {kind}"
 
 
+def shown(value):
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def percent(share):
     off = 100 * abs(1 - share)
     return f"{off:.1f} %" if off < 1.95 else f"{off:.0f} %"
@@ -187,6 +191,6 @@ def summary_line(peers):
     off = percent(worst.value / median)
     if below >= limits_of(worst.metric).warn:
         return (f"{worst.metric}: all of {count(peers)} within {off} of the median "
-                f"({median:.4g} {worst.unit}) or better")
+                f"({shown(median)} {worst.unit}) or better")
     return (f"{worst.metric}: {who} is {off} {side} the median of {count(peers)} "
-            f"({worst.value:.4g} against {median:.4g} {worst.unit})")
+            f"({shown(worst.value)} against {shown(median)} {worst.unit})")
