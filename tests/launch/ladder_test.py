@@ -83,7 +83,8 @@ class Classes(unittest.TestCase):
             self.assertEqual((result.tests, result.rounds), (tests, rounds))
             self.assertEqual(result.good, tuple(names(count)))
             self.assertEqual(isolation.findings(result, "ladder"), [])
-        self.assertEqual(isolated(232, domains=False).tests, 15)  # groups of 16 and 17, and one of each
+        # groups of 16 and 17, and one of each
+        self.assertEqual(isolated(232, domains=False).tests, 15)
 
     def test_without_nodes(self):
         self.assertEqual(isolated(0).tests, 0)
@@ -300,11 +301,19 @@ class Simulated(unittest.TestCase):
 
     def test_one_fault_of_each_class(self):
         for kind, (_, by) in simulation.KINDS.items():
-            if by is not ladder or kind == "flaky node":
+            if by is not ladder or kind in simulation.BY_CHANCE:
                 continue
             total = self.score(64, [kind], range(5))
             self.assertEqual((total["found"], total["wrong nodes"], total["wrong links"]),
                              (5, 0, 0), kind)
+
+    def test_what_is_found_by_chance_blames_no_other_node(self):
+        for kind in simulation.BY_CHANCE:
+            total = self.score(64, [kind], range(10), screens=2, representatives=4)
+            self.assertEqual((total["wrong nodes"], sum(total[fate] for fate in simulation.FATES)),
+                             (0, 10), kind)
+        total = self.score(64, ["1 of 8 uplinks"], range(10), representatives=4)
+        self.assertGreaterEqual(total["found"], 8)
 
     def test_healthy(self):
         total = self.score(256, [], range(20))

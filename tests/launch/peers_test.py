@@ -189,8 +189,9 @@ class TwoGroups(unittest.TestCase):
 
 class Summary(unittest.TestCase):
     def test_lines(self):
-        nodes = [Figure("collectives", (f"n{i:03}",), "train/resnet50/fp16/256/images_per_s_per_rank",
-                        9400 if i == 17 else 10000, "images/s") for i in range(128)]
+        metric = "train/resnet50/fp16/256/images_per_s_per_rank"
+        nodes = [Figure("training", (f"n{i:03}",), metric, 9400 if i == 17 else 10000, "images/s")
+                 for i in range(128)]
         lines = peers.summary(nodes + fleet(MEMORY, 4270, unit="GB/s"))
         self.assertIn("n017 is 6 % below the median of 128 nodes (9,400 against 10,000 images/s)",
                       lines[0])

@@ -1,6 +1,6 @@
-"""A simulated fleet: nodes of eight GPUs on leaf switches under a spine, with the spread that healthy
-hardware was measured to have, and faults. It answers the tests that ladder.isolate yields, and has
-the figures that peers.judge compares."""
+"""A simulated fleet: nodes of eight GPUs on leaf switches under a spine, with the spread that
+healthy hardware was measured to have, and faults. It answers the tests that ladder.isolate yields,
+and has the figures that peers.judge compares."""
 
 import dataclasses
 import pathlib
@@ -47,12 +47,18 @@ KINDS = {"slow GPU: heat": (ENVIRONMENT, peers), "slow GPU: chip": (HARDWARE, pe
          "power limit": (CONFIG, peers), "host link at half": (HARDWARE, peers),
          "corrupt GPU": (HARDWARE, ladder), "dead node": ("", ladder),
          "flaky node": ("", ladder), "bad port": (INFRASTRUCTURE, ladder),
-         "bad pair": (INFRASTRUCTURE, ladder), "bad leaf or rail": (INFRASTRUCTURE, ladder),
+         "port at 93 %": (INFRASTRUCTURE, ladder), "bad pair": (INFRASTRUCTURE, ladder),
+         "bad pair of two leaves": (INFRASTRUCTURE, ladder),
+         "bad leaf or rail": (INFRASTRUCTURE, ladder),
          "bad uplinks of a leaf": (INFRASTRUCTURE, ladder),
+         "1 of 8 uplinks": (INFRASTRUCTURE, ladder),
          "bad path of two leaves": (INFRASTRUCTURE, ladder), "bad spine": (INFRASTRUCTURE, ladder)}
+BY_CHANCE = ("flaky node", "port at 93 %", "bad pair of two leaves", "1 of 8 uplinks")
 FATES = ("found", "other class", "inconclusive", "warned", "missed")
-NEEDS_LEAVES = {"bad uplinks of a leaf": 2, "bad path of two leaves": 3, "bad spine": 3}
-ON_LEAVES = ("bad leaf or rail", *NEEDS_LEAVES)
+NEEDS_LEAVES = {"bad uplinks of a leaf": 2, "1 of 8 uplinks": 2, "bad pair of two leaves": 2,
+                "bad path of two leaves": 3, "bad spine": 3}
+PAIRS = ("bad pair", "bad pair of two leaves")
+ON_LEAVES = ("bad leaf or rail", *(kind for kind in NEEDS_LEAVES if kind not in PAIRS))
 
 
 class Fleet:
@@ -71,11 +77,11 @@ class Fleet:
         if kind in ON_LEAVES:
             count = {"bad path of two leaves": 2, "bad spine": 0}.get(kind, 1)
             return Fault(kind, leaves=tuple(pick.sample(self.leaves, count)))
-        if kind == "bad pair":
+        if kind in PAIRS:
             node = pick.choice(self.nodes)
-            near = [each for each in self.nodes
-                    if self.domains[each] == self.domains[node] and each != node]
-            return Fault(kind, (node, pick.choice(near)))
+            others = [each for each in self.nodes if each != node and (kind == "bad pair") == (
+                self.domains[each] == self.domains[node])]
+            return Fault(kind, (node, pick.choice(others)))
         share = pick.uniform(0.2, 0.8) if kind == "flaky node" else 1
         return Fault(kind, (pick.choice(self.nodes),), gpu=pick.randrange(GPUS), share=share)
 
@@ -89,7 +95,9 @@ class Fleet:
             return FAIL
         if len(group) == 1:
             return PASS
-        bandwidth = min(self._network[node] for node in group)
+        slowed = {node for fault in self.faults if fault.kind == "port at 93 %"
+                  for node in fault.nodes}
+        bandwidth = min(self._network[node] * (0.93 if node in slowed else 1) for node in group)
         return PASS if bandwidth * self.random.gauss(1, ALL_REDUCE_NOISE) >= FLOOR else FAIL
 
     def shows(self, fault, group):
@@ -102,9 +110,13 @@ class Fleet:
         if len(group) == 1:
             return None
         leaves = {self.domains[node] for node in group}
-        bad = {"bad port": any(there), "bad pair": all(there),
+        # Each of a node's eight rails chooses an uplink by its hash, anew in each test.
+        flows = GPUS * sum(self.domains[node] in fault.leaves for node in group)
+        bad = {"bad port": any(there), "bad pair": all(there), "bad pair of two leaves": all(there),
                "bad leaf or rail": leaves & set(fault.leaves),
                "bad uplinks of a leaf": len(leaves) > 1 and leaves & set(fault.leaves),
+               "1 of 8 uplinks": fault.kind == "1 of 8 uplinks" and len(leaves) > 1 and
+               self.random.random() > (7 / 8) ** flows,
                "bad path of two leaves": leaves >= set(fault.leaves),
                "bad spine": len(leaves) > 1}
         return FAIL if bad.get(fault.kind) else None
@@ -183,7 +195,7 @@ class Fleet:
         return score
 
     def fate(self, fault, class_, result, findings):
-        if fault.kind in ON_LEAVES or fault.kind == "bad pair":
+        if fault.kind in (*ON_LEAVES, *PAIRS):
             if any(self.matches(fault, link) for link in result.links):
                 return "found"
             concerned = {node for node in self.nodes
@@ -203,7 +215,7 @@ class Fleet:
     def matches(self, fault, link):
         """Whether a link says what the fault is: nothing that it does not touch is named alone."""
         sides = [{self.domains[node] for node in side} for side in link.sides]
-        if fault.kind == "bad pair":
+        if fault.kind in PAIRS:
             return set(fault.nodes) <= {node for side in link.sides for node in side}
         if fault.kind == "bad spine":
             return len(set().union(*sides)) > 1

@@ -12,11 +12,12 @@ from .ladder_rounds import Pool, Rounds
 from .ladder_search import Search, parts_of
 from .model import INCONCLUSIVE
 
-ROUNDS = 100  # what is open then is unresolved
+ROUNDS = 60  # what is open then is unresolved
 ATTEMPTS = 3  # at a domain of which a part keeps failing
 
 
-def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1):
+def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1,
+            representatives=1):
     """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
     the same time; is sent the outcome of each group, in order, or None to end early; returns an
     Isolation.
@@ -24,12 +25,14 @@ def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1)
     `nodes`: in an order in which neighbours share a switch, as far as that is known. `domains`:
     {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `group_size`:
     the most nodes of a group that is screened. `confirmations`: tests with different known-good
-    partners that a node must fail before it is blamed. `screens`: each finds intermittent nodes
-    that passed in those before."""
+    partners that a node must fail before it is blamed. `screens`: each more finds intermittent
+    nodes that passed in those before. `representatives` of each domain: of as many paths between
+    the domains, at the same time."""
     nodes = list(dict.fromkeys(nodes))
     if not nodes:
         return Isolation()
-    ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations)
+    ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations,
+                     representatives)
     yield from ladder.run(screens)
     return _Conclusion(ladder).isolation(nodes)
 
@@ -63,11 +66,11 @@ def left_of(search, units):
 
 
 class _Ladder:
-    def __init__(self, groups, domains, confirmations):
-        self.groups, self.domains = groups, domains
+    def __init__(self, groups, domains, confirmations, sets):
+        self.groups, self.domains, self.sets = groups, domains, sets
         self.home = home = {node: name for name, units in groups.items() for node, in units}
         self.rounds = Rounds(ROUNDS)
-        self.within = Search(self.rounds, Pool(home), confirmations)
+        self.within = Search(self.rounds, Pool(home, by_chance=not domains), confirmations)
         self.across = Search(self.rounds, Pool(home, across=True), confirmations)
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
@@ -111,20 +114,23 @@ class _Ladder:
             self.within.failed(rest[name], tests[name])
 
     def representatives(self):
-        """One node of each domain that passed."""
+        """One node of each domain that passed, or several disjoint sets of them."""
         domains = (tuple(node for node, in left_of(self.within, units))
                    for name, units in self.groups.items() if name not in self.failing)
         units = left_of(self.across, tuple(filter(None, domains)))
-        if len(units) > 1 and frozenset(units) not in self.known:
-            test = self.across.test(units)
-            yield [test]
-            self.separate = () if test.passed else units
-            if test.passed:
-                self.known.add(frozenset(units))
-            else:
-                self.across.failed(units, test)
-        else:
-            self.separate = ()
+        self.separate = ()
+        if len(units) < 2 or frozenset(units) in self.known:
+            return
+        sets = min(self.sets, min(map(len, units)))
+        tests = [self.across.test(units, turn) for turn in range(sets)]
+        yield tests
+        failed = [turn for turn, test in enumerate(tests) if not test.passed]
+        if not failed:
+            self.known.add(frozenset(units))
+            return
+        self.separate = units  # the other sets are tested again after this one is explained
+        self.across.failed(tuple(unit[failed[0]:] + unit[:failed[0]] for unit in units),
+                           tests[failed[0]])
 
     def blamed_nodes(self):
         """Whether it is the node or what connects it; and whether several pass with one another,
@@ -300,5 +306,5 @@ class _Conclusion:
                 nodes = tuple(node for unit in units for node in unit)
                 failed = sum(not test.passed for test in tests)
                 if failed and not bad.intersection(nodes):
-                    yield Unresolved(nodes, f"failed in {failed} of {len(tests)} tests, then passed "
-                                            "again and again")
+                    yield Unresolved(nodes, f"failed in {failed} of {len(tests)} tests, then "
+                                            "passed again and again")

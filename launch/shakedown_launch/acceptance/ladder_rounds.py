@@ -8,9 +8,10 @@ from .model import INCONCLUSIVE, OUTCOMES, PASS
 class Pool:
     """Nodes that are known to be good: they passed in a group of two or more."""
 
-    def __init__(self, home, across=False):
+    def __init__(self, home, across=False, by_chance=False):
         self.home = home  # node: name of its domain
-        self.across = across  # partners from other domains only, else its own domain's first
+        self.across = across  # partners of other domains, else of its own as long as there is one
+        self.by_chance = by_chance  # the domains are no switches': partners of any, alternately
         self.place = {node: i for i, node in enumerate(home)}  # neighbours may share a switch
         self.uses = collections.Counter()
         self.good = {}
@@ -27,13 +28,14 @@ class Pool:
 
     def partner(self, node, before, busy):
         """A good node that is free and, where there is one, new to this node: its neighbour on one
-        side, a node of another domain, its neighbour on the other side, and again. None: all are
-        busy; "": there is none."""
+        side, then on the other. None: all are busy; "": there is none."""
         home, place = self.home[node], self.place[node]
         known = [each for each in self.good
                  if each != node and not (self.across and self.home[each] == home)]
         if not known:
             return ""
+        if not self.by_chance:  # another domain's would add the paths between them to the test
+            known = [each for each in known if self.home[each] == home] or known
         free = [each for each in known if each not in before] or known
         free = [each for each in free if each not in busy]
         seen = {self.home[each] for each in before}

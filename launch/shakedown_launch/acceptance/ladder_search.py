@@ -25,6 +25,16 @@ def sides_of(parts, joined):
     return [tuple(unit for part in parts if part in side for unit in part) for side in sides]
 
 
+def pairings(units, turns):
+    """Lists of disjoint pairs, of other partners each time, as in a round-robin tournament."""
+    first, *others = [*units, None] if len(units) % 2 else units
+    for _ in range(turns):
+        row = [first, *others]
+        pairs = [(row[i], row[-1 - i]) for i in range(len(row) // 2)]
+        yield [pair for pair in pairs if None not in pair]
+        others = [*others[1:], others[0]]
+
+
 class Search:
     """One search: among nodes within domains, or among domains."""
 
@@ -191,17 +201,15 @@ class Search:
             tests = [*tests, test]
 
     def watch(self, units):
-        """Something in them fails now and then: each with known-good partners, several times."""
-        seen = {unit: [] for unit in units}
-        for turn in range(self.confirmations + 1):
-            tests = [self.test((unit,), turn, True, [test.partner for test in seen[unit]])
-                    for unit in units]
-            yield tests
-            for unit, test in zip(units, tests):
-                seen[unit].append(test)
-        suspects = [unit for unit in units if not all(test.passed for test in seen[unit])]
+        """Something in them fails now and then: in pairs, others each time."""
+        seen = []
+        for pairs in pairings(units, self.confirmations + 1):
+            tests = {pair: self.test(pair) for pair in pairs}
+            yield list(tests.values())
+            seen += [(pair, test) for pair, test in tests.items() if not test.passed]
+        suspects = dict.fromkeys(unit for pair, _ in seen for unit in pair)
         for unit in suspects:
-            self.rounds.spawn(self.confirm(unit, seen[unit]))
+            self.rounds.spawn(self.confirm(unit, []))
         if not suspects:
-            self.unresolved.append((units, "failed together more than once, and each of them "
-                                           "passes alone and with known-good partners"))
+            self.unresolved.append((units, "failed together more than once, and passed in parts "
+                                           "and in pairs"))
