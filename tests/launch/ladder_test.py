@@ -137,6 +137,14 @@ class Classes(unittest.TestCase):
                          [("leaf3", "the others"), ("leaf5", "the others")])
         self.assertEqual(blamed(result), [])
 
+    def test_uplinks_that_hang(self):
+        result = isolated(128, lambda group: INCONCLUSIVE if crossing(3)(group) else None)
+        self.assertEqual([link.names for link in result.links], [("leaf3", "the others")])
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual(found.outcome, INCONCLUSIVE)
+        result = isolated(8, dead("n003"), size=1)
+        self.assertEqual([each.node for each in result.dead], ["n003"])
+
     def test_spine(self):
         result = isolated(128, crossing(*range(8)))
         link, = result.links

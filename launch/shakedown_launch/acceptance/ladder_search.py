@@ -35,6 +35,17 @@ def pairings(units, turns):
         others = [*others[1:], others[0]]
 
 
+def left_of(search, units):
+    """The units less what the search has explained: of each link only the largest side is left."""
+    gone = {node for unit in (*search.faulty, *search.dead) for node in unit}
+    for sides, _ in search.links:
+        lesser = sorted(sides, key=len)[:-1] or sides
+        gone.update(node for side in lesser for unit in side for node in unit)
+    gone.update(node for group, _ in search.unresolved for unit in group for node in unit)
+    left = (tuple(node for node in unit if node not in gone) for unit in units)
+    return tuple(filter(None, left))
+
+
 class Search:
     """One search: among nodes within domains, or among domains."""
 
