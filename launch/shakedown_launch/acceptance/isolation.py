@@ -70,26 +70,31 @@ def _of_each(unresolved, stage, outcome, action=""):
 
 
 def _of_faulty(suspect, stage):
-    cause = f"fails in {suspect.failed} of {suspect.tests} tests"
-    if suspect.partners:
-        cause += f" with known-good nodes ({', '.join(suspect.partners)})"
     class_, action = "", "run the stages of one node, then inspect its network card, cable and port"
     if suspect.alone == PASS:
-        cause += "; alone it passes"
         class_, action = INFRASTRUCTURE, "inspect its network card, cable and switch port"
     elif suspect.alone == FAIL:
-        cause += "; alone it fails"
         class_, action = HARDWARE, "drain; repair by what its single-node stages found"
-    if suspect.failed < suspect.tests:
-        cause += "; intermittent"
-    return Finding(stage, FAIL, (suspect.node,), cause, class_, action, subject=suspect.node,
-                   check="isolation")
+    return Finding(stage, FAIL, (suspect.node,), f"fails in {_tests_of(suspect)}", class_, action,
+                   subject=suspect.node, check="isolation")
 
 
 def _of_dead(suspect, stage):
+    alone = suspect.alone == PASS
     return Finding(stage, INCONCLUSIVE, (suspect.node,),
-                   f"no result in {suspect.failed} of {suspect.tests} tests: dead or hung",
-                   action="reboot, then run again", subject=suspect.node, check="isolation")
+                   f"{'' if alone else 'dead or hung: '}no result in {_tests_of(suspect)}",
+                   INFRASTRUCTURE if alone else "",
+                   "inspect its network card, cable and switch port" if alone else
+                   "reboot, then run again", subject=suspect.node, check="isolation")
+
+
+def _tests_of(suspect):
+    text = f"{suspect.failed} of {suspect.tests} tests"
+    if suspect.partners:
+        text += f" with known-good nodes ({', '.join(suspect.partners)})"
+    if suspect.alone in (PASS, FAIL):
+        text += f"; alone it {'passes' if suspect.alone == PASS else 'fails'}"
+    return text + ("; intermittent" if suspect.failed < suspect.tests else "")
 
 
 def _of_link(link, stage):

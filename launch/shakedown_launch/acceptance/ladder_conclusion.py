@@ -5,6 +5,12 @@ from .ladder_search import left_of
 from .model import INCONCLUSIVE
 
 
+def is_silent(tests):
+    """Whether most of those that did not pass had no result."""
+    bad = [test for test in tests if not test.passed]
+    return 2 * sum(test.outcome == INCONCLUSIVE for test in bad) > len(bad)
+
+
 class Conclusion:
     """An Isolation of what a ladder found. Fails closed: what is neither blamed nor has passed is
     unresolved."""
@@ -12,9 +18,9 @@ class Conclusion:
     def __init__(self, ladder):
         self.ladder = ladder
         self.within, self.across, self.groups = ladder.within, ladder.across, ladder.groups
+        self.excused = {unit for units in ladder.islands[self.within] for unit in units}
         self.fabrics = self.groups_without_a_pair()
-        self.excused = {unit for units in (*self.fabrics, *ladder.islands[self.within])
-                        for unit in units}
+        self.excused.update(unit for units in self.fabrics for unit in units)
         self.doubtful = self.near_bad_paths() - self.excused
 
     def isolation(self, nodes):
@@ -23,10 +29,9 @@ class Conclusion:
             return Isolation(unresolved=(Unresolved(
                 tuple(nodes), "no test of any of them passed: the test, or what all of them share"),
             ), **self.counts())
-        faulty = tuple(self.suspect(unit, tests) for unit, tests in self.blamed().items())
-        silent = {**self.within.dead, **{unit: tests for unit, tests in self.across.dead.items()
-                                         if self.is_node(unit)}}
-        dead = tuple(self.suspect(unit, tests) for unit, tests in silent.items())
+        blamed = self.blamed()
+        faulty, dead = (tuple(self.suspect(unit, tests) for unit, tests in blamed.items()
+                              if is_silent(tests) is silent) for silent in (False, True))
         links = tuple(self.links())
         unresolved = self.open_questions()
         bad = {each.node for each in (*faulty, *dead)}
@@ -43,10 +48,13 @@ class Conclusion:
         return {"tests": self.ladder.rounds.tests, "rounds": self.ladder.rounds.rounds}
 
     def groups_without_a_pair(self):
-        """Groups of three and more of which every node is blamed, though it passes alone: the fault
-        is in what they share."""
-        return [units for units in self.groups.values() if len(units) > 2 and all(
-            unit in self.within.faulty and self.passes_alone(unit) for unit in units)]
+        """Of groups of which no node is good, those that pass alone: the fault is in what they
+        share."""
+        found = (tuple(unit for unit in units if self.passes_alone(unit) and
+                       unit not in self.excused)
+                 for units in self.groups.values() if len(units) > 2 and all(
+                     unit in self.within.faulty for unit in units))
+        return [units for units in found if len(units) > 1]
 
     def passes_alone(self, unit):
         test = self.ladder.alone.get(unit)
@@ -101,11 +109,10 @@ class Conclusion:
         islands = [(search, units) for search in (self.within, self.across)
                    for units in self.ladder.islands[search]]
         known = {unit for _, units in islands for unit in units}
-        islands += [(self.across, (unit,)) for unit in (*self.across.faulty, *self.across.dead)
+        islands += [(self.across, (unit,)) for unit in self.across.faulty
                     if unit not in known and not self.is_node(unit)]
         for search, units in islands:
-            tests = {**search.faulty, **search.dead}
-            yield self.link([units], [test for unit in units for test in tests[unit]], True)
+            yield self.link([units], [test for unit in units for test in search.faulty[unit]], True)
 
     def link(self, sides, tests, others=False):
         failed = [test for test in tests if not test.passed]
@@ -121,9 +128,8 @@ class Conclusion:
         """The domains' names where these are all of their nodes that are not blamed."""
         homes = {self.ladder.home[node] for node in nodes}
         names = dict.fromkeys(self.ladder.domains.get(node, "") for node in nodes)
-        blamed = {unit for unit in (*self.within.faulty, *self.within.dead)}
-        members = {node for home in homes for unit in self.groups[home] if unit not in blamed
-                   for node in unit}
+        members = {node for home in homes for unit in self.groups[home]
+                   if unit not in self.within.faulty for node in unit}
         whole = len(nodes) > 1 and all(names) and members <= set(nodes)
         return ", ".join(names) if whole else name_of(nodes)
 

@@ -6,7 +6,6 @@ domain when the paths between domains are tested."""
 import itertools
 
 from .ladder_rounds import Test
-from .model import FAIL
 
 
 def parts_of(units, count):
@@ -37,7 +36,7 @@ def pairings(units, turns):
 
 def left_of(search, units):
     """The units less what the search has explained: of each link only the largest side is left."""
-    gone = {node for unit in (*search.faulty, *search.dead) for node in unit}
+    gone = {node for unit in search.faulty for node in unit}
     for sides, _ in search.links:
         lesser = sorted(sides, key=len)[:-1] or sides
         gone.update(node for side in lesser for unit in side for node in unit)
@@ -52,7 +51,6 @@ class Search:
     def __init__(self, rounds, pool, confirmations):
         self.rounds, self.pool, self.confirmations = rounds, pool, confirmations
         self.faulty = {}  # unit: its Tests
-        self.dead = {}
         self.cleared = []  # (units, Tests): failed once, then passed again and again
         self.unresolved = []  # (units, cause)
         self.links = []  # (sides, Tests): each side passes, or each unit of the only one
@@ -131,10 +129,8 @@ class Search:
                 partners = dict.fromkeys(test.partner for test in tests if not test.passed)
                 self.links.append(([(unit,), tuple((each,) for each in partners if each)], tests))
                 return
-            bad = [test for test in tests if not test.passed]
         self.pool.drop(unit)
-        fails = sum(test.outcome == FAIL for test in bad)
-        (self.faulty if 2 * fails >= len(bad) else self.dead)[unit] = tests
+        self.faulty[unit] = tests
 
     def crossing(self, parts, joined, evidence):
         """Each part passed, all of them together did not. `joined`: pairs that passed together."""
