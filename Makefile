@@ -59,7 +59,7 @@ room_sources = $(filter-out %_absent.cpp,$(wildcard $(1)/*.cpp)) \
 PROGRAM_SOURCES := training/programs/train.cpp training/programs/compare.cpp collectives/collective_perf.cpp collectives/link_matrix.cpp \
                    $(wildcard launch/node/*.cpp)
 LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
-           $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/* launch/node/*),$(call room_sources,$(room)))) \
+           $(filter-out $(PROGRAM_SOURCES),$(foreach room,$(wildcard training/* launch/node/* launch/node/health/*),$(call room_sources,$(room)))) \
            $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv

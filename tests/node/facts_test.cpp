@@ -6,10 +6,11 @@
 #include <fstream>
 #include <set>
 
-#include "launch/node/health/host_facts.hpp"
-#include "launch/node/health/host_rules.hpp"
-#include "launch/node/health/kernel_log.hpp"
-#include "launch/node/health/nccl_variables.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/health/rules/nccl_variables.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::node {

@@ -1,5 +1,5 @@
 // Readings of GPUs by a driver that is made for the test: the fake library, whose GPUs are a file.
-#include "launch/node/health/gpu_reading.hpp"
+#include "launch/node/health/facts/gpu_reading.hpp"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 #include <set>
 
 #include "common/error.hpp"
-#include "launch/node/health/gpu_reader.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 #include "tests/catch.hpp"
 
 namespace shakedown::node {

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "launch/node/health/gpu_reading.hpp"
+#include "launch/node/health/facts/gpu_reading.hpp"
 
 namespace shakedown::node {
 

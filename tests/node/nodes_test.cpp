@@ -1,6 +1,6 @@
 // Findings about the nodes of a job: how many GPUs each has, and how they differ.
-#include "launch/node/health/findings_table.hpp"
-#include "launch/node/health/node_rules.hpp"
+#include "launch/node/health/check/findings_table.hpp"
+#include "launch/node/health/rules/node_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"
 

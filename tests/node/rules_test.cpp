@@ -5,7 +5,7 @@
 #include <functional>
 #include <set>
 
-#include "launch/node/health/gpu_rules.hpp"
+#include "launch/node/health/rules/gpu_rules.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"
 

@@ -81,7 +81,7 @@ class OwnName(Folder):
         start = time.monotonic()
         result = run("collective_perf", "-b", "1K", "-e", "1K", "-c", 0, "--inject-fault", "1:7",
                      "--record", self.record, ranks=2)
-        self.assertLess(time.monotonic() - start, 5)  # a small job is over soon
+        self.assertLess(time.monotonic() - start, 20)  # a small job is over soon
         self.expect(result, 0, "N/A")
         self.assertIsNone(self.lines("collective")[0]["wrong_elements"])
         self.assertEqual(self.lines("collective")[0]["iterations_checked"], 0)

@@ -557,12 +557,12 @@ class Usage(Folder):
     def test_a_file_missing_on_one_rank_is_named(self):
         (self.folder / "w.safetensors").write_text("")
         command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo /; else echo {self.folder}; fi);' \
-                  f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 5'
+                  f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 60'
         started = time.monotonic()
         result = support.run("bash", "-c", command, ranks=2)
         self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory",
                     "torchvision's resnet50-0676ba61.pth", "training/convert_weights.py")
-        self.assertLess(time.monotonic() - started, 5)
+        self.assertLess(time.monotonic() - started, 30)
 
     def test_weights_are_checked(self):
         pickle = self.folder / "resnet50-0676ba61.pth"

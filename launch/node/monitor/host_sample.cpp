@@ -1,6 +1,6 @@
 #include "launch/node/monitor/host_sample.hpp"
 
-#include "launch/node/health/health_record.hpp"
+#include "launch/node/health/facts/health_record.hpp"
 
 namespace shakedown::node {
 namespace {

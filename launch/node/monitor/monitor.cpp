@@ -15,7 +15,7 @@
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/stop_signals.hpp"
-#include "launch/node/health/gpu_reader.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 #include "launch/node/monitor/monitor_output.hpp"
 
 namespace shakedown::node {

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "launch/node/health/gpu_reader.hpp"
+#include "launch/node/health/facts/gpu_reader.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/nvml.hpp"
-#include "launch/node/health/gpu_reading.hpp"
+#include "launch/node/health/facts/gpu_reading.hpp"
 
 namespace shakedown::node {
 

@@ -1,0 +1,178 @@
+#include "launch/node/health/check/check.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+
+#include "common/fault.hpp"
+#include "common/identity.hpp"
+#include "common/mpi_session.hpp"
+#include "common/program.hpp"
+#include "launch/node/health/check/findings_table.hpp"
+#include "launch/node/health/check/watchdog.hpp"
+#include "launch/node/health/check/work.hpp"
+#include "launch/node/health/facts/health_record.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/node_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+// Of a call to the driver, so that the whole takes 5 s: without persistence mode the first is slow.
+constexpr double kPassiveDeadline_s = 4;
+
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void write(Record& record, const std::vector<NodeReport>& reports) {
+  for (const NodeReport& report : reports)
+    for (const GpuReading& gpu : report.gpus.gpus)
+      record.write("health", health_record(report.host, utc_now(), report.reading_ms, gpu));
+}
+void write(Record& record, const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings)
+    if (finding.severity != Severity::pass) record.write("verdict", record_of(finding));
+}
+
+ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& record) {
+  const Verdict job = verdict_of_job(findings, strict);
+  record.write("verdict", record_of(job));
+  print(line_of(job) + "\n");
+  return exit_code_of(job.outcome);
+}
+
+/// Ranks depend on one another: where a node is sick the others would wait for it in vain.
+bool fit_for_work(const std::vector<Finding>& findings) {
+  constexpr const char* kNeeded[] = {"gpu-count",    "management",       "management-stall",
+                                     "driver",       "management-error", "compute-mode",
+                                     "nvlink-fabric"};
+  return std::ranges::none_of(findings, [&](const Finding& finding) {
+    return finding.severity == Severity::fail &&
+           std::ranges::find(kNeeded, finding.check) != std::end(kNeeded);
+  });
+}
+
+void stall(std::vector<NodeReport>& reports, const std::string& host) {
+  for (NodeReport& report : reports) {
+    if (report.host != host) continue;
+    auto& stalled = report.gpus.gpus.empty() ? report.gpus.stalled : report.gpus.gpus[0].stalled;
+    stalled.emplace_back("a call that was injected");
+  }
+}
+
+/// Shared with the watchdog's thread, which prints them while another hangs.
+class FindingsSoFar {
+ public:
+  void add(const std::vector<Finding>& more) {
+    const std::lock_guard lock(mutex_);
+    findings_.insert(findings_.end(), more.begin(), more.end());
+  }
+  std::vector<Finding> all() const {
+    const std::lock_guard lock(mutex_);
+    return findings_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Finding> findings_;
+};
+
+/// The findings of the work, or why there was none.
+std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
+                          const std::vector<NodeReport>& reports,
+                          const std::vector<Finding>& findings, bool corrupts, Record& record) {
+  const auto not_done = [](const std::string& why) {
+    return finding_of("all-reduce", not_known(why), Scope::job, "node_check");
+  };
+  if (!options.source.readings.empty()) return {not_done("not run: the readings are of a file")};
+  if (!fit_for_work(findings)) return {not_done("not run: a GPU is missing or does not answer")};
+  try {
+    return look_at_work(options, session, reports, corrupts);
+  } catch (const TimeoutError& error) {
+    const std::vector<Finding> late{not_done(
+        fmt::format("the sum over {} ranks did not end: {}", session.world_size(), error.what()))};
+    if (session.is_root()) {
+      print(findings_table(late));
+      write(record, late);
+    }
+    if (verdict_of_job(findings, false).outcome == Outcome::fail) throw FailError(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& record) {
+  const auto fault =
+      parse_fault(options.fault, {FaultKind::stall, FaultKind::collective}, session.world_size());
+  if (fault) say(session, line_of(*fault));
+  auto reports = gather_reports(session, options.source);
+  if (fault && fault->kind == FaultKind::stall)
+    stall(reports, session.hosts()[static_cast<std::size_t>(fault->rank)]);
+  auto findings = judge_nodes(reports, options.expect_gpus);
+  if (session.is_root()) {
+    print(findings_table(findings));
+    write(record, reports);
+    write(record, findings);
+  }
+
+  const bool corrupts =
+      fault && fault->kind == FaultKind::collective && fault->rank == session.rank();
+  const auto at_work = work(options, session, reports, findings, corrupts, record);
+  findings.insert(findings.end(), at_work.begin(), at_work.end());
+  if (!session.is_root()) return exit_code_of(verdict_of_job(findings, options.strict).outcome);
+  print(findings_table(at_work));
+  write(record, at_work);
+  return conclude(findings, options.strict, record);
+}
+
+ExitCode check_passively(const CheckOptions& options, Record& record) {
+  const std::string host = this_host();
+  FindingsSoFar known;
+  const Watchdog watchdog(options.deadline_s, [&] {
+    const Finding late = finding_of(
+        "deadline",
+        not_known(
+            fmt::format("the check did not end within {:g} s (--deadline)", options.deadline_s),
+            "drain the node; reboot if it comes back"),
+        Scope::job, "node_check");
+    known.add({late});
+    print(findings_table(known.all()));
+    record.write("verdict", record_of(late));
+  });
+  const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
+  if (fault) print(line_of(*fault) + "\n");
+  ReportSource source = options.source;
+  source.deadline_s = kPassiveDeadline_s;
+  std::vector<NodeReport> reports{
+      read_node(host, source, [&](const Json& facts) { known.add(judge_host(host, facts)); })};
+  if (fault) stall(reports, host);
+  const auto findings = judge_nodes(reports, options.expect_gpus);
+  print(findings_table(findings));
+  write(record, reports);
+  write(record, findings);
+  return conclude(findings, options.strict, record);
+}
+
+std::string this_host() {
+  std::array<char, 256> name{"unknown"};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+bool is_another_of_its_host() {
+  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
+    if (const char* rank = std::getenv(variable)) return std::strcmp(rank, "0") != 0;
+  return false;
+}
+
+}  // namespace shakedown::node

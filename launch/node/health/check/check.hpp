@@ -1,0 +1,31 @@
+// The steps of bin/node_check.
+#pragma once
+
+#include <string>
+
+#include "common/record.hpp"
+#include "launch/node/health/check/check_options.hpp"
+#include "launch/node/health/rules/finding.hpp"
+
+namespace shakedown {
+class MpiSession;
+class OptionSet;
+}  // namespace shakedown
+
+namespace shakedown::node {
+
+/// Reads and judges all nodes of the job, prints and records what was found; then, where the nodes
+/// are fit for it, sums over all ranks while the links are looked at. Collective.
+ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& record);
+
+/// The same of this host alone, only reading, with a watchdog. Of several processes of a host the
+/// first alone looks.
+ExitCode check_passively(const CheckOptions& options, Record& record);
+
+/// This host's name.
+std::string this_host();
+
+/// Whether a launcher started this process as another than the first of its host.
+bool is_another_of_its_host();
+
+}  // namespace shakedown::node

@@ -1,0 +1,116 @@
+// The PCI bus, the IOMMU, and the GPU driver's modules and services.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <regex>
+#include <sstream>
+
+#include "launch/node/health/facts/host_facts.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr const char* kDevices = "/sys/bus/pci/devices";
+
+/// PCI ids of the GPUs of NVIDIA that are on the bus, whether or not a driver has them.
+Json read_gpus_on_bus(const FactSource& source) {
+  const auto devices = source.names_in(kDevices);
+  if (devices.empty()) return {};
+  Json gpus = Json::array();
+  for (const std::string& device : devices) {
+    const std::string at = fmt::format("{}/{}", kDevices, device);
+    const std::string kind = source.line_of(at + "/class");  // 0x030000 VGA, 0x030200 3D
+    if (source.line_of(at + "/vendor") == "0x10de" && kind.starts_with("0x03"))
+      gpus.push_back(device);
+  }
+  return gpus;
+}
+
+/// The version in a line such as "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  ...".
+Json version_in(const std::vector<std::string>& lines, const std::regex& pattern) {
+  std::smatch match;
+  for (const std::string& line : lines)
+    if (std::regex_search(line, match, pattern)) return match[1].str();
+  return {};
+}
+Json read_driver_module(const FactSource& source) {
+  return version_in(source.lines_of("/proc/driver/nvidia/version"),
+                    std::regex(R"(Kernel Module.*?\s(\d+\.\d+(\.\d+)?)\s)"));
+}
+/// Of the service's last start.
+Json read_fabric_manager(const FactSource& source) {
+  auto lines = source.lines_of("/var/log/fabricmanager.log");
+  std::ranges::reverse(lines);
+  return version_in(lines,
+                    std::regex(R"([Ff]abric ?[Mm]anager [Vv]ersion(?: is)?\s*:?\s*(\d+[.\d]*))"));
+}
+
+Json read_modules(const FactSource& source) {
+  const auto lines = source.lines_of("/proc/modules");
+  if (lines.empty()) return {};
+  Json found = Json::array();
+  for (const char* module : {"nvidia", "nvidia_peermem", "nv_peer_mem", "nvidia_fs", "gdrdrv"})
+    if (std::ranges::any_of(lines, [&](const std::string& line) {
+          return line.starts_with(std::string(module) + " ");
+        }))
+      found.push_back(module);
+  return found;
+}
+
+Json read_iommu(const FactSource& source) {
+  const std::string line = source.line_of("/proc/cmdline");
+  if (line.empty()) return {};
+  Json parameters = Json::array();
+  std::istringstream in(line);
+  for (std::string parameter; in >> parameter;)
+    for (const char* name : {"iommu=", "intel_iommu=", "amd_iommu="})
+      if (parameter.starts_with(name)) parameters.push_back(parameter);
+  return {{"parameters", parameters},
+          {"groups", source.names_in("/sys/kernel/iommu_groups").size()}};
+}
+
+unsigned word(const std::string& bytes, std::size_t at) {
+  unsigned value = 0;
+  for (std::size_t i = 0; i < 4 && at + i < bytes.size(); ++i)
+    value |= static_cast<unsigned>(static_cast<unsigned char>(bytes[at + i])) << (8 * i);
+  return value;
+}
+/// The control register of a bridge's access control services; 0 where it has none.
+unsigned acs_control(const std::string& config) {
+  constexpr unsigned kAcs = 0x000d;
+  for (std::size_t at = 0x100, hops = 0; at >= 0x100 && hops < 64; ++hops) {
+    const unsigned header = word(config, at);
+    if ((header & 0xffff) == kAcs) return word(config, at + 4) >> 16;
+    at = header >> 20;
+  }
+  return 0;
+}
+/// The number of bridges that redirect peer-to-peer requests to the host. Only root sees that.
+Json read_acs(const FactSource& source) {
+  constexpr unsigned kRedirect = 0x0c;  // of requests and completions
+  int bridges = 0, redirecting = 0;
+  for (const std::string& device : source.names_in(kDevices)) {
+    const std::string at = fmt::format("{}/{}", kDevices, device);
+    if (!source.line_of(at + "/class").starts_with("0x0604")) continue;
+    std::ifstream in(source.root + at + "/config", std::ios::binary);
+    const std::string config{std::istreambuf_iterator<char>(in), {}};
+    if (config.size() <= 256) return {};  // the extended part is hidden
+    ++bridges;
+    redirecting += (acs_control(config) & kRedirect) != 0;
+  }
+  return {{"bridges", bridges}, {"redirecting", redirecting}};
+}
+
+}  // namespace
+
+std::vector<Fact> bus_facts() {
+  return {{"gpus_on_bus", false, read_gpus_on_bus},
+          {"driver_module", true, read_driver_module},
+          {"fabric_manager", true, read_fabric_manager},
+          {"modules", true, read_modules},
+          {"iommu", true, read_iommu},
+          {"acs", true, read_acs}};
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,176 @@
+#include "launch/node/health/facts/gpu_reader.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "launch/node/health/facts/gpu_sequence.hpp"
+#include "launch/node/health/facts/watched_calls.hpp"
+
+namespace shakedown::node {
+namespace {
+
+using LibraryHandle = std::shared_ptr<const nvml::Library>;
+
+/// A sequence of calls and what it has read so far, which it fills for as long as it runs.
+template <class Result>
+struct Task {
+  template <class Body>
+  Task(double deadline_s, Result start, Body body)
+      : result(std::make_shared<Result>(std::move(start))),
+        calls(deadline_s,
+              [result = result, body](WatchedCalls::Caller& call) { body(call, *result); }) {}
+  std::shared_ptr<Result> result;
+  WatchedCalls calls;
+};
+
+struct Started {
+  Known<std::string> problem;
+  unsigned gpus = 0;
+};
+
+/// Loads the driver and counts its GPUs.
+void start(const nvml::Library& library, WatchedCalls::Caller& call, Started& started) {
+  const auto succeeds = [&](const auto& function, auto... arguments) {
+    const int status = call(function, arguments...);
+    if (status == nvml::kFunctionNotFound)
+      started.problem = fmt::format("the NVML library has no {}", function.name);
+    else if (status != nvml::kSuccess)
+      started.problem = fmt::format("{}: {}", function.name, library.words_of(status));
+    return status == nvml::kSuccess;
+  };
+  if (succeeds(library.init)) succeeds(library.count, &started.gpus);
+}
+
+void read_versions(const nvml::Library& library, WatchedCalls::Caller& call, HostGpus& host) {
+  std::array<char, 96> driver{};
+  int status = call(library.driver_version, driver.data(), static_cast<unsigned>(driver.size()));
+  note_failure(library, library.driver_version.name, status, host.failed);
+  if (status == nvml::kSuccess) host.driver_version = driver.data();
+  int cuda = 0;
+  status = call(library.cuda_version, &cuda);
+  if (status != nvml::kSuccess) status = call(library.old_cuda_version, &cuda);
+  note_failure(library, library.old_cuda_version.name, status, host.failed);
+  if (status == nvml::kSuccess)
+    host.cuda_driver_version = fmt::format("{}.{}", cuda / 1000, cuda % 1000 / 10);
+}
+
+int never_returns(nvml::Device, unsigned*) {
+  for (;;) pause();
+}
+
+/// A GPU's reading where an earlier call has not returned yet.
+GpuReading still_stalled(const GpuReading& earlier) {
+  GpuReading reading;
+  reading.index = earlier.index;
+  reading.uuid = earlier.uuid;
+  reading.model = earlier.model;
+  reading.serial = earlier.serial;
+  reading.pci_id = earlier.pci_id;
+  reading.stalled = earlier.stalled;
+  return reading;
+}
+
+}  // namespace
+
+struct GpuReader::State {
+  struct Gpu {
+    std::unique_ptr<Task<GpuReading>> task;  // of the last reading that was started
+    GpuReading last;
+  };
+
+  explicit State(double deadline) : deadline_s(deadline) {}
+
+  /// The driver is not shut down at the end: that call, too, might not return.
+  void open(const nvml::FindFunction& find) {
+    library = std::make_shared<nvml::Library>(find);
+    Task<Started> starting(deadline_s, {}, [library = library](auto& call, Started& started) {
+      start(*library, call, started);
+    });
+    if (const auto stalled = starting.calls.wait()) {
+      host.problem = fmt::format("{} did not return within {:g} s", *stalled, deadline_s);
+      return;
+    }
+    host.problem = starting.result->problem;
+    if (host.problem) return;
+    gpus.resize(starting.result->gpus);
+    if (gpus.empty()) host.problem = "the driver has no GPU";
+    Task<HostGpus> versions(deadline_s, host, [library = library](auto& call, HostGpus& to) {
+      read_versions(*library, call, to);
+    });
+    const auto stalled = versions.calls.wait();
+    host = *versions.result;
+    if (stalled) host.stalled.push_back(*stalled);
+  }
+
+  void start_reading(int index) {
+    GpuReading reading;
+    reading.index = index;
+    const auto body = [library = library](auto& call, GpuReading& to) {
+      GpuSequence(*library, call, to).run();
+    };
+    gpus[static_cast<std::size_t>(index)].task =
+        std::make_unique<Task<GpuReading>>(deadline_s, std::move(reading), body);
+  }
+
+  const double deadline_s;
+  LibraryHandle library;
+  HostGpus host;  // what does not change
+  std::vector<Gpu> gpus;
+};
+
+GpuReader::GpuReader(double deadline_s, const nvml::FindFunction& find)
+    : state_(std::make_unique<State>(deadline_s)) {
+  state_->open(find);
+}
+
+GpuReader::GpuReader(double deadline_s, const std::string& library)
+    : state_(std::make_unique<State>(deadline_s)) {
+  std::string problem;
+  if (const nvml::FindFunction find = nvml::open_library(library, problem))
+    state_->open(find);
+  else
+    state_->host.problem = problem;
+}
+
+GpuReader::~GpuReader() = default;
+
+const HostGpus& GpuReader::host() const { return state_->host; }
+
+HostGpus GpuReader::read() {
+  HostGpus host = state_->host;
+  std::vector<State::Gpu*> started;
+  for (State::Gpu& gpu : state_->gpus) {
+    if (gpu.task && gpu.task->calls.stuck()) {
+      gpu.last = still_stalled(gpu.last);
+    } else {
+      state_->start_reading(static_cast<int>(&gpu - state_->gpus.data()));
+      started.push_back(&gpu);
+    }
+  }
+  for (State::Gpu* gpu : started) {
+    const auto stalled = gpu->task->calls.wait();
+    gpu->last = *gpu->task->result;
+    if (stalled) gpu->last.stalled.push_back(*stalled);
+  }
+  for (const State::Gpu& gpu : state_->gpus) host.gpus.push_back(gpu.last);
+  return host;
+}
+
+nvml::FindFunction stalling(nvml::FindFunction find) {
+  return [find = std::move(find)](const char* name) {
+    return name == std::string_view("nvmlDeviceGetPowerUsage")
+               ? reinterpret_cast<void*>(never_returns)
+               : find(name);
+  };
+}
+
+HostGpus read_gpus(double deadline_s, const std::string& library) {
+  return GpuReader(deadline_s, library).read();
+}
+
+}  // namespace shakedown::node

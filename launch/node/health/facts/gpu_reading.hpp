@@ -1,0 +1,101 @@
+// All that is known of one GPU's health at one moment. What the driver did not say is absent, which
+// is neither zero nor "none".
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/nvml_library.hpp"
+#include "common/record.hpp"
+
+namespace shakedown::node {
+
+template <class T>
+using Known = std::optional<T>;
+
+struct NvlinkReading {
+  int link = 0;
+  Known<bool> active;
+  Known<int> speed_mbs;  // raw, one direction
+  Known<std::uint64_t> crc_errors, replay_errors, recovery_errors;
+};
+
+struct ProcessReading {
+  int pid = 0;
+  Known<std::uint64_t> memory_bytes;
+};
+
+/// Corrected and uncorrected errors of memory and SRAM.
+struct EccReading {
+  Known<std::uint64_t> corrected, uncorrected;
+};
+
+struct GpuReading {
+  int index = 0;  // NVML's, in the order of PCI ids: not CUDA's ordinal
+  // identity
+  std::string uuid, model, serial, vbios, pci_id;  // empty: not known
+  Known<int> numa_node;
+  // state
+  Known<double> sm_clock_mhz, memory_clock_mhz, max_sm_clock_mhz, max_memory_clock_mhz;
+  Known<double> power_w, power_limit_w, power_limit_default_w;
+  Known<double> temperature_c, memory_temperature_c;
+  Known<double> temperature_margin_c;  // to the slowdown: "T.limit"
+  Known<double> utilisation_percent, memory_utilisation_percent;
+  Known<std::uint64_t> memory_used_bytes, memory_total_bytes;
+  Known<std::uint64_t> throttle_reasons;                          // bits, as common/nvml
+  Known<std::uint64_t> power_violation_ns, thermal_violation_ns;  // since the driver was loaded
+  Known<bool> persistence, ecc_enabled, mig_enabled;
+  Known<std::string> compute_mode;  // "default", "exclusive_process", "prohibited"
+  // errors
+  EccReading volatile_, aggregate;  // since the driver was loaded; of the GPU's life
+  Known<std::uint64_t> aggregate_sram_uncorrected;
+  Known<bool> sram_threshold_exceeded;
+  Known<int> remapped_corrected, remapped_uncorrected;
+  Known<bool> remap_pending, remap_failure;
+  // "none", "reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", else its
+  // number
+  Known<std::string> recovery_action;
+  // links
+  Known<int> pcie_generation, pcie_width;          // now: lower while the GPU idles
+  Known<int> max_pcie_generation, max_pcie_width;  // of GPU and slot
+  Known<std::uint64_t> pcie_replays;
+  Known<double> pcie_sent_mbs, pcie_received_mbs;
+  Known<int> nvlink_count;  // of those that the GPU has; each is in nvlinks, active or not
+  std::vector<NvlinkReading> nvlinks;
+  // Payload of all links and processes since the driver was loaded, in steps of 1 KiB.
+  Known<std::uint64_t> nvlink_sent_bytes, nvlink_received_bytes;
+  Known<std::string> fabric_state;   // "not_supported", "not_started", "in_progress", "completed"
+  Known<std::string> fabric_status;  // where completed: "success" or NVML's words for the error
+  Known<std::string> fabric_health;  // "healthy", "unhealthy", "limited_capacity"
+  Known<std::vector<ProcessReading>> processes;  // that compute, of any user
+  // what did not answer
+  std::vector<std::string> stalled;  // calls that took longer than their deadline
+  std::vector<std::string> failed;   // "nvmlDeviceGetX: GPU is lost": errors but not_supported
+};
+
+/// For fixtures: keys as the fields', "volatile_corrected" of volatile_.corrected; absent where not
+/// known.
+Json to_json(const GpuReading& reading);
+/// Throws UsageError naming a key that no reading has, or whose value is of another type.
+GpuReading gpu_reading_of(const Json& json);
+
+/// The GPUs of this host as the driver has them; what it says of itself.
+struct HostGpus {
+  Known<std::string> driver_version, cuda_driver_version;
+  Known<std::string> problem;  // why there are none to read: "libnvidia-ml.so.1: cannot open ..."
+  std::vector<GpuReading> gpus;
+  std::vector<std::string> stalled, failed;  // calls that are no GPU's
+};
+Json to_json(const HostGpus& host);
+/// Ignores "source" and "fake", in which fixtures have where they come from and what
+/// tests/common/fake_nvml.cpp does with them.
+HostGpus host_gpus_of(const Json& json);
+
+/// Reads all GPUs of this host, each call under a deadline. Makes no GPU context, never throws for
+/// what a driver does: that is a finding. `library`: another file in NVML's place, for tests. Those
+/// who read repeatedly have a GpuReader of gpu_reader.hpp.
+HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name());
+
+}  // namespace shakedown::node

@@ -1,0 +1,102 @@
+#include "launch/node/health/facts/node_report.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <fstream>
+#include <future>
+
+#include "common/error.hpp"
+#include "common/mpi_session.hpp"
+#include "common/nodes.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr double kFactDeadline_s = 3;  // a busy node is slow
+constexpr const char* kAllowed = "cores_allowed";
+
+HostGpus gpus_in(const std::string& file) {
+  std::ifstream in(file);
+  const Json json = Json::parse(in, nullptr, false);
+  if (json.is_discarded())
+    throw UsageError(fmt::format("--readings {}: not a JSON file of readings", file));
+  return host_gpus_of(json);
+}
+
+/// What a rank adds to the report of its node, which another rank reads.
+Json report_of_rank(const std::string& root) {
+  std::vector<Fact> allowed;
+  for (const Fact& fact : system_facts())
+    if (std::string(fact.name) == kAllowed) allowed.push_back(fact);
+  return {{"our_pids", {getpid()}},
+          {"facts", read_facts(facts_here(root), kFactDeadline_s, allowed)}};
+}
+
+/// The cores of the rank that has the fewest are those of the node's report.
+void add_rank(NodeReport& report, const Json& rank) {
+  for (const Json& pid : rank.at("our_pids")) report.our_pids.push_back(pid);
+  const Json& facts = rank.at("facts");
+  if (facts.contains(kAllowed) && report.facts.contains(kAllowed) &&
+      facts.at(kAllowed).at("cores") < report.facts.at(kAllowed).at("cores"))
+    report.facts[kAllowed] = facts.at(kAllowed);
+}
+
+}  // namespace
+
+Json to_json(const NodeReport& report) {
+  return {
+      {"host", report.host},   {"gpus", to_json(report.gpus)}, {"reading_ms", report.reading_ms},
+      {"facts", report.facts}, {"our_pids", report.our_pids},  {"loaded_gpus", report.loaded_gpus}};
+}
+
+NodeReport node_report_of(const Json& json) {
+  return {json.at("host"),  host_gpus_of(json.at("gpus")), json.at("reading_ms"),
+          json.at("facts"), json.at("our_pids"),           json.at("loaded_gpus")};
+}
+
+NodeReport read_node(const std::string& host, const ReportSource& source,
+                     const std::function<void(const Json&)>& on_facts) {
+  auto facts = std::async(std::launch::async, [&] {
+    const Json read =
+        source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
+    on_facts(read);
+    return read;
+  });
+  NodeReport report;
+  const auto start = std::chrono::steady_clock::now();
+  report.host = host;
+  report.gpus = source.readings.empty() ? read_gpus(source.deadline_s) : gpus_in(source.readings);
+  report.reading_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  report.facts = facts.get();
+  report.our_pids = {getpid()};
+  return report;
+}
+
+std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source) {
+  const bool reads = session.local_rank() == 0;
+  const Json mine =
+      reads ? to_json(read_node(session.host(), source)) : report_of_rank(source.root);
+  const NodeMap nodes = map_nodes(session.hosts());
+  std::vector<NodeReport> reports(nodes.names.size());
+  const auto texts = session.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const auto each = [&](auto&& use) {
+    for (std::size_t rank = 0; rank < texts.size(); ++rank)
+      use(reports[static_cast<std::size_t>(nodes.node_of[rank])], Json::parse(texts[rank]));
+  };
+  each([](NodeReport& report, const Json& json) {
+    if (!json.contains("gpus")) return;
+    if (!report.host.empty())
+      throw UsageError(
+          fmt::format("two nodes have the host name {}: give each its own", report.host));
+    report = node_report_of(json);
+  });
+  each([](NodeReport& report, const Json& json) {
+    if (!json.contains("gpus")) add_rank(report, json);
+  });
+  return reports;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,45 @@
+// What one node reports: its GPUs' readings and its host's facts.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
+
+namespace shakedown {
+class MpiSession;
+}
+
+namespace shakedown::node {
+
+struct NodeReport {
+  std::string host;
+  HostGpus gpus;
+  double reading_ms = 0;                 // that reading them took
+  Json facts = Json::object();           // as read_facts has them
+  std::vector<int> our_pids;             // of the job's ranks here
+  std::vector<std::string> loaded_gpus;  // UUIDs of those that this program kept busy meanwhile
+};
+Json to_json(const NodeReport& report);
+NodeReport node_report_of(const Json& json);
+
+/// In the place of the machine, for tests; empty: the machine.
+struct ReportSource {
+  std::string root;       // of /proc and /sys
+  std::string readings;   // file with the GPUs' readings
+  double deadline_s = 5;  // of a call to the driver
+  bool facts = true;      // whether the host is read too, or its GPUs alone
+};
+/// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file
+/// of readings is none. `on_facts` runs in another thread as soon as the files are read.
+NodeReport read_node(
+    const std::string& host, const ReportSource& source,
+    const std::function<void(const Json& facts)>& on_facts = [](const Json&) {});
+
+/// One report per node of the job, complete on every rank: the first rank of each node reads.
+/// Collective.
+std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source);
+
+}  // namespace shakedown::node

@@ -1,0 +1,199 @@
+// Operating system, cores, memory and limits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "common/host_memory.hpp"
+#include "common/proc.hpp"
+#include "launch/node/health/facts/host_facts.hpp"
+
+namespace shakedown::node {
+namespace {
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+/// The value of the first "key<separator>value" line of a file.
+std::string value_in(const FactSource& source, const std::string& path, const std::string& key,
+                     char separator) {
+  for (const std::string& line : source.lines_of(path)) {
+    const auto at = line.find(separator);
+    if (at == std::string::npos || !line.starts_with(key)) continue;
+    std::string value = line.substr(at + 1);
+    value.erase(0, value.find_first_not_of(" \t\""));
+    while (!value.empty() && (value.back() == '"' || value.back() == ' ')) value.pop_back();
+    return value;
+  }
+  return "";
+}
+
+Json read_os(const FactSource& source) {
+  return text_or_null(value_in(source, "/etc/os-release", "PRETTY_NAME", '='));
+}
+Json read_kernel(const FactSource& source) {
+  return text_or_null(source.line_of("/proc/sys/kernel/osrelease"));
+}
+Json read_processor(const FactSource& source) {
+  return text_or_null(value_in(source, "/proc/cpuinfo", "model name", ':'));
+}
+
+/// "0-3,8" as 5 cores; 0 where it is no list of cores.
+int cores_in(const std::string& list) {
+  std::istringstream in(list);
+  int cores = 0;
+  for (std::string part; std::getline(in, part, ',');) {
+    int first = 0, last = 0;
+    const int found = std::sscanf(part.c_str(), "%d-%d", &first, &last);
+    if (found == 1) ++cores;
+    if (found == 2) cores += last - first + 1;
+  }
+  return cores;
+}
+Json positive_or_null(double value) { return value > 0 ? Json(value) : Json(); }
+
+Json read_cores_online(const FactSource& source) {
+  return positive_or_null(cores_in(source.line_of("/sys/devices/system/cpu/online")));
+}
+Json read_cores_allowed(const FactSource& source) {
+  const std::string list = value_in(source, "/proc/self/status", "Cpus_allowed_list", ':');
+  if (cores_in(list) == 0) return {};
+  return {{"cores", cores_in(list)}, {"list", list}};
+}
+
+/// Cores' worth of time that the control group of a container or job may use; null: no limit known.
+Json read_cpu_quota(const FactSource& source) {
+  double quota = 0, period = 0;
+  std::istringstream v2(source.line_of("/sys/fs/cgroup/cpu.max"));
+  if (v2 >> quota >> period && period > 0) return quota / period;
+  std::istringstream v1(source.line_of("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"));
+  std::istringstream v1_period(source.line_of("/sys/fs/cgroup/cpu/cpu.cfs_period_us"));
+  if (v1 >> quota && v1_period >> period && quota > 0 && period > 0) return quota / period;
+  return {};
+}
+
+Json read_sockets(const FactSource& source) {
+  std::set<std::string> sockets;
+  for (const std::string& line : source.lines_of("/proc/cpuinfo"))
+    if (line.starts_with("physical id")) sockets.insert(line);
+  return positive_or_null(static_cast<double>(sockets.size()));
+}
+Json read_numa_nodes(const FactSource& source) {
+  const auto names = source.names_in("/sys/devices/system/node");
+  return positive_or_null(static_cast<double>(std::ranges::count_if(
+      names, [](const std::string& name) { return name.starts_with("node"); })));
+}
+
+Json read_memory(const FactSource& source) {
+  const MemoryInfo memory = host_memory(source.root);
+  if (memory.total_bytes == 0) return {};
+  return {{"total_bytes", memory.total_bytes}, {"available_bytes", memory.free_bytes}};
+}
+Json read_memory_total(const FactSource& source) {
+  return positive_or_null(
+      static_cast<int>(proc_bytes(source.root + "/proc/meminfo", "MemTotal:") / 0x1p30 + 0.5));
+}
+Json read_swap(const FactSource& source) {
+  const double total = proc_bytes(source.root + "/proc/meminfo", "SwapTotal:", -1);
+  const double free = proc_bytes(source.root + "/proc/meminfo", "SwapFree:", -1);
+  if (total < 0 || free < 0) return {};
+  return {{"total_bytes", total}, {"used_bytes", total - free}};
+}
+
+/// The soft limit of /proc/self/limits: a number, or "unlimited".
+Json read_limit(const FactSource& source, const char* name) {
+  for (const std::string& line : source.lines_of("/proc/self/limits")) {
+    if (!line.starts_with(name)) continue;
+    std::istringstream in(line.substr(std::string(name).size()));
+    std::string soft;
+    if (!(in >> soft)) return {};
+    if (soft == "unlimited") return soft;
+    return std::strtod(soft.c_str(), nullptr);
+  }
+  return {};
+}
+Json read_memlock(const FactSource& source) { return read_limit(source, "Max locked memory"); }
+Json read_stack(const FactSource& source) { return read_limit(source, "Max stack size"); }
+Json read_open_files(const FactSource& source) { return read_limit(source, "Max open files"); }
+
+Json read_governor(const FactSource& source) {
+  std::set<std::string> governors;
+  for (const std::string& name : source.names_in("/sys/devices/system/cpu"))
+    if (const auto g =
+            source.line_of("/sys/devices/system/cpu/" + name + "/cpufreq/scaling_governor");
+        !g.empty())
+      governors.insert(g);
+  return text_or_null(fmt::format("{}", fmt::join(governors, ", ")));
+}
+Json read_clocksource(const FactSource& source) {
+  return text_or_null(
+      source.line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"));
+}
+Json read_numa_balancing(const FactSource& source) {
+  const std::string value = source.line_of("/proc/sys/kernel/numa_balancing");
+  return value.empty() ? Json() : Json(value != "0");
+}
+
+/// "1234 (name)" of the processes in uninterruptible sleep.
+std::set<std::string> sleeping(const FactSource& source) {
+  std::set<std::string> found;
+  for (const std::string& name : source.names_in("/proc")) {
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    const std::string stat = source.line_of("/proc/" + name + "/stat");
+    const auto end = stat.rfind(')');
+    if (end != std::string::npos && stat.substr(end + 1, 2) == " D")
+      found.insert(stat.substr(0, end + 1));
+  }
+  return found;
+}
+/// Those that sleep so twice: a short one is every write to a disk.
+Json read_blocked(const FactSource& source) {
+  if (source.names_in("/proc").empty()) return {};
+  const auto before = sleeping(source);
+  if (before.empty()) return Json::array();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  Json blocked = Json::array();
+  for (const std::string& process : sleeping(source))
+    if (before.contains(process)) blocked.push_back(process);
+  return blocked;
+}
+
+Json read_container(const FactSource& source) {
+  if (!source.names_in("/.singularity.d").empty() || source.variable("APPTAINER_CONTAINER"))
+    return "apptainer";
+  if (source.variable("KUBERNETES_SERVICE_HOST")) return "kubernetes";
+  const auto top = source.names_in("/");
+  if (std::ranges::find(top, ".dockerenv") != top.end()) return "docker";
+  const auto run = source.names_in("/run");
+  if (std::ranges::find(run, ".containerenv") != run.end()) return "podman";
+  if (source.variable("ENROOT_ROOTFS")) return "enroot";
+  return "none seen";
+}
+
+}  // namespace
+
+std::vector<Fact> system_facts() {
+  return {{"os", true, read_os},
+          {"kernel", true, read_kernel},
+          {"processor", true, read_processor},
+          {"sockets", true, read_sockets},
+          {"numa_nodes", true, read_numa_nodes},
+          {"cores_online", true, read_cores_online},
+          {"cores_allowed", false, read_cores_allowed},
+          {"cpu_quota", true, read_cpu_quota},
+          {"memory", false, read_memory},
+          {"memory_gib", false, read_memory_total},
+          {"swap", false, read_swap},
+          {"memlock", true, read_memlock},
+          {"stack", true, read_stack},
+          {"open_files", true, read_open_files},
+          {"governor", true, read_governor},
+          {"clocksource", true, read_clocksource},
+          {"numa_balancing", true, read_numa_balancing},
+          {"blocked_processes", false, read_blocked},
+          {"container", true, read_container}};
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,102 @@
+// Whether the driver answers for a GPU, and whether what it says can be.
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+
+#include "launch/node/health/rules/gpu_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr const char* kReboot = "reboot; RMA if it comes back";
+
+Judgement judge_stalls(const GpuReading& gpu, const GpuContext&) {
+  if (gpu.stalled.empty()) return passed("every call returned within its deadline");
+  return failure(
+      Class::hardware,
+      fmt::format("the management path hangs: {} did not return", fmt::join(gpu.stalled, ", ")),
+      "drain the node; reset GPU, reboot if that hangs too");
+}
+
+Judgement judge_failed_call(const std::string& call) {
+  const std::string words = call.substr(call.find(": ") + 1);  // NVML's, after the function's name
+  const auto has = [&](const char* text) { return words.find(text) != std::string::npos; };
+  if (has("External Power"))
+    return failure(Class::hardware, call, "inspect the GPU's power cables");
+  if (has("lost") || has("fallen off")) return failure(Class::hardware, call, kReboot);
+  if (has("ermission")) return not_known(call, "run as root");
+  // The library's interface, not the GPU's state.
+  if (has("ersion") || has("rgument") || has("nsufficient")) return not_known(call);
+  return failure(Class::hardware, call, "reset GPU; " + std::string(kReboot));
+}
+
+Judgement judge_failures(const GpuReading& gpu, const GpuContext&) {
+  if (gpu.failed.empty()) return passed("no call failed");
+  std::vector<Judgement> all;
+  for (const std::string& call : gpu.failed) all.push_back(judge_failed_call(call));
+  return worst(all);
+}
+
+struct Range {
+  const char* what;
+  Known<double> GpuReading::*field;
+  double low, high;
+  const char* unit;
+};
+// Beyond what any GPU can have. A GPU that is gone answers 0 or 2^32-1 without an error.
+constexpr std::array<Range, 11> kRanges{{
+    {"power", &GpuReading::power_w, 1, 3000, "W"},
+    {"power limit", &GpuReading::power_limit_w, 1, 3000, "W"},
+    {"default power limit", &GpuReading::power_limit_default_w, 1, 3000, "W"},
+    {"temperature", &GpuReading::temperature_c, 1, 130, "C"},
+    {"memory temperature", &GpuReading::memory_temperature_c, 1, 130, "C"},
+    {"SM clock", &GpuReading::sm_clock_mhz, 1, 10000, "MHz"},
+    {"memory clock", &GpuReading::memory_clock_mhz, 1, 50000, "MHz"},
+    {"highest SM clock", &GpuReading::max_sm_clock_mhz, 1, 10000, "MHz"},
+    {"highest memory clock", &GpuReading::max_memory_clock_mhz, 1, 50000, "MHz"},
+    {"utilisation", &GpuReading::utilisation_percent, 0, 100, "%"},
+    {"memory utilisation", &GpuReading::memory_utilisation_percent, 0, 100, "%"},
+}};
+
+/// "all bits set", which no counter reaches.
+bool impossible(const Known<std::uint64_t>& count) {
+  return count && (*count == std::numeric_limits<std::uint64_t>::max() ||
+                   *count == std::numeric_limits<std::uint32_t>::max());
+}
+
+Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
+  std::vector<std::string> wrong;
+  int known = 0;
+  for (const Range& range : kRanges) {
+    const Known<double>& value = gpu.*range.field;
+    if (!value) continue;
+    ++known;
+    if (!(*value >= range.low && *value <= range.high))
+      wrong.push_back(fmt::format("{} {:.0f} {}", range.what, *value, range.unit));
+  }
+  if (gpu.memory_total_bytes == 0u) wrong.emplace_back("0 bytes of memory");
+  if (gpu.memory_total_bytes && gpu.memory_used_bytes > *gpu.memory_total_bytes)
+    wrong.emplace_back("more memory in use than there is");
+  const std::pair<const char*, Known<std::uint64_t>> counters[] = {
+      {"volatile uncorrected ECC errors", gpu.volatile_.uncorrected},
+      {"aggregate uncorrected ECC errors", gpu.aggregate.uncorrected},
+      {"PCIe replays", gpu.pcie_replays}};
+  for (const auto& [what, count] : counters)
+    if (impossible(count)) wrong.push_back(fmt::format("{} {}", *count, what));
+  if (!wrong.empty())
+    return failure(Class::hardware, fmt::format("impossible: {}", fmt::join(wrong, ", ")),
+                   "reset GPU; " + std::string(kReboot));
+  if (known == 0) return not_known("power, temperature and clocks are not reported");
+  return passed("readings are possible values");
+}
+
+}  // namespace
+
+std::vector<GpuRule> answer_rules() {
+  return {{"management-stall", "calls of the driver that did not return", judge_stalls},
+          {"management-error", "calls of the driver that failed", judge_failures},
+          {"sane-readings", "values that no GPU can have", judge_sanity}};
+}
+
+}  // namespace shakedown::node

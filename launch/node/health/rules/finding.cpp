@@ -1,0 +1,82 @@
+#include "launch/node/health/rules/finding.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace shakedown::node {
+namespace {
+
+Outcome outcome_of(Severity severity) {
+  switch (severity) {
+    case Severity::pass: return Outcome::pass;
+    case Severity::fail: return Outcome::fail;
+    case Severity::unknown:
+    case Severity::warn: break;
+  }
+  return Outcome::inconclusive;
+}
+
+}  // namespace
+
+const char* name_of(Severity severity) {
+  switch (severity) {
+    case Severity::pass: return shakedown::name_of(Outcome::pass);
+    case Severity::fail: return shakedown::name_of(Outcome::fail);
+    case Severity::warn: return "WARN";
+    case Severity::unknown: return "UNKNOWN";
+  }
+  throw InternalError("unknown severity");
+}
+
+Judgement worst(const std::vector<Judgement>& judgements) {
+  const auto found = std::max_element(
+      judgements.begin(), judgements.end(),
+      [](const Judgement& a, const Judgement& b) { return a.severity < b.severity; });
+  return found == judgements.end() ? not_known("nothing was read") : *found;
+}
+
+Finding finding_of(const std::string& check, const Judgement& judgement, Scope scope,
+                   const std::string& name, const std::string& node, const std::string& subject) {
+  return {check,
+          judgement.severity,
+          node,
+          subject,
+          {scope, name, outcome_of(judgement.severity), judgement.cause, judgement.class_,
+           judgement.action}};
+}
+
+Json record_of(const Finding& finding) {
+  Json fields = shakedown::record_of(finding.verdict);
+  fields["check"] = finding.check;
+  fields["severity"] = name_of(finding.severity);
+  if (!finding.node.empty()) fields["host"] = finding.node;
+  return fields;
+}
+
+Counts count(const std::vector<Finding>& findings) {
+  Counts counts;
+  for (const Finding& finding : findings) switch (finding.severity) {
+      case Severity::pass: ++counts.pass; break;
+      case Severity::unknown: ++counts.unknown; break;
+      case Severity::warn: ++counts.warn; break;
+      case Severity::fail: ++counts.fail; break;
+    }
+  return counts;
+}
+
+Verdict verdict_of_job(const std::vector<Finding>& findings, bool strict) {
+  const Counts n = count(findings);
+  Verdict job{Scope::job, "node_check", Outcome::pass,
+              fmt::format("checks passed: {}, failed: {}, warnings: {}, unknown: {}", n.pass,
+                          n.fail, n.warn, n.unknown)};
+  if (n.fail > 0) {
+    job.outcome = Outcome::fail;
+  } else if (n.pass == 0 || (strict && n.warn + n.unknown > 0)) {
+    job.outcome = Outcome::inconclusive;
+    if (strict) job.cause += " (--strict)";
+  }
+  return job;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,59 @@
+// The rules by which a GPU's reading, next to those of its peers, becomes findings.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/node/health/facts/gpu_reading.hpp"
+#include "launch/node/health/rules/finding.hpp"
+#include "launch/node/health/rules/majority.hpp"
+
+namespace shakedown::node {
+
+/// What a rule may compare a GPU with.
+struct GpuContext {
+  std::vector<const GpuReading*> all;    // GPUs of the job, itself too
+  std::vector<const GpuReading*> peers;  // those that are of its model
+  std::vector<int> our_pids;             // processes of this job on its node
+  bool under_load = false;               // this program kept it busy while it was read
+
+  /// The known values of a field of the peers.
+  template <class T, class Get>
+  std::vector<T> known(Get&& get) const {
+    std::vector<T> values;
+    for (const GpuReading* peer : peers)
+      if (const auto value = get(*peer)) values.push_back(*value);
+    return values;
+  }
+  template <class T>
+  std::optional<T> majority(Known<T> GpuReading::*field) const {
+    return majority_of(known<T>([&](const GpuReading& peer) { return peer.*field; }));
+  }
+};
+
+struct GpuRule {
+  const char* name;  // of its findings
+  const char* what;  // it looks at
+  Judgement (*judge)(const GpuReading& gpu, const GpuContext& context);
+};
+
+/// All rules, in the order in which they are printed.
+std::vector<GpuRule> gpu_rules();
+
+// The groups, each a file of its own.
+std::vector<GpuRule> answer_rules();    // what did not answer, what cannot be
+std::vector<GpuRule> identity_rules();  // model, VBIOS, serial
+std::vector<GpuRule> error_rules();     // ECC, remapped rows, the driver's own advice
+std::vector<GpuRule> state_rules();     // clocks, power, temperature, reasons
+std::vector<GpuRule> setting_rules();   // what an operator sets, and who else uses it
+std::vector<GpuRule> link_rules();      // NVLink, fabric, PCIe
+
+/// One finding per rule for this GPU.
+std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
+                               const GpuContext& context);
+
+/// "nvidia-smi -i 00000000:18:00.0 ": commands address a GPU by its PCI id, as its index differs
+/// between programs.
+std::string nvidia_smi(const GpuReading& gpu);
+
+}  // namespace shakedown::node

@@ -1,0 +1,223 @@
+// NVLink, its fabric, and PCIe.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "common/statistics.hpp"
+#include "launch/node/health/rules/gpu_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+struct ModelLinks {
+  const char* model;  // as NVML names it, without "NVIDIA "
+  std::size_t links;
+};
+// Boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100 PCIe)
+// have as many as their bridge: there the majority decides.
+constexpr std::array<ModelLinks, 7> kModelLinks{{{"Tesla V100-SXM2-16GB", 6},
+                                                 {"Tesla V100-SXM2-32GB", 6},
+                                                 {"A100-SXM4-40GB", 12},
+                                                 {"A100-SXM4-80GB", 12},
+                                                 {"H100 80GB HBM3", 18},
+                                                 {"H200", 18},
+                                                 {"B200", 18}}};
+constexpr double kManyErrors = 1000, kManyTimesPeers = 100;
+constexpr double kUnderLoad_percent = 50;
+constexpr int kDataCentreWidth = 16;
+
+std::optional<std::size_t> expected_by_model(std::string model) {
+  if (model.starts_with("NVIDIA ")) model.erase(0, 7);
+  for (const ModelLinks& known : kModelLinks)
+    if (model == known.model) return known.links;
+  return std::nullopt;
+}
+
+/// None where the links, or the state of one, are not known.
+std::optional<std::size_t> active_links(const GpuReading& gpu) {
+  if (gpu.nvlinks.empty() && gpu.nvlink_count != 0) return std::nullopt;
+  std::size_t active = 0;
+  for (const NvlinkReading& link : gpu.nvlinks) {
+    if (!link.active) return std::nullopt;
+    active += *link.active;
+  }
+  return active;
+}
+
+std::string inactive_links(const GpuReading& gpu) {
+  std::vector<int> inactive;
+  for (const NvlinkReading& link : gpu.nvlinks)
+    if (link.active == false) inactive.push_back(link.link);
+  return inactive.empty() ? "" : fmt::format("; inactive: {}", fmt::join(inactive, ", "));
+}
+
+Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
+  const auto active = active_links(gpu);
+  if (!active) return not_known("the state of the NVLinks is not reported");
+  const auto most = majority_of(context.known<std::size_t>(active_links));
+  const auto model = expected_by_model(gpu.model);
+  const auto expected = model ? model : most;
+  if (!expected) {
+    if (*active == gpu.nvlinks.size())
+      return passed(*active == 0 ? "no NVLink" : fmt::format("all {} NVLinks active", *active));
+    return not_known(
+        fmt::format("{} of {} NVLinks active{}: how many this model should have is not "
+                    "known",
+                    *active, gpu.nvlinks.size(), inactive_links(gpu)),
+        "run again with at least 3 GPUs of this model, to compare");
+  }
+  const std::string cause =
+      fmt::format("{} NVLinks active, {} expected{}", *active, *expected, inactive_links(gpu));
+  if (*active >= *expected) return passed(fmt::format("{} NVLinks active", *active));
+  if (most == active)  // all alike: not this part
+    return failure(Class::config, cause + ", as on most peers",
+                   "start nvidia-fabricmanager; inspect NVSwitches and their boards");
+  return failure(Class::hardware, cause,
+                 "inspect links of this GPU; reset GPU, RMA if they stay down");
+}
+
+/// Links that trained at a lower speed than most of the model's.
+Judgement judge_nvlink_speed(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.nvlink_count == 0) return passed("no NVLink");
+  if (gpu.nvlinks.empty()) return not_known("NVLinks are not reported");
+  std::vector<int> speeds;
+  for (const GpuReading* peer : context.peers)
+    for (const NvlinkReading& link : peer->nvlinks)
+      if (link.active == true && link.speed_mbs) speeds.push_back(*link.speed_mbs);
+  const auto most = majority_of(speeds);
+  std::vector<std::string> slow;
+  int unread = 0;
+  for (const NvlinkReading& link : gpu.nvlinks) {
+    if (link.active != true) continue;
+    unread += !link.speed_mbs;
+    if (most && link.speed_mbs && *link.speed_mbs < *most)
+      slow.push_back(fmt::format("{} at {} MB/s", link.link, *link.speed_mbs));
+  }
+  if (!slow.empty())
+    return failure(Class::hardware,
+                   fmt::format("NVLink {}, most at {} MB/s", fmt::join(slow, ", "), *most),
+                   "inspect the link; reset GPU");
+  if (unread > 0) return not_known("the speed of an NVLink is not reported");
+  if (!most && !speeds.empty())
+    return not_known("NVLinks run at several speeds, no speed is that of most");
+  return passed(most ? fmt::format("NVLinks at {} MB/s", *most) : "no active NVLink");
+}
+
+using Counter = Known<std::uint64_t> NvlinkReading::*;
+constexpr std::array<std::pair<const char*, Counter>, 3> kCounters{
+    {{"CRC errors", &NvlinkReading::crc_errors},
+     {"replays", &NvlinkReading::replay_errors},
+     {"recoveries", &NvlinkReading::recovery_errors}}};
+
+Judgement judge_nvlink_errors(const GpuReading& gpu, const GpuContext& context) {
+  if (gpu.nvlink_count == 0) return passed("no NVLink");
+  if (gpu.nvlinks.empty()) return not_known("NVLinks are not reported");
+  bool all_known = true;
+  for (const auto& [what, counter] : kCounters) {
+    std::vector<double> all;
+    for (const GpuReading* peer : context.peers)
+      for (const NvlinkReading& link : peer->nvlinks)
+        if (link.*counter) all.push_back(static_cast<double>(*(link.*counter)));
+    const double usual = all.empty() ? 0 : median_of(all);
+    for (const NvlinkReading& link : gpu.nvlinks) {
+      if (!(link.*counter)) {
+        all_known = false;
+        continue;
+      }
+      const auto errors = static_cast<double>(*(link.*counter));
+      if (errors > kManyErrors && errors > kManyTimesPeers * usual)
+        return warning(Class::hardware,
+                       fmt::format("NVLink {}: {:.0f} {}, median of all links {:.0f}", link.link,
+                                   errors, what, usual),
+                       "inspect the link; reset GPU");
+    }
+  }
+  if (!all_known) return not_known("an NVLink's error counters are not reported");
+  return passed("NVLink errors are few");
+}
+
+Judgement judge_fabric(const GpuReading& gpu, const GpuContext&) {
+  if (!gpu.fabric_state) return not_known("the NVLink fabric's state is not reported");
+  const std::string& state = *gpu.fabric_state;
+  if (state == "not_supported") return passed("no NVSwitch fabric");
+  if (state != "completed")
+    return failure(Class::software, fmt::format("registration with the NVLink fabric: {}", state),
+                   "start nvidia-fabricmanager of the driver's version, then restart the job");
+  if (!gpu.fabric_status)
+    return not_known("the result of the fabric's registration is not reported");
+  if (*gpu.fabric_status != "success")
+    return failure(
+        Class::infrastructure,
+        fmt::format("registration with the NVLink fabric ended with: {}", *gpu.fabric_status),
+        "restart nvidia-fabricmanager; see /var/log/fabricmanager.log");
+  if (gpu.fabric_health && *gpu.fabric_health != "healthy")
+    return failure(Class::infrastructure,
+                   fmt::format("the NVLink fabric is {}", *gpu.fabric_health),
+                   "inspect NVSwitches and their links; see /var/log/fabricmanager.log");
+  return passed("registered with the NVLink fabric");
+}
+
+/// "Gen5 x16".
+std::string text_of_pcie(int generation, int width) {
+  return fmt::format("Gen{} x{}", generation, width);
+}
+
+/// The link of an idle GPU is slower on purpose, so only the most that GPU and slot can do is
+/// judged, and the present one only under load.
+Judgement judge_pcie(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.max_pcie_generation || !gpu.max_pcie_width)
+    return not_known("the PCIe link of GPU and slot is not reported");
+  const int generation = *gpu.max_pcie_generation, width = *gpu.max_pcie_width;
+  const std::string most = text_of_pcie(generation, width);
+  const char* reseat = "reseat GPU or riser; reconfigure the slot in the BIOS";
+  const auto peers_generation = context.majority(&GpuReading::max_pcie_generation);
+  const auto peers_width = context.majority(&GpuReading::max_pcie_width);
+  if (generation < peers_generation.value_or(0) || width < peers_width.value_or(0))
+    return failure(Class::hardware,
+                   fmt::format("PCIe of GPU and slot {}, of most peers {}", most,
+                               text_of_pcie(peers_generation.value_or(generation),
+                                            peers_width.value_or(width))),
+                   reseat);
+  if (context.under_load || gpu.utilisation_percent > kUnderLoad_percent) {
+    if (!gpu.pcie_generation || !gpu.pcie_width)
+      return not_known("the PCIe link under load is not reported");
+    if (gpu.pcie_generation < generation || gpu.pcie_width < width)
+      return failure(Class::hardware,
+                     fmt::format("PCIe {} under load, GPU and slot can do {}",
+                                 text_of_pcie(*gpu.pcie_generation, *gpu.pcie_width), most),
+                     reseat);
+    return passed(fmt::format("PCIe {} under load", most));
+  }
+  if (width < kDataCentreWidth && !peers_width)
+    return warning(Class::config, fmt::format("PCIe of GPU and slot {}", most), reseat);
+  return passed(fmt::format("PCIe of GPU and slot {}", most));
+}
+
+Judgement judge_replays(const GpuReading& gpu, const GpuContext& context) {
+  if (!gpu.pcie_replays) return not_known("PCIe replays are not reported");
+  const auto peers = context.known<double>([](const GpuReading& peer) -> Known<double> {
+    if (!peer.pcie_replays) return std::nullopt;
+    return static_cast<double>(*peer.pcie_replays);
+  });
+  const auto mine = static_cast<double>(*gpu.pcie_replays);
+  const double usual = peers.size() < 3 ? 0 : median_of(peers);
+  if (mine > kManyErrors && mine > kManyTimesPeers * usual)
+    return warning(Class::hardware,
+                   fmt::format("{:.0f} PCIe replays, median of the peers {:.0f}", mine, usual),
+                   "reseat GPU or riser; run again");
+  return passed("PCIe replays are few");
+}
+
+}  // namespace
+
+std::vector<GpuRule> link_rules() {
+  return {{"nvlink-count", "active NVLinks, by model, else by the majority", judge_nvlink_count},
+          {"nvlink-speed", "NVLinks slower than most of the model's", judge_nvlink_speed},
+          {"nvlink-errors", "CRC errors, replays and recoveries", judge_nvlink_errors},
+          {"nvlink-fabric", "registration with the NVSwitch fabric", judge_fabric},
+          {"pcie-link", "most that GPU and slot can do; the present link under load", judge_pcie},
+          {"pcie-replays", "PCIe replays, next to those of the peers", judge_replays}};
+}
+
+}  // namespace shakedown::node

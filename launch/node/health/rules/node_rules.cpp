@@ -1,0 +1,180 @@
+#include "launch/node/health/rules/node_rules.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+/// "h200:8" and "8" are 8.
+int number_at_end(const std::string& text) {
+  const auto colon = text.rfind(':');
+  return std::atoi(text.c_str() + (colon == std::string::npos ? 0 : colon + 1));
+}
+
+/// What Slurm gave the job on this node; 0: it does not say.
+int gpus_of_slurm(const Json& slurm) {
+  if (!slurm.is_object()) return 0;
+  if (slurm.contains("SLURM_GPUS_ON_NODE")) return number_at_end(slurm.at("SLURM_GPUS_ON_NODE"));
+  if (slurm.contains("SLURM_JOB_GPUS")) {
+    const std::string list = slurm.at("SLURM_JOB_GPUS");
+    return list.empty() ? 0 : 1 + static_cast<int>(std::ranges::count(list, ','));
+  }
+  if (slurm.contains("SLURM_GPUS_PER_NODE")) return number_at_end(slurm.at("SLURM_GPUS_PER_NODE"));
+  return 0;
+}
+
+/// GPUs of the bus that the driver does not report: the names of what is missing.
+std::string missing_on(const NodeReport& report) {
+  const Json& bus = fact_of(report.facts, "gpus_on_bus");
+  std::vector<std::string> missing;
+  for (const Json& device : bus) {
+    const std::string id = device;  // 0000:18:00.0; NVML's domain may have eight digits
+    const bool reported = std::ranges::any_of(report.gpus.gpus, [&](const GpuReading& gpu) {
+      std::string pci = gpu.pci_id;
+      std::ranges::transform(pci, pci.begin(), [](unsigned char c) { return std::tolower(c); });
+      return pci.ends_with(id.substr(id.find(':') + 1));
+    });
+    if (!reported) missing.push_back(id);
+  }
+  return missing.empty() ? "" : fmt::format("; on the bus only: {}", fmt::join(missing, ", "));
+}
+
+Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& reports,
+                      int option) {
+  const auto expected = expected_on(report, reports, option);
+  const int found = static_cast<int>(report.gpus.gpus.size());
+  if (!expected) {
+    if (report.gpus.problem) return not_known("no GPU can be seen: " + *report.gpus.problem);
+    return not_known(fmt::format("{} GPUs; how many there should be is not known", found),
+                     "use --expect-gpus");
+  }
+  const std::string cause =
+      fmt::format("{} GPUs, {} expected ({})", found, expected->count, expected->by);
+  if (found < expected->count)
+    return failure(report.gpus.problem ? Class::software : Class::hardware,
+                   fmt::format("{}{}{}", cause, missing_on(report),
+                               report.gpus.problem ? "; " + *report.gpus.problem : ""),
+                   "see the kernel's messages; reboot, RMA if it stays away");
+  if (found > expected->count && expected->by == "--expect-gpus")
+    return warning(Class::config, cause, "reconfigure: use the node's own number");
+  return passed(cause);
+}
+
+/// Calls of the driver that are no GPU's, and why it cannot be asked.
+Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&, int) {
+  const HostGpus& gpus = report.gpus;
+  if (!gpus.stalled.empty())
+    return failure(
+        Class::hardware,
+        fmt::format("the management path hangs: {} did not return", fmt::join(gpus.stalled, ", ")),
+        "drain the node; reboot");
+  if (gpus.problem) {
+    const bool has_driver = report.facts.contains("driver_module");
+    if (!has_driver) return not_known("no GPU can be seen: " + *gpus.problem);
+    return warning(Class::config, "a driver is loaded, but no GPU can be seen: " + *gpus.problem,
+                   "docker run --gpus all in a container; else reload the driver or reboot");
+  }
+  if (!gpus.failed.empty())
+    return failure(Class::software, fmt::format("{}", fmt::join(gpus.failed, "; ")),
+                   "reload the driver; reboot");
+  return passed("the driver answers");
+}
+
+Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&, int) {
+  const Json& module = fact_of(report.facts, "driver_module");
+  const Json& libraries = fact_of(report.facts, "libraries");
+  const HostGpus& gpus = report.gpus;
+  if (!gpus.driver_version) return not_known("the driver's version is not known");
+  if (!module.is_null() && module != *gpus.driver_version)
+    return failure(Class::software,
+                   fmt::format("driver {} is loaded, its library is {}", module.get<std::string>(),
+                               *gpus.driver_version),
+                   "reboot, or reload the driver's modules");
+  const std::string built = libraries.is_object() ? libraries.value("cuda_built", "") : "";
+  if (!built.empty() && gpus.cuda_driver_version &&
+      std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str()))
+    return failure(Class::software,
+                   fmt::format("driver {} supports CUDA {}, this is built with {}",
+                               *gpus.driver_version, *gpus.cuda_driver_version, built),
+                   "update the driver, or build with an older CUDA");
+  return passed(fmt::format("driver {}, CUDA {}", *gpus.driver_version,
+                            gpus.cuda_driver_version.value_or("unknown")));
+}
+
+GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
+                      const std::vector<NodeReport>& reports) {
+  GpuContext context;
+  for (const NodeReport& other : reports)
+    for (const GpuReading& peer : other.gpus.gpus) {
+      context.all.push_back(&peer);
+      if (peer.model == gpu.model) context.peers.push_back(&peer);
+    }
+  context.our_pids = report.our_pids;
+  context.under_load = std::ranges::find(report.loaded_gpus, gpu.uuid) != report.loaded_gpus.end();
+  return context;
+}
+
+}  // namespace
+
+std::optional<ExpectedGpus> expected_on(const NodeReport& report,
+                                        const std::vector<NodeReport>& reports, int option) {
+  if (option >= 0) return ExpectedGpus{option, "--expect-gpus"};
+  if (const int slurm = gpus_of_slurm(fact_of(report.facts, "slurm")); slurm > 0)
+    return ExpectedGpus{slurm, "Slurm"};
+  std::vector<int> counts;
+  for (const NodeReport& other : reports)
+    counts.push_back(static_cast<int>(other.gpus.gpus.size()));
+  if (const auto most = majority_of(counts); most && *most > 0)
+    return ExpectedGpus{*most, "most nodes"};
+  // A container sees the whole bus but may have been given some of its GPUs.
+  const Json& bus = fact_of(report.facts, "gpus_on_bus");
+  if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
+    return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
+  return std::nullopt;
+}
+
+std::vector<NodeRule> node_rules() {
+  return {{"gpu-count", "GPUs that are missing", judge_count},
+          {"management", "whether the driver answers at all", judge_management},
+          {"driver", "the driver's module, library and CUDA", judge_driver}};
+}
+
+std::string list_of_checks() {
+  std::string text;
+  const auto add = [&](const char* name, const char* what) {
+    text += fmt::format("{:18} {}\n", name, what);
+  };
+  for (const NodeRule& rule : node_rules()) add(rule.name, rule.what);
+  for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
+  for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
+  add("nodes-alike", "versions and settings that differ between the nodes");
+  add("errors-at-work", "errors that were counted during the work of this program");
+  add("all-reduce", "a sum over all ranks, every element compared");
+  return text;
+}
+
+std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, int expected_gpus) {
+  std::vector<Finding> all;
+  for (const NodeReport& report : reports) {
+    for (const NodeRule& rule : node_rules())
+      all.push_back(finding_of(rule.name, rule.judge(report, reports, expected_gpus), Scope::node,
+                               report.host, report.host));
+    for (const GpuReading& gpu : report.gpus.gpus) {
+      auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports));
+      std::ranges::move(found, std::back_inserter(all));
+    }
+    auto of_host = judge_host(report.host, report.facts);
+    std::ranges::move(of_host, std::back_inserter(all));
+  }
+  auto differences = compare_nodes(reports);
+  std::ranges::move(differences, std::back_inserter(all));
+  return all;
+}
+
+}  // namespace shakedown::node
