@@ -21,7 +21,7 @@ class Conclusion:
         self.excused = {unit for units in ladder.islands[self.within] for unit in units}
         self.fabrics = self.groups_without_a_pair()
         self.excused.update(unit for units in self.fabrics for unit in units)
-        self.doubtful = self.near_bad_paths() - self.excused
+        self.doubtful = self.doubtful_nodes() - self.excused
 
     def isolation(self, nodes):
         passed = self.ladder.rounds.passed
@@ -56,9 +56,9 @@ class Conclusion:
                      unit in self.within.faulty for unit in units))
         return [units for units in found if len(units) > 1]
 
-    def passes_alone(self, unit):
+    def passes_alone(self, unit, unknown=False):
         test = self.ladder.alone.get(unit)
-        return test is not None and test.passed
+        return test.passed if test is not None and test.outcome else unknown
 
     def blamed(self):
         """By node; a domain of one node is a node."""
@@ -66,24 +66,19 @@ class Conclusion:
         return {unit: tests for unit, tests in {**self.within.faulty, **single}.items()
                 if unit not in self.excused | self.doubtful}
 
-    def near_bad_paths(self):
-        """Where no domains are given, nodes that pass alone, near bad paths or several such nodes:
-        a switch that they share, or that their partners do not, fits as well."""
+    def doubtful_nodes(self):
+        """Where no domains are given, nodes that do not fail alone, if paths are bad or several such
+        nodes are near one another: a switch that they share, or that their partners do not, fits as
+        well."""
         if self.ladder.domains:
             return set()
-        suspects = set(filter(self.passes_alone, self.within.faulty))
-        if self.across.links or self.across.faulty:
+        suspects = {unit for unit in self.within.faulty if self.passes_alone(unit, unknown=True)}
+        if self.within.links or self.across.links or self.across.faulty or self.excused:
             return suspects
         number = {name: i for i, name in enumerate(self.groups)}
-        on_links = {node for sides, _ in self.within.links for side in sides
-                    for unit in side for node in unit}
-        bad = [number[self.ladder.home[node]] for node in on_links]
-
-        def near(unit):
-            own = number[self.ladder.home[unit[0]]]
-            like = sum(abs(number[self.ladder.home[other[0]]] - own) < 2 for other in suspects)
-            return like > 2 or any(abs(own - other) < 2 for other in bad)
-        return set(filter(near, suspects))
+        places = {unit: number[self.ladder.home[unit[0]]] for unit in suspects}
+        return {unit for unit, own in places.items()
+                if sum(abs(place - own) < 2 for place in places.values()) > 2}
 
     def is_node(self, unit):
         return len(self.groups[self.ladder.home[unit[0]]]) == 1
@@ -138,8 +133,8 @@ class Conclusion:
         for search in (self.within, self.across):
             found += [Unresolved(tuple(node for unit in units for node in unit), cause)
                       for units, cause in search.unresolved]
-        found += [Unresolved(unit, "failed with known-good partners, but paths of its group are "
-                                   "bad, too: which nodes share a switch is not known")
+        found += [Unresolved(unit, "failed with known-good partners, but paths are bad, too, or "
+                                   "neighbours: which nodes share a switch is not known")
                   for unit in sorted(self.doubtful)]
         found += [Unresolved(test.group, "no round was left to test it")
                   for test in self.ladder.rounds.abandoned]
