@@ -95,7 +95,8 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    reference: dict = dataclasses.field(default_factory=dict)  # name, source; {} where none matched
+    # name, source, figures: {metric: {"value", "floor"}}, as measured there; {} where none matched
+    reference: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds
     rounds: int = 0
@@ -103,5 +104,8 @@ class Acceptance:
 
     @property
     def outcome(self):
+        """INCONCLUSIVE where there is no node."""
+        if not self.verdicts:
+            return INCONCLUSIVE
         return worst([*(each.outcome for each in self.verdicts),
                       *(each.outcome for each in self.findings if each.outcome != WARN)])
