@@ -17,9 +17,10 @@ STAGES = {"node_check": 3, "self_test": 9, "compute": 92, "link_matrix": 21, "co
 METRICS = {"compute/fp16/sustained": ("TFLOP/s", 629, 0.01),
            "compute/fp64/sustained": ("TFLOP/s", 58.4, 0.01),
            "memory/copy": ("GB/s", 4270, 0.004),
-           "host/to-device/alone": ("GB/s", 55.3, 0.001)}
-BY_NODE = {"collective/all_reduce/1 GiB": ("GB/s", 478, 0.004),
-           "train/resnet50/fp16": ("images/s", 79400, 0.004)}
+           "host/to_device/all_at_once": ("GB/s", 55.3, 0.001)}
+ALL_REDUCE = "collective/all_reduce/float32/1073741824/in_place/busbw"
+BY_NODE = {ALL_REDUCE: ("GB/s", 478, 0.004),
+           "train/resnet50/fp16/256/images_per_s_per_rank": ("images/s", 9925, 0.004)}
 REFERENCE = {"name": "h200-sxm-8", "source": "measured on 2 H200s, 2026-11-20, driver 580.95.05",
              "figures": {name: {"value": float(value), "floor": round(0.92 * value, 4)}
                          for name, (_, value, _) in {**METRICS, **BY_NODE}.items()}}
@@ -95,7 +96,7 @@ def warned(of):
 
 LINK = Finding("collectives", FAIL, ("n001", "n003"), "both halves pass and the whole fails: 41 "
                "GB/s between them, 378 within each", INFRASTRUCTURE, "inspect link n001-n003", "",
-               "link n001-n003", "collective/all_reduce/1 GiB", "round2/collectives.jsonl")
+               "link n001-n003", ALL_REDUCE, "round2/collectives.jsonl")
 
 
 def acceptance(verdicts, findings=(), slow_gpus=(), **changes):

@@ -5,7 +5,7 @@ import math
 import statistics
 
 from .markup import element
-from .words import clean, figure
+from .words import figure
 
 BLUE, LIGHT, RED, GREY, INK = "#0072B2", "#9CC9E3", "#b3261e", "#8a8a8a", "#444444"
 WIDTH, HEIGHT = 480, 190
@@ -20,7 +20,7 @@ SPREAD = 0.04  # of the value, at least, from bottom to top: noise is not blown 
 class Point:
     place: float  # 0 to 1, from left to right
     value: float
-    label: str
+    of: object = None  # what `strip` passes to its function `label`
     flagged: bool = False
     samples: tuple = ()
 
@@ -47,14 +47,15 @@ def across(place):
     return LEFT + (WIDTH - LEFT - RIGHT) * place
 
 
-def strip(title, points, ends, lines=()):
-    """Values over nodes. `ends`: labels [(place, text)] below; `lines`: [(value, text, dashed)]."""
+def strip(title, points, label, ends, lines=()):
+    """Values over nodes. `label(point.of)` names a value; `ends`: labels [(place, text)] below;
+    `lines`: [(value, text, dashed)]."""
     finite = [point for point in points if math.isfinite(point.value)]
     lines = [line for line in lines if math.isfinite(line[0])]
     scale = Scale([*(point.value for point in finite), *(value for value, _, _ in lines)])
-    drawn = dots(finite, scale) if len(finite) <= DOTS else bars(finite, scale)
+    draw = dots if len(finite) <= DOTS else bars
     return element("svg", axis(scale, ends), [rule(scale, *line) for line in labelled(lines, scale)],
-                   drawn, viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+                   draw(finite, scale, label), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
 
 
 def text(x, y, words, anchor="start", colour=INK):
@@ -85,7 +86,7 @@ def rule(scale, value, words, dashed, label_height):
             text(WIDTH - RIGHT + 5, label_height + 3.5, words, colour=colour)]
 
 
-def dots(points, scale):
+def dots(points, scale, label):
     """A dot per value, with a line over its samples."""
     drawn = []
     for point in sorted(points, key=lambda point: point.flagged):
@@ -97,46 +98,54 @@ def dots(points, scale):
         if ends:
             drawn.append(element("line", x1=x, x2=x, y1=f"{ends[0]:.1f}", y2=f"{ends[1]:.1f}",
                                  stroke=colour, stroke_width=1, opacity=0.45))
-        drawn.append(dot(point, scale, colour, 3))
+        drawn.append(dot(point, scale, label, colour, 3))
     return drawn
 
 
-def dot(point, scale, colour, radius):
-    return element("circle", element("title", f"{point.label}: {figure(point.value)}"),
+def dot(point, scale, label, colour, radius):
+    return element("circle", element("title", f"{label(point.of)}: {figure(point.value)}"),
                    cx=f"{across(point.place):.1f}", cy=f"{scale(point.value):.1f}", r=radius,
                    fill=colour)
 
 
-def bars(points, scale):
+def bars(points, scale, label):
     """A bar from the lowest to the highest of neighbouring values, darker where the middle half
     lies, and dots for those that a finding names."""
+    flagged = sorted((point for point in points if point.flagged),
+                     key=lambda point: point.value)[:FLAGGED]
+    apart = set(map(id, flagged))
     bins = {}
     for point in points:
-        bins.setdefault(min(int(point.place * BINS), BINS - 1), []).append(point.value)
+        if id(point) not in apart:
+            bins.setdefault(min(int(point.place * BINS), BINS - 1), []).append(point.value)
     whole, middle = [], []
     for at, values in bins.items():
-        x = f"{across((at + 0.5) / BINS):.1f}"
-        values.sort()
-        whole.append(f"M{x} {scale(values[-1]):.1f}V{scale(values[0]) + 0.5:.1f}")
         low, high = (statistics.quantiles(values, n=4)[::2] if len(values) > 3 else
-                     (values[0], values[-1]))
-        middle.append(f"M{x} {scale(high):.1f}V{scale(low) + 0.5:.1f}")
-    flagged = [point for point in points if point.flagged][:FLAGGED]
-    wide = 0.7 * (WIDTH - LEFT - RIGHT) / BINS
-    return [element("path", d="".join(whole), stroke=LIGHT, stroke_width=f"{wide:.1f}"),
-            element("path", d="".join(middle), stroke=BLUE, stroke_width=f"{wide:.1f}"),
-            [dot(point, scale, RED, 2.5) for point in flagged]]
+                     (min(values), max(values)))
+        x = f"{across((at + 0.5) / BINS):.1f}"
+        whole.append(vertical(x, scale(max(values)), scale(min(values))))
+        middle.append(vertical(x, scale(high), scale(low)))
+    wide = f"{0.7 * (WIDTH - LEFT - RIGHT) / BINS:.1f}"
+    return [element("path", d="".join(whole), stroke=LIGHT, stroke_width=wide),
+            element("path", d="".join(middle), stroke=BLUE, stroke_width=wide),
+            [dot(point, scale, label, RED, 2.5) for point in flagged]]
 
 
-def fleet(squares, across_=64):
+def vertical(x, top, bottom):
+    """At least two units long, to be seen."""
+    short = max(0, 2 - (bottom - top)) / 2
+    return f"M{x} {top - short:.1f}V{bottom + short:.1f}"
+
+
+def fleet(squares):
     """A square per node, in order. `squares`: [(colour, label)]; those without a label, which are
     many, are one path per colour."""
-    side, gap = 11, 2
+    side, gap, across_ = 11, 2, 64 if len(squares) <= 1024 else 128
     plain, named = {}, []
     for at, (colour, label) in enumerate(squares):
         y, x = ((side + gap) * part for part in divmod(at, across_))
         if label:
-            named.append(element("rect", element("title", clean(label)), x=x, y=y, width=side,
+            named.append(element("rect", element("title", label), x=x, y=y, width=side,
                                  height=side, rx=2, fill=colour))
         else:
             plain.setdefault(colour, []).append(f"M{x} {y}h{side}v{side}h-{side}z")
@@ -145,4 +154,4 @@ def fleet(squares, across_=64):
     return element("svg", [element("path", d="".join(parts), fill=colour)
                            for colour, parts in plain.items()], named,
                    viewBox=f"0 0 {wide} {high}", role="img", aria_label="verdicts of the nodes",
-                   style=f"max-width: {1.35 * wide:.0f}px")
+                   style=f"max-width: {1.4 * wide:.0f}px")

@@ -1,12 +1,15 @@
 """What the text and the page show of an acceptance: figures compared, verdicts grouped, sentences."""
 
+import collections
 import dataclasses
 import math
+import re
 import statistics
 
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
-from .words import by_number, clean, count, duration, nodes
+from .words import by_number, clean, count, duration, nodes, size
 
+MISSING = "no result"
 FEW_PEERS = 3  # as peers.py: fewer are not compared
 
 
@@ -45,10 +48,10 @@ def part(finding, gpus):
         return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
                      else f"GPU {finding.gpu}")
     gpu = gpus[finding.gpu][1]
-    name = f"GPU {gpu.index}"
-    name += f", serial {clean(gpu.serial, 40)}" if gpu.serial else f", {clean(gpu.uuid, 48)}"
-    return name if finding.subject in ("", f"GPU {gpu.index}") else \
-        f"{clean(finding.subject)} ({name})"
+    name = f"GPU {gpu.index}, serial {clean(gpu.serial, 40)}" if gpu.serial else \
+        f"GPU {gpu.index}, {clean(gpu.uuid, 48)}"
+    return name if finding.subject.startswith("GPU") or not finding.subject else \
+        f"{name}, {clean(finding.subject)}"
 
 
 def shown(finding, gpus, with_nodes=False):
@@ -140,7 +143,7 @@ class Stage:
     rounds: int
     nodes: int
     seconds: float  # of each round its longest run
-    outcomes: dict  # {outcome: number of nodes}
+    outcomes: dict  # {outcome or MISSING: number of nodes}
 
 
 def stages(acceptance):
@@ -153,11 +156,13 @@ def stages(acceptance):
         longest = {}
         for run in of:
             longest[run.round] = max(run.seconds, longest.get(run.round, 0))
-        outcomes = [each.stages[name] for each in acceptance.verdicts if name in each.stages]
+        outcomes = [each.stages.get(name, MISSING) for each in acceptance.verdicts
+                    if name in each.stages or name in each.missing]
         made.append(Stage(name, len(of), len(longest), len({n for run in of for n in run.nodes}),
                           sum(longest.values()),
                           {outcome: outcomes.count(outcome)
-                           for outcome in (FAIL, INCONCLUSIVE, PASS) if outcome in outcomes}))
+                           for outcome in (FAIL, INCONCLUSIVE, PASS, MISSING)
+                           if outcome in outcomes}))
     return made
 
 
@@ -168,18 +173,17 @@ def not_judged(acceptance):
         for stage in verdict.missing:
             found.setdefault(stage, []).append(verdict.node.name)
     lines = [f"{clean(stage)}: no result of {nodes(names)}" for stage, names in found.items()]
-    rows = figures(acceptance)
-    known = acceptance.reference.get("figures", {})
-    if rows and not acceptance.reference:
-        alone = sum(row.number < FEW_PEERS for row in rows)
+    measured = series(acceptance)
+    if measured and not acceptance.reference:
+        alone = sum(len(each.figures) < FEW_PEERS for each in measured)
         lines.append("no reference matched: " + (
-            f"{alone} of {len(rows)} metrics have fewer than {FEW_PEERS} values and were compared "
-            "with nothing" if alone else "figures were compared with one another only"))
-    elif known:
-        unknown = [row.metric for row in rows if row.metric not in known]
+            f"{alone} of {len(measured)} metrics have fewer than {FEW_PEERS} values and were "
+            "compared with nothing" if alone else "figures were compared with one another only"))
+    elif "figures" in acceptance.reference:
+        unknown = [each.name for each in measured if not each.reference]
         if unknown:
-            lines.append(f"not in the reference: {', '.join(unknown[:4])}" +
-                         (f" and {len(unknown) - 4} more" if len(unknown) > 4 else ""))
+            lines.append(f"not in the reference: {', '.join(unknown[:3])}" +
+                         (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""))
     if not acceptance.statement:
         lines.append("no soak: rare wrong results would not have been found")
     return lines
@@ -187,59 +191,110 @@ def not_judged(acceptance):
 
 # ---- figures -------------------------------------------------------------------------------------
 
+# What is looked at first, and how many of each; the last ones, which are of the most bytes.
+HEADLINES = ((r"compute/.*/sustained", 6), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
+             (r"link/.*/send/concurrent/worst", 2), (r"collective/all_reduce/.*/busbw", 2),
+             (r"train/.*/images_per_s_per_rank", 2))
+
+
 @dataclasses.dataclass(frozen=True)
-class Metric:
+class Series:
     """A metric over all that it was measured of."""
+    name: str  # the metric, with its stage where several have it
     metric: str
-    unit: str
-    number: int
-    worst: float
-    where: str  # of the worst: "n017 GPU 3"
-    median: float
-    best: float
-    higher_is_better: bool
-    reference: float  # nan where there is none
-    floor: float
-    unknown: int  # values that are not finite
+    figures: list  # with a finite value
+    reference: dict  # value, floor; {} where there is none
+
+    @property
+    def unit(self):
+        return clean(self.figures[0].unit, 20)
+
+    @property
+    def higher_is_better(self):
+        return self.figures[0].higher_is_better
+
+    @property
+    def worst(self):
+        return (min if self.higher_is_better else max)(self.figures, key=lambda each: each.value)
+
+    @property
+    def best(self):
+        return (max if self.higher_is_better else min)(each.value for each in self.figures)
+
+    @property
+    def median(self):
+        return statistics.median(each.value for each in self.figures)
+
+    @property
+    def expected(self):
+        return number(self.reference.get("value"))
+
+    @property
+    def floor(self):
+        return number(self.reference.get("floor"))
 
     @property
     def missed(self):
-        return self.worst < self.floor if self.higher_is_better else self.worst > self.floor
+        worst_ = self.worst.value
+        return worst_ < self.floor if self.higher_is_better else worst_ > self.floor
 
 
-def where(figure, gpus):
-    name = nodes(figure.nodes, 40)
-    if figure.gpu in gpus:
-        return f"{name} GPU {gpus[figure.gpu][1].index}"
-    return f"{name} {clean(figure.gpu, 48)}".strip()
-
-
-def figures(acceptance):
-    """[Metric], in the order in which they were measured."""
-    gpus = gpus_of(acceptance)
-    known = acceptance.reference.get("figures", {})
+def series(acceptance):
+    """[Series], in the order in which they were measured. What a group of nodes does is not what
+    each of them does alone."""
+    found = {}
+    for figure in acceptance.figures:
+        if math.isfinite(figure.value):
+            key = figure.metric, figure.stage, len(figure.nodes)
+            found.setdefault(key, []).append(figure)
+    several = collections.Counter(metric for metric, _, _ in found)
     made = []
-    for metric, of in by_metric(acceptance).items():
-        finite = [each for each in of if math.isfinite(each.value)]
-        if not finite:
-            continue
-        higher = of[0].higher_is_better
-        ordered = sorted(finite, key=lambda each: each.value, reverse=not higher)
-        reference = known.get(metric, {})
-        made.append(Metric(clean(metric, 60), clean(of[0].unit, 20), len(finite),
-                           ordered[0].value, where(ordered[0], gpus),
-                           statistics.median(each.value for each in finite), ordered[-1].value,
-                           higher, number(reference.get("value")), number(reference.get("floor")),
-                           len(of) - len(finite)))
+    for (metric, stage, width), figures in found.items():
+        name = readable(metric)
+        if several[metric] > 1:
+            name += f" ({clean(stage, 24)}{f', {width} nodes' if width > 1 else ''})"
+        made.append(Series(name, metric, figures, reference_of(acceptance, figures[0])))
     return made
 
 
-def by_metric(acceptance):
-    """{metric: [Figure]}"""
-    found = {}
-    for figure in acceptance.figures:
-        found.setdefault(figure.metric, []).append(figure)
-    return found
+SHORT = (("collective/", ""), ("/busbw", ""), ("link/within_node/", "link/"),
+         ("/images_per_s_per_rank", " per rank"))
+
+
+def readable(metric):
+    """"all_reduce/float32/1 GiB/in_place" of collective/all_reduce/float32/1073741824/in_place/busbw:
+    what the unit says is left out."""
+    metric = re.sub(r"(?<=/)[0-9]{4,}(?=/)", lambda found: size(int(found[0])), metric)
+    for long, short in SHORT:
+        metric = metric.replace(long, short)
+    return clean(metric, 56)
+
+
+def reference_of(acceptance, figure):
+    """What the reference has of it under the same conditions, or {}."""
+    found = acceptance.reference.get("figures", {}).get(figure.metric, {})
+    same = all(figure.conditions.get(key) == value
+               for key, value in found.get("conditions", {}).items())
+    return found if same else {}
+
+
+def chosen(found, most):
+    """Of many series: what misses its floor, then HEADLINES; in their order."""
+    if len(found) <= most:
+        return found
+    first = [each for each in found if each.missed]
+    for pattern, number_ in HEADLINES:
+        first += [each for each in found if re.fullmatch(pattern, each.metric)][-number_:]
+    taken = set(map(id, first[:most]))
+    return [each for each in found if id(each) in taken] or found[:most]
+
+
+def where(figure, gpus):
+    """"n017 GPU 3"."""
+    name = nodes(figure.nodes, 24)
+    if figure.gpu in gpus:
+        return f"{name} GPU {gpus[figure.gpu][1].index}"
+    return f"{name} {clean(figure.gpu, 48)}".strip()
 
 
 def number(value):
@@ -284,3 +339,8 @@ def about(acceptance):
                  f"{count(acceptance.rounds, 'round')}"
     return f"{clean(acceptance.tier)}, {duration(acceptance.seconds)}, " \
            f"started {clean(acceptance.started)}{ladder}"
+
+
+def reference_name(acceptance):
+    return ": ".join(clean(acceptance.reference[key]) for key in ("name", "source")
+                     if acceptance.reference.get(key))

@@ -1,5 +1,5 @@
-"""What was found, in a file that only grows: one JSON line per GPU or node and run. A part that
-fails again and again is named, also where it came back on another node."""
+"""What was found, in a file that only grows: one JSON line per run and GPU, or node. A part that
+fails again is named, also where it came back on another node."""
 
 import contextlib
 import datetime
@@ -10,23 +10,24 @@ import os
 import pathlib
 import time
 
-from .model import FAIL, HARDWARE, INFRASTRUCTURE, WARN, Finding
-from .words import clean
+from .digest import injected
+from .model import FAIL, WARN, Finding
+from .words import clean, count
 
+FORMAT = "shakedown-history-1"
 WINDOW_DAYS = 30
-LOCK_S = 10  # where another job holds the lock for longer, its line may be next to ours, never in it
+LOCK_S = 10  # then without: lines of two jobs may be torn, but no job hangs on a file system
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 NO_SERIAL = {"", "0", "n/a", "[n/a]", "na", "none", "unknown", "not available"}
-NAMED_NODES = 6
-FORMAT = "shakedown-history-1"
+NODES, CHECKS = 6, 16  # named at most
 
 
 # ---- what is written -----------------------------------------------------------------------------
 
 def append(path, acceptance):
-    """A line for each GPU and each node that a finding of FAIL names; without one, nothing. Raises
-    OSError where it cannot be written."""
-    lines = [json.dumps(entry, ensure_ascii=True) for entry in entries(acceptance)]
+    """A line for each GPU, and each node, that failed. Raises OSError where it cannot be
+    written."""
+    lines = [json.dumps(entry, ensure_ascii=True) for entry in entries(acceptance).values()]
     if not lines:
         return
     pathlib.Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +53,7 @@ def locked(file):
         except OSError as error:
             if error.errno in NO_LOCKS or time.monotonic() > limit:
                 break
-            time.sleep(0.02)
+            time.sleep(0.01)
     try:
         yield
     finally:
@@ -61,130 +62,119 @@ def locked(file):
 
 
 def is_torn(file):
-    """Whether the last line has no end: a writer died, or its disk was full."""
+    """Whether the last line has no end: its writer died, or its disk was full."""
     size = os.fstat(file).st_size
     return size > 0 and os.pread(file, 1, size - 1) != b"\n"
 
 
 def entries(acceptance):
-    """One per GPU, and one per node for what names none of its GPUs."""
-    found = []
+    """{(node's name, UUID; empty for what names no GPU): line}"""
+    found = {}
     for verdict in acceptance.verdicts:
         gpus = {gpu.uuid: gpu for gpu in verdict.node.gpus}
-        parts = {}
         for finding in verdict.findings:
             if finding.outcome == FAIL:
-                parts.setdefault(finding.gpu, []).append(finding)
-        found += [entry(acceptance, verdict.node.name, uuid, gpus.get(uuid), findings)
-                  for uuid, findings in parts.items()]
-    return found
+                found.setdefault((verdict.node.name, finding.gpu),
+                                 (gpus.get(finding.gpu), []))[1].append(finding)
+    return {key: entry(acceptance, *key, *value) for key, value in found.items()}
 
 
 def entry(acceptance, node, uuid, gpu, findings):
     worst = findings[0]
-    values = {"format": FORMAT, "time": acceptance.started, "tier": acceptance.tier,
-              "node": clean(node), "uuid": clean(uuid),
-              "serial": clean(gpu.serial) if gpu else "", "model": clean(gpu.model) if gpu else "",
-              "subject": clean(worst.subject), "class": worst.class_, "cause": clean(worst.cause),
-              "action": clean(worst.action),
-              "checks": list(dict.fromkeys(clean(each.check or each.stage, 80)
-                                           for each in findings))[:16]}
-    return {key: value for key, value in values.items() if value}
+    checks = dict.fromkeys(clean(each.check or each.stage, 80) for each in findings)
+    values = {"node": node, "uuid": uuid, "serial": gpu.serial if gpu else "",
+              "model": gpu.model if gpu else "", "subject": worst.subject, "class": worst.class_,
+              "cause": worst.cause, "action": worst.action,
+              "injected": ", ".join(injected(acceptance))}
+    return {"format": FORMAT, "time": acceptance.started, "tier": acceptance.tier,
+            **{key: clean(value) for key, value in values.items() if value},
+            "checks": list(checks)[:CHECKS]}
 
 
 # ---- what is read --------------------------------------------------------------------------------
 
 def offenders(path, acceptance):
-    """[Finding of WARN]: what was found before, in the last days, of the GPUs and nodes of this
-    acceptance. Whether `append` came before does not matter."""
-    now = when(acceptance.started)
-    earlier, skipped = read(path, now)
-    current = {}
-    for each in entries(acceptance):
-        for key in keys(each):
-            current[key] = each
+    """[Finding of WARN] of the GPUs and nodes of this acceptance that failed before. Whether its
+    own lines are in the file already does not matter."""
+    now = entries(acceptance)
+    earlier, skipped = read(path, acceptance)
     found = []
     for verdict in acceptance.verdicts:
-        node = verdict.node
-        for gpu in node.gpus:
-            own = {"serial": gpu.serial, "uuid": gpu.uuid, "node": node.name}
-            found += repeated(own, keys(own), earlier, current, acceptance, gpu)
-        own = {"node": node.name}
-        found += repeated(own, keys(own), earlier, current, acceptance, None)
+        node = verdict.node.name
+        for gpu in (*verdict.node.gpus, None):
+            uuid, serial = (gpu.uuid, gpu.serial) if gpu else ("", "")
+            before = {id(line): line for key in keys(node, clean(uuid), clean(serial))
+                      for line in earlier.get(key, ())}
+            found.append(repeated(node, gpu, list(before.values()), (node, uuid) in now))
     if skipped:
-        found.append(Finding("history", WARN, (), f"{skipped} lines of {path} are not of a history "
-                             "and were skipped", check="history", subject="history"))
-    return found
+        found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} cannot be "
+                             "read as history and were skipped", check="history"))
+    return [finding for finding in found if finding]
 
 
-def repeated(own, names, earlier, current, acceptance, gpu):
-    """Findings of one GPU or node: an iterable of none or one."""
-    before = {id(each): each for name in names for each in earlier.get(name, ())
-              if each["time"] != acceptance.started or each["node"] != own["node"]}.values()
-    here = next((current[name] for name in names if name in current), None)
-    hosts = list(dict.fromkeys([each["node"] for each in before]))
-    moved = gpu and set(hosts) - {own["node"]}
-    times = len({each["time"] for each in before} | ({acceptance.started} if here else set()))
-    if not before or (times < 2 and not moved):
-        return
-    if here and own["node"] not in hosts:
-        hosts.append(own["node"])
-    on = ", ".join(hosts[-NAMED_NODES:])
-    cause = (f"{ordinal(times)} finding in {WINDOW_DAYS} days, on {on}" if here else
-             f"{times} finding{'s' * (times > 1)} in the last {WINDOW_DAYS} days, on {on}; none now")
+def repeated(node, gpu, before, here):
+    """The Finding of a GPU or node with these earlier lines, or None. `here`: it failed again."""
+    hosts = list(dict.fromkeys([line["node"] for line in before] + [node] * here))
+    moved = gpu is not None and set(hosts) - {node}
+    if not before or not (here or moved or len(before) > 1):
+        return None
+    number, last = len(before) + here, before[-1]
+    cause = f"{ordinal(number)} finding in {WINDOW_DAYS} days" if here else \
+        f"passed now, {count(number, 'finding')} in the last {WINDOW_DAYS} days"
+    cause += f", on {', '.join(hosts[-NODES:])}"
     if moved:
         cause += ": the same GPU came back on another node"
-    classes = {each.get("class") for each in (*before, *([here] if here else []))}
-    yield Finding("history", WARN, (own["node"],), cause,
-                  class_=classes.pop() if len(classes) == 1 and None not in classes else "",
-                  gpu=gpu.uuid if gpu else "", subject=f"GPU {gpu.index}" if gpu else "node",
-                  check="history", evidence="")
+    cause += f"; before on {last['time'][:10]}: {last.get('cause', 'cause unknown')}"
+    return Finding("history", WARN, (node,), cause, class_=last.get("class", ""),
+                   gpu=gpu.uuid if gpu else "", subject=f"GPU {gpu.index}" if gpu else "node",
+                   check="history")
 
 
-def read(path, now):
-    """({key: [entry]} of the window, lines that were skipped)."""
-    found, skipped = {}, 0
+def read(path, acceptance):
+    """({key: lines of the window, in time}, number of lines skipped), without this acceptance's
+    own lines and those of injected faults."""
+    found, skipped, now = {}, 0, when(acceptance.started)
     try:
         file = open(path, encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return found, 0
     with file:
-        for line in file:
-            each = entry_of(line)
-            if each is None:
-                skipped += bool(line.strip())
-            elif now - when(each["time"]) <= datetime.timedelta(days=WINDOW_DAYS):
-                for key in keys(each):
-                    found.setdefault(key, []).append(each)
+        for text in file:
+            line = line_of(text)
+            if line is None:
+                skipped += bool(text.strip())
+            elif line["time"] != acceptance.started and "injected" not in line and \
+                    now - when(line["time"]) <= datetime.timedelta(days=WINDOW_DAYS):
+                for key in keys(line["node"], line.get("uuid", ""), line.get("serial", "")):
+                    found.setdefault(key, []).append(line)
+    for lines in found.values():
+        lines.sort(key=lambda line: line["time"])
     return found, skipped
 
 
-def entry_of(line):
+def line_of(text):
     """None for a line that is torn or of something else."""
     try:
-        each = json.loads(line)
-        if each["format"] == FORMAT and each["node"] and when(each["time"]):
-            return {key: clean(value) if isinstance(value, str) else value
-                    for key, value in each.items()}
+        line = json.loads(text)
+        if line["format"] != FORMAT or not line["node"] or not when(line["time"]):
+            return None
+        return {key: clean(value) for key, value in line.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        pass
-    return None
+        return None
 
 
-def keys(each):
-    """What names the part: its serial and UUID, or else its node."""
-    found = []
-    if str(each.get("serial") or "").lower() not in NO_SERIAL:
-        found.append(f"serial {each['serial']}")
-    if each.get("uuid"):
-        found.append(f"uuid {each['uuid']}")
-    return found or [f"node {each['node']}"]
+def keys(node, uuid, serial):
+    """What names a part: serial and UUID; of a node its name."""
+    found = [("serial", serial)] if serial.lower() not in NO_SERIAL else []
+    found += [("uuid", uuid)] if uuid else []
+    return found or [("node", node)]
 
 
-def when(time_):
-    return datetime.datetime.strptime(time_, "%Y-%m-%dT%H:%M:%SZ")
+def when(text):
+    return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def ordinal(number):
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = "th" if 10 <= number % 100 <= 20 else \
+        {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"

@@ -9,6 +9,7 @@ import os
 import secrets
 
 from ..places import UsageError
+from . import digest
 from .model import (FAIL, INCONCLUSIVE, PASS, WARN, Acceptance, Figure, Finding, Gpu, Node,
                     NodeVerdict, Run)
 
@@ -54,19 +55,14 @@ def records(acceptance):
     """Each line as a flat object, without run_id."""
     yield run_record(acceptance)
     yield from map(stage_record, acceptance.runs)
-    known = acceptance.reference.get("figures", {})
-    yield from (figure_record(figure, known.get(figure.metric, {}))
+    yield from (figure_record(figure, digest.reference_of(acceptance, figure))
                 for figure in acceptance.figures)
     for verdict in acceptance.verdicts:
         yield from (finding_record(finding) for finding in verdict.findings)
         yield node_record(verdict)
     yield from (finding_record(finding) for finding in acceptance.findings)
-    causes = [f"{len(acceptance.verdicts)} nodes"]
-    for outcome in (FAIL, INCONCLUSIVE):
-        number = sum(each.outcome == outcome for each in acceptance.verdicts)
-        causes += [f"{number} {outcome}"] if number else []
     yield {"kind": "verdict", "scope": "job", "name": PROGRAM, "verdict": acceptance.outcome,
-           "cause": ", ".join(causes)}
+           "cause": digest.headline(acceptance)}
     yield {"kind": "end", "exit_code": EXIT_CODES[acceptance.outcome],
            "elapsed_s": max(acceptance.seconds, 0)}
 
@@ -96,7 +92,7 @@ def flat(prefix, values):
 def stage_record(run):
     return {"kind": "stage", "name": run.stage, "nodes": run.nodes, "round": run.round,
             "exit_code": run.code, "started": run.started, "elapsed_s": run.seconds,
-            "record": run.record, "log": run.log, "lost_hosts": run.lost,
+            "record": run.record, "log": run.log, "note": run.note, "lost_hosts": run.lost,
             "dead_ranks": [rank for rank, _, _ in run.dead],
             "dead_hosts": [host for _, host, _ in run.dead],
             "dead_causes": [cause for _, _, cause in run.dead]}
@@ -166,8 +162,8 @@ def read(path):
                 runs.append(run_of(record))
             elif kind == "figure":
                 figures.append(figure_of(record))
-                if known := below(record, "reference"):
-                    metrics[record["metric"]] = known
+                metrics[record["metric"]] = reference_of(record) or \
+                    metrics.get(record["metric"])
             elif kind == "verdict" and "stage" in record:
                 pending.append(finding_of(record))
             elif kind == "verdict" and record["scope"] == "node":
@@ -183,6 +179,7 @@ def read(path):
         raise UsageError(f"{path}: not a whole record of an acceptance: no "
                          f"{'run' if header is None else 'end'} line")
     reference = below(header, "reference")
+    metrics = {metric: known for metric, known in metrics.items() if known}
     return Acceptance(header["tier"], header["started"], header["elapsed_s"], tuple(verdicts),
                       tuple(findings), tuple(figures), tuple(runs),
                       {**reference, "figures": metrics} if metrics else reference,
@@ -208,6 +205,14 @@ def below(record, prefix):
             if key.startswith(prefix + ".")}
 
 
+def reference_of(record):
+    """As Acceptance.reference has it of a metric."""
+    known = below(record, "reference")
+    conditions = below(known, "conditions")
+    values = {key: value for key, value in known.items() if not key.startswith("conditions.")}
+    return {**values, "conditions": conditions} if conditions else values
+
+
 def number_of(value):
     return math.nan if value is None else value
 
@@ -216,7 +221,7 @@ def run_of(record):
     return Run(record["name"], tuple(record["nodes"]), record["exit_code"], record["started"],
                record["elapsed_s"], record["record"], record["log"], record["round"],
                tuple(zip(record["dead_ranks"], record["dead_hosts"], record["dead_causes"])),
-               tuple(record["lost_hosts"]))
+               tuple(record["lost_hosts"]), record["note"])
 
 
 def figure_of(record):

@@ -44,6 +44,7 @@ class Run:
     round: int = 0  # of the ladder; 0 screens
     dead: tuple = ()  # (rank, host, "signal 9 (Killed)"), as launch/mpi found
     lost: tuple = ()  # hosts
+    note: str = ""  # why it did not end in order: "did not end within 60 s and was stopped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,8 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    # name, source, figures: {metric: {"value", "floor"}}, as measured there; {} where none matched
+    # name, source, figures: {metric: {"value", "floor"}}, those with "conditions" for figures that
+    # have the same alone; {} where none matched
     reference: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds

@@ -2,12 +2,14 @@
 
 import math
 
+from . import digest
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
 from .words import clean, count, nodes
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 TEXT = 400  # characters
+FIGURES = 12
 LINE = 1000  # NRPE 2 cuts after 1,023
 
 
@@ -66,15 +68,8 @@ def performance(acceptance):
     yield f"fail={of.count(FAIL)};;0;0;{len(of)}"
     yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
     yield f"time={acceptance.seconds:.0f}s;;;0"
-    known = acceptance.reference.get("figures", {})
-    metrics = {}
-    for each in acceptance.figures:
-        if math.isfinite(each.value):
-            metrics.setdefault(each.metric, []).append(each)
-    for metric, figures in metrics.items():
-        higher = figures[0].higher_is_better
-        value = (min if higher else max)(each.value for each in figures)
-        floor = known.get(metric, {}).get("floor")
-        limit = "" if floor is None else f"{floor:.6g}:" if higher else f"{floor:.6g}"
-        label = clean(metric, 80).replace("'", "").replace("=", "")
-        yield f"'{label}'={value:.6g};;{limit}"
+    for series in digest.chosen(digest.series(acceptance), FIGURES):
+        floor = f"{series.floor:.6g}" if math.isfinite(series.floor) else ""
+        label = series.name.replace("'", "").replace("=", "").replace("|", "/")
+        yield f"'{label}'={series.worst.value:.6g};;" + \
+            (f"{floor}:" if floor and series.higher_is_better else floor)

@@ -1,16 +1,19 @@
 """acceptance.html: one file that needs nothing else, of bounded size for thousands of nodes."""
 
-import statistics
+import math
 
 from . import charts, digest
 from .markup import document, element
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
 from .words import by_number, clean, count, duration, figure, nodes
 
-COLOURS = {PASS: "#00734f", FAIL: "#b3261e", INCONCLUSIVE: "#b87a00"}
+SQUARES = {PASS: "#c5e0d5", FAIL: "#b3261e", INCONCLUSIVE: "#e39b1e"}
 SIGNS = {PASS: "\u2713", FAIL: "\u2715", INCONCLUSIVE: "?", WARN: "!"}
-GROUPS, KINDS, FINDINGS, LINES = 40, 24, 8, 40  # shown at most
-NODES, RUNS, METRICS, PLOTS, SETTINGS = 64, 400, 200, 24, 200
+GROUPS = {FAIL: 24, INCONCLUSIVE: 12}  # of nodes, shown at most
+KINDS, FINDINGS, LINES = 24, 8, 40  # shown at most
+NODES, RUNS, SETTINGS = 64, 400, 200
+METRICS, ALL_METRICS, PLOTS, MORE_PLOTS = 24, 400, 12, 24
+LONGEST = 100_000  # characters of a command, which is never cut
 FLEET = 16  # nodes from which on a map shows them
 EXPLAINS = {"temperature_c": "GPU temperature, °C", "sm_clock_mhz": "SM clock, MHz",
             "power_w": "power, W", "hbm_temperature_c": "memory temperature, °C"}
@@ -109,7 +112,7 @@ def in_order(acceptance):
 def fleet_map(acceptance):
     if len(acceptance.verdicts) < FLEET:
         return None
-    squares = [(COLOURS[each.outcome],
+    squares = [(SQUARES[each.outcome],
                 "" if each.outcome == PASS else f"{each.node.name}: {each.outcome}")
                for each in in_order(acceptance)]
     legend = ", ".join(f"{number:,} {outcome}"
@@ -124,18 +127,19 @@ def chip(outcome):
 
 
 def node_cards(acceptance):
-    groups = digest.groups(acceptance)
-    drawn = [element("div", chip(group.outcome),
-                     element("span", nodes(group.names, 200), class_="name"),
-                     [finding(each, group.outcome) for each in group.findings[:FINDINGS]],
-                     more(len(group.findings) - FINDINGS, "finding"),
-                     class_=f"node {group.outcome}") for group in groups[:GROUPS]]
-    for outcome in (FAIL, INCONCLUSIVE):
-        rest = [group for group in groups[GROUPS:] if group.outcome == outcome]
-        drawn += [element("div", chip(outcome), element("span", f"{count(len(names), 'more node')}, "
-                                                        f"{kind}", class_="name"),
+    drawn, failed = [], digest.groups(acceptance)
+    for outcome, most in GROUPS.items():
+        groups = [group for group in failed if group.outcome == outcome]
+        drawn += [element("div", chip(outcome),
+                          element("span", nodes(group.names, 200), class_="name"),
+                          [finding(each, outcome) for each in group.findings[:FINDINGS]],
+                          more(len(group.findings) - FINDINGS, "finding"),
+                          class_=f"node {outcome}") for group in groups[:most]]
+        drawn += [element("div", chip(outcome),
+                          element("span", f"{count(len(names), 'more node')}, {kind}",
+                                  class_="name"),
                           element("p", nodes(names, 600)), class_=f"node {outcome}")
-                  for kind, names in digest.kinds(rest)[:KINDS]]
+                  for kind, names in digest.kinds(groups[most:])[:KINDS]]
     return [element("h2", "Nodes that did not pass"), drawn] if drawn else None
 
 
@@ -180,33 +184,39 @@ def stage_table(acceptance):
     stages = digest.stages(acceptance)
     if not stages:
         return None
+    kinds = (PASS, FAIL, INCONCLUSIVE, digest.MISSING)
     rows = [[stage.name, duration(stage.seconds), f"{stage.nodes:,}", f"{stage.runs:,}",
-             f"{stage.rounds}", *(f"{stage.outcomes.get(outcome, 0):,}"
-                                  for outcome in (PASS, FAIL, INCONCLUSIVE))] for stage in stages]
+             f"{stage.rounds}", *((f"{stage.outcomes[kind]:,}", "missed" * (kind == FAIL))
+                                  if kind in stage.outcomes else "" for kind in kinds)]
+            for stage in stages]
     ladder = f"{count(acceptance.tests, 'test')} of the isolation, " \
              f"{count(acceptance.rounds, 'round')}." if acceptance.tests else None
     return [element("h2", "What ran"),
-            table(["stage", "time", "nodes", "runs", "rounds", PASS, FAIL, INCONCLUSIVE], rows,
-                  range(1, 8)), element("p", ladder, class_="quiet") if ladder else None]
+            table(["stage", "time", "nodes", "runs", "rounds", *kinds], rows, range(1, 9)), element("p", ladder, class_="quiet") if ladder else None]
 
 
 def figure_table(acceptance):
-    rows = digest.figures(acceptance)
-    if not rows:
+    found = digest.series(acceptance)
+    if not found:
         return None
-    cells = [[row.metric, row.unit, f"{row.number:,}",
-              (figure(row.worst), "missed" if row.missed else None), row.where,
-              figure(row.median), figure(row.best), known(row.floor), known(row.reference),
-              f"{100 * row.worst / row.reference:.1f} %" if row.reference else ""]
-             for row in rows[:METRICS]]
-    cells = [row[:-1] + ["" if "nan" in row[-1] else row[-1]] for row in cells]
-    reference = ": ".join(clean(acceptance.reference[key]) for key in ("name", "source")
-                          if acceptance.reference.get(key))
-    return [element("h2", "Figures"),
-            table(["metric", "unit", "values", "worst", "of", "median", "best", "floor",
-                   "reference", "worst of it"], cells, (2, 3, 5, 6, 7, 8, 9)),
+    chosen = digest.chosen(found, METRICS)
+    reference = digest.reference_name(acceptance)
+    return [element("h2", "Figures"), figure_rows(acceptance, chosen),
             element("p", f"Reference {reference}." if reference else "No reference matched.",
-                    class_="quiet"), more(len(rows) - METRICS, "metric")]
+                    class_="quiet"),
+            fold("All figures", figure_rows(acceptance, found[:ALL_METRICS]), len(found),
+                 ALL_METRICS) if len(found) > len(chosen) else None]
+
+
+def figure_rows(acceptance, found):
+    gpus = digest.gpus_of(acceptance)
+    rows = [[each.name, each.unit, f"{len(each.figures):,}",
+             (figure(each.worst.value), "missed" * each.missed), digest.where(each.worst, gpus),
+             figure(each.median), figure(each.best), known(each.floor), known(each.expected),
+             f"{100 * each.worst.value / each.expected:.1f} %" if each.expected > 0 else ""]
+            for each in found]
+    return table(["metric", "unit", "values", "worst", "of", "median", "best", "floor",
+                  "reference", "worst / reference"], rows, (2, 3, 5, 6, 7, 8, 9))
 
 
 def known(value):
@@ -216,73 +226,83 @@ def known(value):
 # ---- plots ---------------------------------------------------------------------------------------
 
 def plot_section(acceptance):
-    places = places_of(acceptance)
-    named = {(name, each.gpu) for verdict in acceptance.verdicts for each in verdict.findings
-             if each.outcome == FAIL for name in each.nodes}
-    reference = acceptance.reference.get("figures", {})
-    found = digest.by_metric(acceptance)
-    drawn = []
-    for metric, figures in found.items():
-        lines = [(digest.number(reference.get(metric, {}).get(key)), text, dashed)
-                 for key, text, dashed in (("value", "reference", False), ("floor", "floor", True))]
-        drawn.append(plot(metric, figures[0].unit, [
-            point(each, each.value, each.unit, places, named, each.samples) for each in figures],
-            acceptance, lines))
+    found = digest.series(acceptance)
+    plots = Plots(acceptance)
+    chosen = digest.chosen(found, PLOTS)
+    first = [plots.of_series(each) for each in chosen]
     for key, name in EXPLAINS.items():
-        metric, figures = max(((metric, [each for each in of if key in each.explains])
-                               for metric, of in found.items()),
-                              key=lambda item: len(item[1]), default=("", []))
-        drawn.append(plot(name, f"during {metric}", [
-            point(each, digest.number(each.explains[key]), "", places, named) for each in figures],
-            acceptance))
-    drawn = [each for each in drawn if each is not None]
-    if not drawn:
+        first += plots.of_explanation(key, name, found)
+    rest = [plots.of_series(each) for each in found if each not in chosen][:MORE_PLOTS]
+    if not first:
         return None
     number = sum(len(verdict.node.gpus) for verdict in acceptance.verdicts)
     how = "A dot per value, a line over its samples" if number <= charts.DOTS else \
         "A bar from the lowest to the highest of neighbours, its middle half darker"
     return [element("h2", "Figures over nodes"),
             element("p", f"{how}; red: a finding of FAIL names it.", class_="quiet"),
-            element("div", drawn[:PLOTS], class_="charts"), more(len(drawn) - PLOTS, "plot")]
+            element("div", first, class_="charts"),
+            fold("More plots", element("div", rest, class_="charts"), len(found),
+                 PLOTS + MORE_PLOTS) if rest else None]
 
 
-def places_of(acceptance):
-    """{node's name or GPU's UUID: place from 0 to 1}."""
-    found, verdicts = {}, in_order(acceptance)
-    for at, verdict in enumerate(verdicts):
-        found[verdict.node.name] = (at + 0.5) / len(verdicts)
-        for gpu in verdict.node.gpus:
-            part = (verdict.node.gpus.index(gpu) + 1) / (len(verdict.node.gpus) + 1)
-            found[gpu.uuid] = (at + part) / len(verdicts)
-    return found
+class Plots:
+    """What plots of one acceptance have in common: where a node and a GPU stand from left to right,
+    and which of them a finding of FAIL names."""
+
+    def __init__(self, acceptance):
+        verdicts = in_order(acceptance)
+        self.gpus = digest.gpus_of(acceptance)
+        self.of_gpus, self.of_nodes = gpu_ends(verdicts), node_ends(verdicts)
+        self.places, self.named = {}, set()
+        for at, verdict in enumerate(verdicts):
+            gpus = verdict.node.gpus
+            self.places[verdict.node.name] = (at + 0.5) / len(verdicts)
+            self.places.update((gpu.uuid, (at + (i + 1) / (len(gpus) + 1)) / len(verdicts))
+                               for i, gpu in enumerate(gpus))
+            self.named.update((name, each.gpu) for each in verdict.findings
+                              if each.outcome == FAIL for name in each.nodes)
+
+    def of_series(self, series):
+        return self.draw(series.name, series.unit,
+                         [self.point(each, each.value, each.samples) for each in series.figures],
+                         [(series.expected, "reference", False), (series.floor, "floor", True)])
+
+    def of_explanation(self, key, name, found):
+        """[plot], of the load during which most of it is known; a sustained one is the hottest."""
+        def known_(series):
+            return [each for each in series.figures
+                    if math.isfinite(digest.number(each.explains.get(key)))]
+        series = max(found, key=lambda series: (len(known_(series)), "sustained" in series.metric),
+                     default=None)
+        points = [self.point(each, each.explains[key]) for each in known_(series)] if series else []
+        return [self.draw(name, f"during {series.name}", points)] if points else []
+
+    def point(self, figure_, value, samples=()):
+        places = [self.places[name] for name in figure_.nodes if name in self.places]
+        middle = sum(places) / len(places) if places else 0.5
+        return charts.Point(self.places.get(figure_.gpu, middle), value, figure_,
+                            any((name, figure_.gpu) in self.named for name in figure_.nodes),
+                            samples)
+
+    def draw(self, name, unit, points, lines=()):
+        ends = self.of_gpus if any(each.of.gpu for each in points) else self.of_nodes
+        return element(
+            "figure", element("figcaption", element("b", clean(name, 80)), f"  {clean(unit, 80)}"),
+            charts.strip(f"{clean(name, 80)} over nodes", points,
+                         lambda of: digest.where(of, self.gpus), ends, lines))
 
 
-def point(of, value, unit, places, named, samples=()):
-    known_ = [places[name] for name in of.nodes if name in places]
-    place = places.get(of.gpu, statistics.mean(known_) if known_ else 0.5)
-    label = nodes(of.nodes, 60) + (f" {of.gpu}" if of.gpu else "")
-    return charts.Point(place, value, f"{label} {unit}".strip(),
-                        any((name, of.gpu) in named for name in of.nodes), samples)
+def node_ends(verdicts):
+    """Labels below a plot: the names of a few nodes, the first and last of many."""
+    shown = range(len(verdicts)) if len(verdicts) <= 6 else (0, len(verdicts) - 1)
+    return [((at + 0.5) / len(verdicts), clean(verdicts[at].node.name, 14)) for at in shown]
 
 
-def plot(name, unit, points, acceptance, lines=()):
-    points = [each for each in points if each.value == each.value]
-    if not points:
-        return None
-    return element("figure", element("figcaption", element("b", clean(name, 80)), f"  {unit}"),
-                   charts.strip(f"{name} over nodes", points, ends_of(acceptance), lines))
-
-
-def ends_of(acceptance):
-    """Labels below a plot: GPUs of one node, names of a few, the first and last of many."""
-    verdicts = in_order(acceptance)
-    if len(verdicts) == 1:
-        gpus = verdicts[0].node.gpus[:16]
-        return [((at + 1) / (len(verdicts[0].node.gpus) + 1), f"GPU {gpu.index}")
-                for at, gpu in enumerate(gpus)] or [(0.5, verdicts[0].node.name[:20])]
-    shown = verdicts if len(verdicts) <= 6 else [verdicts[0], verdicts[-1]]
-    return [((verdicts.index(each) + 0.5) / len(verdicts), clean(each.node.name, 14))
-            for each in shown]
+def gpu_ends(verdicts):
+    """Of one node its GPUs."""
+    gpus = verdicts[0].node.gpus if len(verdicts) == 1 else ()
+    return [((at + 1) / (len(gpus) + 1), f"GPU {gpu.index}")
+            for at, gpu in enumerate(gpus)][:8] or node_ends(verdicts)
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -297,7 +317,7 @@ def statements(acceptance):
 
 def added(title, lines):
     block = element("pre")
-    block.text = "\n".join(clean(line, 4000) for line in lines[:RUNS])
+    block.text = "\n".join(clean(line, LONGEST) for line in lines[:RUNS])
     return [element("h2", title), block, more(len(lines) - RUNS, "line")]
 
 
@@ -337,9 +357,10 @@ def run_details(acceptance):
     rows = [[run.stage, nodes(run.nodes, 80), str(run.round), str(run.code), duration(run.seconds),
              run.started, run.record, run.log,
              "; ".join([*(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
-                        *(f"lost {host}" for host in run.lost)])] for run in runs[:RUNS]]
+                        *(f"lost {host}" for host in run.lost), run.note])]
+            for run in runs[:RUNS]]
     return fold("Runs", table(["stage", "nodes", "round", "code", "time", "started", "record",
-                               "log", "died"], rows, (2, 3, 4)), len(runs), RUNS) if rows else None
+                               "log", "how it ended"], rows, (2, 3, 4)), len(runs), RUNS) if rows else None
 
 
 def setting_details(acceptance):

@@ -11,6 +11,7 @@ WIDTH = 98
 MARGIN = 14  # of what stands below an outcome
 GROUPS = {FAIL: 9, INCONCLUSIVE: 4}  # of nodes, shown at most
 KINDS, FINDINGS, LINES, METRICS = 6, 3, 8, 20  # shown at most
+LONGEST = 100_000  # characters of a command, which is never cut
 MORE = "more: acceptance.jsonl"
 
 
@@ -27,7 +28,7 @@ def text(acceptance, sections=()):
              titled("Soak", folded(clean(acceptance.statement))),
              titled("Not judged", listed(map(folded, digest.not_judged(acceptance)))),
              titled("Machine", listed(map(folded, digest.identity(acceptance)))),
-             *(titled(clean(title), [f"  {clean(line, 1000)}" for line in lines])
+             *(titled(clean(title), [f"  {clean(line, LONGEST)}" for line in lines])
                for title, lines in sections)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -98,19 +99,17 @@ def stage_lines(acceptance):
 
 
 def figure_lines(acceptance):
-    rows = digest.figures(acceptance)
-    # Where not all fit: first what misses its floor.
-    chosen = sorted(rows, key=lambda row: not row.missed)[:METRICS]
+    gpus, found = digest.gpus_of(acceptance), digest.series(acceptance)
+    chosen = digest.chosen(found, METRICS)
     lines = aligned([
-        [row.metric, row.unit, f"{row.number:,}", figure(row.worst), row.where,
-         figure(row.median), known(row.floor), known(row.reference), "missed" if row.missed else ""]
-        for row in rows if row in chosen], left={0, 1, 4, 8},
-        head=["", "unit", "n", "worst", "of", "median", "floor", "reference", ""])
-    if len(rows) > METRICS:
-        lines.append(f"  and {len(rows) - METRICS} {MORE}")
-    reference = ": ".join(clean(acceptance.reference[key]) for key in ("name", "source")
-                          if acceptance.reference.get(key))
-    return lines + (folded(f"reference {reference}") if rows and reference else [])
+        [each.name, each.unit, figure(each.worst.value), digest.where(each.worst, gpus),
+         figure(each.median), known(each.floor), known(each.expected),
+         "missed" if each.missed else ""] for each in chosen],
+        left={0, 1, 3, 7}, head=["", "unit", "worst", "of", "median", "floor", "reference", ""])
+    if len(found) > len(chosen):
+        lines.append(f"  and {len(found) - len(chosen)} {MORE}")
+    reference = digest.reference_name(acceptance)
+    return lines + (folded(f"reference {reference}") if found and reference else [])
 
 
 def known(value):

@@ -2,13 +2,14 @@
 
 import re
 
+from .digest import injected
 from .model import FAIL, INCONCLUSIVE
 from .words import clean, count, hostlist, nodes
 
-PREFIX = "shakedown:"  # of each reason: what we drained can be told from what others drained
-SLURM_NAME = re.compile(r"[A-Za-z0-9._-]+")
+PREFIX = "shakedown:"  # of each reason: only what was drained by these lines is resumed by them
+SLURM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 REASON = 120  # characters
-REASONS_AT_MOST = 32  # more are grouped by check alone
+REASONS = 32  # lines at most; more are grouped by their checks
 PER_HOUR = 2
 
 
@@ -18,24 +19,25 @@ def drain_lines(acceptance):
     if not failed:
         return []
     ours = [verdict for verdict in failed if SLURM_NAME.fullmatch(verdict.node.name)]
-    lines = [f"# Drains {count(len(ours), 'node')}. Printed only; nothing was drained. A fleet does "
-             "not fail at once:",
-             f"# where this names more than {PER_HOUR} nodes per hour, look for a common cause "
-             "first."]
+    foreign = [verdict.node.name for verdict in failed if verdict not in ours]
+    unclear = [each.node.name for each in acceptance.verdicts if each.outcome == INCONCLUSIVE]
+    reasons = grouped(ours, reason_of)
+    lines = [f"# A fault was injected ({each}): nothing is to be drained."
+             for each in injected(acceptance)]
+    lines += [f"# Drain {count(len(ours), 'node')}; nothing was drained. More than {PER_HOUR} "
+              "nodes per hour rarely fail by themselves: look for a common cause first."]
     lines += [f'scontrol update nodename="{names}" state=drain reason="{reason}"'
-              for reason, names in grouped(ours, reason_of)]
-    lines += ["# Afterwards, when a new acceptance has passed: resumes those that still have this "
-              "reason."]
-    lines += [f'sinfo -hR -n "{names}" -o "%N %E" | grep " {check}:" | cut -d" " -f1 | '
+              for reason, names in (reasons if len(reasons) <= REASONS else
+                                    grouped(ours, check_of))]
+    lines += [f"# {clean(name, 80)!a} is not a name that Slurm allows: drain it by hand."
+              for name in foreign]
+    lines += [f"# Not drained, INCONCLUSIVE: {nodes(unclear)}; run the acceptance again."] \
+        if unclear else []
+    lines += ["# Resume, after an acceptance that passed, those that still have this reason:"]
+    lines += [f"sinfo -hR -n \"{names}\" -o '%N %E' | grep -F ' {check}:' | cut -d' ' -f1 | "
               "xargs -rI{} scontrol update nodename={} state=resume"
               for check, names in grouped(ours, check_of)]
-    others = {verdict.node.name for verdict in failed} - {verdict.node.name for verdict in ours}
-    lines += [f"# {clean(name, 80)!a}: not a name of Slurm; drain it by hand"
-              for name in sorted(others)]
-    unclear = [each.node.name for each in acceptance.verdicts if each.outcome == INCONCLUSIVE]
-    if unclear:
-        lines.append(f"# Not drained, INCONCLUSIVE: {nodes(unclear)}")
-    return lines
+    return lines if ours else lines[:-1]
 
 
 def grouped(verdicts, reason):
@@ -43,25 +45,21 @@ def grouped(verdicts, reason):
     groups = {}
     for verdict in verdicts:
         groups.setdefault(reason(verdict), []).append(verdict.node.name)
-    if len(groups) > REASONS_AT_MOST:
-        groups = {}
-        for verdict in verdicts:
-            groups.setdefault(check_of(verdict), []).append(verdict.node.name)
     return [(text, hostlist(names)) for text, names in groups.items()]
 
 
 def check_of(verdict):
     worst = verdict.findings[0] if verdict.findings else None
-    return PREFIX + (quotable(worst.check or worst.stage or "unknown").replace(" ", "-")
-                     if worst else "unknown")
+    check = quotable(worst.check or worst.stage) if worst else ""
+    return PREFIX + (check.strip().replace(" ", "-") or "unknown")
 
 
 def reason_of(verdict):
     worst = verdict.findings[0] if verdict.findings else None
-    parts = [worst.subject, worst.cause] if worst else []
-    return clean(f"{check_of(verdict)}: {quotable(' '.join(filter(None, parts)))}", REASON)
+    about = ", ".join(filter(None, (worst.subject, worst.cause))) if worst else "see the report"
+    return clean(f"{check_of(verdict)}: {quotable(about)}", REASON).rstrip()
 
 
 def quotable(text):
-    """What means nothing to a shell within double quotes, nor to grep, in ASCII."""
+    """What means nothing to a shell within quotes, in ASCII."""
     return re.sub(r"[^A-Za-z0-9 _.,:;/()%+=<>-]", "", clean(text))

@@ -41,12 +41,20 @@ def figure(value):
     return f"{value:,.{digits}f}" if digits <= 3 else f"{value:.4g}"
 
 
+def size(bytes_):
+    """Bytes in binary units, as the programs' options have them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if bytes_ < 1024 or unit == "GiB":
+            return f"{bytes_:.4g} {unit}"
+        bytes_ /= 1024
+
+
 def duration(seconds):
     if not math.isfinite(seconds):
         return "unknown"
-    if seconds < 60:
-        return f"{seconds:.0f} s"
     minutes, seconds = divmod(round(seconds), 60)
+    if not minutes:
+        return f"{seconds} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
