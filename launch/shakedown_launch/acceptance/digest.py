@@ -192,9 +192,10 @@ def not_judged(acceptance):
 # ---- figures -------------------------------------------------------------------------------------
 
 # What is looked at first, and how many of each; the last ones, which are of the most bytes.
-HEADLINES = ((r"compute/.*/sustained", 6), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
-             (r"link/.*/send/concurrent/worst", 2), (r"collective/all_reduce/.*/busbw", 2),
-             (r"train/.*/images_per_s_per_rank", 2))
+HEADLINES = ((r"compute/.*/sustained", 7), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
+             (r"link/.*/send/concurrent/worst", 2),
+             (r"collective/all_reduce/.*/in_place/busbw", 2),
+             (r"train/.*/images_per_s_per_rank", 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -278,15 +279,22 @@ def reference_of(acceptance, figure):
     return found if same else {}
 
 
+def headlines(found, most):
+    """Those of HEADLINES, or without any the first: the same ones in every run."""
+    first = [each for pattern, number_ in HEADLINES
+             for each in [each for each in found if re.fullmatch(pattern, each.metric)][-number_:]]
+    return (first or found)[:most]
+
+
 def chosen(found, most):
-    """Of many series: what misses its floor, then HEADLINES; in their order."""
+    """Of many series: the headlines, and what misses its floor by most; in their order."""
     if len(found) <= most:
         return found
-    first = [each for each in found if each.missed]
-    for pattern, number_ in HEADLINES:
-        first += [each for each in found if re.fullmatch(pattern, each.metric)][-number_:]
-    taken = set(map(id, first[:most]))
-    return [each for each in found if id(each) in taken] or found[:most]
+    missed = sorted((each for each in found if each.missed),
+                    key=lambda each: abs(each.worst.value - each.floor) / (abs(each.floor) or 1))
+    first = headlines(found, most)
+    taken = set(map(id, [*first, *missed[::-1][:max(most - len(first), most // 4)]]))
+    return [each for each in found if id(each) in taken]
 
 
 def where(figure, gpus):

@@ -9,7 +9,7 @@ from .words import clean, count, nodes
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 TEXT = 400  # characters
-FIGURES = 12
+FIGURES = 16
 LINE = 1000  # NRPE 2 cuts after 1,023
 
 
@@ -68,7 +68,7 @@ def performance(acceptance):
     yield f"fail={of.count(FAIL)};;0;0;{len(of)}"
     yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
     yield f"time={acceptance.seconds:.0f}s;;;0"
-    for series in digest.chosen(digest.series(acceptance), FIGURES):
+    for series in digest.headlines(digest.series(acceptance), FIGURES):
         floor = f"{series.floor:.6g}" if math.isfinite(series.floor) else ""
         label = series.name.replace("'", "").replace("=", "").replace("|", "/")
         yield f"'{label}'={series.worst.value:.6g};;" + \
