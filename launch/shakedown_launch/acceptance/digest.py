@@ -43,7 +43,8 @@ def gpus_of(acceptance):
 def part(finding, gpus):
     """"GPU 3, serial 1654922003211"; empty for a whole node."""
     if not finding.gpu:
-        return clean(finding.subject)
+        whole = finding.subject in [f"node {name}" for name in finding.nodes]
+        return "" if whole else clean(finding.subject)
     if finding.gpu not in gpus:
         return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
                      else f"GPU {finding.gpu}")

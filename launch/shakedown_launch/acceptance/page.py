@@ -144,13 +144,14 @@ def node_cards(acceptance):
 
 
 def finding(shown, outcome=None):
-    """Cause, action, class, check and evidence."""
-    about = [shown.class_ or "class unknown", shown.check, shown.evidence]
+    """Cause, action, class, check and evidence. Of a warning only what is known."""
+    unknown = ("", "") if shown.outcome == WARN else ("no action known", "class unknown")
+    action, class_ = shown.action or unknown[0], shown.class_ or unknown[1]
+    about = " \u00b7 ".join(filter(None, (class_, shown.check, shown.evidence)))
     return element("div", [chip(shown.outcome), " "] if shown.outcome != outcome else None,
-                   shown.text, element("div", element("span", shown.action or "no action known",
-                                                      class_="do"),
-                                       " \u00b7 " + " \u00b7 ".join(filter(None, about)),
-                                       class_="quiet"), class_="finding")
+                   shown.text,
+                   element("div", [element("span", action, class_="do"), " \u00b7 "]
+                           if action else None, about, class_="quiet"), class_="finding")
 
 
 def more(number, noun):

@@ -3,7 +3,7 @@
 import textwrap
 
 from . import digest
-from .model import FAIL, INCONCLUSIVE, PASS
+from .model import FAIL, INCONCLUSIVE, PASS, WARN
 from .page import html  # noqa: F401: of this module's interface
 from .words import clean, count, duration, figure, glued, nodes
 
@@ -79,10 +79,14 @@ def group_lines(group):
 
 
 def finding_lines(finding, margin=2, before=None):
-    """The cause, and below it class, action, check and evidence."""
+    """The cause, and below it class, action, check and evidence. Of a warning only what is known."""
     before = f"{finding.outcome} " if before is None else before
-    about = {"class": finding.class_ or "unknown", "action": finding.action or "none known",
-             "check": finding.check, "evidence": finding.evidence}
+    warns = finding.outcome == WARN
+    if warns and not finding.class_ and not finding.action:
+        return folded(f"{before}{finding.text} [{finding.check}]", margin)
+    about = {"class": finding.class_ or "unknown" * (not warns),
+             "action": finding.action or "none known" * (not warns), "check": finding.check,
+             "evidence": finding.evidence}
     return [*folded(before + finding.text, margin),
             *folded("; ".join(f"{name}:\u00a0{value}" for name, value in about.items() if value),
                     margin + 2)]
