@@ -105,7 +105,8 @@ class Text(unittest.TestCase):
         text = report.text(few)
         self.assertIn("no reference matched: 2 of 6 metrics have fewer than 3 values and were",
                       text)
-        self.assertIn("no soak", text)
+        self.assertIn("the soak did not pass", text)
+        self.assertIn("no soak", report.text(dataclasses.replace(few, runs=())))
         self.assertNotIn("floor", text)
         self.assertIn("compared with one another only",
                       report.text(dataclasses.replace(samples.clean(3), reference={})))
@@ -147,6 +148,15 @@ class Text(unittest.TestCase):
         others = dataclasses.replace(many, figures=many.figures[8:48], reference={})
         self.assertEqual(len(digest.chosen(digest.series(others), 20)), 20)
 
+    def test_nothing_is_named_twice(self):
+        of = samples.node("n1", gpus=0)
+        for subject, cause, line in [("node n1", "no driver", "WARN n1: no driver [x]"),
+                                     ("rank 1", "rank 1 on n1: slow", "WARN n1: rank 1 on n1: slow"),
+                                     ("rank 1", "slow", "WARN n1, rank 1: slow [x]")]:
+            found = samples.Finding("s", samples.WARN, ("n1",), cause, subject=subject, check="x")
+            text = report.text(samples.acceptance([samples.verdict(of, found)]))
+            self.assertIn(f"\n  {line}", text)
+
     def test_sections(self):
         command = "scontrol " + "x" * 5000
         lines = self.lines(samples.clean(), sections=[("Slurm", [command]), ("None", [])])
@@ -173,6 +183,7 @@ class Html(unittest.TestCase):
         self.assertIn("node n001: PASS", page.text)
         self.assertNotIn("did not pass", page.text)
         self.assertEqual(page.tags.count("svg"), 9)
+        self.assertNotIn("no result", page.text)  # a column without content
         self.assertIn("GPU 7", page.text)
         self.assertIn("1650000000107", page.text)
 
@@ -254,8 +265,8 @@ class Charts(unittest.TestCase):
                           (629.04, 55.3, 4270, 79400.4, 0, 0.01234, 1e-5, 12345678, math.nan, -3.21)],
                          ["629.0", "55.30", "4,270", "79,400", "0", "0.01234", "1.000e-05",
                           "1.235e+07", "unknown", "-3.210"])
-        self.assertEqual([words.duration(value) for value in (2.4, 59.9, 431.6, 3599.7, 90061)],
-                         ["2 s", "1 min 0 s", "7 min 12 s", "1 h 0 min", "25 h 1 min"])
+        self.assertEqual([words.duration(value) for value in (2.44, 9.97, 59.9, 431.6, 3599.7, 90061)],
+                         ["2.4 s", "10 s", "1 min 0 s", "7 min 12 s", "1 h 0 min", "25 h 1 min"])
         self.assertFalse(re.search("[\n\u202e]", words.clean(EVIL)))
 
 

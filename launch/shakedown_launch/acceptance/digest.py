@@ -43,8 +43,9 @@ def gpus_of(acceptance):
 def part(finding, gpus):
     """"GPU 3, serial 1654922003211"; empty for a whole node."""
     if not finding.gpu:
-        whole = finding.subject in [f"node {name}" for name in finding.nodes]
-        return "" if whole else clean(finding.subject)
+        named = finding.subject in [f"node {name}" for name in finding.nodes] or \
+            finding.cause.startswith(finding.subject)
+        return "" if named else clean(finding.subject)
     if finding.gpu not in gpus:
         return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
                      else f"GPU {finding.gpu}")
@@ -186,7 +187,9 @@ def not_judged(acceptance):
             lines.append(f"not in the reference: {', '.join(unknown[:3])}" +
                          (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""))
     if not acceptance.statement:
-        lines.append("no soak: rare wrong results would not have been found")
+        lines.append("the soak did not pass: it proves nothing of rare wrong results"
+                     if any(run.stage == "soak" for run in acceptance.runs) else
+                     "no soak: rare wrong results would not have been found")
     return lines
 
 

@@ -53,8 +53,9 @@ svg { display: block; width: 100%; height: auto; } svg text { font: 10.5px syste
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .87rem; margin: .3rem 0; }
 th { font-weight: 600; color: #5a5f66; }
-th, td { padding: .22rem 1.1rem .22rem 0; text-align: left; border-bottom: 1px solid #e6e6e6; vertical-align: top; }
-.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th, td { padding: .22rem 1.1rem .22rem 0; text-align: left; border-bottom: 1px solid #e6e6e6; vertical-align: top; white-space: nowrap; }
+.n { text-align: right; font-variant-numeric: tabular-nums; }
+.long { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; }
 .missed { color: #b3261e; font-weight: 600; }
 .sign { font-weight: 700; text-align: center; }
 details { margin: .3rem 0; } summary { cursor: pointer; font-weight: 600; padding: .2rem 0; }
@@ -63,7 +64,7 @@ pre { background: #f6f7f8; border: 1px solid #e2e2e2; border-radius: .3rem; padd
 ul { margin: .3rem 0; padding-left: 1.2rem; }
 @media print { body { max-width: none; padding: 0; font-size: 12px; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-  .charts { grid-template-columns: 1fr 1fr; } .scroll { overflow: visible; }
+  .charts { grid-template-columns: 1fr 1fr; } .scroll { overflow: visible; } th, td { padding-right: .5rem; white-space: normal; }
   details::details-content { content-visibility: visible; height: auto; } }
 """
 
@@ -159,25 +160,27 @@ def more(number, noun):
 
 
 def cards(title, found):
-    if not found:
-        return None
-    return [element("h2", title),
-            [element("div", finding(each), class_=f"node {each.outcome}") for each in found[:LINES]],
-            more(len(found) - LINES, "finding")]
+    """A card for each outcome."""
+    drawn = [element("div", [finding(each) for each in found[:LINES] if each.outcome == outcome],
+                     class_=f"node {outcome}")
+             for outcome in dict.fromkeys(each.outcome for each in found[:LINES])]
+    return [element("h2", title), drawn, more(len(found) - LINES, "finding")] if found else None
 
 
 # ---- tables --------------------------------------------------------------------------------------
 
 def table(head, rows, numbers=()):
-    """`numbers`: columns of figures. A cell is text, an element, or (text, class)."""
+    """`numbers`: columns of figures. A cell is text, an element, or (text, class). Columns without
+    any content are left out."""
     def cell(name, at, value):
         value, kind = value if isinstance(value, tuple) else (value, None)
         kinds = " ".join(filter(None, ("n" if at in numbers else None, kind)))
         return element(name, value, class_=kinds or None)
+    shown = [at for at in range(len(head))
+             if any((row[at][0] if isinstance(row[at], tuple) else row[at]) != "" for row in rows)]
     return element("div", element(
-        "table", element("thead", element("tr", [cell("th", at, name)
-                                                 for at, name in enumerate(head)])),
-        element("tbody", [element("tr", [cell("td", at, value) for at, value in enumerate(row)])
+        "table", element("thead", element("tr", [cell("th", at, head[at]) for at in shown])),
+        element("tbody", [element("tr", [cell("td", at, row[at]) for at in shown])
                           for row in rows])), class_="scroll")
 
 
@@ -357,14 +360,18 @@ def run_details(acceptance):
     runs = sorted(acceptance.runs, key=lambda run: (run.code == 0, run.started))
     rows = [[run.stage, nodes(run.nodes, 80), str(run.round), str(run.code), duration(run.seconds),
              run.started, run.record, run.log,
-             "; ".join([*(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
-                        *(f"lost {host}" for host in run.lost), run.note])]
-            for run in runs[:RUNS]]
+             (ending(run), "long")] for run in runs[:RUNS]]
     return fold("Runs", table(["stage", "nodes", "round", "code", "time", "started", "record",
                                "log", "how it ended"], rows, (2, 3, 4)), len(runs), RUNS) if rows else None
 
 
+def ending(run):
+    return "; ".join(filter(None, [
+        *(f"rank {rank} on {host}: {how}" for rank, host, how in run.dead),
+        *(f"lost {host}" for host in run.lost), run.note]))
+
+
 def setting_details(acceptance):
-    rows = [[key, str(value)] for key, value in acceptance.settings.items()]
+    rows = [[key, (str(value), "long")] for key, value in acceptance.settings.items()]
     return fold("Settings", table(["setting", "value"], rows[:SETTINGS]), len(rows),
                 SETTINGS) if rows else None

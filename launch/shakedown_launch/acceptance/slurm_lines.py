@@ -56,7 +56,10 @@ def check_of(verdict):
 
 def reason_of(verdict):
     worst = verdict.findings[0] if verdict.findings else None
-    about = ", ".join(filter(None, (worst.subject, worst.cause))) if worst else "see the report"
+    about = "see the report"
+    if worst:
+        named = worst.cause.startswith(worst.subject)
+        about = worst.cause if named else f"{worst.subject}, {worst.cause}"
     return clean(f"{check_of(verdict)}: {quotable(about)}", REASON).rstrip()
 
 

@@ -52,6 +52,8 @@ def size(bytes_):
 def duration(seconds):
     if not math.isfinite(seconds):
         return "unknown"
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
     minutes, seconds = divmod(round(seconds), 60)
     if not minutes:
         return f"{seconds} s"
