@@ -11,7 +11,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import charts, digest, report, words  # noqa: E402
+from shakedown_launch.acceptance import charts, report, series, words  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
 VOID = {"meta", "br", "img"}
@@ -127,7 +127,7 @@ class Text(unittest.TestCase):
                                    conditions={"world_size": 16})
         floor = {samples.ALL_REDUCE: {"value": 478.0, "floor": 439.0,
                                       "conditions": {"ranks": 8}}}
-        found = {each.name: each for each in digest.series(dataclasses.replace(
+        found = {each.name: each for each in series.measured(dataclasses.replace(
             alone, figures=(*alone.figures, both), reference={"figures": floor}))}
         name = "all_reduce/float32/1 GiB/in_place"
         self.assertEqual(len(found[f"{name} (collective)"].figures), 2)
@@ -142,11 +142,11 @@ class Text(unittest.TestCase):
         many = dataclasses.replace(
             samples.clean(), figures=tuple(dataclasses.replace(one, metric=name) for name in names),
             reference={"figures": {"low": {"floor": 1e9}}})
-        chosen = [each.metric for each in digest.chosen(digest.series(many), 20)]
+        chosen = [each.metric for each in series.chosen(series.measured(many), 20)]
         self.assertEqual(chosen, [*names[6:8], "compute/fp16/sustained", "low"])
         self.assertIn("  and 46 more: acceptance.jsonl", report.text(many))
         others = dataclasses.replace(many, figures=many.figures[8:48], reference={})
-        self.assertEqual(len(digest.chosen(digest.series(others), 20)), 20)
+        self.assertEqual(len(series.chosen(series.measured(others), 20)), 20)
 
     def test_nothing_is_named_twice(self):
         of = samples.node("n1", gpus=0)

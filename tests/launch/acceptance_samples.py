@@ -8,7 +8,7 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Acceptance,
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, WARN, Acceptance,
     Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
 
 STARTED = "2026-11-23T09:12:44Z"

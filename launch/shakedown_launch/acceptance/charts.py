@@ -54,8 +54,10 @@ def strip(title, points, label, ends, lines=()):
     lines = [line for line in lines if math.isfinite(line[0])]
     scale = Scale([*(point.value for point in finite), *(value for value, _, _ in lines)])
     draw = dots if len(finite) <= DOTS else bars
-    return element("svg", axis(scale, ends), [rule(scale, *line) for line in labelled(lines, scale)],
-                   draw(finite, scale, label), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img", aria_label=title)
+    return element("svg", axis(scale, ends),
+                   [rule(scale, *line) for line in labelled(lines, scale)],
+                   draw(finite, scale, label), viewBox=f"0 0 {WIDTH} {HEIGHT}", role="img",
+                   aria_label=title)
 
 
 def text(x, y, words, anchor="start", colour=INK):

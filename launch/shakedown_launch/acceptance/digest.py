@@ -1,13 +1,10 @@
-"""What the text and the page show of an acceptance: figures compared, verdicts grouped, sentences."""
+"""What the text and the page show of an acceptance: verdicts grouped, stages, sentences."""
 
-import collections
 import dataclasses
-import math
-import re
-import statistics
 
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
-from .words import by_number, clean, count, duration, nodes, size
+from .series import measured
+from .words import by_number, clean, count, duration, nodes
 
 MISSING = "no result"
 FEW_PEERS = 3  # as peers.py: fewer are not compared
@@ -71,7 +68,7 @@ def groups(acceptance):
     """[Group] of the nodes that did not pass: FAIL first."""
     gpus = gpus_of(acceptance)
     found = {}
-    for verdict in sorted(acceptance.verdicts, key=lambda each: by_number(each.node.name)):
+    for verdict in in_order(acceptance):
         if verdict.outcome != PASS:
             # The file differs from node to node where the reason is the same.
             same = (verdict.outcome, tuple(dataclasses.replace(shown(each, gpus), evidence="")
@@ -111,6 +108,11 @@ def others(acceptance):
     order = (FAIL, INCONCLUSIVE, WARN)
     return [shown(each, gpus, True)
             for each in sorted(acceptance.findings, key=lambda each: order.index(each.outcome))]
+
+
+def in_order(acceptance):
+    """The verdicts, by the names of the nodes: n2 before n10."""
+    return sorted(acceptance.verdicts, key=lambda each: by_number(each.node.name))
 
 
 def tally(acceptance):
@@ -175,14 +177,14 @@ def not_judged(acceptance):
         for stage in verdict.missing:
             found.setdefault(stage, []).append(verdict.node.name)
     lines = [f"{clean(stage)}: no result of {nodes(names)}" for stage, names in found.items()]
-    measured = series(acceptance)
-    if measured and not acceptance.reference:
-        alone = sum(len(each.figures) < FEW_PEERS for each in measured)
+    found_ = measured(acceptance)
+    if found_ and not acceptance.reference:
+        alone = sum(len(each.figures) < FEW_PEERS for each in found_)
         lines.append("no reference matched: " + (
-            f"{alone} of {len(measured)} metrics have fewer than {FEW_PEERS} values and were "
+            f"{alone} of {len(found_)} metrics have fewer than {FEW_PEERS} values and were "
             "compared with nothing" if alone else "figures were compared with one another only"))
     elif "figures" in acceptance.reference:
-        unknown = [each.name for each in measured if not each.reference]
+        unknown = [each.name for each in found_ if not each.reference]
         if unknown:
             lines.append(f"not in the reference: {', '.join(unknown[:3])}" +
                          (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""))
@@ -191,126 +193,6 @@ def not_judged(acceptance):
                      if any(run.stage == "soak" for run in acceptance.runs) else
                      "no soak: rare wrong results would not have been found")
     return lines
-
-
-# ---- figures -------------------------------------------------------------------------------------
-
-# What is looked at first, and how many of each; the last ones, which are of the most bytes.
-HEADLINES = ((r"compute/.*/sustained", 7), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
-             (r"link/.*/send/concurrent/worst", 2),
-             (r"collective/all_reduce/.*/in_place/busbw", 2),
-             (r"train/.*/images_per_s_per_rank", 1))
-
-
-@dataclasses.dataclass(frozen=True)
-class Series:
-    """A metric over all that it was measured of."""
-    name: str  # the metric, with its stage where several have it
-    metric: str
-    figures: list  # with a finite value
-    reference: dict  # value, floor; {} where there is none
-
-    @property
-    def unit(self):
-        return clean(self.figures[0].unit, 20)
-
-    @property
-    def higher_is_better(self):
-        return self.figures[0].higher_is_better
-
-    @property
-    def worst(self):
-        return (min if self.higher_is_better else max)(self.figures, key=lambda each: each.value)
-
-    @property
-    def best(self):
-        return (max if self.higher_is_better else min)(each.value for each in self.figures)
-
-    @property
-    def median(self):
-        return statistics.median(each.value for each in self.figures)
-
-    @property
-    def expected(self):
-        return number(self.reference.get("value"))
-
-    @property
-    def floor(self):
-        return number(self.reference.get("floor"))
-
-    @property
-    def missed(self):
-        worst_ = self.worst.value
-        return worst_ < self.floor if self.higher_is_better else worst_ > self.floor
-
-
-def series(acceptance):
-    """[Series], in the order in which they were measured. What a group of nodes does is not what
-    each of them does alone."""
-    found = {}
-    for figure in acceptance.figures:
-        if math.isfinite(figure.value):
-            key = figure.metric, figure.stage, len(figure.nodes)
-            found.setdefault(key, []).append(figure)
-    several = collections.Counter(metric for metric, _, _ in found)
-    made = []
-    for (metric, stage, width), figures in found.items():
-        name = readable(metric)
-        if several[metric] > 1:
-            name += f" ({clean(stage, 24)}{f', {width} nodes' if width > 1 else ''})"
-        made.append(Series(name, metric, figures, reference_of(acceptance, figures[0])))
-    return made
-
-
-SHORT = (("collective/", ""), ("/busbw", ""), ("link/within_node/", "link/"),
-         ("/images_per_s_per_rank", " per rank"))
-
-
-def readable(metric):
-    """"all_reduce/float32/1 GiB/in_place" of collective/all_reduce/float32/1073741824/in_place/busbw:
-    what the unit says is left out."""
-    metric = re.sub(r"(?<=/)[0-9]{4,}(?=/)", lambda found: size(int(found[0])), metric)
-    for long, short in SHORT:
-        metric = metric.replace(long, short)
-    return clean(metric, 56)
-
-
-def reference_of(acceptance, figure):
-    """What the reference has of it under the same conditions, or {}."""
-    found = acceptance.reference.get("figures", {}).get(figure.metric, {})
-    same = all(figure.conditions.get(key) == value
-               for key, value in found.get("conditions", {}).items())
-    return found if same else {}
-
-
-def headlines(found, most):
-    """Those of HEADLINES, or without any the first: the same ones in every run."""
-    first = [each for pattern, number_ in HEADLINES
-             for each in [each for each in found if re.fullmatch(pattern, each.metric)][-number_:]]
-    return (first or found)[:most]
-
-
-def chosen(found, most):
-    """Of many series: the headlines, and what misses its floor by most; in their order."""
-    if len(found) <= most:
-        return found
-    missed = sorted((each for each in found if each.missed),
-                    key=lambda each: abs(each.worst.value - each.floor) / (abs(each.floor) or 1))
-    first = headlines(found, most)
-    taken = set(map(id, [*first, *missed[::-1][:max(most - len(first), most // 4)]]))
-    return [each for each in found if id(each) in taken]
-
-
-def where(figure, gpus):
-    """"n017 GPU 3"."""
-    name = nodes(figure.nodes, 24)
-    if figure.gpu in gpus:
-        return f"{name} GPU {gpus[figure.gpu][1].index}"
-    return f"{name} {clean(figure.gpu, 48)}".strip()
-
-
-def number(value):
-    return float(value) if isinstance(value, (int, float)) else math.nan
 
 
 # ---- identity ------------------------------------------------------------------------------------
@@ -351,8 +233,3 @@ def about(acceptance):
                  f"{count(acceptance.rounds, 'round')}"
     return f"{clean(acceptance.tier)}, {duration(acceptance.seconds)}, " \
            f"started {clean(acceptance.started)}{ladder}"
-
-
-def reference_name(acceptance):
-    return ": ".join(clean(acceptance.reference[key]) for key in ("name", "source")
-                     if acceptance.reference.get(key))

@@ -9,7 +9,7 @@ import os
 import secrets
 
 from ..places import UsageError
-from . import digest
+from . import digest, series
 from .model import (FAIL, INCONCLUSIVE, PASS, WARN, Acceptance, Figure, Finding, Gpu, Node,
                     NodeVerdict, Run)
 
@@ -55,7 +55,7 @@ def records(acceptance):
     """Each line as a flat object, without run_id."""
     yield run_record(acceptance)
     yield from map(stage_record, acceptance.runs)
-    yield from (figure_record(figure, digest.reference_of(acceptance, figure))
+    yield from (figure_record(figure, series.reference_of(acceptance, figure))
                 for figure in acceptance.figures)
     for verdict in acceptance.verdicts:
         yield from (finding_record(finding) for finding in verdict.findings)

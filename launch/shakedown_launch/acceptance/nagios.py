@@ -2,7 +2,7 @@
 
 import math
 
-from . import digest
+from . import series
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
 from .words import clean, count, nodes
 
@@ -68,8 +68,8 @@ def performance(acceptance):
     yield f"fail={of.count(FAIL)};;0;0;{len(of)}"
     yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
     yield f"time={acceptance.seconds:.0f}s;;;0"
-    for series in digest.headlines(digest.series(acceptance), FIGURES):
-        floor = f"{series.floor:.6g}" if math.isfinite(series.floor) else ""
-        label = series.name.replace("'", "").replace("=", "").replace("|", "/")
-        yield f"'{label}'={series.worst.value:.6g};;" + \
-            (f"{floor}:" if floor and series.higher_is_better else floor)
+    for each in series.headlines(series.measured(acceptance), FIGURES):
+        floor = f"{each.floor:.6g}" if math.isfinite(each.floor) else ""
+        label = each.name.replace("'", "").replace("=", "").replace("|", "/")
+        yield f"'{label}'={each.worst.value:.6g};;" + \
+            (f"{floor}:" if floor and each.higher_is_better else floor)

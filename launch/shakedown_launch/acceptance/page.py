@@ -1,72 +1,21 @@
 """acceptance.html: one file that needs nothing else, of bounded size for thousands of nodes."""
 
-import math
+import pathlib
 
-from . import charts, digest
+from . import charts, digest, plots, series
 from .markup import document, element
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
-from .words import by_number, clean, count, duration, figure, nodes
+from .words import clean, count, duration, figure, nodes
 
 SQUARES = {PASS: "#c5e0d5", FAIL: "#b3261e", INCONCLUSIVE: "#e39b1e"}
 SIGNS = {PASS: "\u2713", FAIL: "\u2715", INCONCLUSIVE: "?", WARN: "!"}
 GROUPS = {FAIL: 24, INCONCLUSIVE: 12}  # of nodes, shown at most
 KINDS, FINDINGS, LINES = 24, 8, 40  # shown at most
 NODES, RUNS, SETTINGS = 64, 400, 200
-METRICS, ALL_METRICS, PLOTS, MORE_PLOTS = 24, 400, 12, 24
+METRICS, ALL_METRICS = 24, 400
 LONGEST = 100_000  # characters of a command, which is never cut
 FLEET = 16  # nodes from which on a map shows them
-EXPLAINS = {"temperature_c": "GPU temperature, °C", "sm_clock_mhz": "SM clock, MHz",
-            "power_w": "power, W", "hbm_temperature_c": "memory temperature, °C"}
 MORE = "more in acceptance.jsonl"
-STYLE = """
-:root { color-scheme: light; }
-* { box-sizing: border-box; }
-body { font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; color: #1f2328;
-  background: #fff; max-width: 76rem; margin: 0 auto; padding: 1.6rem 1.2rem 3rem; }
-h1 { font-size: 1.05rem; font-weight: 600; margin: 0; color: #555; }
-h2 { font-size: 1.12rem; margin: 2rem 0 .5rem; padding-bottom: .25rem; border-bottom: 1px solid #ddd; }
-h3 { font-size: .95rem; margin: .6rem 0 .1rem; font-weight: 600; }
-p { margin: .25rem 0; }
-.banner { display: flex; gap: 1rem 1.4rem; align-items: center; flex-wrap: wrap; margin: .5rem 0 .3rem; }
-.verdict { color: #fff; font-size: 1.7rem; font-weight: 700; letter-spacing: .02em; line-height: 1;
-  padding: .55rem 1.1rem; border-radius: .4rem; }
-.headline { font-size: 1.15rem; }
-.PASS { background: #00734f; } .FAIL { background: #b3261e; } .INCONCLUSIVE { background: #8a5a00; }
-.WARN { background: #555; }
-.quiet, .about, figcaption { color: #5a5f66; font-size: .87rem; }
-.injected { border-left: 4px solid #8a5a00; padding-left: .7rem; font-weight: 600; }
-.chip { display: inline-block; color: #fff; font-size: .74rem; font-weight: 700; padding: .05rem .5rem;
-  border-radius: .25rem; vertical-align: .08em; white-space: nowrap; }
-.node { border: 1px solid #dcdcdc; border-left-width: 5px; border-radius: .35rem; padding: .5rem .9rem .6rem;
-  margin: .6rem 0; break-inside: avoid; overflow-wrap: anywhere; }
-.node.FAIL { border-left-color: #b3261e; background: none; }
-.node.INCONCLUSIVE { border-left-color: #b87a00; background: none; }
-.node.WARN { border-left-color: #888; background: none; }
-.name { font-weight: 650; margin-left: .5rem; }
-.finding { margin: .35rem 0 0; }
-.do { font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 26rem), 1fr)); gap: .6rem 1.6rem; }
-figure { margin: .4rem 0; break-inside: avoid; } figcaption { margin: 0; }
-figcaption b { color: #1f2328; font-weight: 600; }
-svg { display: block; width: 100%; height: auto; } svg text { font: 10.5px system-ui, sans-serif; }
-.map svg { margin: .6rem 0 .4rem; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .87rem; margin: .3rem 0; }
-th { font-weight: 600; color: #5a5f66; }
-th, td { padding: .22rem 1.1rem .22rem 0; text-align: left; border-bottom: 1px solid #e6e6e6; vertical-align: top; white-space: nowrap; }
-.n { text-align: right; font-variant-numeric: tabular-nums; }
-.long { white-space: normal; overflow-wrap: anywhere; min-width: 16rem; }
-.missed { color: #b3261e; font-weight: 600; }
-.sign { font-weight: 700; text-align: center; }
-details { margin: .3rem 0; } summary { cursor: pointer; font-weight: 600; padding: .2rem 0; }
-pre { background: #f6f7f8; border: 1px solid #e2e2e2; border-radius: .3rem; padding: .6rem .8rem; font-size: .8rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; margin: .3rem 0; }
-ul { margin: .3rem 0; padding-left: 1.2rem; }
-@media print { body { max-width: none; padding: 0; font-size: 12px; }
-  * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
-  .charts { grid-template-columns: 1fr 1fr; } .scroll { overflow: visible; } th, td { padding-right: .5rem; white-space: normal; }
-  details::details-content { content-visibility: visible; height: auto; } }
-"""
 
 
 def html(acceptance, plots=True, sections=()):
@@ -88,7 +37,7 @@ def html(acceptance, plots=True, sections=()):
 
 def style():
     made = element("style")
-    made.text = STYLE  # the only text that is not cleaned
+    made.text = pathlib.Path(__file__).with_name("page.css").read_text(encoding="ascii")
     return made
 
 
@@ -106,16 +55,12 @@ def banner(acceptance):
             [element("p", line, class_="quiet") for line in digest.identity(acceptance)[:LINES]]]
 
 
-def in_order(acceptance):
-    return sorted(acceptance.verdicts, key=lambda each: by_number(each.node.name))
-
-
 def fleet_map(acceptance):
     if len(acceptance.verdicts) < FLEET:
         return None
     squares = [(SQUARES[each.outcome],
                 "" if each.outcome == PASS else f"{each.node.name}: {each.outcome}")
-               for each in in_order(acceptance)]
+               for each in digest.in_order(acceptance)]
     legend = ", ".join(f"{number:,} {outcome}"
                        for outcome, number in digest.tally(acceptance).items())
     return element("div", charts.fleet(squares),
@@ -196,26 +141,27 @@ def stage_table(acceptance):
     ladder = f"{count(acceptance.tests, 'test')} of the isolation, " \
              f"{count(acceptance.rounds, 'round')}." if acceptance.tests else None
     return [element("h2", "What ran"),
-            table(["stage", "time", "nodes", "runs", "rounds", *kinds], rows, range(1, 9)), element("p", ladder, class_="quiet") if ladder else None]
+            table(["stage", "time", "nodes", "runs", "rounds", *kinds], rows, range(1, 9)),
+            element("p", ladder, class_="quiet") if ladder else None]
 
 
 def figure_table(acceptance):
-    found = digest.series(acceptance)
+    found = series.measured(acceptance)
     if not found:
         return None
-    chosen = digest.chosen(found, METRICS)
-    reference = digest.reference_name(acceptance)
+    chosen = series.chosen(found, METRICS)
+    reference = series.reference_name(acceptance)
     return [element("h2", "Figures"), figure_rows(acceptance, chosen),
             element("p", f"Reference {reference}." if reference else "No reference matched.",
                     class_="quiet"),
-            fold("All figures", figure_rows(acceptance, found[:ALL_METRICS]), len(found),
-                 ALL_METRICS) if len(found) > len(chosen) else None]
+            fold("All figures", figure_rows(acceptance, found[:ALL_METRICS]),
+                 len(found) - ALL_METRICS, "metric") if len(found) > len(chosen) else None]
 
 
 def figure_rows(acceptance, found):
     gpus = digest.gpus_of(acceptance)
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
-             (figure(each.worst.value), "missed" * each.missed), digest.where(each.worst, gpus),
+             (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
              figure(each.median), figure(each.best), known(each.floor), known(each.expected),
              f"{100 * each.worst.value / each.expected:.1f} %" if each.expected > 0 else ""]
             for each in found]
@@ -227,86 +173,14 @@ def known(value):
     return figure(value) if value == value else ""
 
 
-# ---- plots ---------------------------------------------------------------------------------------
-
 def plot_section(acceptance):
-    found = digest.series(acceptance)
-    plots = Plots(acceptance)
-    chosen = digest.chosen(found, PLOTS)
-    first = [plots.of_series(each) for each in chosen]
-    for key, name in EXPLAINS.items():
-        first += plots.of_explanation(key, name, found)
-    rest = [plots.of_series(each) for each in found if each not in chosen][:MORE_PLOTS]
+    how, first, rest, left_out = plots.drawn(acceptance)
     if not first:
         return None
-    number = sum(len(verdict.node.gpus) for verdict in acceptance.verdicts)
-    how = "A dot per value, a line over its samples" if number <= charts.DOTS else \
-        "A bar from the lowest to the highest of neighbours, its middle half darker"
-    return [element("h2", "Figures over nodes"),
-            element("p", f"{how}; red: a finding of FAIL names it.", class_="quiet"),
+    return [element("h2", "Figures over nodes"), element("p", how, class_="quiet"),
             element("div", first, class_="charts"),
-            fold("More plots", element("div", rest, class_="charts"), len(found),
-                 PLOTS + MORE_PLOTS) if rest else None]
-
-
-class Plots:
-    """What plots of one acceptance have in common: where a node and a GPU stand from left to right,
-    and which of them a finding of FAIL names."""
-
-    def __init__(self, acceptance):
-        verdicts = in_order(acceptance)
-        self.gpus = digest.gpus_of(acceptance)
-        self.of_gpus, self.of_nodes = gpu_ends(verdicts), node_ends(verdicts)
-        self.places, self.named = {}, set()
-        for at, verdict in enumerate(verdicts):
-            gpus = verdict.node.gpus
-            self.places[verdict.node.name] = (at + 0.5) / len(verdicts)
-            self.places.update((gpu.uuid, (at + (i + 1) / (len(gpus) + 1)) / len(verdicts))
-                               for i, gpu in enumerate(gpus))
-            self.named.update((name, each.gpu) for each in verdict.findings
-                              if each.outcome == FAIL for name in each.nodes)
-
-    def of_series(self, series):
-        return self.draw(series.name, series.unit,
-                         [self.point(each, each.value, each.samples) for each in series.figures],
-                         [(series.expected, "reference", False), (series.floor, "floor", True)])
-
-    def of_explanation(self, key, name, found):
-        """[plot], of the load during which most of it is known; a sustained one is the hottest."""
-        def known_(series):
-            return [each for each in series.figures
-                    if math.isfinite(digest.number(each.explains.get(key)))]
-        series = max(found, key=lambda series: (len(known_(series)), "sustained" in series.metric),
-                     default=None)
-        points = [self.point(each, each.explains[key]) for each in known_(series)] if series else []
-        return [self.draw(name, f"during {series.name}", points)] if points else []
-
-    def point(self, figure_, value, samples=()):
-        places = [self.places[name] for name in figure_.nodes if name in self.places]
-        middle = sum(places) / len(places) if places else 0.5
-        return charts.Point(self.places.get(figure_.gpu, middle), value, figure_,
-                            any((name, figure_.gpu) in self.named for name in figure_.nodes),
-                            samples)
-
-    def draw(self, name, unit, points, lines=()):
-        ends = self.of_gpus if any(each.of.gpu for each in points) else self.of_nodes
-        return element(
-            "figure", element("figcaption", element("b", clean(name, 80)), f"  {clean(unit, 80)}"),
-            charts.strip(f"{clean(name, 80)} over nodes", points,
-                         lambda of: digest.where(of, self.gpus), ends, lines))
-
-
-def node_ends(verdicts):
-    """Labels below a plot: the names of a few nodes, the first and last of many."""
-    shown = range(len(verdicts)) if len(verdicts) <= 6 else (0, len(verdicts) - 1)
-    return [((at + 0.5) / len(verdicts), clean(verdicts[at].node.name, 14)) for at in shown]
-
-
-def gpu_ends(verdicts):
-    """Of one node its GPUs."""
-    gpus = verdicts[0].node.gpus if len(verdicts) == 1 else ()
-    return [((at + 1) / (len(gpus) + 1), f"GPU {gpu.index}")
-            for at, gpu in enumerate(gpus)][:8] or node_ends(verdicts)
+            fold("More plots", element("div", rest, class_="charts"), left_out,
+                 "plot") if rest else None]
 
 
 # ---- the rest ------------------------------------------------------------------------------------
@@ -325,8 +199,8 @@ def added(title, lines):
     return [element("h2", title), block, more(len(lines) - RUNS, "line")]
 
 
-def fold(title, content, number, most):
-    return element("details", element("summary", title), content, more(number - most, "line"))
+def fold(title, content, left_out, noun):
+    return element("details", element("summary", title), content, more(left_out, noun))
 
 
 def details(acceptance):
@@ -336,14 +210,15 @@ def details(acceptance):
 
 def shown_first(acceptance):
     """Verdicts: those that did not pass, then the others, by name."""
-    return sorted(in_order(acceptance), key=lambda each: each.outcome == PASS)[:NODES]
+    return sorted(digest.in_order(acceptance), key=lambda each: each.outcome == PASS)[:NODES]
 
 
 def gpu_details(acceptance):
     rows = [[verdict.node.name, str(gpu.index), gpu.model, gpu.serial, gpu.uuid, gpu.pci_id]
             for verdict in shown_first(acceptance) for gpu in verdict.node.gpus]
-    return fold("GPUs", table(["node", "GPU", "model", "serial", "UUID", "PCI"], rows, (1,)),
-                len(acceptance.verdicts), NODES) if rows else None
+    head = ["node", "GPU", "model", "serial", "UUID", "PCI"]
+    return fold("GPUs", table(head, rows, (1,)), len(acceptance.verdicts) - NODES,
+                "node") if rows else None
 
 
 def stage_details(acceptance):
@@ -352,17 +227,16 @@ def stage_details(acceptance):
              *((SIGNS.get(each.stages.get(name), "\u2013"), "sign") for name in names)]
             for each in shown_first(acceptance)]
     return fold("Stages by node", table(["node", "verdict", *names], rows),
-                len(acceptance.verdicts), NODES) if names else None
+                len(acceptance.verdicts) - NODES, "node") if names else None
 
 
 def run_details(acceptance):
     # What went wrong first.
     runs = sorted(acceptance.runs, key=lambda run: (run.code == 0, run.started))
     rows = [[run.stage, nodes(run.nodes, 80), str(run.round), str(run.code), duration(run.seconds),
-             run.started, run.record, run.log,
-             (ending(run), "long")] for run in runs[:RUNS]]
-    return fold("Runs", table(["stage", "nodes", "round", "code", "time", "started", "record",
-                               "log", "how it ended"], rows, (2, 3, 4)), len(runs), RUNS) if rows else None
+             run.started, run.record, run.log, (ending(run), "long")] for run in runs[:RUNS]]
+    head = ["stage", "nodes", "round", "code", "time", "started", "record", "log", "how it ended"]
+    return fold("Runs", table(head, rows, (2, 3, 4)), len(runs) - RUNS, "run") if rows else None
 
 
 def ending(run):
@@ -373,5 +247,5 @@ def ending(run):
 
 def setting_details(acceptance):
     rows = [[key, (str(value), "long")] for key, value in acceptance.settings.items()]
-    return fold("Settings", table(["setting", "value"], rows[:SETTINGS]), len(rows),
-                SETTINGS) if rows else None
+    return fold("Settings", table(["setting", "value"], rows[:SETTINGS]), len(rows) - SETTINGS,
+                "setting") if rows else None

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from . import digest
+from . import digest, series
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
 from .page import html  # noqa: F401: of this module's interface
 from .words import clean, count, duration, figure, glued, nodes
@@ -79,7 +79,7 @@ def group_lines(group):
 
 
 def finding_lines(finding, margin=2, before=None):
-    """The cause, and below it class, action, check and evidence. Of a warning only what is known."""
+    """The cause, and below it class, action, check, evidence. Of a warning only what is known."""
     before = f"{finding.outcome} " if before is None else before
     warns = finding.outcome == WARN
     if warns and not finding.class_ and not finding.action:
@@ -103,16 +103,16 @@ def stage_lines(acceptance):
 
 
 def figure_lines(acceptance):
-    gpus, found = digest.gpus_of(acceptance), digest.series(acceptance)
-    chosen = digest.chosen(found, METRICS)
+    gpus, found = digest.gpus_of(acceptance), series.measured(acceptance)
+    chosen = series.chosen(found, METRICS)
     lines = aligned([
-        [each.name, each.unit, figure(each.worst.value), digest.where(each.worst, gpus),
+        [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
          figure(each.median), known(each.floor), known(each.expected),
          "missed" if each.missed else ""] for each in chosen],
         left={0, 1, 3, 7}, head=["", "unit", "worst", "of", "median", "floor", "reference", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
-    reference = digest.reference_name(acceptance)
+    reference = series.reference_name(acceptance)
     return lines + (folded(f"reference {reference}") if found and reference else [])
 
 

@@ -1,6 +1,6 @@
 """Names and figures as text, for all that is written about an acceptance.
 
-Names, causes and settings come from hosts that may be broken: `clean` comes before anything else."""
+Names, causes and settings come from hosts that may be broken: `clean` comes first."""
 
 import math
 import re
