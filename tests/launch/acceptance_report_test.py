@@ -120,13 +120,22 @@ class Text(unittest.TestCase):
                                     slow_gpus={("n1", 2): 0.8})
         self.assertRegex(report.text(missed), r"compute/fp16/sustained .* n1 GPU 2 .* missed\n")
 
+    def test_what_others_published_has_no_floor(self):
+        known = {"memory/copy": [{"value": 9000.0, "floor": 8000.0, "may_fail": False,
+                                  "kind": "published", "source": "a blog"}]}
+        acceptance = dataclasses.replace(samples.clean(), reference={"figures": known})
+        self.assertRegex(report.text(acceptance), r"memory/copy .* 9,000\n")
+        page = Page(report.html(acceptance)).text
+        self.assertIn("published, a blog", page)
+        self.assertNotIn("floor", page)
+
     def test_another_number_of_nodes_is_another_series(self):
         alone = samples.clean(2)
         both = dataclasses.replace(alone.figures[-1], nodes=("n001", "n002"), value=1.0,
                                    metric=samples.ALL_REDUCE, stage="all_reduce",
                                    conditions={"world_size": 16})
-        floor = {samples.ALL_REDUCE: {"value": 478.0, "floor": 439.0,
-                                      "conditions": {"ranks": 8}}}
+        floor = {samples.ALL_REDUCE: [{"value": 900.0, "conditions": {"ranks": 4}},
+                                      {"value": 478.0, "floor": 439.0, "conditions": {"ranks": 8}}]}
         found = {each.name: each for each in series.measured(dataclasses.replace(
             alone, figures=(*alone.figures, both), reference={"figures": floor}))}
         name = "all_reduce/float32/1 GiB/in_place"
@@ -141,7 +150,7 @@ class Text(unittest.TestCase):
                  *(f"setting/{i}" for i in range(40)), "compute/fp16/sustained", "low"]
         many = dataclasses.replace(
             samples.clean(), figures=tuple(dataclasses.replace(one, metric=name) for name in names),
-            reference={"figures": {"low": {"floor": 1e9}}})
+            reference={"figures": {"low": [{"floor": 1e9}]}})
         chosen = [each.metric for each in series.chosen(series.measured(many), 20)]
         self.assertEqual(chosen, [*names[6:8], "compute/fp16/sustained", "low"])
         self.assertIn("  and 46 more: acceptance.jsonl", report.text(many))

@@ -65,13 +65,13 @@ class Jsonl(Folder):
             self.assertEqual(report.text(again), report.text(acceptance))
 
     def test_conditions_of_a_reference(self):
-        known = {"memory/copy": {"value": 4270.0, "floor": 3928.0, "conditions": {"ranks": 8}}}
+        known = {"memory/copy": [{"value": 4270.0, "floor": 3928.0, "conditions": {"ranks": 8}}]}
         acceptance = dataclasses.replace(samples.clean(), reference={"figures": known})
         lines = self.write(acceptance)
         self.assertEqual(jsonl.read(self.path).reference["figures"], known)
         self.assertEqual({line["reference.conditions.ranks"] for line in lines
                           if line.get("metric") == "memory/copy"}, {8})
-        other = {"memory/copy": {**known["memory/copy"], "conditions": {"ranks": 4}}}
+        other = {"memory/copy": [{**known["memory/copy"][0], "conditions": {"ranks": 4}}]}
         lines = self.write(dataclasses.replace(acceptance, reference={"figures": other}))
         self.assertFalse([line for line in lines if "reference.value" in line])
 

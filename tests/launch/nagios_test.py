@@ -52,7 +52,7 @@ class Nagios(unittest.TestCase):
         self.assertRegex(data, r"'compute/fp16/sustained'=583\.\d+;;578\.68: ")
         figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us",
                                 higher_is_better=False)
-        reference = {"figures": {figure.metric: {"floor": 12.0}}}
+        reference = {"figures": {figure.metric: [{"floor": 12.0}]}}
         _, data, _ = self.line(dataclasses.replace(samples.clean(), figures=(figure,),
                                                    reference=reference))
         self.assertTrue(data.endswith("'its/latency'=9;;12"), data)

@@ -162,8 +162,8 @@ def read(path):
                 runs.append(run_of(record))
             elif kind == "figure":
                 figures.append(figure_of(record))
-                metrics[record["metric"]] = reference_of(record) or \
-                    metrics.get(record["metric"])
+                entries = metrics.setdefault(record["metric"], [])
+                entries += [each for each in [reference_of(record)] if each and each not in entries]
             elif kind == "verdict" and "stage" in record:
                 pending.append(finding_of(record))
             elif kind == "verdict" and record["scope"] == "node":
@@ -179,7 +179,7 @@ def read(path):
         raise UsageError(f"{path}: not a whole record of an acceptance: no "
                          f"{'run' if header is None else 'end'} line")
     reference = below(header, "reference")
-    metrics = {metric: known for metric, known in metrics.items() if known}
+    metrics = {metric: entries for metric, entries in metrics.items() if entries}
     return Acceptance(header["tier"], header["started"], header["elapsed_s"], tuple(verdicts),
                       tuple(findings), tuple(figures), tuple(runs),
                       {**reference, "figures": metrics} if metrics else reference,

@@ -96,8 +96,8 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    # name, source, figures: {metric: {"value", "floor"}}, those with "conditions" for figures that
-    # have the same alone; {} where none matched
+    # name, source, figures: {metric: [{"value", "floor", "conditions", "may_fail", "kind",
+    # "source"}]}, the first with a figure's conditions counts; {} where none matched
     reference: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds

@@ -21,7 +21,7 @@ class Series:
     name: str  # the metric, with its stage where several have it
     metric: str
     figures: list  # with a finite value
-    reference: dict  # value, floor; {} where there is none
+    reference: dict  # {} where there is none
 
     @property
     def unit(self):
@@ -49,7 +49,14 @@ class Series:
 
     @property
     def floor(self):
-        return number(self.reference.get("floor"))
+        """nan where missing it only warns: what others published."""
+        return number(self.reference.get("floor")) if self.reference.get("may_fail", True) else \
+            math.nan
+
+    @property
+    def source(self):
+        """"measured, results/0.2/h200/compute.jsonl"."""
+        return clean(", ".join(filter(None, map(self.reference.get, ("kind", "source")))), 80)
 
     @property
     def missed(self):
@@ -90,10 +97,10 @@ def readable(metric):
 
 def reference_of(acceptance, figure):
     """What the reference has of it under the same conditions, or {}."""
-    found = acceptance.reference.get("figures", {}).get(figure.metric, {})
-    same = all(figure.conditions.get(key) == value
-               for key, value in found.get("conditions", {}).items())
-    return found if same else {}
+    entries = acceptance.reference.get("figures", {}).get(figure.metric, ())
+    return next((each for each in ([entries] if isinstance(entries, dict) else entries)
+                 if all(figure.conditions.get(key) == value
+                        for key, value in each.get("conditions", {}).items())), {})
 
 
 def headlines(found, most):
