@@ -42,9 +42,21 @@ class Jsonl(Folder):
         self.assertEqual((whole[1]["class"], whole[1]["action"]), ("HARDWARE", "RMA"))
         self.assertEqual(whole[2]["missing_stages"], ["collectives"])
         found = [line for line in verdicts if "stage" in line]
-        self.assertEqual([(line["scope"], line["severity"]) for line in found],
-                         [("gpu", "FAIL"), ("gpu", "FAIL"), ("node", "UNKNOWN"), ("gpu", "WARN"),
-                          ("link", "FAIL")])
+        gpus = [samples.node(name).gpus[i].uuid for name, i in
+                [("n002", 5), ("n002", 3), ("n004", 0)]]
+        self.assertEqual([(line["scope"], line["name"], line["severity"]) for line in found],
+                         [("gpu", gpus[0], "FAIL"), ("gpu", gpus[1], "FAIL"),
+                          ("node", "n003", "UNKNOWN"), ("gpu", gpus[2], "WARN"),
+                          ("link", "n001-n003", "FAIL")])
+
+    def test_names_of_findings(self):
+        for subject, nodes, scope, name in [
+                ("rank 1", ("n1",), "rank", "1"), ("link 0->2", ("n1",), "link", "0->2"),
+                ("", ("n1", "n2"), "link", "n1,n2"), ("all-reduce", ("n1",), "node", "n1"),
+                ("", (), "job", "train"), ("rail 3", (), "rail", "3")]:
+            line = jsonl.finding_record(samples.Finding(
+                "train", "FAIL", nodes, "x", samples.INFRASTRUCTURE, subject=subject))
+            self.assertEqual((line["scope"], line["name"]), (scope, name))
 
     def test_figures_have_what_the_reference_has(self):
         figure = next(line for line in self.write(samples.clean())

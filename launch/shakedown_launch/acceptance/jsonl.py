@@ -10,8 +10,8 @@ import secrets
 
 from ..places import UsageError
 from . import digest, series
-from .model import (FAIL, INCONCLUSIVE, PASS, WARN, Acceptance, Figure, Finding, Gpu, Node,
-                    NodeVerdict, Run)
+from .model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Acceptance, Figure, Finding,
+                    Gpu, Node, NodeVerdict, Run)
 
 PROGRAM = "acceptance"
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
@@ -113,17 +113,28 @@ def figure_record(figure, reference):
 def scope_of(finding):
     if finding.gpu:
         return "gpu"
-    if finding.subject.startswith("rank"):
-        return "rank"
-    if len(finding.nodes) == 2 or finding.subject.startswith("link"):
+    kind = finding.subject.split(" ")[0]
+    if kind in ("rank", "link", "rail"):
+        return kind
+    if len(finding.nodes) == 2 and finding.class_ == INFRASTRUCTURE:
         return "link"
     return "node" if len(finding.nodes) == 1 else "job"
 
 
+def name_of(finding, scope):
+    """As the programs' own verdicts name it: UUID, rank 1, link 0->2, node."""
+    if scope == "gpu":
+        return finding.gpu
+    if scope == "node":
+        return finding.nodes[0]
+    return finding.subject.split(" ", 1)[-1] or ",".join(finding.nodes) or finding.stage
+
+
 def finding_record(finding):
     """`verdict` is as node_check's: a warning is INCONCLUSIVE there, its `severity` WARN."""
-    found = {"kind": "verdict", "stage": finding.stage, "scope": scope_of(finding),
-             "name": finding.gpu or finding.subject or ",".join(finding.nodes),
+    scope = scope_of(finding)
+    found = {"kind": "verdict", "stage": finding.stage, "scope": scope,
+             "name": name_of(finding, scope),
              "verdict": INCONCLUSIVE if finding.outcome == WARN else finding.outcome,
              "severity": SEVERITIES[finding.outcome], "nodes": finding.nodes,
              "cause": finding.cause}
