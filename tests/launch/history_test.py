@@ -74,6 +74,8 @@ class History(Folder):
             (nodes, gpu, cause), = self.offenders(failed("n1", 20))
             self.assertEqual((nodes, gpu), (("n1",), samples.node("n1").gpus[3].uuid))
             self.assertRegex(cause, "^3rd finding in 30 days, on n1; before on 2026-11-09: 7 % slow")
+        self.assertEqual(history.offenders(self.path, failed("n1", 20))[0].subject,
+                         "GPU 3, serial 1650000000103")
         self.assertEqual(self.offenders(failed("n2", 20)), [])
         self.assertRegex(self.offenders(passed("n1", 20))[0][2], "^passed now, 2 findings")
 
@@ -151,6 +153,10 @@ class History(Folder):
                     mock.patch.object(history, "LOCK_S", 0):
                 self.append(failed("n1", 3))
         self.assertEqual(len(self.lines()), 2)
+
+    def test_a_file_that_cannot_be_read_is_reported(self):
+        found, = history.offenders(self.folder, failed("n1", 3))
+        self.assertEqual(found.cause, f"{self.folder} cannot be read: Is a directory")
 
     def test_a_full_disk_is_reported(self):
         with mock.patch.object(history.os, "write", side_effect=lambda file, data: len(data) - 3):

@@ -97,7 +97,11 @@ def offenders(path, acceptance):
     """[Finding of WARN] of the GPUs and nodes of this acceptance that failed before. Whether its
     own lines are in the file already does not matter."""
     now = entries(acceptance)
-    earlier, skipped = read(path, acceptance)
+    try:
+        earlier, skipped = read(path, acceptance)
+    except OSError as error:
+        return [Finding("history", WARN, (), f"{path} cannot be read: {error.strerror}",
+                        check="history")]
     found = []
     for verdict in acceptance.verdicts:
         node = verdict.node.name
@@ -105,7 +109,8 @@ def offenders(path, acceptance):
             uuid, serial = (gpu.uuid, gpu.serial) if gpu else ("", "")
             before = {id(line): line for key in keys(node, clean(uuid), clean(serial))
                       for line in earlier.get(key, ())}
-            found.append(repeated(node, gpu, list(before.values()), (node, uuid) in now))
+            found.append(repeated(node, gpu, sorted(before.values(), key=lambda line: line["time"]),
+                                  (node, uuid) in now))
     if skipped:
         found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} cannot be "
                              "read as history and were skipped", check="history"))
@@ -126,12 +131,22 @@ def repeated(node, gpu, before, here):
         cause += ": the same GPU came back on another node"
     cause += f"; before on {last['time'][:10]}: {last.get('cause', 'cause unknown')}"
     return Finding("history", WARN, (node,), cause, class_=last.get("class", ""),
-                   gpu=gpu.uuid if gpu else "", subject=f"GPU {gpu.index}" if gpu else "node",
-                   check="history")
+                   gpu=gpu.uuid if gpu else "", subject=subject(node, gpu), check="history")
+
+
+def subject(node, gpu):
+    if gpu is None:
+        return f"node {node}"
+    return f"GPU {gpu.index}, serial {clean(gpu.serial)}" if readable(gpu.serial) else \
+        f"GPU {gpu.index}, {clean(gpu.uuid)}"
+
+
+def readable(serial):
+    return serial.lower() not in NO_SERIAL
 
 
 def read(path, acceptance):
-    """({key: lines of the window, in time}, number of lines skipped), without this acceptance's
+    """({key: lines of the window}, number of lines skipped), without this acceptance's
     own lines and those of injected faults."""
     found, skipped, now = {}, 0, when(acceptance.started)
     try:
@@ -147,8 +162,6 @@ def read(path, acceptance):
                     now - when(line["time"]) <= datetime.timedelta(days=WINDOW_DAYS):
                 for key in keys(line["node"], line.get("uuid", ""), line.get("serial", "")):
                     found.setdefault(key, []).append(line)
-    for lines in found.values():
-        lines.sort(key=lambda line: line["time"])
     return found, skipped
 
 
@@ -165,7 +178,7 @@ def line_of(text):
 
 def keys(node, uuid, serial):
     """What names a part: serial and UUID; of a node its name."""
-    found = [("serial", serial)] if serial.lower() not in NO_SERIAL else []
+    found = [("serial", serial)] if readable(serial) else []
     found += [("uuid", uuid)] if uuid else []
     return found or [("node", node)]
 
