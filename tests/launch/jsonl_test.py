@@ -40,6 +40,7 @@ class Jsonl(Folder):
                           ("node", "n003", "INCONCLUSIVE"), ("node", "n004", "PASS"),
                           ("job", "acceptance", "FAIL")])
         self.assertEqual((whole[1]["class"], whole[1]["action"]), ("HARDWARE", "RMA"))
+        self.assertEqual([line["cause"] for line in whole[::3]], ["", ""])
         self.assertEqual(whole[2]["missing_stages"], ["collectives"])
         found = [line for line in verdicts if "stage" in line]
         gpus = [samples.node(name).gpus[i].uuid for name, i in

@@ -144,7 +144,7 @@ def finding_record(finding):
 
 
 def node_record(verdict):
-    worst = verdict.findings[0] if verdict.findings else None
+    worst = verdict.findings[0] if verdict.findings and verdict.outcome != PASS else None
     found = {"kind": "verdict", "scope": "node", "name": verdict.node.name,
              "verdict": verdict.outcome, "cause": worst.cause if worst else "",
              "stages": list(verdict.stages), "stage_verdicts": list(verdict.stages.values()),
@@ -152,10 +152,8 @@ def node_record(verdict):
              **{key: [getattr(gpu, name) for gpu in verdict.node.gpus]
                 for key, name in GPU_KEYS.items()},
              **flat("identity", verdict.node.identity)}
-    if worst and worst.outcome == verdict.outcome:
-        found.update({key: value for key, value in (("class", worst.class_),
-                                                    ("action", worst.action)) if value})
-    return found
+    about = {"class": worst.class_, "action": worst.action} if worst else {}
+    return {**found, **{key: value for key, value in about.items() if value}}
 
 
 # ---- read ----------------------------------------------------------------------------------------
