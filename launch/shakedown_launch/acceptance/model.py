@@ -44,6 +44,7 @@ class Run:
     round: int = 0  # of the ladder; 0 screens
     dead: tuple = ()  # (rank, host, "signal 9 (Killed)"), as launch/mpi found
     lost: tuple = ()  # hosts
+    note: str = ""  # why it did not end in order: "did not end within 60 s and was stopped"
 
 
 @dataclasses.dataclass(frozen=True)
