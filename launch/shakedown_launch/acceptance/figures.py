@@ -22,7 +22,7 @@ from .model import Figure
 from .records import Ranks, jobs
 
 LATENCY_BYTES = 65536  # up to here a collective is judged by its time
-SETTLED_S = 1  # timed seconds per round after which a GPU is at its power limit
+SETTLED_S = 1  # timed seconds per round from which on a GPU is at its power limit
 EXPLAINS = ("sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons", "rate_per_ghz", "numa",
             "algorithm")
 COLLECTIVE = ("transport", "mpi_algorithm", "launch_mode", "reduction", "root", "registration",
@@ -30,7 +30,7 @@ COLLECTIVE = ("transport", "mpi_algorithm", "launch_mode", "reduction", "root", 
 PATH = ("algorithm", "protocol")
 TRAINING = ("image_size", "classes", "accumulate", "strategy", "optimizer", "data", "graph",
             "bucket_cap_mb", "invariant", "grad_dtype")
-TRAINING_OPTIONS = ("deterministic", "check_neighbour", "fusion")
+TRAINING_OPTIONS = {"deterministic": False, "check_neighbour": 0, "fusion": "auto"}
 HOST_COPIES = {"host to device": "to_device", "device to host": "from_device",
                "both directions": "both"}
 
@@ -129,7 +129,7 @@ def compute_conditions(job, line):
     if "size" in line:
         conditions["data"] = "random"
     if line["test"].endswith("sustained"):
-        conditions["seconds"] = min(line["seconds"], SETTLED_S)
+        conditions["settled"] = line["seconds"] >= SETTLED_S
     if line["test"].endswith("all at once"):
         conditions["ranks_per_node"] = job.ranks.per_node()
     return conditions
@@ -141,15 +141,16 @@ def soak(job, lines):
         shape, _, load = line["phase"].partition(" products ")
         if shape != "steady" or not load:
             continue
+        settled = line["seconds"] >= SETTLED_S
         for rank, rate in enumerate(line.get("tflops") or []):
             if numbers([rate]):
-                samples.setdefault((rank, load, line["size"]), []).append(rate)
-                seen[rank, load, line["size"]] = {key: line[key][rank] for key in EXPLAINS
-                                                  if numbers((line.get(key) or [])[rank:rank + 1])}
-    return [job.of_rank(rank, f"soak/{load}/steady", rates, "TFLOP/s",
-                        conditions={"size": size, "data": "random"},
-                        explains=seen[rank, load, size])
-            for (rank, load, size), rates in samples.items()]
+                key = rank, load, line["size"], settled
+                samples.setdefault(key, []).append(rate)
+                seen[key] = {name: line[name][rank] for name in EXPLAINS
+                             if numbers((line.get(name) or [])[rank:rank + 1])}
+    return [job.of_rank(rank, f"soak/{load}/steady", rates, "TFLOP/s", explains=seen[key],
+                        conditions={"size": size, "data": "random", "settled": settled})
+            for key, rates in samples.items() for rank, load, size, settled in (key,)]
 
 
 def health(job, lines):
@@ -268,8 +269,8 @@ def step(job, lines):
     values, about = {}, {}
     for line in lines:
         conditions = {**picked(line, TRAINING), **job.world(),
-                      **{name: job.head[f"options.{name}"] for name in TRAINING_OPTIONS
-                         if f"options.{name}" in job.head}}
+                      **{name: job.head.get(f"options.{name}", usual)
+                         for name, usual in TRAINING_OPTIONS.items()}}
         key = (f"train/{line['model']}/{line['precision']}/{line['batch_size']}",
                tuple(sorted(conditions.items())))
         values.setdefault(key, []).append(line)

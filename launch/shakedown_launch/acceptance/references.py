@@ -1,0 +1,308 @@
+"""Figures compared with those of good nodes of the same kind. Only what was measured on validated
+nodes fails a node; what others published or stated warns."""
+
+import statistics
+
+from ..places import UsageError
+from .model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, PASS, WARN, Acceptance,
+                    Finding)
+from .reference_file import MEASURED, UNITS, Reference, ReferenceFigure, load, write
+
+__all__ = ["load", "match", "judge", "record"]
+
+PATH = ("transport", "mpi_algorithm", "algorithm", "protocol", "transports", "nvls")
+SETTING = "setting/"
+FOLLOW_CLOCK = ("compute/", "soak/", "train/")
+RESET = "compare driver, libraries, power limit and clock settings with the reference's"
+
+
+def match(references, node, count, link="", nvls=""):
+    """The reference of the node's model, `count` GPUs (ranks) per node, and link and NVLS where
+    both are known; of several the one with most figures that may fail. None: there is none."""
+    models = {gpu.model for gpu in node.gpus} or {node.identity.get("processor", "")}
+    fitting = [each for each in references
+               if models <= set(each.devices)
+               and (not each.ranks_per_node or count in each.ranks_per_node)
+               and (not link or each.link in ("", link)) and (not nvls or each.nvls in ("", nvls))]
+    return max(fitting, default=None,
+               key=lambda each: (sum(figure.may_fail for figure in each.figures),
+                                 len(each.ranks_per_node) > 0))
+
+
+# ---- judging ----
+
+def judge(figures, reference, requested=False):
+    """The findings. `requested`: the user named this reference, so that a node of which nothing can
+    be compared is INCONCLUSIVE."""
+    figures = with_paths(figures)
+    others = not_comparable(figures, reference)
+    found = list(others.values())
+    left = [each for each in figures if not each.metric.startswith(SETTING)
+            and not any(node in others for node in each.nodes)]
+    comparison = Comparison(reference)
+    for figure in left:
+        comparison.add(figure)
+    return found + comparison.findings(left, requested)
+
+
+def with_paths(figures):
+    """What a run that logged its path proved, of the same operation on the same nodes, also in the
+    conditions of the figures that were measured without the log."""
+    paths = {(each.nodes, operation(each)): each.conditions for each in figures
+             if "algorithm" in each.conditions}
+    found = []
+    for each in figures:
+        known = paths.get((each.nodes, operation(each)), {})
+        more = {key: known[key] for key in PATH if key in known and key not in each.conditions}
+        if more:
+            each = type(each)(**{**vars(each), "conditions": {**each.conditions, **more}})
+        found.append(each)
+    return found
+
+
+def operation(figure):
+    """"collective/all_reduce/float32/67108864": NCCL chooses the path by operation and size."""
+    return "/".join(figure.metric.split("/")[:4])
+
+
+def not_comparable(figures, reference):
+    """{node: Finding} of the nodes that are of another kind than the reference."""
+    found = {}
+    for figure in figures:
+        why = other_kind(figure, reference)
+        for node in figure.nodes if why else ():
+            found.setdefault(node, Finding(
+                figure.stage, INCONCLUSIVE, (node,),
+                f"not comparable with the reference {reference.name}: {why}",
+                action="use a reference of these nodes: --record-reference", gpu=figure.gpu,
+                check="not-comparable"))
+    return found
+
+
+def other_kind(figure, reference):
+    """Why it is; "" where it is not."""
+    device, ranks = figure.conditions.get("device"), figure.conditions.get("ranks_per_node")
+    if device and device not in reference.devices:
+        return f"of {', '.join(reference.devices)}, this is {device}"
+    if ranks and reference.ranks_per_node and ranks not in reference.ranks_per_node:
+        counts = ", ".join(map(str, reference.ranks_per_node))
+        return f"of {counts} GPUs or ranks per node, this has {ranks}"
+    if figure.metric == "setting/power_limit" and reference.power_limit_w not in (None,
+                                                                                  figure.value):
+        return f"of a power limit of {reference.power_limit_w:g} W, here {figure.value:g} W"
+    if figure.metric == "setting/nvlinks" and reference.link:
+        link = "nvlink" if figure.value > 0 else "pcie"
+        if link != reference.link:
+            return f"of GPUs linked by {reference.link}, here by {link}"
+    return ""
+
+
+class Comparison:
+    """Of all figures with one reference."""
+
+    def __init__(self, reference):
+        self._reference = reference
+        self._compared = set()  # nodes of which a figure was compared
+        self._below = []  # (Figure, ReferenceFigure)
+        self._met = set()  # metrics that a GPU, or node, met
+        self._other_path = {}  # (stage, nodes, text, whether it fails): metrics
+        self._other = {}  # (stage, nodes, text, INCONCLUSIVE or WARN): metrics
+
+    def add(self, figure):
+        entries = [each for each in self._reference.figures
+                   if (each.metric, each.unit) == (figure.metric, figure.unit)]
+        agreeing = [each for each in entries if not differences(figure, each)]
+        agreeing = [each for each in agreeing if each.may_fail] or agreeing
+        same_path = [each for each in agreeing if not other_path(figure, each)]
+        if same_path:
+            self._judge(figure, same_path[0])
+        elif agreeing:
+            key = (figure.stage, figure.nodes, other_path(figure, agreeing[0]),
+                   agreeing[0].kind == MEASURED)  # a path has no noise: it need not be validated
+            self._other_path.setdefault(key, []).append(figure.metric)
+            self._compared.update(figure.nodes)
+        elif entries:
+            entry = min(entries, key=lambda each: (not each.may_fail,
+                                                   differences(figure, each).count(";")))
+            outcome = INCONCLUSIVE if entry.may_fail and other_data(figure, entry) else WARN
+            key = figure.stage, figure.nodes, differences(figure, entry), outcome
+            self._other.setdefault(key, []).append(figure.metric)
+
+    def _judge(self, figure, entry):
+        if entry.floor is None:
+            key = figure.stage, figure.nodes, "its spread is too wide", WARN
+            self._other.setdefault(key, []).append(figure.metric)
+            return
+        self._compared.update(figure.nodes)
+        if beyond(figure.value, entry):
+            self._below.append((figure, entry))
+        else:
+            self._met.add(figure.metric)
+
+    def findings(self, figures, requested):
+        found = [slow(figure, entry, self._all_alike(figure, figures))
+                 for figure, entry in self._below]
+        for (stage, nodes, text, fails), metrics in self._other_path.items():
+            found.append(Finding(
+                stage, FAIL if fails else WARN, nodes,
+                f"other path than in the reference {self._reference.name}, bandwidth not judged: "
+                f"{text}: {listed(metrics)}", class_=CONFIG, subject="path", check="path",
+                action="compare NCCL_* variables, topology file and MPI's settings with the "
+                       "reference's"))
+        for (stage, nodes, text, outcome), metrics in self._other.items():
+            found.append(Finding(stage, outcome, nodes,
+                                 f"not compared with the reference {self._reference.name}: {text}: "
+                                 f"{listed(metrics)}", check="not-compared"))
+        for node in dict.fromkeys(node for each in figures for node in each.nodes):
+            if requested and node not in self._compared:
+                stage = next(each.stage for each in figures if node in each.nodes)
+                found.append(Finding(stage, INCONCLUSIVE, (node,), "none of its figures is in the "
+                                     f"reference {self._reference.name} under the same conditions",
+                                     check="not-comparable"))
+        return found
+
+    def _all_alike(self, figure, figures):
+        """Whether no other GPU, or node, met it either: then it is no part of this one."""
+        peers = sum(each.metric == figure.metric for each in figures)
+        return peers > 1 and figure.metric not in self._met
+
+
+def beyond(value, entry):
+    return value < entry.floor if entry.higher_is_better else value > entry.floor
+
+
+def differences(figure, entry):
+    """"seconds 0.2, reference 1"; "" where it may be compared."""
+    other = [f"{key} {figure.conditions.get(key, 'unknown')}, reference {value}"
+             for key, value in entry.conditions.items() if figure.conditions.get(key) != value]
+    return "; ".join(other + ([other_data(figure, entry)] if other_data(figure, entry) else []))
+
+
+def other_data(figure, entry):
+    data = figure.conditions.get("data", "")
+    return f"data {data}, reference {entry.data}" if entry.data and data not in (
+        "", entry.data) else ""
+
+
+def other_path(figure, entry):
+    """An unknown path is no other one, but then nothing is blamed on the hardware."""
+    return "; ".join(f"{key} {figure.conditions[key]}, reference {value}"
+                     for key, value in entry.path.items()
+                     if figure.conditions.get(key, value) != value)
+
+
+def listed(metrics):
+    metrics = list(dict.fromkeys(metrics))
+    more = f" and {len(metrics) - 3} more" if len(metrics) > 3 else ""
+    return ", ".join(metrics[:3]) + more
+
+
+def slow(figure, entry, all_alike):
+    """The finding of a figure below the floor, explained before it is blamed on the part."""
+    ratio = figure.value / entry.value
+    share = abs(1 - ratio) * 100
+    cause = (f"{figure.metric}: {figure.value:.4g} {figure.unit}, {share:.1f} % "
+             f"{'below' if ratio < 1 else 'above'} the reference {entry.value:.4g} "
+             f"({'limit' if entry.is_limit else 'floor'} {entry.floor:.4g}; {entry.kind}"
+             f"{', ' + entry.date if entry.date else ''}, {entry.source})")
+    class_, why, action = explanation(figure, entry)
+    if all_alike:
+        class_, action = CONFIG, f"all that were measured are alike: {RESET}"
+    if any(key not in figure.conditions for key in entry.path):
+        class_, why = "", why + "; its path is not known"
+        action = action or "prove the path: bin/collective_perf --path"
+    return Finding(figure.stage, FAIL if entry.may_fail else WARN, figure.nodes, cause + why,
+                   class_=class_, action=action, gpu=figure.gpu, subject=subject(figure),
+                   check=figure.metric)
+
+
+def subject(figure):
+    rank = figure.explains.get("rank")
+    return "" if rank is None else f"{'GPU of rank' if figure.gpu else 'rank'} {rank}"
+
+
+def explanation(figure, entry):
+    """(class, text, action): by the clock where it accounts for all that is missing."""
+    seen = figure.explains
+    clock, usual = seen.get("sm_clock_mhz"), entry.sm_clock_mhz
+    if not clock or not usual or not figure.metric.startswith(FOLLOW_CLOCK):
+        return ("" if len(figure.nodes) > 1 else HARDWARE), "", "run again; if it repeats, inspect"
+    text = f"{clock:.0f} MHz, reference {usual:.0f} MHz"
+    if seen.get("temperature_c") and entry.temperature_c:
+        text += f"; {seen['temperature_c']:.0f} C, reference {entry.temperature_c:.0f} C"
+    text += f"; throttle reasons: {seen.get('throttle_reasons') or 'none'}"
+    at_usual = figure.value * (usual / clock if entry.higher_is_better else clock / usual)
+    if clock < usual and not beyond(at_usual, entry):
+        return ENVIRONMENT, f"; all of it clock: {text}", "inspect cooling and power limit"
+    return HARDWARE, f"; at a normal clock: {text}", "run again; if it repeats, RMA"
+
+
+# ---- recording ----
+
+def record(acceptances, path, name=""):
+    """Writes the reference that the nodes make which passed; of one acceptance or several. What a
+    CPU backend measured is not validated: its cores do other work as well."""
+    if isinstance(acceptances, Acceptance):
+        acceptances = [acceptances]
+    groups, nodes = {}, []
+    for acceptance in acceptances:
+        good = {each.node.name: each.node for each in acceptance.verdicts if each.outcome == PASS}
+        nodes += good.values()
+        for figure in with_paths(acceptance.figures):
+            if set(figure.nodes) <= set(good):
+                key = figure.metric, figure.unit, tuple(sorted(figure.conditions.items()))
+                groups.setdefault(key, []).append(figure)
+    if not nodes:
+        raise UsageError(f"--record-reference {path}: no node passed")
+    devices = {dict(key[2]).get("device") for key in groups} - {None, ""}
+    if len(devices) != 1:
+        raise UsageError(f"--record-reference {path}: one model of GPU or processor is allowed, "
+                         f"found: {', '.join(sorted(devices)) or 'none'}")
+    settings = {metric: {each.value for each in group} for (metric, _, _), group in groups.items()
+                if metric.startswith(SETTING)}
+    about = {"kind": MEASURED, "date": max(each.started for each in acceptances)[:10],
+             "source": "launch/acceptance --record-reference, tier "
+                       f"{'/'.join(sorted({each.tier for each in acceptances}))}, "
+                       f"{listed([node.name for node in nodes])}",
+             "versions": versions(nodes), "power_limit_w": only(settings.get("setting/power_limit"))}
+    figures = [recorded(key, group, about) for key, group in sorted(groups.items(), key=str)
+               if key[1] in UNITS and statistics.median(each.value for each in group) > 0]
+    ranks = {each.conditions.get("ranks_per_node") for each in figures} - {None}
+    links = settings.get("setting/nvlinks")
+    write(path, Reference(
+        name=name or path.rpartition("/")[2].removesuffix(".json"), devices=tuple(devices),
+        figures=tuple(figures), ranks_per_node=tuple(sorted(ranks)),
+        link="" if not links else "nvlink" if min(links) > 0 else "pcie",
+        power_limit_w=about["power_limit_w"]))
+
+
+def recorded(key, group, about):
+    metric, unit, conditions = key[0], key[1], dict(key[2])
+    conditions.pop("device", None)
+    values = [each.value for each in group]
+    spreads = [statistics.stdev(each.samples) for each in group if len(each.samples) > 2]
+    spreads += [statistics.stdev(values)] if len(values) > 2 else []
+    return ReferenceFigure(
+        metric=metric, value=statistics.median(values), unit=unit, data=conditions.pop("data", ""),
+        path={key: conditions.pop(key) for key in PATH if key in conditions},
+        conditions=conditions, spread=max(spreads, default=None), samples=len(values),
+        units=len({(each.nodes, each.gpu, each.explains.get("rank")) for each in group}),
+        validated=conditions.get("backend") != "cpu",
+        sm_clock_mhz=middle(group, "sm_clock_mhz"), temperature_c=middle(group, "temperature_c"),
+        **about)
+
+
+def middle(group, key):
+    known = [each.explains[key] for each in group if key in each.explains]
+    return statistics.median(known) if known else None
+
+
+def only(values):
+    return next(iter(values)) if values and len(values) == 1 else None
+
+
+def versions(nodes):
+    """Those that all nodes have."""
+    return {key: value for key, value in nodes[0].identity.items()
+            if (key.startswith("versions.") or key == "driver")
+            and all(node.identity.get(key) == value for node in nodes)}
