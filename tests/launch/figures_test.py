@@ -102,7 +102,8 @@ class OfLinks(unittest.TestCase):
         self.assertEqual((latency.value, latency.unit, latency.higher_is_better), (14, "us", False))
 
     def test_of_two_h200s(self):
-        found = {(each.metric, each.gpu[:8]): each for each in committed("0.1/h200/links-2gpu.jsonl")}
+        links = committed("0.1/h200/links-2gpu.jsonl")
+        found = {(each.metric, each.gpu[:8]): each for each in links}
         rate = found["link/within_node/send/alone/median", "GPU-0599"]
         self.assertAlmostEqual(rate.value, 297.45, places=2)
         self.assertEqual(rate.conditions["world_size"], 2)

@@ -178,7 +178,8 @@ class Judging(Case):
     def test_below_it_fails_the_gpu(self):
         found = references.judge([fp16(551, explains={"rank": 0})], self.reference())
         found = self.one(found, FAIL, ENTRY["metric"], HARDWARE)
-        self.assertEqual((found.nodes, found.gpu, found.subject), (("n1",), "GPU-a", "GPU of rank 0"))
+        self.assertEqual((found.nodes, found.gpu, found.subject),
+                         (("n1",), "GPU-a", "GPU of rank 0"))
         self.assertIn("8.2 % below the reference 600 (floor 552; measured, 2026-11-23, here)",
                       found.cause)
 
@@ -190,7 +191,8 @@ class Judging(Case):
         self.assertRegex(found.cause, "all of it clock: 1200 MHz, reference 1400 MHz; 83 C, "
                                       "reference 55 C; throttle reasons: sw_thermal")
         for clock in (1400, 1390):
-            found = references.judge([fp16(510, explains={**hot, "sm_clock_mhz": clock})], reference)
+            hot["sm_clock_mhz"] = clock
+            found = references.judge([fp16(510, explains=hot)], reference)
             self.assertIn("at a normal clock", self.one(found, FAIL, None, HARDWARE).cause)
 
     def test_where_all_gpus_are_alike_it_is_a_setting(self):
@@ -223,8 +225,10 @@ class Judging(Case):
         links = Figure("inventory", ("n1",), "setting/nvlinks", 0, "links", gpu="GPU-a")
         for more, why in ((limit, "700 W, here 600 W"), (links, "linked by nvlink, here by pcie"),
                           (busbw(1, ranks_per_node=2), "this has 2")):
-            found = references.judge([fp16(100), more], reference)
+            other = dataclasses.replace(more, gpu="GPU-b")
+            found = references.judge([fp16(100), more, other], reference)
             self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+        self.assertEqual(references.judge([fp16(600), links], reference), [])  # a GPU alone
         same = [dataclasses.replace(limit, value=700), dataclasses.replace(links, value=18)]
         self.assertEqual(references.judge([fp16(600), *same], reference), [])
         found = references.judge([fp16(600, {**CONDITIONS, "data": "zeros"})], self.reference())
@@ -241,6 +245,8 @@ class Judging(Case):
         found = references.judge([other], self.reference(), requested=True)
         self.one(found, INCONCLUSIVE, "not-comparable")
         self.assertEqual(references.judge([other, fp16(600)], self.reference(), requested=True), [])
+        group = dataclasses.replace(other, nodes=("n1", "n2"))
+        self.assertEqual(references.judge([group], self.reference(), requested=True), [])
 
     def test_a_wide_spread_judges_nothing(self):
         reference = self.reference(changes={"spread": 200})

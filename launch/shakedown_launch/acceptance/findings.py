@@ -194,8 +194,8 @@ class Job:
                     class_=SOFTWARE))
             elif (line.get("wrong_elements") or 0) > 0 and not failed:
                 what = line.get("operation") or f"link {line.get('from')}->{line.get('to')}"
-                wrong.append(self._wrong_data(f"{what}: {line['wrong_elements']:.0f} wrong elements",
-                                              (self._run.nodes, "", what)))
+                count = f"{line['wrong_elements']:.0f} wrong elements"
+                wrong.append(self._wrong_data(f"{what}: {count}", (self._run.nodes, "", what)))
         return wrong
 
     def _neighbour_check(self, line):

@@ -8,7 +8,7 @@ import os
 from ..places import UsageError
 
 MEASURED, PUBLISHED, STATED = KINDS = ("measured", "published", "stated")
-UNITS = {"TFLOP/s": True, "GB/s": True, "images/s": True, "us": False, "ms": False}  # higher: better
+UNITS = {"TFLOP/s": True, "GB/s": True, "images/s": True, "us": False, "ms": False}  # higher wins
 UNKNOWN_SPREAD = 0.92  # of a validated baseline whose spread is not known
 SIGMAS = 5
 LEAST_SPREAD = 0.005  # of the value: what a few runs of one machine do not show

@@ -1,6 +1,7 @@
 """Figures compared with those of good nodes of the same kind. Only what was measured on validated
 nodes fails a node; what others published or stated warns."""
 
+import collections
 import statistics
 
 from ..places import UsageError
@@ -12,6 +13,7 @@ __all__ = ["load", "match", "judge", "record"]
 
 PATH = ("transport", "mpi_algorithm", "algorithm", "protocol", "transports", "nvls")
 SETTING = "setting/"
+POWER_LIMIT, LINKS = SETTING + "power_limit", SETTING + "nvlinks"
 FOLLOW_CLOCK = ("compute/", "soak/", "train/")
 RESET = "compare driver, libraries, power limit and clock settings with the reference's"
 
@@ -68,7 +70,11 @@ def operation(figure):
 def not_comparable(figures, reference):
     """{node: Finding} of the nodes that are of another kind than the reference."""
     found = {}
+    linked = collections.Counter(nodes for nodes, _ in {(each.nodes, each.gpu) for each in figures
+                                                        if each.metric == LINKS})
     for figure in figures:
+        if figure.metric == LINKS and linked[figure.nodes] < 2:
+            continue  # a GPU alone needs no link
         why = other_kind(figure, reference)
         for node in figure.nodes if why else ():
             found.setdefault(node, Finding(
@@ -87,10 +93,9 @@ def other_kind(figure, reference):
     if ranks and reference.ranks_per_node and ranks not in reference.ranks_per_node:
         counts = ", ".join(map(str, reference.ranks_per_node))
         return f"of {counts} GPUs or ranks per node, this has {ranks}"
-    if figure.metric == "setting/power_limit" and reference.power_limit_w not in (None,
-                                                                                  figure.value):
+    if figure.metric == POWER_LIMIT and reference.power_limit_w not in (None, figure.value):
         return f"of a power limit of {reference.power_limit_w:g} W, here {figure.value:g} W"
-    if figure.metric == "setting/nvlinks" and reference.link:
+    if figure.metric == LINKS and reference.link:
         link = "nvlink" if figure.value > 0 else "pcie"
         if link != reference.link:
             return f"of GPUs linked by {reference.link}, here by {link}"
@@ -153,10 +158,10 @@ class Comparison:
             found.append(Finding(stage, outcome, nodes,
                                  f"not compared with the reference {self._reference.name}: {text}: "
                                  f"{listed(metrics)}", check="not-compared"))
-        for node in dict.fromkeys(node for each in figures for node in each.nodes):
-            if requested and node not in self._compared:
-                stage = next(each.stage for each in figures if node in each.nodes)
-                found.append(Finding(stage, INCONCLUSIVE, (node,), "none of its figures is in the "
+        stages = {each.nodes: each.stage for each in reversed(figures) if len(each.nodes) == 1}
+        for nodes, stage in stages.items():
+            if requested and nodes[0] not in self._compared:
+                found.append(Finding(stage, INCONCLUSIVE, nodes, "none of its figures is in the "
                                      f"reference {self._reference.name} under the same conditions",
                                      check="not-comparable"))
         return found
@@ -264,11 +269,12 @@ def record(acceptances, path, name=""):
              "source": "launch/acceptance --record-reference, tier "
                        f"{'/'.join(sorted({each.tier for each in acceptances}))}, "
                        f"{listed([node.name for node in nodes])}",
-             "versions": versions(nodes), "power_limit_w": only(settings.get("setting/power_limit"))}
+             "versions": versions(nodes),
+             "power_limit_w": only(settings.get(POWER_LIMIT))}
     figures = [recorded(key, group, about) for key, group in sorted(groups.items(), key=str)
                if key[1] in UNITS and statistics.median(each.value for each in group) > 0]
     ranks = {each.conditions.get("ranks_per_node") for each in figures} - {None}
-    links = settings.get("setting/nvlinks")
+    links = settings.get(LINKS)
     write(path, Reference(
         name=name or path.rpartition("/")[2].removesuffix(".json"), devices=tuple(devices),
         figures=tuple(figures), ranks_per_node=tuple(sorted(ranks)),
