@@ -339,6 +339,14 @@ class Recording(Case):
                                  references.load(self.path)[0])
         self.one(found, FAIL, "path", CONFIG)
 
+    def test_data_of_a_training_are_synthetic_or_a_folder(self):
+        found = [fp16(600, {**CONDITIONS, "data": data, "device": "EPYC"})
+                 for data in ("synthetic", "/data/train")]
+        reference = self.recorded(accepted(*found))
+        self.assertEqual([(each.data, each.conditions.get("data")) for each in reference.figures],
+                         [("", "/data/train"), ("synthetic", None)])
+        self.assertEqual(references.judge(found, reference, requested=True), [])
+
     def test_of_the_cpu_backend_it_only_warns(self):
         """Its cores do other work as well."""
         conditions = {"device": "EPYC", "backend": "cpu", "data": "random"}

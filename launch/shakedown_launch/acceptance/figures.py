@@ -149,7 +149,8 @@ def soak(job, lines):
                 seen[key] = {name: line[name][rank] for name in EXPLAINS
                              if numbers((line.get(name) or [])[rank:rank + 1])}
     return [job.of_rank(rank, f"soak/{load}/steady", rates, "TFLOP/s", explains=seen[key],
-                        conditions={"size": size, "data": "random", "settled": settled})
+                        conditions={"size": size, "data": "random", "settled": settled,
+                                    **job.world()})  # ranks vote about each product
             for key, rates in samples.items() for rank, load, size, settled in (key,)]
 
 

@@ -28,7 +28,7 @@ class ReferenceFigure:
     is_limit: bool = False  # the value is itself the least that is accepted
     validated: bool = False  # good nodes, results verified: may fail a node
     versions: dict = dataclasses.field(default_factory=dict)
-    data: str = ""  # "random", "zeros"; "" not known or of no effect
+    data: str = ""  # as ALLOWED has them; "" not known or of no effect
     sm_clock_mhz: float = None
     temperature_c: float = None
     power_limit_w: float = None
@@ -84,7 +84,7 @@ FIGURE_REQUIRED = ("metric", "value", "unit", "kind", "source", "date")
 KEYS = {"name": TEXT, "devices": list, "figures": list, "ranks_per_node": list, "link": TEXT,
         "nvls": TEXT, "power_limit_w": NUMBER, "note": TEXT, "defaults": TABLE}
 REQUIRED = ("name", "devices", "figures")
-ALLOWED = {"kind": KINDS, "unit": tuple(UNITS), "data": ("", "random", "zeros"),
+ALLOWED = {"kind": KINDS, "unit": tuple(UNITS), "data": ("", "random", "zeros", "synthetic"),
            "link": ("", "nvlink", "pcie"), "nvls": ("", "on", "off")}
 
 

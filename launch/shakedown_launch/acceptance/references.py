@@ -7,7 +7,8 @@ import statistics
 from ..places import UsageError
 from .model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, PASS, WARN, Acceptance,
                     Finding)
-from .reference_file import MEASURED, UNITS, Reference, ReferenceFigure, load, write
+from .reference_file import (ALLOWED, MEASURED, UNITS, Reference, ReferenceFigure, load,
+                             write)
 
 __all__ = ["load", "match", "judge", "record"]
 
@@ -285,11 +286,12 @@ def record(acceptances, path, name=""):
 def recorded(key, group, about):
     metric, unit, conditions = key[0], key[1], dict(key[2])
     conditions.pop("device", None)
+    data = conditions.pop("data") if conditions.get("data") in ALLOWED["data"] else ""
     values = [each.value for each in group]
     spreads = [statistics.stdev(each.samples) for each in group if len(each.samples) > 2]
     spreads += [statistics.stdev(values)] if len(values) > 2 else []
     return ReferenceFigure(
-        metric=metric, value=statistics.median(values), unit=unit, data=conditions.pop("data", ""),
+        metric=metric, value=statistics.median(values), unit=unit, data=data,
         path={key: conditions.pop(key) for key in PATH if key in conditions},
         conditions=conditions, spread=max(spreads, default=None), samples=len(values),
         units=len({(each.nodes, each.gpu, each.explains.get("rank")) for each in group}),
