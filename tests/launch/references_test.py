@@ -211,6 +211,10 @@ class Judging(Case):
         published = {**ENTRY, "kind": "published", "value": 900}
         reference = self.load({**FILE, "figures": [published, ENTRY]})
         self.assertEqual(references.judge([fp16(600)], reference), [])
+        self.assertEqual(references.compared([fp16(600)], reference),
+                         {ENTRY["metric"]: reference.figures[1]})
+        other = fp16(600, {**CONDITIONS, "size": 4096})
+        self.assertEqual(references.compared([other], reference), {})
 
     def test_other_hardware_s_reference_is_inconclusive(self):
         found = references.judge([fp16(600, {**CONDITIONS, "device": "NVIDIA H100"}),

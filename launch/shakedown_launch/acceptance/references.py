@@ -2,19 +2,15 @@
 nodes fails a node; what others published or stated warns."""
 
 import collections
-import statistics
 
-from ..places import UsageError
-from .model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, PASS, WARN, Acceptance,
-                    Finding)
-from .reference_file import (ALLOWED, MEASURED, UNITS, Reference, ReferenceFigure, load,
-                             write)
+from .likeness import (LINKS, POWER_LIMIT, SETTING, differences, listed, nearest, other_data,
+                       other_path, with_paths)
+from .model import CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Finding
+from .recording import record
+from .reference_file import MEASURED, load
 
-__all__ = ["load", "match", "judge", "record"]
+__all__ = ["load", "match", "judge", "compared", "record"]
 
-PATH = ("transport", "mpi_algorithm", "algorithm", "protocol", "transports", "nvls")
-SETTING = "setting/"
-POWER_LIMIT, LINKS = SETTING + "power_limit", SETTING + "nvlinks"
 FOLLOW_CLOCK = ("compute/", "soak/", "train/")
 RESET = "compare driver, libraries, power limit and clock settings with the reference's"
 
@@ -46,26 +42,6 @@ def judge(figures, reference, requested=False):
     for figure in left:
         comparison.add(figure)
     return found + comparison.findings(left, requested)
-
-
-def with_paths(figures):
-    """What a run that logged its path proved, of the same operation on the same nodes, also in the
-    conditions of the figures that were measured without the log."""
-    paths = {(each.nodes, operation(each)): each.conditions for each in figures
-             if "algorithm" in each.conditions}
-    found = []
-    for each in figures:
-        known = paths.get((each.nodes, operation(each)), {})
-        more = {key: known[key] for key in PATH if key in known and key not in each.conditions}
-        if more:
-            each = type(each)(**{**vars(each), "conditions": {**each.conditions, **more}})
-        found.append(each)
-    return found
-
-
-def operation(figure):
-    """"collective/all_reduce/float32/67108864": NCCL chooses the path by operation and size."""
-    return "/".join(figure.metric.split("/")[:4])
 
 
 def not_comparable(figures, reference):
@@ -115,21 +91,17 @@ class Comparison:
         self._other = {}  # (stage, nodes, text, INCONCLUSIVE or WARN): metrics
 
     def add(self, figure):
-        entries = [each for each in self._reference.figures
-                   if (each.metric, each.unit) == (figure.metric, figure.unit)]
-        agreeing = [each for each in entries if not differences(figure, each)]
-        agreeing = [each for each in agreeing if each.may_fail] or agreeing
-        same_path = [each for each in agreeing if not other_path(figure, each)]
-        if same_path:
-            self._judge(figure, same_path[0])
-        elif agreeing:
-            key = (figure.stage, figure.nodes, other_path(figure, agreeing[0]),
-                   agreeing[0].kind == MEASURED)  # a path has no noise: it need not be validated
+        entry = nearest(figure, self._reference)
+        if entry is None:
+            return
+        if not differences(figure, entry) and not other_path(figure, entry):
+            self._judge(figure, entry)
+        elif not differences(figure, entry):
+            key = (figure.stage, figure.nodes, other_path(figure, entry),
+                   entry.kind == MEASURED)  # a path has no noise: it need not be validated
             self._other_path.setdefault(key, []).append(figure.metric)
             self._compared.update(figure.nodes)
-        elif entries:
-            entry = min(entries, key=lambda each: (not each.may_fail,
-                                                   differences(figure, each).count(";")))
+        else:
             outcome = INCONCLUSIVE if entry.may_fail and other_data(figure, entry) else WARN
             key = figure.stage, figure.nodes, differences(figure, entry), outcome
             self._other.setdefault(key, []).append(figure.metric)
@@ -173,34 +145,18 @@ class Comparison:
         return peers > 1 and figure.metric not in self._met
 
 
+def compared(figures, reference):
+    """{metric: ReferenceFigure} of those that the figures are compared with."""
+    found = {}
+    for figure in with_paths(figures):
+        entry = nearest(figure, reference)
+        if entry and not differences(figure, entry) and not other_path(figure, entry):
+            found[figure.metric] = entry
+    return found
+
+
 def beyond(value, entry):
     return value < entry.floor if entry.higher_is_better else value > entry.floor
-
-
-def differences(figure, entry):
-    """"seconds 0.2, reference 1"; "" where it may be compared."""
-    other = [f"{key} {figure.conditions.get(key, 'unknown')}, reference {value}"
-             for key, value in entry.conditions.items() if figure.conditions.get(key) != value]
-    return "; ".join(other + ([other_data(figure, entry)] if other_data(figure, entry) else []))
-
-
-def other_data(figure, entry):
-    data = figure.conditions.get("data", "")
-    return f"data {data}, reference {entry.data}" if entry.data and data not in (
-        "", entry.data) else ""
-
-
-def other_path(figure, entry):
-    """An unknown path is no other one, but then nothing is blamed on the hardware."""
-    return "; ".join(f"{key} {figure.conditions[key]}, reference {value}"
-                     for key, value in entry.path.items()
-                     if figure.conditions.get(key, value) != value)
-
-
-def listed(metrics):
-    metrics = list(dict.fromkeys(metrics))
-    more = f" and {len(metrics) - 3} more" if len(metrics) > 3 else ""
-    return ", ".join(metrics[:3]) + more
 
 
 def slow(figure, entry, all_alike):
@@ -241,76 +197,3 @@ def explanation(figure, entry):
     if clock < usual and not beyond(at_usual, entry):
         return ENVIRONMENT, f"; all of it clock: {text}", "inspect cooling and power limit"
     return HARDWARE, f"; at a normal clock: {text}", "run again; if it repeats, RMA"
-
-
-# ---- recording ----
-
-def record(acceptances, path, name=""):
-    """Writes the reference that the nodes make which passed; of one acceptance or several. What a
-    CPU backend measured is not validated: its cores do other work as well."""
-    if isinstance(acceptances, Acceptance):
-        acceptances = [acceptances]
-    groups, nodes = {}, []
-    for acceptance in acceptances:
-        good = {each.node.name: each.node for each in acceptance.verdicts if each.outcome == PASS}
-        nodes += good.values()
-        for figure in with_paths(acceptance.figures):
-            if set(figure.nodes) <= set(good):
-                key = figure.metric, figure.unit, tuple(sorted(figure.conditions.items()))
-                groups.setdefault(key, []).append(figure)
-    if not nodes:
-        raise UsageError(f"--record-reference {path}: no node passed")
-    devices = {dict(key[2]).get("device") for key in groups} - {None, ""}
-    if len(devices) != 1:
-        raise UsageError(f"--record-reference {path}: one model of GPU or processor is allowed, "
-                         f"found: {', '.join(sorted(devices)) or 'none'}")
-    settings = {metric: {each.value for each in group} for (metric, _, _), group in groups.items()
-                if metric.startswith(SETTING)}
-    about = {"kind": MEASURED, "date": max(each.started for each in acceptances)[:10],
-             "source": "launch/acceptance --record-reference, tier "
-                       f"{'/'.join(sorted({each.tier for each in acceptances}))}, "
-                       f"{listed([node.name for node in nodes])}",
-             "versions": versions(nodes),
-             "power_limit_w": only(settings.get(POWER_LIMIT))}
-    figures = [recorded(key, group, about) for key, group in sorted(groups.items(), key=str)
-               if key[1] in UNITS and statistics.median(each.value for each in group) > 0]
-    ranks = {each.conditions.get("ranks_per_node") for each in figures} - {None}
-    links = settings.get(LINKS)
-    write(path, Reference(
-        name=name or path.rpartition("/")[2].removesuffix(".json"), devices=tuple(devices),
-        figures=tuple(figures), ranks_per_node=tuple(sorted(ranks)),
-        link="" if not links else "nvlink" if min(links) > 0 else "pcie",
-        power_limit_w=about["power_limit_w"]))
-
-
-def recorded(key, group, about):
-    metric, unit, conditions = key[0], key[1], dict(key[2])
-    conditions.pop("device", None)
-    data = conditions.pop("data") if conditions.get("data") in ALLOWED["data"] else ""
-    values = [each.value for each in group]
-    spreads = [statistics.stdev(each.samples) for each in group if len(each.samples) > 2]
-    spreads += [statistics.stdev(values)] if len(values) > 2 else []
-    return ReferenceFigure(
-        metric=metric, value=statistics.median(values), unit=unit, data=data,
-        path={key: conditions.pop(key) for key in PATH if key in conditions},
-        conditions=conditions, spread=max(spreads, default=None), samples=len(values),
-        units=len({(each.nodes, each.gpu, each.explains.get("rank")) for each in group}),
-        validated=conditions.get("backend") != "cpu",
-        sm_clock_mhz=middle(group, "sm_clock_mhz"), temperature_c=middle(group, "temperature_c"),
-        **about)
-
-
-def middle(group, key):
-    known = [each.explains[key] for each in group if key in each.explains]
-    return statistics.median(known) if known else None
-
-
-def only(values):
-    return next(iter(values)) if values and len(values) == 1 else None
-
-
-def versions(nodes):
-    """Those that all nodes have."""
-    return {key: value for key, value in nodes[0].identity.items()
-            if (key.startswith("versions.") or key == "driver")
-            and all(node.identity.get(key) == value for node in nodes)}
