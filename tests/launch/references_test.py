@@ -68,7 +68,7 @@ class Files(Case):
         self.assertEqual(len(loaded), len(list(FOLDER.glob("*.json"))))
         self.assertTrue(all(each.figures for each in loaded))
         h200 = next(each for each in loaded if each.name == "nvidia-h200")
-        self.assertGreater(sum(each.may_fail for each in h200.figures), 100)
+        self.assertGreater(sum(each.may_fail for each in h200.figures), 80)
         self.assertEqual({each.kind for each in h200.figures}, {"measured", "published", "stated"})
 
     def test_what_is_measured_is_what_the_records_say(self):
@@ -205,7 +205,11 @@ class Judging(Case):
     def test_what_others_published_or_stated_warns(self):
         for changes in ({"kind": "published"}, {"kind": "stated", "is_limit": True},
                         {"validated": False}):
-            self.one(references.judge([fp16(500)], self.reference(changes=changes)), WARN)
+            two = [fp16(500), fp16(400, gpu="GPU-b")]
+            found = references.judge(two, self.reference(changes=changes))
+            found = self.one(found, WARN, "below-reference", "")
+            self.assertIn("500 TFLOP/s (16.7 % below 600, ", found.cause)
+            self.assertIn("400 TFLOP/s (33.3 % below 600, ", found.cause)
 
     def test_a_measured_figure_is_used_before_a_published_one(self):
         published = {**ENTRY, "kind": "published", "value": 900}
@@ -214,6 +218,8 @@ class Judging(Case):
         self.assertEqual(references.compared([fp16(600)], reference),
                          {ENTRY["metric"]: reference.figures[1]})
         other = fp16(600, {**CONDITIONS, "size": 4096})
+        self.assertEqual(references.compared([other], reference), {})
+        other = fp16(600, {**CONDITIONS, "device": "NVIDIA H100"})
         self.assertEqual(references.compared([other], reference), {})
 
     def test_other_hardware_s_reference_is_inconclusive(self):

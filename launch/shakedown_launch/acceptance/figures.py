@@ -10,7 +10,7 @@ references and history:
   split/node|rail|all/all_reduce/busbw                  GB/s of a part of the job's ranks
   collective/<operation>/<type>/<bytes>/<placement>/busbw|latency
       GB/s of a node or group, or us up to 64 KiB; placement: in_place|out_of_place
-  train/<model>/<precision>/<batch>/images_per_s_per_rank|step
+  train/<model>/<precision>/<batch>/images_per_s_per_rank
   soak/<type>/steady                                    TFLOP/s of a GPU, checked products
   setting/power_limit, setting/nvlinks                  of a GPU, not measured but read
 """
@@ -171,8 +171,8 @@ def health(job, lines):
 # ---- links ----
 
 def link(job, lines):
-    """Of each rank the worst and the median of its links: a whole matrix judges nothing that these
-    do not, and a GPU has a slow link or only slow ones."""
+    """Of each rank the worst of its links and, of several, the median: a whole matrix judges
+    nothing that these do not, and a GPU has a slow link or only slow ones."""
     values, about = {}, {}
     for line in lines:
         here, there = line["from"], line["to"]
@@ -199,9 +199,11 @@ def links_of(job, key, values, conditions):
     conditions = {**conditions, **job.world()}
     metric = f"link/{place}/{way}/{when}"
     explains = {"worst_with": f"rank {peer} on {job.ranks.node(peer)}"}
-    return [job.of_rank(rank, f"{metric}/worst", [worst], unit, conditions=conditions,
-                        explains=explains),
-            job.of_rank(rank, f"{metric}/median", [typical], unit, conditions=conditions)]
+    found = [job.of_rank(rank, f"{metric}/worst", [worst], unit, conditions=conditions,
+                         explains=explains)]
+    if len(values) > 1:
+        found.append(job.of_rank(rank, f"{metric}/median", [typical], unit, conditions=conditions))
+    return found
 
 
 def split(job, lines):
@@ -275,14 +277,11 @@ def step(job, lines):
         key = (f"train/{line['model']}/{line['precision']}/{line['batch_size']}",
                tuple(sorted(conditions.items())))
         values.setdefault(key, []).append(line)
-        about[key] = {**listed(line), **picked(line, ("step_ms_p95",))}
-    found = []
-    for (metric, conditions), rows in values.items():
-        for name, key, unit in (("images_per_s_per_rank", "images_per_s_per_rank", "images/s"),
-                                ("step", "step_ms_p50", "ms")):
-            found.append(job.of_group(f"{metric}/{name}", [row[key] for row in rows], unit,
-                                      conditions=conditions, explains=about[metric, conditions]))
-    return found
+        about[key] = {**listed(line), **picked(line, ("step_ms_p50", "step_ms_p95"))}
+    return [job.of_group(f"{metric}/images_per_s_per_rank",
+                         [row["images_per_s_per_rank"] for row in rows], "images/s",
+                         conditions=conditions, explains=about[metric, conditions])
+            for (metric, conditions), rows in values.items()]
 
 
 READERS = {"compute": compute, "link": link, "split": split, "collective": collective,

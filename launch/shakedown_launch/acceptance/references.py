@@ -119,7 +119,8 @@ class Comparison:
 
     def findings(self, figures, requested):
         found = [slow(figure, entry, self._all_alike(figure, figures))
-                 for figure, entry in self._below]
+                 for figure, entry in self._below if entry.may_fail]
+        found += self._remarks()
         for (stage, nodes, text, fails), metrics in self._other_path.items():
             found.append(Finding(
                 stage, FAIL if fails else WARN, nodes,
@@ -139,6 +140,18 @@ class Comparison:
                                      check="not-comparable"))
         return found
 
+    def _remarks(self):
+        """A warning per stage and node of what is below figures that fail nobody."""
+        below = {}
+        for figure, entry in self._below:
+            if not entry.may_fail:
+                below.setdefault((figure.stage, figure.nodes), []).append(
+                    f"{figure.metric} {figure.value:.4g} {figure.unit} "
+                    f"({percent(figure, entry)} {entry.value:.4g}, {entry.kind}: {entry.source})")
+        return [Finding(stage, WARN, nodes, "missed, of figures that are published, stated or not "
+                        f"validated: {listed(texts)}", check="below-reference")
+                for (stage, nodes), texts in below.items()]
+
     def _all_alike(self, figure, figures):
         """Whether no other GPU, or node, met it either: then it is no part of this one."""
         peers = sum(each.metric == figure.metric for each in figures)
@@ -147,8 +160,10 @@ class Comparison:
 
 def compared(figures, reference):
     """{metric: ReferenceFigure} of those that the figures are compared with."""
-    found = {}
+    others, found = not_comparable(figures, reference), {}
     for figure in with_paths(figures):
+        if any(node in others for node in figure.nodes):
+            continue
         entry = nearest(figure, reference)
         if entry and not differences(figure, entry) and not other_path(figure, entry):
             found[figure.metric] = entry
@@ -161,21 +176,25 @@ def beyond(value, entry):
 
 def slow(figure, entry, all_alike):
     """The finding of a figure below the floor, explained before it is blamed on the part."""
-    ratio = figure.value / entry.value
-    share = abs(1 - ratio) * 100
-    cause = (f"{figure.metric}: {figure.value:.4g} {figure.unit}, {share:.1f} % "
-             f"{'below' if ratio < 1 else 'above'} the reference {entry.value:.4g} "
-             f"({'limit' if entry.is_limit else 'floor'} {entry.floor:.4g}; {entry.kind}"
-             f"{', ' + entry.date if entry.date else ''}, {entry.source})")
+    least = "limit" if entry.is_limit else "floor" if entry.higher_is_better else "at most"
+    about = ", ".join(filter(None, (entry.kind, entry.date, entry.source)))
+    cause = (f"{figure.metric}: {figure.value:.4g} {figure.unit}, {percent(figure, entry)} the "
+             f"reference {entry.value:.4g} ({least} {entry.floor:.4g}; {about})")
     class_, why, action = explanation(figure, entry)
     if all_alike:
         class_, action = CONFIG, f"all that were measured are alike: {RESET}"
     if any(key not in figure.conditions for key in entry.path):
         class_, why = "", why + "; its path is not known"
         action = action or "prove the path: bin/collective_perf --path"
-    return Finding(figure.stage, FAIL if entry.may_fail else WARN, figure.nodes, cause + why,
+    return Finding(figure.stage, FAIL, figure.nodes, cause + why,
                    class_=class_, action=action, gpu=figure.gpu, subject=subject(figure),
                    check=figure.metric)
+
+
+def percent(figure, entry):
+    """"8.2 % below"."""
+    ratio = figure.value / entry.value
+    return f"{abs(1 - ratio) * 100:.1f} % {'below' if ratio < 1 else 'above'}"
 
 
 def subject(figure):
