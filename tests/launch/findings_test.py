@@ -56,7 +56,8 @@ class HowItEnded(Case):
             path = pathlib.Path(folder, "record.jsonl")
             for text, why in ((None, "No such file"), ("", "empty"), ("\n", "empty"),
                               ('{"kind": "run"', "line 1: no JSON"), ("[3]", "line 1: no record"),
-                              ("{}", "line 1: no record")):
+                              ("{}", "line 1: no record"),
+                              ('{"kind": "end"}', "line 1: end without exit_code")):
                 if text is not None:
                     path.write_text(text)
                 found = findings.findings(run_of(), records.read(path))

@@ -3,6 +3,18 @@
 import json
 
 UNREADABLE = "unreadable"  # kind of a line that stands for what could not be read
+NEEDED = {  # by figures and findings, of what results/schema.json requires
+    "run": ("program", "hosts"),
+    "end": ("exit_code",),
+    "verdict": ("scope", "name", "verdict", "cause"),
+    "compute": ("rank", "test", "unit", "model", "seconds", "samples", "correct"),
+    "soak": ("phase", "size", "seconds"),
+    "link": ("from", "to", "direction", "concurrency", "bytes", "bandwidth_gbs"),
+    "split": ("scope", "name", "operation", "busbw_gbs"),
+    "collective": ("operation", "dtype", "bytes", "in_place", "busbw_gbs", "time_us_p50",
+                   "samples_us"),
+    "step": ("model", "precision", "batch_size", "images_per_s_per_rank"),
+    "health": ("host",)}
 
 
 def read(path):
@@ -23,6 +35,9 @@ def parsed(number, text):
         return unreadable(number, "no JSON")
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
         return unreadable(number, "no record")
+    missing = [key for key in NEEDED.get(line["kind"], ()) if line.get(key) is None]
+    if missing:
+        return unreadable(number, f"{line['kind']} without {', '.join(missing)}")
     return line
 
 
