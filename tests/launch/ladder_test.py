@@ -1,0 +1,338 @@
+"""acceptance/ladder: which node or path a failure of several nodes belongs to, without noise by
+exact cases and with noise by small simulated fleets."""
+
+import pathlib
+import random
+import sys
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests" / "simulation")]
+import fleet as simulation  # noqa: E402
+from shakedown_launch.acceptance import isolation, ladder  # noqa: E402
+from shakedown_launch.acceptance.model import (  # noqa: E402
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN)
+
+
+def names(count):
+    return [f"n{i:03}" for i in range(count)]
+
+
+def leaves(nodes, size):
+    return {node: f"leaf{i // size}" for i, node in enumerate(nodes)}
+
+
+def drive(search, test):
+    """(its Isolation, [(group, outcome)])."""
+    seen, outcomes = [], None
+    try:
+        while True:
+            groups = search.send(outcomes)
+            busy = [node for group in groups for node in group]
+            assert groups and len(busy) == len(set(busy)), groups
+            outcomes = [test(group) for group in groups]
+            seen += zip(groups, outcomes)
+    except StopIteration as end:
+        return end.value, seen
+
+
+def isolated(count, *faults, size=16, domains=True, **options):
+    """`faults`: functions of a group, true or an outcome where it does not pass."""
+    nodes = names(count)
+
+    def test(group):
+        found = [fault(group) for fault in faults]
+        return INCONCLUSIVE if INCONCLUSIVE in found else FAIL if any(found) else PASS
+    return drive(ladder.isolate(nodes, leaves(nodes, size) if domains else None, **options),
+                 test)[0]
+
+
+def broken(*nodes):
+    return lambda group: not set(nodes).isdisjoint(group)
+
+
+def port(node):
+    return lambda group: node in group and len(group) > 1
+
+
+def dead(node):
+    return lambda group: INCONCLUSIVE if node in group else None
+
+
+def path(a, b):
+    return lambda group: {a, b} <= set(group)
+
+
+def leaf_of(node, size=16):
+    return int(node[1:]) // size
+
+
+def crossing(*leaf):
+    return lambda group: len(set(map(leaf_of, group))) > 1 and \
+        any(leaf_of(node) in leaf for node in group)
+
+
+def blamed(result):
+    return [each.node for each in result.faulty]
+
+
+class Classes(unittest.TestCase):
+    def test_all_healthy(self):
+        for count, tests, rounds in [(232, 16, 2), (16, 1, 1), (2, 1, 1), (1, 1, 1)]:
+            result = isolated(count)
+            self.assertEqual((result.tests, result.rounds), (tests, rounds))
+            self.assertEqual(result.good, tuple(names(count)))
+            self.assertEqual(isolation.findings(result, "ladder"), [])
+        # groups of 16 and 17, and one of each
+        self.assertEqual(isolated(232, domains=False).tests, 15)
+
+    def test_without_nodes(self):
+        self.assertEqual(isolated(0).tests, 0)
+
+    def test_node(self):
+        for domains in (True, False):
+            result = isolated(232, broken("n077"), domains=domains)
+            self.assertEqual(blamed(result), ["n077"])
+            self.assertEqual(len(result.good), 231)
+            self.assertLessEqual((result.tests, result.rounds), (31, 8))
+            suspect, = result.faulty
+            self.assertEqual((suspect.failed, suspect.tests, suspect.alone), (3, 3, FAIL))
+            self.assertEqual(len(set(suspect.partners)), 3)
+            found, = isolation.findings(result, "ladder")
+            self.assertEqual((found.outcome, found.nodes, found.class_),
+                             (FAIL, ("n077",), HARDWARE))
+
+    def test_port_of_a_node(self):
+        result = isolated(232, port("n077"))
+        self.assertEqual((blamed(result), result.faulty[0].alone), (["n077"], PASS))
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual(found.class_, INFRASTRUCTURE)
+        self.assertIn("alone it passes", found.cause)
+
+    def test_dead_node(self):
+        result = isolated(64, dead("n040"))
+        self.assertEqual((blamed(result), [each.node for each in result.dead]), ([], ["n040"]))
+        self.assertNotIn("n040", result.good)
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual((found.outcome, found.nodes), (INCONCLUSIVE, ("n040",)))
+
+    def test_path_between_two_nodes(self):
+        result = isolated(64, path("n003", "n014"))
+        self.assertEqual(blamed(result), [])
+        self.assertEqual([link.sides for link in result.links], [(("n003",), ("n014",))])
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual((found.outcome, found.nodes, found.class_),
+                         (FAIL, ("n003", "n014"), INFRASTRUCTURE))
+
+    def test_path_between_two_leaves(self):
+        result = isolated(128, lambda group: {2, 6} <= set(map(leaf_of, group)))
+        self.assertEqual([link.names for link in result.links], [("leaf2", "leaf6")])
+        self.assertEqual((blamed(result), len(result.good)), ([], 128))
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual((found.nodes, found.subject), ((), "link leaf2 - leaf6"))
+
+    def test_uplinks_of_leaves(self):
+        result = isolated(128, crossing(3, 5))
+        self.assertEqual([link.names for link in result.links],
+                         [("leaf3", "the others"), ("leaf5", "the others")])
+        self.assertEqual(blamed(result), [])
+
+    def test_uplinks_that_hang(self):
+        result = isolated(128, lambda group: INCONCLUSIVE if crossing(3)(group) else None)
+        self.assertEqual([link.names for link in result.links], [("leaf3", "the others")])
+        found, = isolation.findings(result, "ladder")
+        self.assertEqual(found.outcome, INCONCLUSIVE)
+        result = isolated(8, dead("n003"), size=1)
+        self.assertEqual([each.node for each in result.dead], ["n003"])
+
+    def test_spine(self):
+        result = isolated(128, crossing(*range(8)))
+        link, = result.links
+        self.assertEqual((len(link.sides), blamed(result)), (1, []))
+
+    def test_switch_of_a_leaf(self):
+        for across in (True, False):  # its nodes reach others, or do not
+            result = isolated(128, lambda group, across=across: sum(
+                leaf_of(node) == 2 for node in group) > (0 if across and len(group) > 1 else 1))
+            self.assertEqual([link.names for link in result.links], [("leaf2",)])
+            self.assertEqual((blamed(result), result.unresolved), ([], ()))
+
+    def test_halves_of_a_leaf(self):
+        result = isolated(64, lambda group: len({int(node[1:]) // 8 for node in group
+                                                 if leaf_of(node) == 1}) > 1)
+        link, = result.links
+        self.assertEqual(sorted(map(len, link.sides)), [8, 8])
+
+    def test_several_at_once(self):
+        result = isolated(232, broken("n003", "n005", "n100"), port("n101"), dead("n200"),
+                          path("n020", "n030"), crossing(7))
+        self.assertEqual(sorted(blamed(result)), ["n003", "n005", "n100", "n101"])
+        self.assertEqual([each.node for each in result.dead], ["n200"])
+        self.assertEqual({link.names for link in result.links},
+                         {("n020", "n030"), ("leaf7", "the others")})
+        self.assertEqual(result.unresolved, ())
+
+    def test_one_node(self):
+        self.assertEqual(blamed(isolated(1, broken("n000"))), ["n000"])
+        self.assertEqual(isolated(1, dead("n000")).good, ())
+
+    def test_two_nodes(self):
+        link, = isolated(2, path("n000", "n001")).links
+        self.assertEqual(link.sides, (("n000",), ("n001",)))
+        result = isolated(2, broken("n001"))
+        self.assertEqual((blamed(result), result.good), (["n001"], ("n000",)))
+
+    def test_three_nodes(self):
+        self.assertEqual(blamed(isolated(3, port("n001"))), ["n001"])
+        result = isolated(3, lambda group: len(group) > 1)
+        self.assertEqual([len(link.sides) for link in result.links], [1])
+
+    def test_all_fail(self):
+        """The test is wrong, or what all nodes share: no node is blamed."""
+        for count in (2, 16, 64):
+            result = isolated(count, lambda group: True)
+            self.assertEqual((result.faulty, result.links, result.good), ((), (), ()))
+            self.assertEqual(result.unresolved[0].nodes, tuple(names(count)))
+            self.assertEqual(len(isolation.findings(result, "ladder")), count)
+
+    def test_domains_of_one_node(self):
+        result = isolated(8, port("n003"), size=1)
+        self.assertEqual((blamed(result), result.links), (["n003"], ()))
+
+    def test_unknown_switches(self):
+        """Leaves of 18 that are not known: bad uplinks blame no node of theirs."""
+        result = isolated(232, lambda group: len({leaf_of(node, 18) for node in group}) > 1 and
+                          any(leaf_of(node, 18) == 3 for node in group), domains=False)
+        self.assertEqual(blamed(result), [])
+        self.assertTrue(result.links)
+
+    def test_group_size(self):
+        nodes = names(64)
+        search = ladder.isolate(nodes, leaves(nodes, 32), group_size=10)
+        self.assertEqual([len(group) for group in next(search)], [8] * 8)
+
+
+class Transient(unittest.TestCase):
+    def fails_at(self, *numbers, count=64):
+        calls = iter(range(10 ** 6))
+        return isolated(count, lambda group: next(calls) in numbers)
+
+    def test_one_failure_is_not_blamed(self):
+        result = self.fails_at(1)
+        self.assertEqual((result.faulty, result.links, result.unresolved), ((), (), ()))
+        self.assertEqual(len(result.transient), 1)
+        found = isolation.findings(result, "ladder")
+        self.assertEqual({each.outcome for each in found}, {WARN})
+        found = isolation.findings(result, "ladder", transient=INCONCLUSIVE)  # of wrong data
+        self.assertEqual({each.outcome for each in found}, {INCONCLUSIVE})
+
+    def test_intermittent_node(self):
+        chance = random.Random(3)
+        result = isolated(64, lambda group: "n020" in group and chance.random() < 0.6, screens=3)
+        self.assertEqual(blamed(result), ["n020"])
+        self.assertIn("intermittent", isolation.findings(result, "ladder")[0].cause)
+
+
+class Bounds(unittest.TestCase):
+    def test_any_answers(self):
+        """Outcomes by chance: it ends, groups are disjoint, and no node is left without a word."""
+        for seed in range(150):
+            chance = random.Random(seed)
+            nodes = names(chance.randrange(1, 40))
+            domains = leaves(nodes, chance.randrange(1, 12)) if seed % 3 else None
+            weights = [chance.random() for _ in range(3)]
+            result, seen = drive(
+                ladder.isolate(nodes, domains),
+                lambda group: chance.choices((PASS, FAIL, INCONCLUSIVE), weights)[0])
+            self.assertLessEqual(result.rounds, ladder.ROUNDS)
+            self.assertEqual(result.tests, len(seen))
+            self.accounts_for(nodes, result)
+            for suspect in result.faulty:
+                self.confirmed(suspect, seen)
+
+    def test_any_faults(self):
+        for seed in range(60):
+            chance = random.Random(seed)
+            nodes = names(chance.randrange(2, 48))
+            bad = chance.sample(nodes, min(len(nodes), chance.randrange(0, 4)))
+            result = isolated(len(nodes), *map(port, bad), size=8)
+            self.assertLessEqual(set(blamed(result)), set(bad), seed)
+            if len(nodes) > 2 * len(bad) + 8:
+                self.assertEqual(set(blamed(result)), set(bad), seed)
+
+    def accounts_for(self, nodes, result):
+        named = {each.node for each in (*result.faulty, *result.dead)}
+        named.update(node for each in result.unresolved for node in each.nodes)
+        self.assertFalse(named.intersection(result.good))
+        named.update(node for link in result.links for side in link.sides for node in side)
+        self.assertLessEqual(set(nodes), named.union(result.good))
+
+    def confirmed(self, suspect, seen):
+        own = [group for group, outcome in seen
+               if suspect.node in group and len(group) <= 2 and outcome != PASS]
+        self.assertGreaterEqual(len(own), 3, suspect)
+
+    def test_ended_early(self):
+        nodes = names(64)
+        search = ladder.isolate(nodes, leaves(nodes, 16))
+        groups = next(search)
+        search.send([FAIL] + [PASS] * (len(groups) - 1))
+        with self.assertRaises(StopIteration) as end:
+            search.send(None)
+        result = end.exception.value
+        self.assertEqual(result.faulty, ())
+        unresolved = {node for each in result.unresolved for node in each.nodes}
+        self.assertLessEqual(set(groups[0]), unresolved)
+
+    def test_outcomes_of_another_number(self):
+        search = ladder.isolate(names(4))
+        next(search)
+        with self.assertRaises(ValueError):
+            search.send([])
+
+    def test_unknown_outcome_is_inconclusive(self):
+        result, _ = drive(ladder.isolate(names(4)), lambda group: "n001" in group or PASS)
+        self.assertEqual(([each.node for each in result.dead], result.good),
+                         (["n001"], ("n000", "n002", "n003")))
+
+
+class Simulated(unittest.TestCase):
+    """With noise, of fixed seeds: regressions of the table in docs/engineering/isolation.md."""
+
+    def score(self, count, kinds, seeds, **options):
+        total = dict.fromkeys((*simulation.FATES, "wrong nodes", "wrong links"), 0)
+        for seed in seeds:
+            fleet = simulation.Fleet(count, seed, kinds)
+            for key, value in fleet.score(fleet.isolate(**options), []).items():
+                total[key] += value
+        return total
+
+    def test_one_fault_of_each_class(self):
+        for kind, (_, by) in simulation.KINDS.items():
+            if by is not ladder or kind in simulation.BY_CHANCE:
+                continue
+            total = self.score(64, [kind], range(5))
+            self.assertEqual((total["found"], total["wrong nodes"], total["wrong links"]),
+                             (5, 0, 0), kind)
+
+    def test_what_is_found_by_chance_blames_no_other_node(self):
+        for kind in simulation.BY_CHANCE:
+            total = self.score(64, [kind], range(10), screens=2, representatives=4)
+            self.assertEqual((total["wrong nodes"], sum(total[fate] for fate in simulation.FATES)),
+                             (0, 10), kind)
+        total = self.score(64, ["1 of 8 uplinks"], range(10), representatives=4)
+        self.assertGreaterEqual(total["found"], 8)
+
+    def test_healthy(self):
+        total = self.score(256, [], range(20))
+        self.assertEqual((total["wrong nodes"], total["wrong links"]), (0, 0))
+
+    def test_several(self):
+        total = self.score(512, ["bad port", "corrupt GPU", "dead node", "bad pair",
+                                 "bad uplinks of a leaf"], range(5))
+        self.assertGreaterEqual(total["found"], 24)
+        self.assertEqual(total["wrong nodes"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
