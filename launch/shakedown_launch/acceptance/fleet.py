@@ -57,12 +57,22 @@ class Fleet:
     def nodes(self):
         return list(self._address)
 
-    def rename(self, names):
-        """{name used so far: the node's own name}, where they differ: as records call it. Two
-        addresses of one node keep theirs."""
-        own = collections.Counter(names.values())
-        self._address = {names[name] if own.get(names.get(name)) == 1 else name: address
-                         for name, address in self._address.items()}
+    def is_here(self, name):
+        return self._address[name] in (None, "localhost", os.uname().nodename)
+
+    def folder(self, name):
+        """A folder in the output for what programs write next to their records."""
+        path = f"{self._output}/{name}"
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def rename(self, own_names):
+        """{name: the name that the node has from now on}: as it calls itself, unless two do."""
+        count = collections.Counter(own_names.values())
+        names = {name: own_names[name] if count[own_names.get(name)] == 1 else name
+                 for name in self._address}
+        self._address = {names[name]: address for name, address in self._address.items()}
+        return names
 
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
@@ -88,7 +98,7 @@ class Fleet:
     def _start(self, number, task):
         """[Running]; none where a signal came first."""
         place = place_of(task)
-        os.makedirs(f"{self._output}/{task.stage}", exist_ok=True)
+        self.folder(task.stage)
         hosts = [self._address[name] for name in task.nodes]
         what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record",
                                                      f"{self._output}/{place}.jsonl"],
