@@ -72,13 +72,9 @@ class Campaign:
         more = [] if self._expect_gpus is None else ["--expect-gpus", str(self._expect_gpus)]
         runs = self._run([self._task(stage, [name], ranks=1, more=more)
                           for name in self.fleet.nodes])
-        names = {run.nodes[0]: inventory.own_name(self.judge.records(run), run.nodes[0])
-                 for run in runs}
-        names = self.fleet.rename(names)
-        self.runs = [dataclasses.replace(run, nodes=(names[run.nodes[0]],)) for run in self.runs]
-        found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in self.runs}
+        found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found)
-        for run in self.runs:
+        for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
     def _choose_backend(self, found):

@@ -3,7 +3,9 @@ over ssh on the hosts named, else on this machine."""
 
 import collections
 import dataclasses
+import math
 import os
+import shlex
 import time
 
 from .. import mpi, slurm
@@ -45,13 +47,13 @@ def host_names(values, environ):
 
 class Fleet:
     """The nodes by name, and what runs on them. `output` gets a folder per stage with the record
-    and the log of each job."""
+    and the log of each job; `log` a line as each begins and ends. After `deadline` (monotonic)
+    nothing is started, and what runs is ended."""
 
-    def __init__(self, hosts, output, environ):
-        here = os.uname().nodename
-        self._address = {host: host for host in hosts} or {here: None}
-        self._output = output
-        self._environ = environ
+    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE):
+        self._address = {host: host for host in hosts} or {os.uname().nodename: None}
+        self._output, self._environ, self._log = output, environ, log
+        self._deadline, self._grace = deadline, grace
 
     @property
     def nodes(self):
@@ -66,24 +68,16 @@ class Fleet:
         os.makedirs(path, exist_ok=True)
         return path
 
-    def rename(self, own_names):
-        """{name: the name that the node has from now on}: as it calls itself, unless two do."""
-        count = collections.Counter(own_names.values())
-        names = {name: own_names[name] if count[own_names.get(name)] == 1 else name
-                 for name in self._address}
-        self._address = {names[name]: address for name, address in self._address.items()}
-        return names
-
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
-        called about once a second. After a signal the tasks that are left out have no Run."""
+        called about once a second. Tasks that a signal or the deadline came before have no Run."""
         waiting, running = collections.deque(enumerate(tasks)), []
         runs = {}
         while waiting or running:
-            while waiting and len(running) < AT_ONCE and not RUNNING.stopped:
+            while waiting and len(running) < AT_ONCE and self._may_start():
                 number, task = waiting.popleft()
                 running += self._start(number, task)
-            if RUNNING.stopped:
+            if not self._may_start():
                 waiting.clear()
             tick()
             if running:
@@ -92,8 +86,16 @@ class Fleet:
                 each.end_if_late()
                 if each.job.result is not None:
                     running.remove(each)
-                    runs[each.number] = each.run()
+                    run = runs[each.number] = each.run()
+                    self._log(f"{run.log}: {run.code} after {run.seconds:.1f} s"
+                              f"{run.note and f': {run.note}'}")
         return [runs[number] for number in sorted(runs)]
+
+    def _may_start(self):
+        return not RUNNING.stopped and self._time_left() > 0
+
+    def _time_left(self):
+        return math.inf if self._deadline is None else self._deadline - time.monotonic()
 
     def _start(self, number, task):
         """[Running]; none where a signal came first."""
@@ -105,12 +107,14 @@ class Fleet:
                            self._environ)
         what = what._replace(hosts=[host for host in hosts if host is not None])
         job = mpi.job(what, self._environ, log=f"{self._output}/{place}.log", shown=False,
-                      grace=GRACE)
+                      grace=self._grace)
+        limit = min(task.limit, self._time_left())
+        self._log(f"{place}: {shlex.join(task.words)}")
         try:
             job.start()
         except Stopped:
             return []
-        return [Running(number, task, place, job)]
+        return [Running(number, task, place, job, limit)]
 
 
 def place_of(task):
@@ -123,15 +127,15 @@ def place_of(task):
 class Running:
     """A job that runs."""
 
-    def __init__(self, number, task, place, job):
+    def __init__(self, number, task, place, job, limit):
         self.number, self.job = number, job
-        self._task, self._place = task, place
+        self._task, self._place, self._limit = task, place, limit
         self._started = time.time()
         self._start = time.monotonic()
         self._late = False
 
     def end_if_late(self):
-        if not self._late and self.job.result is None and self._seconds() > self._task.limit:
+        if not self._late and self.job.result is None and self._seconds() > self._limit:
             self._late = True
             self.job.stop()
 
@@ -142,7 +146,7 @@ class Running:
         result = self.job.result
         notes = list(result.said)
         if self._late:
-            notes.insert(0, f"did not end within {self._task.limit:.0f} s and was stopped")
+            notes.insert(0, f"did not end within {self._limit:.0f} s and was stopped")
         return Run(stage=self._task.stage, nodes=self._task.nodes,
                    code=3 if self._late else result.code,
                    started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),

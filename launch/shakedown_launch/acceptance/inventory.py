@@ -5,12 +5,6 @@ from .model import Gpu, Node
 IDENTITY = ("driver", "processor", "git_revision")  # keys of a `run` record, and versions.*
 
 
-def own_name(records, default):
-    """What the node calls itself, as all of its records do."""
-    return next((line["host"] for line in records
-                 if line.get("kind") == "run" and line.get("host")), default)
-
-
 def gpus(records):
     """Those that node_check's `health` records name, in NVML's order."""
     found = {}

@@ -1,58 +1,67 @@
-"""A line on what runs and how long the rest will need: rewritten on a terminal, else one line per
-stage."""
+"""What runs and how long the rest will need: a line that is rewritten on a terminal, else one line
+per stage; and the log with the times of everything."""
 
 import os
 import sys
 import time
 
 
+class Log:
+    def __init__(self, path):
+        self._file = open(path, "a", encoding="utf-8", errors="replace")
+
+    def line(self, text):
+        self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        self._file.flush()
+
+
 class Progress:
-    """`seconds`: [(stage, estimate)], in their order. Writes to standard error."""
+    """`log` is given each stage once. Nothing is written elsewhere unless `shown`."""
 
-    def __init__(self, seconds, write=None, terminal=None):
-        self._left = dict(seconds)
-        self._total = len(self._left)
-        self._write = write or self._to_standard_error
+    def __init__(self, log, shown=True, write=None, terminal=None):
+        self._log, self._shown = log, shown
+        self._write = write or to_standard_error
         self._terminal = os.isatty(2) if terminal is None else terminal
-        self._shown = ""
-        self._number = 0
-        self._stage, self._what, self._start = "", "", 0.0
-
-    @staticmethod
-    def _to_standard_error(text):
-        sys.stderr.write(text)
-        sys.stderr.flush()
+        self._coming = {}  # stage: seconds
+        self._number = self._count = 0
+        self._stage = self._what = self._last = ""
+        self._until = 0.0
 
     def expect(self, seconds):
-        """The stages still to come, once more is known of the nodes."""
-        self._left = dict(seconds)
-        self._total = self._number + len(self._left)
+        """[(stage, seconds)] of those still to come."""
+        self._coming = dict(seconds)
+        self._count = self._number + len(self._coming)
 
     def begin(self, stage, what):
-        self._number += stage != self._stage
-        self._stage, self._what, self._start = stage, what, time.monotonic()
-        self._now = self._left.pop(stage, 0) or getattr(self, "_now", 0)
-        if not self._terminal:
+        if stage != self._stage:
+            self._number += 1
+            self._until = time.monotonic() + self._coming.pop(stage, 0)
+        self._stage, self._what = stage, what
+        self._log(self._line())
+        if self._shown and not self._terminal:
             self._write(f"{self._line()}\n")
         self.tick()
 
     def tick(self):
-        if self._terminal and self._stage:
-            line = self._line()
-            if line != self._shown:
-                self._write(f"\r{line}\x1b[K")
-                self._shown = line
+        if self._shown and self._terminal and self._line() != self._last:
+            self._last = self._line()
+            self._write(f"\r{self._last}\x1b[K")
 
     def end(self):
-        if self._terminal and self._shown:
+        if self._last:
             self._write("\r\x1b[K")
-        self._shown = ""
+            self._last = ""
 
     def _line(self):
-        left = sum(self._left.values())
-        left += max(0, self._now - (time.monotonic() - self._start))
-        text = f"{self._number}/{self._total} {self._stage}: {self._what}"
-        return f"{text}, about {minutes(left)} left"
+        head = f"{self._number}/{self._count} " if self._count else ""
+        left = sum(self._coming.values()) + max(0, self._until - time.monotonic())
+        tail = f", about {minutes(left)} left" if self._count else ""
+        return f"{head}{self._stage} on {self._what}{tail}"
+
+
+def to_standard_error(text):
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 def minutes(seconds):

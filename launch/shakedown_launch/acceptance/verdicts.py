@@ -1,6 +1,8 @@
 """One verdict per node, from what ran on it and what was found. Fails closed: a stage without a
 result, and a program that did not pass and of which nothing was found, are INCONCLUSIVE."""
 
+import dataclasses
+
 from .model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, WARN, Finding, NodeVerdict,
                     worst)
 
@@ -19,17 +21,18 @@ def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False):
 
 
 def verdict(node, runs, findings, expected, left_out, strict):
+    ran = list(dict.fromkeys(run.stage for run in runs))
     own = [found for found in findings if found.nodes == (node.name,)]
-    last = {run.stage: run for run in sorted(runs, key=lambda run: run.round)}
-    own += [found for run in last.values() for found in unexplained(node, run, findings)]
-    missing = tuple(name for name in expected if name not in last)
+    own += [untraced(node, found) for found in findings if concerns_each(found, node, findings)]
+    own += [found for run in runs for found in unexplained(node, run, findings)]
+    missing = tuple(name for name in expected if name not in ran)
     if missing:
         why = f": {left_out}" if left_out else ""
         own.append(Finding(missing[0], INCONCLUSIVE, (node.name,),
                            f"not run: {', '.join(missing)}{why}", check="missing"))
     counted = [(found.stage, outcome_of(found, strict)) for found in own]
     outcome = worst(outcome for _, outcome in counted) if runs else INCONCLUSIVE
-    stages = {name: worst(outcome for stage, outcome in counted if stage == name) for name in last}
+    stages = {name: worst(outcome for stage, outcome in counted if stage == name) for name in ran}
     return NodeVerdict(node, outcome, tuple(sorted(own, key=rank)), stages, missing)
 
 
@@ -40,23 +43,31 @@ def outcome_of(finding, strict):
     return finding.outcome if finding.outcome in OUTCOMES else INCONCLUSIVE
 
 
+def concerns_each(finding, node, findings):
+    """Whether nodes did not pass together, this one among them, and none of them nor a link between
+    them is the one to blame."""
+    if node.name not in finding.nodes or len(finding.nodes) == 1 or finding.outcome == WARN:
+        return False
+    return not any(each.stage == finding.stage and set(each.nodes) <= set(finding.nodes)
+                   and (len(each.nodes) == 1 and each.outcome == FAIL
+                        or each.class_ == INFRASTRUCTURE) for each in findings)
+
+
+def untraced(node, finding):
+    """None of them has proved to be good."""
+    return dataclasses.replace(
+        finding, outcome=INCONCLUSIVE, nodes=(node.name,), gpu="",
+        cause=f"{finding.cause} ({len(finding.nodes)} nodes together: not traced to one of them)")
+
+
 def unexplained(node, run, findings):
     """A program that did not pass, and of which nothing was found: an iterable of none or one."""
-    if run.code == 0 or any(explains(found, run) for found in findings):
+    if run.code == 0 or any(found.stage == run.stage and set(found.nodes) & set(run.nodes)
+                            for found in findings):
         return
-    alone = len(run.nodes) == 1
-    cause = run.note or f"ended with {run.code}, and its record does not say why"
-    if not alone:
-        cause += f"; {len(run.nodes)} nodes together: not traced to one of them"
-    yield Finding(run.stage, FAIL if run.code == 1 and alone else INCONCLUSIVE, (node.name,),
-                  cause, check="exit-code", evidence=run.log)
-
-
-def explains(finding, run):
-    """Whether it says why the run did not pass: it names a node of it, or a link between two."""
-    return finding.stage == run.stage and set(finding.nodes) <= set(run.nodes) and \
-        (len(finding.nodes) == 1 or
-         len(finding.nodes) == 2 and finding.class_ == INFRASTRUCTURE)
+    yield Finding(run.stage, FAIL if run.code == 1 and len(run.nodes) == 1 else INCONCLUSIVE,
+                  (node.name,), run.note or f"ended with {run.code}, and its record does not say "
+                  "why", check="exit-code", evidence=run.log)
 
 
 def rank(finding):
