@@ -18,7 +18,7 @@ IDLE_PERCENT = 5  # utilisation
 
 
 class Campaign:
-    """`judge`: records(run), findings(run), outcome(run). `fault`: KIND:RANK, the rank counted over
+    """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over
     all nodes. `domains`: the ladder's."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
@@ -43,6 +43,12 @@ class Campaign:
             self._on_each_node(stage)
         for stage in together:
             self._on_all_nodes(stage)
+
+    def nodes(self):
+        """As far as the records say what they are."""
+        return [inventory.node(name, [line for run in self.runs if run.nodes == (name,)
+                                      for line in self.judge.records(run)])
+                for name in self.fleet.nodes]
 
     def expected(self):
         """{node: names of the stages that it has to pass}."""
@@ -129,6 +135,7 @@ class Campaign:
                 return
 
     def _isolate(self, stage, nodes):
+        self.judge.choose(self.nodes(), self.ranks)
         search = ladder.isolate(nodes, self._domains)
         outcomes, number = None, 0
         try:

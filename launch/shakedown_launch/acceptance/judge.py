@@ -4,16 +4,17 @@ and with one another."""
 import os
 
 from . import figures, findings, isolation, peers, records, references, stages
-from .model import FAIL, INCONCLUSIVE, WARN, worst
+from .model import FAIL, INCONCLUSIVE, WARN, Finding, worst
 
 
 class Judge:
-    """`output`: the folder of the runs' records. `known`: the references to choose from."""
+    """`output`: the folder of the runs' records. `known`: the references to choose from;
+    `requested`: the path that the user named, "" for those that come with Shakedown."""
 
-    def __init__(self, output, known=()):
-        self._output, self._known = output, known
+    def __init__(self, output, known=(), requested=""):
+        self._output, self._known, self._requested = output, known, requested
         self._lines = {}
-        self.reference = None
+        self._references = {}  # node: Reference or None
 
     def records(self, run):
         if run.record not in self._lines:
@@ -28,20 +29,33 @@ class Judge:
         return [figure for run in runs if not (run.round and run.stage == stages.LADDER)
                 for figure in figures.figures(run, self.records(run))]
 
-    def choose(self, nodes):
-        """The reference for nodes like these."""
+    def choose(self, nodes, ranks):
+        """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
         for node in nodes:
-            self.reference = self.reference or references.match(self._known, node, len(node.gpus))
+            found = references.match(self._known, node, ranks.get(node.name, 0))
+            if found is None and self._requested and len(self._known) == 1:
+                found, = self._known  # whose judgement says why it is of other nodes
+            self._references[node.name] = found
 
     def compared(self, measured):
-        return references.judge(measured, self.reference) if self.reference else []
+        """Figures, each with the reference of its nodes."""
+        found = []
+        for reference in distinct(self._references.values()):
+            own = [each for each in measured if all(
+                self._references.get(name) is reference for name in each.nodes)]
+            found += references.judge(own, reference, bool(self._requested))
+        if self._requested:
+            found += [Finding("reference", INCONCLUSIVE, (name,), "no reference in "
+                              f"{self._requested} is of this model and number of GPUs",
+                              action="use one of these nodes: --record-reference",
+                              check="not-comparable")
+                      for name, reference in self._references.items() if reference is None]
+        return found
 
     def outcome(self, run):
         """Of a group of nodes, as the ladder asks."""
         found = [*self.findings(run),
                  *self.compared(figures.figures(run, self.records(run)))]
-        if run.code != 0 and not found:
-            return FAIL if run.code == 1 else INCONCLUSIVE
         return worst(each.outcome for each in found if each.outcome != WARN)
 
     def all_findings(self, runs, measured, isolated):
@@ -58,7 +72,7 @@ class Judge:
             found += of_run
         if isolated:
             found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
-        return [*found, *self.compared(measured), *peers.judge(measured)]
+        return once([*found, *self.compared(measured), *peers.judge(measured)])
 
     def _transient(self, runs):
         """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
@@ -67,8 +81,14 @@ class Judge:
         return INCONCLUSIVE if failed else WARN
 
     def described(self):
-        """The reference, for the report."""
-        return references.described(self.reference) if self.reference else {}
+        """The reference of the nodes, for the report."""
+        used = distinct(self._references.values())
+        if not used:
+            return {}
+        figures_ = {each.metric: {"value": each.value, "floor": each.floor, "source": each.source}
+                    for each in used[0].figures}
+        return {"name": ", ".join(each.name for each in used),
+                "source": ", ".join(each.file for each in used), "figures": figures_}
 
     def statement(self, runs):
         """What the soak proves, in its own words; of several nodes, of each."""
@@ -76,3 +96,19 @@ class Judge:
                      for line in self.records(run)
                      if line.get("kind") == "verdict" and line.get("scope") == "job"
                      and line.get("verdict") == "PASS"), "")
+
+
+def distinct(references_):
+    return list({id(each): each for each in references_ if each is not None}.values())
+
+
+def once(findings_):
+    """Without warnings that an earlier stage gave already: the environment is looked at again and
+    again."""
+    seen, found = set(), []
+    for each in findings_:
+        key = each.nodes, each.gpu, each.check, each.cause
+        if each.outcome != WARN or key not in seen:
+            found.append(each)
+        seen.add(key)
+    return found

@@ -9,8 +9,7 @@ import time
 from .. import mpi, places
 from ..command import name, say
 from ..job import RUNNING, Stopped
-from . import (history, inventory, jsonl, nagios, options, references, report, slurm_lines, stages,
-               verdicts)
+from . import history, jsonl, nagios, options, references, report, slurm_lines, stages, verdicts
 from .campaign import Campaign
 from .fleet import Fleet, host_names
 from .judge import Judge
@@ -27,7 +26,7 @@ def main(arguments):
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
     hosts = host_names(request.hosts, environ)
-    known = references.load(reference_path(request))
+    known = known_references(request.reference)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
@@ -38,15 +37,16 @@ def main(arguments):
             shutil.rmtree(output, ignore_errors=True)
 
 
-def reference_path(request):
-    return request.reference or os.path.join(places.TREE, "results", "reference")
+def known_references(requested):
+    own = os.path.join(places.TREE, "results", "reference")
+    return references.load(requested or own) if requested or os.path.isdir(own) else []
 
 
 def accept(request, values, environ, hosts, known, output, kept):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, known)
+    judge = Judge(output, known, request.reference or "")
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
@@ -69,10 +69,8 @@ def accept(request, values, environ, hosts, known, output, kept):
 def conclude(campaign, judge, request, values, started):
     """The Acceptance: a verdict per node, and what concerns none of them."""
     runs = campaign.runs
-    nodes = [inventory.node(each, [line for run in runs if run.nodes == (each,)
-                                   for line in judge.records(run)])
-             for each in campaign.fleet.nodes]
-    judge.choose(nodes)
+    nodes = campaign.nodes()
+    judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
     found = judge.all_findings(runs, figures, campaign.isolation)
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -112,10 +110,20 @@ def write(acceptance, request, output, log, stopped):
         line, code = nagios.line(acceptance)
         print(line, flush=True)
         return code
-    print(text, end="", flush=True)
-    if request.settings.tier == stages.PROLOG:
-        return EXIT_CODES[FAIL] if acceptance.outcome == FAIL else 0
+    on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
+    print(brief(acceptance) if on_node else text, end="", flush=True)
+    if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
+        return 0
     return EXIT_CODES[acceptance.outcome]
+
+
+def brief(acceptance):
+    """A line per finding, for the log of a daemon."""
+    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
+    return "".join([f"{acceptance.outcome} {' '.join(each.node.name for each in acceptance.verdicts)}"
+                    "\n",
+                    *(f"{each.outcome} {each.subject or each.stage}: {each.cause}"
+                      f"{each.action and f'; {each.action}'}\n" for each in found)])
 
 
 def record_reference(acceptance, path):
