@@ -47,7 +47,7 @@ STAGES = (
           tiers={tier: ("", 3) for tier in TIERS}, on_cpu=("", 1)),
     Stage("node_check", "node_check", NODE, faults=("stall",), faults_of_two=("collective",),
           tiers={QUICK: ("", 5), DEFAULT: ("", 5), FULL: ("", 5)}, on_cpu=("", 2)),
-    Stage("self_test", "train", NODE, common="--self-test",
+    Stage("self_test", "train", NODE, least_ranks=2, common="--self-test",
           tiers={DEFAULT: ("", 20), FULL: ("", 20)}, on_cpu=("", 8)),
     Stage("compute", "compute_perf", NODE, faults=("product", "copy", "slow"),
           tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 10), DEFAULT: ("--seconds 1", 90),
