@@ -38,8 +38,9 @@ class Settings:
     soak_minutes: float = SOAK_MINUTES
 
 
-def soak(minutes):
-    return f"--minutes {minutes:g}", 60 * minutes + 10
+def soak(minutes, short="", start=10):
+    """`short`: what a short one is confined to, so that each load has time to be checked."""
+    return f"--minutes {minutes:g} {short}".rstrip(), 60 * minutes + start
 
 
 STAGES = (
@@ -81,8 +82,9 @@ STAGES = (
                   "--iterations 4", 3)),
     Stage("soak", "soak", NODE, capsules=True,
           faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
-          tiers={QUICK: soak(0.1), DEFAULT: soak(2), FULL: soak(SOAK_MINUTES)},
-          on_cpu=soak(0.05)),
+          tiers={QUICK: soak(0.15, "--types tf32,fp16 --shape steady", start=4), DEFAULT: soak(2),
+                 FULL: soak(SOAK_MINUTES)},
+          on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
     Stage("nodes", "node_check", GROUP,
           tiers={QUICK: ("", 8), DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
     Stage(LADDER, "collective_perf", GROUP, least_ranks=2,
