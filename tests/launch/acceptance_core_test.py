@@ -126,7 +126,7 @@ class FakeJob:
 
     def stop(self):
         self.stopped = True
-        self.result = job.Result(5, -15, True, False, [], [], ["told to stop"])
+        self.result = job.Result(5, -15, True, False, [], [], ["stopped"])
 
     def advance(self):
         if self.result is None and self.clock.now >= self.started + self.ends:
