@@ -237,6 +237,9 @@ class FakeJudge:
     def findings(self, run):
         return self._findings.get((run.stage, run.nodes), [])
 
+    def gpus(self):
+        return None
+
     def outcome(self, run):
         return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
 
@@ -420,6 +423,17 @@ class Inventory(unittest.TestCase):
         self.assertEqual([(gpu.uuid, gpu.serial) for gpu in node.gpus],
                          [("GPU-a", "1"), ("GPU-b", "2")])
         self.assertEqual(node.identity, {"versions.nccl": "2.27", "driver": "580.1"})
+
+
+    def test_fewer_gpus_than_most(self):
+        for counts, reference, wrong in [
+                ({"a": 8, "b": 7, "c": 8}, None, ["b"]), ({"a": 8, "b": 7}, None, []),
+                ({"a": 8, "b": 7}, 8, ["b"]), ({"a": 7}, 8, ["a"]), ({"a": 8}, 4, []),
+                ({"a": 8, "b": 7, "c": 6, "d": 8}, None, []), ({"a": 4, "b": 4, "c": 8}, None, [])]:
+            found = inventory.too_few(counts, reference)
+            self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
+        self.assertEqual(inventory.too_few({"a": 7, "b": 8, "c": 8})[0].cause,
+                         "7 GPUs, 8 on 2 of 3 nodes")
 
 
 class Progress(unittest.TestCase):

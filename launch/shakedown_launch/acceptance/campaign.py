@@ -30,6 +30,7 @@ class Campaign:
         self.runs = []
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
+        self.findings = []  # of the inventory over all nodes
         self.isolation = None
 
     def run(self):
@@ -80,6 +81,10 @@ class Campaign:
                           for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found)
+        if self.settings.backend == stages.GPU and self._expect_gpus is None:
+            counts = {node: len(gpus_) for node, gpus_ in found.items()}
+            self.findings = inventory.too_few(counts, self.judge.gpus())
+            self.left_out.update({each.nodes[0]: each.cause for each in self.findings})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 

@@ -37,6 +37,12 @@ class Judge:
                 found, = self._known  # whose judgement says why it is of other nodes
             self._references[node.name] = found
 
+    def gpus(self):
+        """GPUs of a node, as the reference says that the user named; None: it does not."""
+        counts = {each.ranks_per_node for each in self._known} if self._requested else ()
+        found = next(iter(counts)) if len(counts) == 1 else ()
+        return found[0] if len(found) == 1 else None
+
     def compared(self, measured):
         """Figures, each with the reference of its nodes."""
         found = []
@@ -66,9 +72,10 @@ class Judge:
             if run.stage == stages.LADDER and isolated:
                 continue  # the ladder says what its tests amount to
             of_run = self.findings(run)
-            if run.stage in last and run is not last[run.stage]:  # was repeated without who was lost
-                of_run = [each for each in of_run
-                          if not set(each.nodes) & set(last[run.stage].nodes)]
+            if run.stage in last and run is not last[run.stage]:
+                # It was repeated without the nodes that were lost.
+                again = set(last[run.stage].nodes)
+                of_run = [each for each in of_run if not again & set(each.nodes)]
             found += of_run
         if isolated:
             found += isolation.findings(isolated, stages.LADDER, self._transient(runs))

@@ -72,7 +72,7 @@ def conclude(campaign, judge, request, values, started):
     nodes = campaign.nodes()
     judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
-    found = judge.all_findings(runs, figures, campaign.isolation)
+    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolation)]
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
                                   request.strict)
     single = {(node.name,) for node in nodes}
@@ -119,17 +119,18 @@ def write(acceptance, request, output, log, stopped):
 
 def brief(acceptance):
     """A line per finding, for the log of a daemon."""
-    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
-    return "".join([f"{acceptance.outcome} {' '.join(each.node.name for each in acceptance.verdicts)}"
-                    "\n",
-                    *(f"{each.outcome} {each.subject or each.stage}: {each.cause}"
-                      f"{each.action and f'; {each.action}'}\n" for each in found)])
+    nodes = " ".join(each.node.name for each in acceptance.verdicts)
+    lines = [f"{acceptance.outcome} {nodes}"]
+    lines += [f"{each.outcome} {each.subject or each.stage}: {each.cause}"
+              f"{each.action and f'; {each.action}'}"
+              for verdict in acceptance.verdicts for each in verdict.findings]
+    return "\n".join(lines) + "\n"
 
 
 def record_reference(acceptance, path):
     if acceptance.outcome != PASS:
-        say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of nodes "
-            "that pass")
+        say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
+            "nodes that pass")
         return
     references.record([acceptance], path)
     say(f"reference written: {path}")

@@ -16,32 +16,39 @@ COMMAND = Command(
     links between GPUs, collectives, training with checked gradients, soak; then nodes together,
     whose failures are traced to a node or a link.""",
     [Option(("--quick",), None, "under 60 s: a job before other jobs"),
-     Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes; without an option "
-            "under 8 minutes, of which soak 2"),
-     Option(("--prolog",), None, "at most 20 s, for Slurm's Prolog: this node, and only the GPUs of "
-            "the job (SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
-     Option(("--passive",), None, "at most 5 s, for Slurm's HealthCheckProgram: only reads; safe next "
-            "to a running job"),
+     Option(("--full",), None,
+            "all sizes and types, and a soak of --soak-minutes; without an option under 8 "
+            "minutes, of which soak 2"),
+     Option(("--prolog",), None,
+            "at most 20 s, for Slurm's Prolog: this node, and only the GPUs of the job "
+            "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
+     Option(("--passive",), None,
+            "at most 5 s, for Slurm's HealthCheckProgram: only reads; safe next to a running job"),
      Option(("--soak-minutes",), "X", "minutes of --full's soak (15)"),
      Option(("--backend",), "WHERE", "auto (default), gpu or cpu"),
      Option(("-n",), "N", "ranks on each node; default: one per GPU, without GPUs two"),
-     Option(("--hosts",), "h1,h2", "accept these hosts, reached by ssh or within Slurm's allocation; "
-            "default: all nodes of the allocation, else this machine"),
+     Option(("--hosts",), "h1,h2",
+            "accept these hosts, reached by ssh or within Slurm's allocation; default: all nodes "
+            "of the allocation, else this machine"),
      Option(("--hostfile",), "FILE", "the same, one host per line"),
-     Option(("--expect-gpus",), "N", "GPUs of each node; fewer is FAIL before any communicator is "
-            "made; default: as Slurm grants, else as most nodes have"),
-     Option(("--reference",), "PATH", "file, or folder of files, that the figures are compared with "
-            "where GPU model, number and links are the same (results/reference)"),
+     Option(("--expect-gpus",), "N",
+            "GPUs of each node; fewer is FAIL before any communicator is made; default: as Slurm "
+            "grants, else as most of three nodes or more have, else as the --reference"),
+     Option(("--reference",), "PATH",
+            "file, or folder of files, that the figures are compared with where GPU model, number "
+            "and links are the same (results/reference)"),
      Option(("--record-reference",), "FILE", "write the figures as a reference, if all nodes pass"),
-     Option(("--history",), "FILE", "append what failed, by serial number, and name repeat "
-            "offenders"),
-     Option(("--output",), "DIR", "folder of acceptance.jsonl, .txt, .html, the log, and the records "
-            "and logs of all programs; several nodes must see it (acceptance-DATE-TIME-PID in "
-            "runs/ of the current folder, or in SHAKEDOWN_RUNS)"),
+     Option(("--history",), "FILE",
+            "append what failed, by serial number, and name repeat offenders"),
+     Option(("--output",), "DIR",
+            "folder of acceptance.jsonl, .txt, .html, the log, and the records and logs of all "
+            "programs; several nodes must see it (acceptance-DATE-TIME-PID in runs/ of the current "
+            "folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
      Option(("--strict",), None, "what warns, or was not judged, is INCONCLUSIVE"),
-     Option(("--inject-fault",), "KIND:RANK", "a fault that must be found: product, memory, copy, "
-            "collective, hash, slow; RANK over all nodes")],
+     Option(("--inject-fault",), "KIND:RANK",
+            "a fault that must be found: product, memory, copy, collective, hash, slow; RANK over "
+            "all nodes")],
     """
     Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is drained.
 

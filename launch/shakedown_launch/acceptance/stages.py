@@ -71,7 +71,8 @@ STAGES = (
           on_cpu=("--operation all_reduce,all_gather,reduce_scatter,broadcast -b 4K -e 256K -f 8 "
                   "--iterations 5 --warmup 1 --repeats 3", 1)),
     Stage("train", "train", NODE, faults=("slow",), faults_of_two=("product", "hash"),
-          capsules=True, common="--deterministic --certificate off", where_two="--check-neighbour 4",
+          capsules=True, common="--deterministic --certificate off",
+          where_two="--check-neighbour 4",
           tiers={QUICK: ("--model resnet50 --precision fp16 --batch-size 64 --warmup 5 "
                          "--warmup-seconds 1 --iterations 30", 10),
                  DEFAULT: ("--model resnet50 --precision fp16 --batch-size 256 --iterations 200",
@@ -80,6 +81,10 @@ STAGES = (
                         70)},
           on_cpu=("--model resnet18 --image-size 32 --classes 10 --batch-size 4 --warmup 1 "
                   "--iterations 4", 3)),
+    # As fast as it can, which a reference has.
+    Stage("throughput", "train", NODE, faults=("slow",),
+          tiers={tier: ("--model resnet50 --precision fp16 --batch-size 256 --certificate off", 45)
+                 for tier in (DEFAULT, FULL)}),
     Stage("soak", "soak", NODE, capsules=True,
           faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
           tiers={QUICK: soak(0.15, "--types tf32,fp16 --shape steady", start=4), DEFAULT: soak(2),
