@@ -4,7 +4,7 @@ and with one another."""
 import os
 
 from . import figures, findings, isolation, peers, records, references, stages
-from .model import FAIL, INCONCLUSIVE, WARN, Finding, worst
+from .model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
 
 
 class Judge:
@@ -98,11 +98,15 @@ class Judge:
                 "source": ", ".join(each.file for each in used), "figures": figures_}
 
     def statement(self, runs):
-        """What the soak proves, in its own words; of several nodes, of each."""
-        return next((line["cause"] for run in runs if run.stage == "soak"
-                     for line in self.records(run)
-                     if line.get("kind") == "verdict" and line.get("scope") == "job"
-                     and line.get("verdict") == "PASS"), "")
+        """What the soak proves, in its own words."""
+        found = {run.nodes[0]: line["cause"] for run in runs if run.stage == "soak"
+                 for line in self.records(run)
+                 if line.get("kind") == "verdict" and line.get("scope") == "job"
+                 and line.get("verdict") == PASS}
+        if not found:
+            return ""
+        node, cause = next(iter(found.items()))
+        return cause if len(found) == 1 else f"{len(found)} nodes passed; {node}: {cause}"
 
 
 def distinct(references_):

@@ -32,8 +32,8 @@ COMMAND = Command(
             "of the allocation, else this machine"),
      Option(("--hostfile",), "FILE", "the same, one host per line"),
      Option(("--expect-gpus",), "N",
-            "GPUs of each node; fewer is FAIL before any communicator is made; default: as Slurm "
-            "grants, else as most of three nodes or more have, else as the --reference"),
+            "GPUs of each node; fewer is FAIL before any communicator is made; default: as "
+            "Slurm grants, else as most of three nodes or more have, else as the --reference"),
      Option(("--reference",), "PATH",
             "file, or folder of files, that the figures are compared with where GPU model, number "
             "and links are the same (results/reference)"),
