@@ -60,6 +60,13 @@ class Running:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     signal.signal(number, handler)
 
+    def stop_at_all(self):
+        """Also the signals that are passed on otherwise end the jobs: Slurm sends one of them before
+        a time limit."""
+        for number in PASSED_ON_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._stop)
+
     def _stop(self, *_):
         self.stopped = True
         if not self.jobs:

@@ -19,7 +19,8 @@ RANK_OPTIONS = [
            "host alone"),
     Option(("--hosts",), "h1,h2", "run on these hosts, with equally many ranks on each"),
     Option(("--hostfile",), "FILE",
-           "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
+           "the same, one host per line; in a Slurm allocation only its nodes, and by default all "
+           "of them"),
     Option(("--bind",), "WHAT",
            "none (default: the programs divide the cores themselves), core or numa"),
 ]

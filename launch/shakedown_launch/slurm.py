@@ -1,14 +1,16 @@
 """The job's allocation, from Slurm's variables in its batch script or step."""
 
 import collections
+import re
 
-Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_node gpus_on_node")
+Allocation = collections.namedtuple("Allocation", "nodes tasks names_gpus on_node gpus_on_node "
+                                    "hosts")
 
 
 def allocation(environ):
     """None outside of a job. tasks: None if the job did not request a number of tasks;
     on_node: this is one of the job's nodes, not a login node; gpus_on_node: GPUs granted here, None
-    where Slurm does not say."""
+    where Slurm does not say; hosts: names of its nodes, none where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):
         return None
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
@@ -19,4 +21,26 @@ def allocation(environ):
         tasks=int(environ.get("SLURM_NTASKS") or per_node * nodes) or None,
         names_gpus=any(map(environ.get, ("SLURM_JOB_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"))),
         on_node=bool(environ.get("SLURMD_NODENAME")),
-        gpus_on_node=int(gpus) if gpus.isdigit() else None)
+        gpus_on_node=int(gpus) if gpus.isdigit() else None,
+        hosts=hosts(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""))
+
+
+def hosts(node_list):
+    """The names in a node list such as "gpu[01-03,7],login", as `scontrol show hostnames` gives
+    them: a prolog must not call it."""
+    names = []
+    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", node_list):
+        heads = [""]
+        for text, numbers in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
+            heads = [head + tail for head in heads
+                     for tail in ([text] if text else numbers_in(numbers))]
+        names += heads
+    return names
+
+
+def numbers_in(text):
+    """Those of "01-03,7", with their leading zeros."""
+    for each in text.split(","):
+        first, _, last = each.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield str(number).zfill(len(first))

@@ -11,7 +11,7 @@ datadir ?= $(PREFIX)/share
 mandir ?= $(datadir)/man
 completionsdir ?= $(datadir)/bash-completion/completions
 
-commands := mpi bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
+commands := mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
 home = $(DESTDIR)$(libexecdir)/shakedown
 share = $(DESTDIR)$(datadir)/shakedown
 module = $(share)/modulefiles/shakedown/$(VERSION)

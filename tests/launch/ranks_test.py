@@ -215,13 +215,27 @@ class Slurm(unittest.TestCase):
         self.assertEqual(option(words, "-n"), "3")
         self.assertNotIn("--map-by", words)
 
-    def test_hosts_of_ones_own(self):
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write("h1\n")
-            file.flush()
-            for words in [["--hosts", "h1"], ["--hostfile", file.name]]:
-                with self.assertRaisesRegex(command.UsageError, "the hosts are Slurm's"):
-                    line(*words, "true", SLURM_JOB_ID="1", SLURM_NTASKS="2")
+    def test_node_lists(self):
+        for text, names in [("", []), ("n1", ["n1"]), ("n1,n2", ["n1", "n2"]),
+                            ("gpu[08-10,2],login", ["gpu08", "gpu09", "gpu10", "gpu2", "login"]),
+                            ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"])]:
+            self.assertEqual(slurm.hosts(text), names)
+
+    def test_some_nodes_of_the_allocation(self):
+        job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "4",
+               "SLURM_JOB_NODELIST": "n[1-4]"}
+        for count, per_node in [(2, 1), (4, 2)]:  # also as many as Slurm's tasks
+            words = line("--hosts", "n2,n4", "-n", count, "true", **job)
+            self.assertEqual((option(words, "--host"), option(words, "--map-by")),
+                             (f"n2:{per_node},n4:{per_node}", f"ppr:{per_node}:node"))
+            self.assertIn("--oversubscribe", words)
+        words = line("--hosts", "n3", "-n", 2, "true", NCCL_DEBUG="INFO", **job)
+        self.assertEqual(option(words, "--map-by"), "ppr:2:node")
+        self.assertIn("NCCL_DEBUG", words)  # another host has no other way to it
+        for host, job in [("h1", job), ("n1", {"SLURM_JOB_ID": "1"})]:
+            with self.assertRaisesRegex(command.UsageError,
+                                        f"{host}: not of this Slurm allocation, whose nodes are"):
+                line("--hosts", host, "true", **job)
 
 
 class Options(unittest.TestCase):

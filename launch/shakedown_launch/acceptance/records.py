@@ -24,7 +24,8 @@ def read(path):
         with open(path, encoding="utf-8", errors="replace") as file:
             lines = [parsed(number, line) for number, line in enumerate(file, 1) if line.strip()]
     except OSError as error:
-        return [unreadable(0, f"record file: {error.strerror}")]
+        return [unreadable(0, f"record file: {error.strerror}: it was not written, or not where "
+                              "this host sees it (--output must be shared)")]
     return lines or [unreadable(0, "record file: empty")]
 
 
