@@ -27,8 +27,11 @@ node_check_options=()
 # drain: health_check drains and resumes nodes; print: it only logs the commands.
 health_action=drain
 
-# Folder for health_check's notes, of this node.
-state_folder=/run/shakedown
+# Options of launch/acceptance --prolog.
+prolog_options=()
+
+# Folder for health_check's notes, of this node; it should outlive a reboot.
+state_folder=/var/lib/shakedown
 
 # File to which all three append, in addition to syslog; empty: none.
 hook_log=
