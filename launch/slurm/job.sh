@@ -38,19 +38,21 @@ on_ranks() {
 }
 
 by_srun() {
-  local line words ranks layout=()
+  local line words ranks layout=() gpus=()
   line=$("$shakedown/launch/mpi" --dry-run "$@") || exit
   eval "words=($line)"
   ranks=${words[2]}
   [[ $ranks == "${SLURM_NTASKS-}" ]] ||
     layout=(--ntasks="$ranks" --ntasks-per-node=$(((ranks - 1) / SLURM_JOB_NUM_NODES + 1)))
   # native: a PMIx with munge and a Slurm without would not agree how to authenticate.
-  # Slurm's options for the binding of GPUs would hide the GPUs of a node from its other ranks.
+  # Each rank sees all GPUs that the job has on its node, as under mpirun.
   # Ranks end together, or PMIx ends those that remain: --kill-on-bad-exit would replace their exit
   # codes by a signal's. A code of srun's own is never a program's FAIL.
-  in_background env -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
-    srun --mpi=pmix "${layout[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 "${srun_options[@]}" \
-    "${words[@]: -$#:1}" "${@:2}"
+  ((${SLURM_GPUS_ON_NODE:-0} == 0)) || gpus=(--gpus-per-node="$SLURM_GPUS_ON_NODE")
+  in_background env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND \
+    PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
+    srun --mpi=pmix "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \
+    "${srun_options[@]}" "${words[@]: -$#:1}" "${@:2}"
 }
 
 # in_background CMD...: runs it, passes a signal on, and sets `code` by Shakedown's rules. A signal

@@ -40,7 +40,8 @@ class Cluster:
             **kept, "CLUSTER": str(self.folder), "CLUSTER_NODES": nodes, "CLUSTER_GRES": gres,
             "CLUSTER_CONF": conf.replace("@CLUSTER@", str(self.folder)), "CLUSTER_SHARED": str(TREE),
             "SHAKEDOWN": str(TREE), "SHAKEDOWN_BIN": str(BIN),
-            "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes share this machine's cores
+            # The nodes share this machine's cores.
+            "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
             **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
         self.work = self.folder / "work"  # where jobs are submitted
 

@@ -2,65 +2,182 @@
 """The job scripts of launch/slurm on a two-node Slurm, as they are submitted by users, and what Slurm
 does to a job. Run by tests/run; skipped where no cluster can be made."""
 
+import pathlib
+import re
+import subprocess
 import unittest
 
-from slurm_support import Cluster, TWO_GPUS, skip_where_impossible
-from support import make_image_folder
+from slurm_support import HOOKS, TWO_GPUS, Cluster, skip_where_impossible
+from support import make_image_folder, wait_until
 
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
+QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
 LAUNCHERS = ("mpirun", "srun")
+# In the place of Shakedown's programs: what a rank has of its environment.
+SHOWS = """#!/bin/bash
+echo "rank on $(hostname): gpus=$CUDA_VISIBLE_DEVICES cpus=$SLURM_CPUS_PER_TASK psec=$PMIX_MCA_psec"
+"""
 
 
 def setUpModule():
     skip_where_impossible()
 
 
-def start(test_class, **options):
-    """A cluster for all tests of a class."""
+def start(add_cleanup, **options):
     cluster = Cluster(**options)
-    test_class.addClassCleanup(cluster.down)
+    add_cleanup(cluster.down)
     cluster.up()
     return cluster
 
 
-class Scripts(unittest.TestCase):
+class TwoNodes(unittest.TestCase):
+    """n1 has four CPUs, n2 two; both have two "GPUs". One cluster for all tests of these two nodes."""
+    cluster = None
+
     @classmethod
     def setUpClass(cls):
-        # n2 has fewer CPUs.
-        cls.cluster = start(cls, conf="GresTypes=gpu", gres=TWO_GPUS,
-                            node={"n1": "CPUs=4 RealMemory=8000 Gres=gpu:2",
-                                  "n2": "CPUs=2 RealMemory=8000 Gres=gpu:2"})
-        cls.images = cls.cluster.work / "images"
-        make_image_folder(cls.images, 16)
+        if TwoNodes.cluster:
+            return
+        TwoNodes.cluster = start(
+            unittest.addModuleCleanup, conf="GresTypes=gpu\nTaskProlog=@CLUSTER@/etc/task_prolog",
+            gres=TWO_GPUS, node={"n1": "CPUs=4 RealMemory=8000 Gres=gpu:2",
+                                 "n2": "CPUs=2 RealMemory=8000 Gres=gpu:2"})
+        # A module that only n2 has loaded.
+        prolog = cls.cluster.folder / "etc/task_prolog"
+        prolog.write_text("#!/bin/sh\n[ $(hostname) != n2 ] || cat /etc/slurm/only_n2 2>/dev/null\nexit 0\n")
+        prolog.chmod(0o755)
+        make_image_folder(cls.cluster.work / "images", 4)
+        shows = cls.cluster.work / "shows/collective_perf"
+        shows.parent.mkdir()
+        shows.write_text(SHOWS)
+        shows.chmod(0o755)
 
     def submit(self, script, *arguments, launcher="mpirun", options=(), **environ):
-        return self.cluster.submit(script, *arguments, options=["--nodes=2", *options],
-                                   SHAKEDOWN_LAUNCHER=launcher, **environ)
+        job = self.cluster.submit(script, *arguments, options=["--nodes=2", *options],
+                                  SHAKEDOWN_LAUNCHER=launcher, **environ)
+        self.addCleanup(self.cluster, "scancel", job.number, code=None)
+        return job
 
-    def succeeds(self, job):
-        self.assertEqual(job.wait(), 0, job.log)
+    def expect(self, job, code, *said):
+        self.assertEqual(job.wait(), code, job.log)
+        for words in said:
+            self.assertIn(words, job.log)
 
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes or ["n1", "n2"]:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 10),
+                            f"{node}: {self.cluster.processes(node)}")
+
+
+class Scripts(TwoNodes):
     def test_every_script_under_both_launchers(self):
         checks = {
-            "collectives": ["--backend", "cpu", "-b", "1K", "-e", "4K", "-n", 2, "-w", 1],
-            "compare": [*TINY, "--batch-size", 2, "--iterations", 2, "--warmup", 1, "--repeats", 1,
-                        "--strategies", "ddp"],
-            "soak": ["--backend", "cpu", "--minutes", 0.02, "--types", "fp32", "--loads", "products",
+            "collectives": QUICK,
+            "compare": [*TINY, "--batch-size", 2, "--iterations", 1, "--warmup", 0, "--repeats", 1,
+                        "--strategies", "all-reduce", "--certificate", "off"],
+            "soak": ["--backend", "cpu", "--minutes", 0.01, "--types", "fp32", "--loads", "products",
                      "--shape", "steady", "--size", 128]}
         jobs = [(name, launcher, self.submit(f"{name}.sbatch", *words, launcher=launcher,
                                              options=["--ntasks=3"]))
                 for name, words in checks.items() for launcher in LAUNCHERS]
         for name, launcher, job in jobs:
             with self.subTest(name, launcher=launcher):
-                self.succeeds(job)
-                import sys; sys.stderr.write(f"{name} {launcher} {job.show('StartTime')} {job.show('EndTime')}\n")
+                self.expect(job, 0, f"started by {launcher}")
                 run, *_, end = job.records(name)
-                self.assertEqual(run["world_size"], 3)
                 self.assertEqual(run["hosts"], ["n1", "n1", "n2"])
                 self.assertEqual(run["environment.SLURM_JOB_ID"], job.number)
                 self.assertEqual(run["environment.SLURM_JOB_NODELIST"], "n[1-2]")
                 self.assertEqual(end["exit_code"], 0)
+
+    def test_what_the_ranks_see(self):
+        both = ["rank on n1: gpus=0,1", "rank on n2: gpus=0,1"]
+        bound = ["--gpus-per-task=1 is not applied", *both]
+        cases = [  # Slurm's options, ranks, what the log has
+            (["--ntasks-per-node=2", "--gpus-per-task=1"], 4, bound),
+            (["--gpus=4", "--ntasks-per-node=2"], 4, both),
+            (["--ntasks-per-node=2"], 4, both),  # --exclusive alone
+            (["--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=2"], 4,
+             ["one task per node: 4 ranks are started, one per GPU", *both])]
+        jobs = [(launcher, *case, self.submit("collectives.sbatch", launcher=launcher, options=case[0],
+                                              SHAKEDOWN_BIN=str(self.cluster.work / "shows"),
+                                              BACKENDS="cpu gpu", CUDA_VISIBLE_DEVICES="7"))
+                for case in cases for launcher in LAUNCHERS]
+        for launcher, options, ranks, said, job in jobs:
+            with self.subTest(options, launcher=launcher):
+                self.expect(job, 0, *said)
+                self.assertEqual(job.log.count("rank on"), ranks, job.log)
+                if launcher == "srun":
+                    self.assertEqual(job.log.count("psec=native"), ranks)
+                    self.assertEqual("cpus=2" in job.log, "--cpus-per-task=2" in options)
+
+    def test_a_launcher_that_is_none(self):
+        self.expect(self.submit("compare.sbatch", launcher="mpiexec"), 2, "choose mpirun or srun")
+
+    def test_another_library_on_one_node(self):
+        library = self.cluster.folder / "onednn.so"
+        source = self.cluster.folder / "onednn.cpp"
+        source.write_text("#include <dnnl.h>\n"
+                          "extern \"C\" const dnnl_version_t* dnnl_version() {\n"
+                          "  static const dnnl_version_t version = {9, 8, 7, \"other\", 0, 0};\n"
+                          "  return &version;\n}\n")
+        subprocess.run(["g++", "-shared", "-fPIC", source, "-o", library], check=True)
+        only_n2 = self.cluster.folder / "etc/only_n2"
+        only_n2.write_text(f"export LD_PRELOAD={library}\n")
+        self.addCleanup(only_n2.unlink)
+        self.expect(self.submit("collectives.sbatch", *QUICK, options=["--ntasks-per-node=1"]), 0,
+                    "versions differ from n1's: n2 (versions.onednn 9.8.7 instead of ")
+
+    def test_an_array_measures_each_node(self):
+        text = self.cluster("sbatch", "--parsable", "--array=1-2", "--nodes=1", "--ntasks=2",
+                            "--output=%x-%A_%a.out", HOOKS / "collectives.sbatch", *QUICK)
+        print(text)
+
+
+class Training(TwoNodes):
+    def train(self, launcher, **environ):
+        """A training without an end that has written a checkpoint, and its folder of checkpoints."""
+        folder = self.cluster.work / f"checkpoints-{len(list(self.cluster.work.iterdir()))}"
+        job = self.submit("train.sbatch", *TINY, "--train-dir", "images", "--batch-size", 2, "--epochs",
+                          1000000, "--checkpoint-minutes", 1e-6, launcher=launcher,
+                          options=["--ntasks-per-node=1"], CHECKPOINT_DIR=str(folder), **environ)
+        job.wait_for((folder / "checkpoint_latest.safetensors").exists)
+        return job, folder
+
+    def test_a_signal_queues_it_again_and_it_continues(self):
+        jobs, folders = zip(*(self.train(launcher) for launcher in LAUNCHERS))
+        for job in jobs:
+            self.cluster("scancel", "--signal=USR2", "--batch", job.number)
+        self.assert_nothing_runs()
+        for job in jobs:
+            job.start_again()
+            job.wait_for(lambda: "continues /" in job.log)
+            self.assertIn("restart 1", job.log)
+        by_mpirun, by_srun = jobs
+        (folders[1] / "STOP").touch()
+        self.cluster("scancel", by_mpirun.number)
+        self.expect(by_srun, 5)
+        self.assertEqual(by_srun.state, "FAILED")  # not queued again
+        by_mpirun.wait()
+        self.assertEqual(by_mpirun.state, "CANCELLED")
+        self.assert_nothing_runs()
+        for job in jobs:
+            runs = [line for line in job.records("train") if line["kind"] == "run"]
+            self.assertEqual([run.get("environment.SLURM_RESTART_COUNT") for run in runs], [None, "1"])
+
+    def test_slurmd_dies_and_it_continues(self):
+        job, _ = self.train("srun")
+        self.cluster("node", "n2", "kill")
+        job.wait_for(lambda: job.state in ("PENDING", "NODE_FAIL"))
+        self.assert_nothing_runs("n1")
+        self.cluster("node", "n2", "start")
+        self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE", 30))
+        self.assert_nothing_runs()
+        job.start_again()
+        job.wait_for(lambda: "continues /" in job.log)
+        self.cluster("scancel", job.number)
+        job.wait()
+        self.assert_nothing_runs()
 
 
 if __name__ == "__main__":
