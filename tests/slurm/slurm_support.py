@@ -44,10 +44,11 @@ class Cluster:
             "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
             **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
         self.work = self.folder / "work"  # where jobs are submitted
+        for name in ("work", "etc"):
+            (self.folder / name).mkdir()
 
     def up(self):
         self("up", cwd=TREE)
-        self.work.mkdir()
 
     def down(self):
         self("down", cwd=TREE)
@@ -107,7 +108,11 @@ class Job:
     def wait_for(self, done, seconds=30):
         """Until done() is true; else an error with the log."""
         if not wait_until(done, seconds):
-            raise AssertionError(f"job {self.number}, {self.state}: {self.log}")
+            logs = [self.cluster.folder / "ctl/slurmctld.log",
+                    *self.cluster.folder.glob("n*/slurmd.log")]
+            said = "\n".join(line for log in logs for line in log.read_text().splitlines()[-15:])
+            raise AssertionError(f"{self.cluster('scontrol', 'show', 'job', self.number)}\n{said}\n"
+                                 f"{self.log}")
 
     def wait(self, seconds=60):
         """The exit code of a job that has ended."""

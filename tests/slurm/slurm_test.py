@@ -2,13 +2,11 @@
 """The job scripts of launch/slurm on a two-node Slurm, as they are submitted by users, and what Slurm
 does to a job. Run by tests/run; skipped where no cluster can be made."""
 
-import pathlib
-import re
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Cluster, skip_where_impossible
-from support import make_image_folder, wait_until
+from slurm_support import TWO_GPUS, Cluster, Job, skip_where_impossible
+from support import make_image_folder, the_machine, wait_until
 
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
@@ -52,6 +50,13 @@ class TwoNodes(unittest.TestCase):
         shows.parent.mkdir()
         shows.write_text(SHOWS)
         shows.chmod(0o755)
+
+    def setUp(self):
+        self.enter(the_machine())
+
+    def enter(self, context):
+        context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
 
     def submit(self, script, *arguments, launcher="mpirun", options=(), **environ):
         job = self.cluster.submit(script, *arguments, options=["--nodes=2", *options],
@@ -129,9 +134,17 @@ class Scripts(TwoNodes):
                     "versions differ from n1's: n2 (versions.onednn 9.8.7 instead of ")
 
     def test_an_array_measures_each_node(self):
-        text = self.cluster("sbatch", "--parsable", "--array=1-2", "--nodes=1", "--ntasks=2",
-                            "--output=%x-%A_%a.out", HOOKS / "collectives.sbatch", *QUICK)
-        print(text)
+        job = self.cluster.submit("collectives.sbatch", *QUICK, options=[
+            "--array=1-2", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
+        self.addCleanup(self.cluster, "scancel", job.number, code=None)
+        tasks = [Job(self.cluster, f"{job.number}_{task}") for task in (1, 2)]
+        for number, task in enumerate(tasks, 1):
+            self.expect(task, 0, f"job {job.number}_{number} on n")
+            run = task.records("collectives")[0]
+            self.assertEqual((run["environment.SLURM_ARRAY_JOB_ID"],
+                              run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
+        hosts = [task.records("collectives")[0]["hosts"] for task in tasks]
+        self.assertEqual(sorted(hosts), [["n1", "n1"], ["n2", "n2"]])  # a node each, by --exclusive
 
 
 class Training(TwoNodes):
