@@ -79,7 +79,7 @@ class Scripts(TwoNodes):
     def test_every_script_under_both_launchers(self):
         checks = {
             "collectives": QUICK,
-            "compare": [*TINY, "--batch-size", 2, "--iterations", 1, "--warmup", 0, "--repeats", 1,
+            "compare": [*TINY, "--batch-size", 2, "--iterations", 1, "--warmup", 1, "--repeats", 1,
                         "--strategies", "all-reduce", "--certificate", "off"],
             "soak": ["--backend", "cpu", "--minutes", 0.01, "--types", "fp32", "--loads", "products",
                      "--shape", "steady", "--size", 128]}
