@@ -185,13 +185,12 @@ class Job:
         """Requests its end; past its grace it is killed."""
         self._asked_to_stop = True
         if self._process and self._stop_signals:
-            number = self._stop_signals.pop(0)
-            self._messages.sent(number)
-            self.send(number)
+            self.send(self._stop_signals.pop(0))
             self._expect_end()
 
     def send(self, number):
         if self._process and self._process.returncode is None:
+            self._messages.sent(number)
             self._process.send_signal(number)
 
     def _expect_end(self):

@@ -79,6 +79,8 @@ def place(request, environ, host):
         per_host = 0 if on_cpu else gpus.visible(environ, host.gpus)
         # One task per node with several GPUs (torchrun's header) represents the node.
         if tasks == host_count and per_host >= 2:
+            say(f"Slurm's job has one task per node: {per_host * host_count} ranks are started, "
+                "one per GPU")
             tasks = None
         if not (tasks or per_host or on_cpu
                 or counts_for_all_hosts(host_count, allocation, environ)):
