@@ -156,6 +156,11 @@ test: setup
 run-tests: tests
 	tests/run $(BUILD)
 
+# Two-node Slurm clusters on this machine; the time limits, too, which last minutes.
+.PHONY: slurm-test
+slurm-test: all
+	for file in tests/slurm/*_test.py; do SHAKEDOWN_LONG_TESTS=1 python3 $$file || exit; done
+
 include launch/site/install.mk
 
 # ---- for developers -----------------------------------------------------------------------------
@@ -240,5 +245,6 @@ help:
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
+	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
 	@echo 'make docs      renew the pages that repeat the programs; make clean  remove what was built'

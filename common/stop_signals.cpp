@@ -1,20 +1,35 @@
 #include "common/stop_signals.hpp"
 
 #include <string.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
 
 namespace shakedown {
 namespace {
 
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 
-volatile std::sig_atomic_t noted = 0;  // a handler can reach nothing that is not static
+// A handler can reach nothing that is not static.
+volatile std::sig_atomic_t noted = 0;
+std::atomic<std::int64_t> noted_at_ms = 0;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free);
+
+std::int64_t now_ms() {  // of the clocks, a handler may call this one
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
 
 extern "C" void note(int number) {
-  if (noted != 0) {
+  if (noted == 0) {
+    noted_at_ms = now_ms();
+    noted = number;
+  } else if (now_ms() - noted_at_ms >= StopSignals::kSameStopMs) {
     std::signal(number, SIG_DFL);
     std::raise(number);  // delivered when this handler returns
   }
-  noted = number;
 }
 
 }  // namespace

@@ -11,8 +11,12 @@ namespace shakedown {
 
 class StopSignals {
  public:
-  /// From now on TERM, INT, HUP, USR1 and USR2 are noted; the second one ends the process. Those
-  /// that are ignored (nohup) stay so. At most one object at a time.
+  /// Slurm and a job script may both deliver one stop to a rank, as TERM and as USR2.
+  static constexpr int kSameStopMs = 1000;
+
+  /// From now on TERM, INT, HUP, USR1 and USR2 are noted; one that comes kSameStopMs or more after
+  /// the first ends the process. Those that are ignored (nohup) stay so. At most one object at a
+  /// time.
   StopSignals();
   /// The handlers that were installed before.
   ~StopSignals();

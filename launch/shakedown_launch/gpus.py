@@ -38,6 +38,17 @@ def listed():
     return found
 
 
+def busiest():
+    """The utilisation in percent of this host's busiest GPU; 0 where none can be read."""
+    try:
+        text = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu",
+                               "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, timeout=5,
+                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return max(map(int, re.findall(rb"\d+", text)), default=0)
+
+
 def named(text):
     """The entries of CUDA_VISIBLE_DEVICES, which ends at its first invalid one."""
     entries = []

@@ -60,6 +60,13 @@ class Running:
                 if signal.getsignal(number) != signal.SIG_IGN:
                     signal.signal(number, handler)
 
+    def stop_at_all(self):
+        """Also the signals that are passed on otherwise end the jobs: Slurm sends one of them before
+        a time limit."""
+        for number in PASSED_ON_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._stop)
+
     def _stop(self, *_):
         self.stopped = True
         if not self.jobs:
@@ -178,13 +185,12 @@ class Job:
         """Requests its end; past its grace it is killed."""
         self._asked_to_stop = True
         if self._process and self._stop_signals:
-            number = self._stop_signals.pop(0)
-            self._messages.sent(number)
-            self.send(number)
+            self.send(self._stop_signals.pop(0))
             self._expect_end()
 
     def send(self, number):
         if self._process and self._process.returncode is None:
+            self._messages.sent(number)
             self._process.send_signal(number)
 
     def _expect_end(self):

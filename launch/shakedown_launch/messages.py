@@ -36,7 +36,7 @@ class Messages:
         self.lost = []  # hosts, as far as they are known
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
-        self._sent = set()  # "signal 12" to the ranks, whose end by it is no news
+        self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
     def sent(self, number):
         self._sent.add(f"signal {int(number)}")
@@ -115,6 +115,8 @@ class Messages:
             return 3, None
         if status == 0:
             return 0, None
+        if f"signal {status - 128}" in self._sent:
+            return 5, None
         if status < 0:
             return 3, f"mpirun died of signal {-status} ({signal.strsignal(-status)})"
         if 128 < status < 160:  # mpirun 4.1 sometimes ends before it has written its message

@@ -5,7 +5,7 @@ import re
 import signal
 import subprocess
 
-from . import gpus, messages, places, ranks
+from . import gpus, messages, places, ranks, slurm
 from .command import Command, Option, UsageError, parse, positive, say
 from .job import Job, Output
 
@@ -19,7 +19,8 @@ RANK_OPTIONS = [
            "host alone"),
     Option(("--hosts",), "h1,h2", "run on these hosts, with equally many ranks on each"),
     Option(("--hostfile",), "FILE",
-           "the same, one host per line; neither in a Slurm allocation, whose nodes are used"),
+           "the same, one host per line; in a Slurm allocation only its nodes, and by default all "
+           "of them"),
     Option(("--bind",), "WHAT",
            "none (default: the programs divide the cores themselves), core or numa"),
 ]
@@ -112,8 +113,8 @@ def job(what, environ=None, log=None, shown=True, grace=10):
         say(text, output.line)
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
-    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], environ, output,
-               messages.Messages(report, output.line, hosts), grace, report,
+    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], slurm.for_mpirun(environ),
+               output, messages.Messages(report, output.line, hosts), grace, report,
                stop_signals=(signal.SIGUSR2, signal.SIGTERM))
 
 
@@ -122,6 +123,9 @@ def main(arguments):
     grace = positive(values, "--grace", 10, "seconds")
     what = request(values, words, os.environ)
     check_open_mpi(os.environ)
+    if slurm.binding(os.environ):
+        say(f"Slurm's {' '.join(slurm.binding(os.environ))} is not applied: the ranks of a node see all "
+            "of its GPUs, and choose one each")
     if "--dry-run" in values:
         import shlex
         print(shlex.join(line(what, environment(what, os.environ))))

@@ -12,7 +12,8 @@ from .command import UsageError, say
 Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
                                  defaults=(None, None, (), "none"))
 # tasks: whether Slurm's own tasks are the ranks
-Placement = collections.namedtuple("Placement", "ranks host_count per_host tasks")
+# allocated: on nodes of Slurm's, whose slots its tasks are
+Placement = collections.namedtuple("Placement", "ranks host_count per_host tasks allocated")
 
 # mpirun gives these to local ranks anyway; for those of other hosts they must be named.
 PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|DNNL|ONEDNN|UCX|FI|MALLOC|SHAKEDOWN)_|"
@@ -61,22 +62,25 @@ def place(request, environ, host):
     """The number of ranks: as requested; else Slurm's tasks; else one per visible GPU; else two per
     host."""
     allocation = slurm.allocation(environ)
-    if allocation and request.hosts:
-        raise UsageError("in a Slurm allocation the hosts are Slurm's: leave out --hosts and "
-                         "--hostfile")
-    host_count = allocation.nodes if allocation else len(request.hosts) or 1
-    is_here = host_count == 1 and not request.hosts or (allocation and allocation.on_node) or \
-        any(name.split(":")[0] in ("localhost", host.name) for name in request.hosts)
+    others = [name for name in names(request.hosts) if allocation and name not in allocation.hosts]
+    if others:
+        raise UsageError(f"{' '.join(others)}: not of this Slurm allocation, whose nodes are "
+                         f"{' '.join(allocation.hosts) or 'unknown'} (--hosts, --hostfile)")
+    host_count = len(request.hosts) or (allocation.nodes if allocation else 1)
+    is_here = any(name in ("localhost", host.name) for name in names(request.hosts)) \
+        if request.hosts else host_count == 1 or bool(allocation and allocation.on_node)
     on_cpu = requests_cpu(request.words)
     if is_here and not on_cpu and (request.gpus or not request.ranks):
         gpus.check(environ, allocation, host.gpus)
-    tasks = allocation and allocation.tasks
+    tasks = allocation and not request.hosts and allocation.tasks
     if request.ranks:
         ranks, tasks = request.ranks, tasks == request.ranks
     else:
         per_host = 0 if on_cpu else gpus.visible(environ, host.gpus)
         # One task per node with several GPUs (torchrun's header) represents the node.
         if tasks == host_count and per_host >= 2:
+            say(f"Slurm's job has one task per node: {per_host * host_count} ranks are started, "
+                "one per GPU")
             tasks = None
         if not (tasks or per_host or on_cpu
                 or counts_for_all_hosts(host_count, allocation, environ)):
@@ -86,7 +90,12 @@ def place(request, environ, host):
             gpu_count = per_host * host_count
             say(f"Slurm's job has {ranks} tasks, which use {ranks} of {gpu_count} GPUs; "
                 f"-n {gpu_count} uses all")
-    return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks))
+    return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks), bool(allocation))
+
+
+def names(hosts):
+    """Without the slots of "h1:4"."""
+    return [host.split(":")[0] for host in hosts]
 
 
 def requests_cpu(words):
@@ -108,17 +117,17 @@ def mpirun_line(request, placement, environ, host):
     spread = None
     if request.hosts:
         line += ["--host",
-                 ",".join(f"{name.split(':')[0]}:{placement.per_host}" for name in request.hosts)]
-    elif placement.host_count == 1:
+                 ",".join(f"{name}:{placement.per_host}" for name in names(request.hosts))]
+    if not request.hosts and placement.host_count == 1:
         # Open MPI counts cores without their hardware threads, and refuses more ranks than that.
         line.append("--oversubscribe")
-    elif not placement.tasks:  # Slurm's nodes, whose slots are then meaningless
+    elif placement.allocated and not placement.tasks:  # Slurm's slots are then meaningless
         line.append("--oversubscribe")
         spread = f"ppr:{placement.per_host}:node"
     line += binding(request.bind, placement, spread, host)
     if placement.per_host > host.cores:
         line += ["--mca", "mpi_yield_when_idle", "1"]
-    if placement.host_count > 1:
+    if request.hosts or placement.host_count > 1:
         # Which GPUs are visible is each host's own: Slurm may have granted others there.
         for name in sorted(environ):
             if re.match(PASSED_ON, name) and "VISIBLE_DEVICES" not in name:

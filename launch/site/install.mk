@@ -11,7 +11,7 @@ datadir ?= $(PREFIX)/share
 mandir ?= $(datadir)/man
 completionsdir ?= $(datadir)/bash-completion/completions
 
-commands := mpi bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
+commands := mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
 home = $(DESTDIR)$(libexecdir)/shakedown
 share = $(DESTDIR)$(datadir)/shakedown
 module = $(share)/modulefiles/shakedown/$(VERSION)
@@ -36,6 +36,7 @@ install:
 	@install -m 644 $(BUILD)/machine.mk $(home)/build
 	@install -m 644 VERSION $(home)
 	@tar -c --exclude=__pycache__ --exclude=launch/site --exclude=launch/setup launch training/recipes | tar -xC $(home) --no-same-owner
+	@sed -i 's|$${SHAKEDOWN:-$$SLURM_SUBMIT_DIR}|$${SHAKEDOWN:-$(libexecdir)/shakedown}|' $(home)/launch/slurm/*.sbatch
 	@install training/convert_weights.py $(home)/training
 	@tar -cC results --exclude=__pycache__ report reporting schema.json $(notdir $(wildcard results/reference)) | \
 	  tar -xC $(share) --no-same-owner

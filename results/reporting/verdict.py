@@ -91,10 +91,12 @@ def merged(found):
 
 
 def recorded(run):
+    """A warning is no reason against what its program concluded."""
     return [Verdict(record.get("verdict"), record.get("scope"), record.get("name"),
                     f"{record.get('cause')} ({run.name})", record.get("class") or "",
                     record.get("action") or "")
-            for record in run.of("verdict") if record.get("verdict") != PASS]
+            for record in run.of("verdict")
+            if record.get("verdict") != PASS and record.get("severity") != "WARN"]
 
 
 def of_learning(summary, measured):

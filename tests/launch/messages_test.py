@@ -93,6 +93,17 @@ class Classification(unittest.TestCase):
         self.assertEqual(judged.messages.dead, [("1", "n1", "signal 11 (Segmentation fault)"),
                                                 ("2", "n2", "signal 11 (Segmentation fault)")])
 
+    def test_the_end_by_a_signal_that_was_passed_on(self):
+        died = "mpirun noticed that process rank 1 with PID 7 on node n2 exited on signal 12 (User defined signal 2)."
+        for sent, code, said in [([12], 5, []), ([10], 3, ["rank 1 on n2 died of signal 12 (User defined signal 2)"])]:
+            said_now = []
+            messages = Messages(said_now.append, self.fail)
+            for number in sent:
+                messages.sent(number)
+            messages.read_own(block(died).encode())
+            self.assertTrue(messages.job_must_end)
+            self.assertEqual((messages.judge(140), said_now), ((code, None), said))
+
     def test_hosts_that_may_be_meant(self):
         text = block("ORTE was unable to reliably start one or more daemons.")
         for hosts, said in [((), "a node of the allocation could not be reached"),

@@ -168,6 +168,25 @@ class Slurm(unittest.TestCase):
                                   "SLURM_NTASKS_PER_NODE": "8"})
         self.assertEqual((found.nodes, found.tasks), (2, 16))
 
+    def test_mpirun_s_steps_have_all_gpus(self):
+        node = {**self.TWO, "SLURMD_NODENAME": "n1", "SLURM_GPUS_ON_NODE": "2",
+                "CUDA_VISIBLE_DEVICES": "0,1"}
+        for more, per_node, names in [
+                ({"SLURM_GPUS_PER_TASK": "1"}, "2", ["--gpus-per-task=1"]),
+                ({"SLURM_GPU_BIND": "single:1", "SLURM_GPUS_PER_NODE": "a100:2"}, "a100:2",
+                 ["--gpu-bind=single:1"]),
+                ({"SLURM_GPUS": "a100:4"}, "2", []),
+                ({"SLURM_GPUS": "3"}, None, []),  # two here and one there
+                ({}, "2", [])]:  # --exclusive alone
+            environ = slurm.for_mpirun({**node, **more})
+            self.assertEqual(environ.get("SLURM_GPUS_PER_NODE"), per_node, more)
+            self.assertFalse(set(slurm.GPU_OPTIONS) & set(environ))
+            self.assertEqual(environ["CUDA_VISIBLE_DEVICES"], "0,1")
+            self.assertEqual(slurm.binding({**node, **more}), names)
+        login = slurm.for_mpirun({**self.TWO, "CUDA_VISIBLE_DEVICES": "7"})
+        self.assertEqual(login, self.TWO)
+        self.assertEqual(slurm.for_mpirun({"CUDA_VISIBLE_DEVICES": "7"}), {"CUDA_VISIBLE_DEVICES": "7"})
+
     def test_tasks(self):
         words = line("true", SLURM_NTASKS="16", **self.TWO)
         self.assertEqual(option(words, "-n"), "16")
@@ -179,7 +198,10 @@ class Slurm(unittest.TestCase):
     def test_one_task_per_node_is_all_of_its_gpus(self):  # torchrun's header
         two = {**self.TWO, "SLURM_NTASKS": "2"}
         for more, visible, count in [([], "0,1,2,3", 8), (["-n", 4], "0,1", 4)]:
-            words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **two)
+            error = io.StringIO()
+            with contextlib.redirect_stderr(error):
+                words = line(*more, "true", CUDA_VISIBLE_DEVICES=visible, **two)
+            self.assertEqual("8 ranks are started, one per GPU" in error.getvalue(), count == 8)
             self.assertEqual((option(words, "-n"), option(words, "--map-by")),
                              (str(count), f"ppr:{count // 2}:node"))
             self.assertIn("--oversubscribe", words)
@@ -215,13 +237,27 @@ class Slurm(unittest.TestCase):
         self.assertEqual(option(words, "-n"), "3")
         self.assertNotIn("--map-by", words)
 
-    def test_hosts_of_ones_own(self):
-        with tempfile.NamedTemporaryFile("w") as file:
-            file.write("h1\n")
-            file.flush()
-            for words in [["--hosts", "h1"], ["--hostfile", file.name]]:
-                with self.assertRaisesRegex(command.UsageError, "the hosts are Slurm's"):
-                    line(*words, "true", SLURM_JOB_ID="1", SLURM_NTASKS="2")
+    def test_node_lists(self):
+        for text, names in [("", []), ("n1", ["n1"]), ("n1,n2", ["n1", "n2"]),
+                            ("gpu[08-10,2],login", ["gpu08", "gpu09", "gpu10", "gpu2", "login"]),
+                            ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"])]:
+            self.assertEqual(slurm.hosts(text), names)
+
+    def test_some_nodes_of_the_allocation(self):
+        job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "4",
+               "SLURM_JOB_NODELIST": "n[1-4]"}
+        for count, per_node in [(2, 1), (4, 2)]:  # also as many as Slurm's tasks
+            words = line("--hosts", "n2,n4", "-n", count, "true", **job)
+            self.assertEqual((option(words, "--host"), option(words, "--map-by")),
+                             (f"n2:{per_node},n4:{per_node}", f"ppr:{per_node}:node"))
+            self.assertIn("--oversubscribe", words)
+        words = line("--hosts", "n3", "-n", 2, "true", NCCL_DEBUG="INFO", **job)
+        self.assertEqual(option(words, "--map-by"), "ppr:2:node")
+        self.assertIn("NCCL_DEBUG", words)  # another host has no other way to it
+        for host, job in [("h1", job), ("n1", {"SLURM_JOB_ID": "1"})]:
+            with self.assertRaisesRegex(command.UsageError,
+                                        f"{host}: not of this Slurm allocation, whose nodes are"):
+                line("--hosts", host, "true", **job)
 
 
 class Options(unittest.TestCase):

@@ -73,6 +73,8 @@ class Install(unittest.TestCase):
         module = next((self.prefix / "share/shakedown/modulefiles/shakedown").iterdir())
         self.assertEqual(module.name, (TREE / "VERSION").read_text().strip())
         self.assertIn(f"prepend-path PATH {self.prefix}/bin\n", module.read_text())
+        for path in (self.prefix / "libexec/shakedown/launch/slurm").glob("*.sbatch"):
+            self.assertIn(f"{{SHAKEDOWN:-{self.prefix}/libexec/shakedown}}", path.read_text())
         for name in installed:  # neither the staging folder nor a placeholder is left anywhere
             if name.startswith(("bin/", "share/shakedown/m", "share/man", "share/bash")):
                 self.assertNotRegex((self.prefix / name).read_text(), r"install_test\.\w+/stage|@[A-Z]+@")

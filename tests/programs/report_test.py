@@ -283,6 +283,8 @@ class Sentences(Report):
         self.assertIn("Verdict: INCONCLUSIVE\n", text)
         unknown = {"kind": "verdict", "scope": "job", "name": "a", "verdict": "MAYBE", "cause": "b"}
         self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(unknown))
+        warning = {**unknown, "verdict": "INCONCLUSIVE", "severity": "WARN"}
+        self.assertIn("Verdict: PASS\n", self.text_of(warning))
 
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, shown in ((["", ""], "nothing"), ([None, None], "unknown"),

@@ -44,6 +44,7 @@ class Run:
     round: int = 0  # of the ladder; 0 screens
     dead: tuple = ()  # (rank, host, "signal 9 (Killed)"), as launch/mpi found
     lost: tuple = ()  # hosts
+    note: str = ""  # why it did not end in order: "did not end within 60 s and was stopped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,9 @@ class Acceptance:
     findings: tuple  # of Finding that concern no single node: links, the job
     figures: tuple
     runs: tuple
-    reference: dict = dataclasses.field(default_factory=dict)  # name, source; {} where none matched
+    # name, source, figures: {metric: [{"value", "floor", "conditions", "may_fail", "kind",
+    # "source"}]}, the first with a figure's conditions counts; {} where none matched
+    reference: dict = dataclasses.field(default_factory=dict)
     settings: dict = dataclasses.field(default_factory=dict)  # options, injected fault, versions
     tests: int = 0  # jobs that the ladder ran, and its rounds
     rounds: int = 0
@@ -103,5 +106,8 @@ class Acceptance:
 
     @property
     def outcome(self):
+        """INCONCLUSIVE where there is no node."""
+        if not self.verdicts:
+            return INCONCLUSIVE
         return worst([*(each.outcome for each in self.verdicts),
                       *(each.outcome for each in self.findings if each.outcome != WARN)])

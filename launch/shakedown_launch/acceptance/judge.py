@@ -1,0 +1,125 @@
+"""What the records of the runs say: findings, figures, and how the figures compare with a reference
+and with one another."""
+
+import os
+
+from . import figures, findings, isolation, peers, records, references, stages
+from .model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
+
+
+class Judge:
+    """`output`: the folder of the runs' records. `known`: the references to choose from;
+    `requested`: the path that the user named, "" for those that come with Shakedown."""
+
+    def __init__(self, output, known=(), requested=""):
+        self._output, self._known, self._requested = output, known, requested
+        self._lines = {}
+        self._references = {}  # node: Reference or None
+
+    def records(self, run):
+        if run.record not in self._lines:
+            self._lines[run.record] = records.read(os.path.join(self._output, run.record))
+        return self._lines[run.record]
+
+    def findings(self, run):
+        return findings.findings(run, self.records(run))
+
+    def figures(self, runs):
+        """Of the ladder only the screen: a figure each per node and group."""
+        return [figure for run in runs if not (run.round and run.stage == stages.LADDER)
+                for figure in figures.figures(run, self.records(run))]
+
+    def choose(self, nodes, ranks):
+        """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
+        for node in nodes:
+            found = references.match(self._known, node, ranks.get(node.name, 0))
+            if found is None and self._requested and len(self._known) == 1:
+                found, = self._known  # whose judgement says why it is of other nodes
+            self._references[node.name] = found
+
+    def gpus(self):
+        """GPUs of a node, as the reference says that the user named; None: it does not."""
+        counts = {each.ranks_per_node for each in self._known} if self._requested else ()
+        found = next(iter(counts)) if len(counts) == 1 else ()
+        return found[0] if len(found) == 1 else None
+
+    def compared(self, measured):
+        """Figures, each with the reference of its nodes."""
+        found = []
+        for reference in distinct(self._references.values()):
+            own = [each for each in measured if all(
+                self._references.get(name) is reference for name in each.nodes)]
+            found += references.judge(own, reference, bool(self._requested))
+        if self._requested:
+            found += [Finding("reference", INCONCLUSIVE, (name,), "no reference in "
+                              f"{self._requested} is of this model and number of GPUs",
+                              action="use one of these nodes: --record-reference",
+                              check="not-comparable")
+                      for name, reference in self._references.items() if reference is None]
+        return found
+
+    def outcome(self, run):
+        """Of a group of nodes, as the ladder asks."""
+        found = [*self.findings(run),
+                 *self.compared(figures.figures(run, self.records(run)))]
+        return worst(each.outcome for each in found if each.outcome != WARN)
+
+    def all_findings(self, runs, measured, isolated):
+        """Of every run, of the ladder, and of the figures."""
+        last = {run.stage: run for run in runs if len(run.nodes) > 1}
+        found = []
+        for run in runs:
+            if run.stage == stages.LADDER and isolated:
+                continue  # the ladder says what its tests amount to
+            of_run = self.findings(run)
+            if run.stage in last and run is not last[run.stage]:
+                # It was repeated without the nodes that were lost.
+                again = set(last[run.stage].nodes)
+                of_run = [each for each in of_run if not again & set(each.nodes)]
+            found += of_run
+        if isolated:
+            found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
+        return once([*found, *self.compared(measured), *peers.judge(measured)])
+
+    def _transient(self, runs):
+        """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
+        failed = any(each.outcome == FAIL for run in runs if run.stage == stages.LADDER
+                     for each in self.findings(run))
+        return INCONCLUSIVE if failed else WARN
+
+    def described(self):
+        """The reference of the nodes, for the report."""
+        used = distinct(self._references.values())
+        if not used:
+            return {}
+        figures_ = {each.metric: {"value": each.value, "floor": each.floor, "source": each.source}
+                    for each in used[0].figures}
+        return {"name": ", ".join(each.name for each in used),
+                "source": ", ".join(each.file for each in used), "figures": figures_}
+
+    def statement(self, runs):
+        """What the soak proves, in its own words."""
+        found = {run.nodes[0]: line["cause"] for run in runs if run.stage == "soak"
+                 for line in self.records(run)
+                 if line.get("kind") == "verdict" and line.get("scope") == "job"
+                 and line.get("verdict") == PASS}
+        if not found:
+            return ""
+        node, cause = next(iter(found.items()))
+        return cause if len(found) == 1 else f"{len(found)} nodes passed; {node}: {cause}"
+
+
+def distinct(references_):
+    return list({id(each): each for each in references_ if each is not None}.values())
+
+
+def once(findings_):
+    """Without warnings that an earlier stage gave already: the environment is looked at again and
+    again."""
+    seen, found = set(), []
+    for each in findings_:
+        key = each.nodes, each.gpu, each.check, each.cause
+        if each.outcome != WARN or key not in seen:
+            found.append(each)
+        seen.add(key)
+    return found

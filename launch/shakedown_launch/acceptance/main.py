@@ -1,0 +1,136 @@
+"""launch/acceptance: connects what runs, what judges and what reports."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+from .. import mpi, places
+from ..command import name, say
+from ..job import RUNNING, Stopped
+from . import history, jsonl, nagios, options, references, report, slurm_lines, stages, verdicts
+from .campaign import Campaign
+from .fleet import Fleet, host_names
+from .judge import Judge
+from .model import FAIL, INCONCLUSIVE, PASS, Acceptance
+from .progress import Log, Progress
+
+EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
+STOPPED = 5
+PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
+
+
+def main(arguments):
+    request, values = options.request(arguments)
+    environ = options.environment(request.settings.tier, os.environ)
+    mpi.check_open_mpi(environ)
+    hosts = host_names(request.hosts, environ)
+    known = known_references(request.reference)
+    kept = options.output_folder(request, os.environ)
+    output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
+    RUNNING.stop_at_all()
+    try:
+        return accept(request, values, environ, hosts, known, output, kept)
+    finally:
+        if not kept:
+            shutil.rmtree(output, ignore_errors=True)
+
+
+def known_references(requested):
+    own = os.path.join(places.TREE, "results", "reference")
+    return references.load(requested or own) if requested or os.path.isdir(own) else []
+
+
+def accept(request, values, environ, hosts, known, output, kept):
+    started = time.time()
+    log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
+    log.line(f"{name()} {' '.join(sys.argv[1:])}")
+    judge = Judge(output, known, request.reference or "")
+    limits = {}
+    if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
+        limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
+    campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
+                        Progress(log.line, shown=kept and not request.nagios), environ,
+                        request.ranks, request.expect_gpus, request.fault)
+    stopped = False
+    try:
+        campaign.run()
+    except Stopped:
+        stopped = True
+    campaign.progress.end()
+    acceptance = conclude(campaign, judge, request, values, started)
+    code = write(acceptance, request, output, log, stopped)
+    if kept and not request.nagios:
+        print(f"results: {output}", flush=True)
+    return STOPPED if stopped and not request.nagios else code
+
+
+def conclude(campaign, judge, request, values, started):
+    """The Acceptance: a verdict per node, and what concerns none of them."""
+    runs = campaign.runs
+    nodes = campaign.nodes()
+    judge.choose(nodes, campaign.ranks)
+    figures = judge.figures(runs)
+    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolation)]
+    concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
+                                  request.strict)
+    single = {(node.name,) for node in nodes}
+    return Acceptance(
+        request.settings.tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        time.time() - started, tuple(concluded),
+        tuple(each for each in found if each.nodes not in single), tuple(figures), tuple(runs),
+        judge.described(), {key.lstrip("-").replace("-", "_"): value
+                            for key, value in values.items()},
+        getattr(campaign.isolation, "tests", 0), getattr(campaign.isolation, "rounds", 0),
+        judge.statement(runs))
+
+
+def write(acceptance, request, output, log, stopped):
+    """Files and terminal; the exit code."""
+    sections = []
+    if stopped:
+        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
+    if request.history:
+        offenders = history.offenders(request.history, acceptance)
+        history.append(request.history, acceptance)
+        sections.append(("Repeat offenders", [f"{' '.join(each.nodes)} {each.subject}: {each.cause}"
+                                              for each in offenders]))
+    sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
+    text = report.text(acceptance, sections)
+    jsonl.write(f"{output}/acceptance.jsonl", acceptance)
+    for file, content in [("acceptance.txt", text),
+                          ("acceptance.html", report.html(acceptance, sections=sections))]:
+        with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
+            opened.write(content)
+    log.line(f"{acceptance.outcome}\n{text}")
+    if request.record_reference:
+        record_reference(acceptance, request.record_reference)
+    if request.nagios:
+        line, code = nagios.line(acceptance)
+        print(line, flush=True)
+        return code
+    on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
+    print(brief(acceptance) if on_node else text, end="", flush=True)
+    if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
+        return 0
+    return EXIT_CODES[acceptance.outcome]
+
+
+def brief(acceptance):
+    """A line per finding, for the log of a daemon."""
+    nodes = " ".join(each.node.name for each in acceptance.verdicts)
+    lines = [f"{acceptance.outcome} {nodes}"]
+    lines += [f"{each.outcome} {each.subject or each.stage}: {each.cause}"
+              f"{each.action and f'; {each.action}'}"
+              for verdict in acceptance.verdicts for each in verdict.findings]
+    return "\n".join(lines) + "\n"
+
+
+def record_reference(acceptance, path):
+    if acceptance.outcome != PASS:
+        say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
+            "nodes that pass")
+        return
+    references.record([acceptance], path)
+    say(f"reference written: {path}")

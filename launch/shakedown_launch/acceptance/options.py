@@ -1,0 +1,148 @@
+"""The command line of launch/acceptance."""
+
+import collections
+import os
+import re
+
+from .. import gpus, places
+from ..command import Command, Option, UsageError, parse, positive
+from . import stages
+
+TIER_OPTIONS = {f"--{tier}": tier for tier in stages.TIERS if tier != stages.DEFAULT}
+COMMAND = Command(
+    "[options]",
+    """Runs every check and benchmark on one or more nodes, and concludes PASS, FAIL or INCONCLUSIVE
+    per node, with class, cause and action: node_check, self-test, products, memory, host links,
+    links between GPUs, collectives, training with checked gradients, soak; then nodes together,
+    whose failures are traced to a node or a link.""",
+    [Option(("--quick",), None, "under 60 s: a job before other jobs"),
+     Option(("--full",), None,
+            "all sizes and types, and a soak of --soak-minutes; without an option under 8 "
+            "minutes, of which soak 2"),
+     Option(("--prolog",), None,
+            "at most 20 s, for Slurm's Prolog: this node, and only the GPUs of the job "
+            "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
+     Option(("--passive",), None,
+            "at most 5 s, for Slurm's HealthCheckProgram: only reads; safe next to a running job"),
+     Option(("--soak-minutes",), "X", "minutes of --full's soak (15)"),
+     Option(("--backend",), "WHERE", "auto (default), gpu or cpu"),
+     Option(("-n",), "N", "ranks on each node; default: one per GPU, without GPUs two"),
+     Option(("--hosts",), "h1,h2",
+            "accept these hosts, reached by ssh or within Slurm's allocation; default: all nodes "
+            "of the allocation, else this machine"),
+     Option(("--hostfile",), "FILE", "the same, one host per line"),
+     Option(("--expect-gpus",), "N",
+            "GPUs of each node; fewer is FAIL before any communicator is made; default: as "
+            "Slurm grants, else as most of three nodes or more have, else as the --reference"),
+     Option(("--reference",), "PATH",
+            "file, or folder of files, that the figures are compared with where GPU model, number "
+            "and links are the same (results/reference)"),
+     Option(("--record-reference",), "FILE", "write the figures as a reference, if all nodes pass"),
+     Option(("--history",), "FILE",
+            "append what failed, by serial number, and name repeat offenders"),
+     Option(("--output",), "DIR",
+            "folder of acceptance.jsonl, .txt, .html, the log, and the records and logs of all "
+            "programs; several nodes must see it (acceptance-DATE-TIME-PID in runs/ of the current "
+            "folder, or in SHAKEDOWN_RUNS)"),
+     Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
+     Option(("--strict",), None, "what warns, or was not judged, is INCONCLUSIVE"),
+     Option(("--inject-fault",), "KIND:RANK",
+            "a fault that must be found: product, memory, copy, collective, hash, slow; RANK over "
+            "all nodes")],
+    """
+    Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is drained.
+
+    Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: INCONCLUSIVE, as is whatever
+    could not be measured; 5: stopped by a signal, after the report of what had run by then.
+    """)
+
+Request = collections.namedtuple(
+    "Request", "settings ranks expect_gpus fault reference record_reference history output nagios "
+    "strict hosts")
+
+
+def request(arguments):
+    """(Request, options by name) of the command line."""
+    values, words = parse(COMMAND, arguments)
+    if words:
+        raise UsageError(f"unknown argument {words[0]}")
+    expect = values.get("--expect-gpus")
+    if expect is not None and not (expect.isascii() and expect.isdigit()):
+        raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
+    hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
+    return Request(
+        settings(values), positive(values, "-n", None, "ranks"),
+        None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
+        values.get("--reference"), values.get("--record-reference"), values.get("--history"),
+        values.get("--output"), "--nagios" in values, "--strict" in values, hosts), values
+
+
+def settings(values):
+    tiers = [option for option in TIER_OPTIONS if option in values]
+    if len(tiers) > 1:
+        raise UsageError(f"{' and '.join(tiers)} cannot be combined")
+    tier = TIER_OPTIONS[tiers[0]] if tiers else stages.DEFAULT
+    if "--soak-minutes" in values and tier != stages.FULL:
+        raise UsageError("--soak-minutes: only with --full")
+    if tier in (stages.PROLOG, stages.PASSIVE) and {"--hosts", "--hostfile"} & values.keys():
+        raise UsageError(f"--{tier} is for this machine alone: leave out --hosts and --hostfile")
+    backend = values.get("--backend", "auto")
+    if backend not in ("auto", stages.GPU, stages.CPU):
+        raise UsageError(f"--backend {backend}: choose from auto, gpu, cpu")
+    return stages.Settings(tier, backend, minutes(values.get("--soak-minutes")))
+
+
+def minutes(text):
+    if text is None:
+        return stages.SOAK_MINUTES
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?", text) or float(text) == 0:
+        raise UsageError(f"--soak-minutes {text} is not a number of minutes above 0")
+    return float(text)
+
+
+def fault(text):
+    kinds = sorted({kind for stage in stages.STAGES for kind in stages.faults(stage, 2)})
+    if text and not re.fullmatch(rf"({'|'.join(kinds)}):[0-9]+", text):
+        raise UsageError(f"--inject-fault {text}: must be KIND:RANK with KIND one of "
+                         f"{', '.join(kinds)}")
+    return text
+
+
+def environment(tier, environ, listed=gpus.listed):
+    """What the programs are given. In a prolog CUDA_VISIBLE_DEVICES is not yet the job's, and an
+    index may be another GPU's than within the job: its GPUs are named by UUID. Its Slurm variables
+    are those of the whole job, of which this is one node."""
+    if tier not in (stages.PROLOG, stages.PASSIVE):
+        return dict(environ)
+    kept = {key: value for key, value in environ.items() if not key.startswith("SLURM")}
+    if tier == stages.PROLOG:
+        kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        if environ.get("SLURM_JOB_ID"):
+            kept["CUDA_VISIBLE_DEVICES"] = ",".join(uuids(environ, listed()))
+    return kept
+
+
+def uuids(environ, found):
+    """Those of SLURM_JOB_GPUS, "0,2" or "0-3". One that is not there is left as it is: missing."""
+    numbers = environ.get("SLURM_JOB_GPUS", "")
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+        return []
+    from ..slurm import numbers_in
+    return [found[int(number)][0] if int(number) < len(found) else number
+            for number in numbers_in(numbers)]
+
+
+def output_folder(request_, environ):
+    """The folder, or None: nobody reads the files of a prolog."""
+    path = request_.output
+    if path is None:
+        if request_.settings.tier in (stages.PROLOG, stages.PASSIVE):
+            return None
+        return places.new_folder("acceptance", environ)
+    if os.path.exists(f"{path}/acceptance.jsonl"):
+        raise UsageError(f"--output {path} has the results of another acceptance")
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--output {path} cannot be made: {error.strerror}") from None
+    return os.path.abspath(path)

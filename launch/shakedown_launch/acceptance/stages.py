@@ -1,0 +1,148 @@
+"""What runs in which tier: a table of programs with their options and the time each needs. Nothing
+is started here."""
+
+import dataclasses
+
+QUICK, DEFAULT, FULL, PROLOG, PASSIVE = TIERS = ("quick", "default", "full", "prolog", "passive")
+GPU, CPU = "gpu", "cpu"
+NODE, GROUP = "node", "group"
+INVENTORY = "inventory"  # always the first: its records name the GPUs of each node
+LADDER = "all_reduce"  # the stage whose failure over several nodes is traced to a node or link
+PROLOG_SECONDS = 18  # of the 20 that a prolog may need
+LEAST_LIMIT = 60  # seconds: no other stage is ended before
+SOAK_MINUTES = 15  # of --full
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """A program on every node alone, on all of them at the same time (NODE), or on several nodes
+    together (GROUP)."""
+    name: str
+    program: str
+    scope: str
+    tiers: dict  # tier: (options, seconds on GPUs); it is not part of the other tiers
+    on_cpu: tuple = None  # (options, seconds) without GPUs, in any tier; None: it needs GPUs
+    common: str = ""  # options of every tier and backend
+    one_rank: bool = False  # per node, instead of one per GPU
+    least_ranks: int = 1
+    where_two: str = ""  # options where there are two ranks or more
+    faults: tuple = ()  # kinds of --inject-fault that the program finds
+    faults_of_two: tuple = ()  # those that it finds on two ranks or more
+    capsules: bool = False  # whether it has --output DIR
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    tier: str
+    backend: str
+    soak_minutes: float = SOAK_MINUTES
+
+
+def soak(minutes, short="", start=10):
+    """`short`: what a short one is confined to, so that each load has time to be checked."""
+    return f"--minutes {minutes:g} {short}".rstrip(), 60 * minutes + start
+
+
+STAGES = (
+    Stage(INVENTORY, "node_check", NODE, one_rank=True, common="--passive",
+          tiers={tier: ("", 3) for tier in TIERS}, on_cpu=("", 1)),
+    Stage("node_check", "node_check", NODE, faults=("stall",), faults_of_two=("collective",),
+          tiers={QUICK: ("", 5), DEFAULT: ("", 5), FULL: ("", 5)}, on_cpu=("", 2)),
+    Stage("self_test", "train", NODE, least_ranks=2, common="--self-test",
+          tiers={DEFAULT: ("", 20), FULL: ("", 20)}, on_cpu=("", 8)),
+    Stage("compute", "compute_perf", NODE, faults=("product", "copy", "slow"),
+          tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 10), DEFAULT: ("--seconds 1", 90),
+                 FULL: ("", 170),
+                 PROLOG: ("--types fp16 --tests products,memory --rounds 1 --seconds 0.3", 5)},
+          on_cpu=("--types fp32 --size 256 --bytes 1M --seconds 0.02", 3)),
+    Stage("links", "link_matrix", NODE, least_ranks=2,
+          tiers={QUICK: ("--alone off", 6), DEFAULT: ("", 10), FULL: ("", 10)},
+          on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 1)),
+    # The path is proved first, and apart: to log it adds to the latency.
+    Stage("path", "collective_perf", NODE, least_ranks=2, common="--path on",
+          tiers={tier: ("-b 64M -e 64M --iterations 5 --repeats 1", 4)
+                 for tier in (QUICK, DEFAULT, FULL)}),
+    Stage("collectives", "collective_perf", NODE, least_ranks=2,
+          tiers={QUICK: ("-b 64K -e 256M -f 64 --repeats 3", 5),
+                 DEFAULT: ("--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all "
+                           "-b 32K -e 1G -f 32", 12),
+                 FULL: ("--operation all -b 8 -e 1G -f 8", 40),
+                 PROLOG: ("-b 64M -e 64M --iterations 5 --repeats 3", 4)},
+          on_cpu=("--operation all_reduce,all_gather,reduce_scatter,broadcast -b 4K -e 256K -f 8 "
+                  "--iterations 5 --warmup 1 --repeats 3", 1)),
+    Stage("train", "train", NODE, faults=("slow",), faults_of_two=("product", "hash"),
+          capsules=True, common="--deterministic --certificate off",
+          where_two="--check-neighbour 4",
+          tiers={QUICK: ("--model resnet50 --precision fp16 --batch-size 64 --warmup 5 "
+                         "--warmup-seconds 1 --iterations 30", 10),
+                 DEFAULT: ("--model resnet50 --precision fp16 --batch-size 256 --iterations 200",
+                           30),
+                 FULL: ("--model resnet50 --precision fp16 --batch-size 256 --iterations 1000",
+                        70)},
+          on_cpu=("--model resnet18 --image-size 32 --classes 10 --batch-size 4 --warmup 1 "
+                  "--iterations 4", 3)),
+    # As fast as it can, which a reference has.
+    Stage("throughput", "train", NODE, faults=("slow",),
+          tiers={tier: ("--model resnet50 --precision fp16 --batch-size 256 --certificate off", 45)
+                 for tier in (DEFAULT, FULL)}),
+    Stage("soak", "soak", NODE, capsules=True,
+          faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
+          tiers={QUICK: soak(0.15, "--types tf32,fp16 --shape steady", start=4), DEFAULT: soak(2),
+                 FULL: soak(SOAK_MINUTES)},
+          on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
+    Stage("nodes", "node_check", GROUP,
+          tiers={QUICK: ("", 8), DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
+    Stage(LADDER, "collective_perf", GROUP, least_ranks=2,
+          tiers={QUICK: ("-b 64K -e 256M -f 64 --repeats 3", 10),
+                 DEFAULT: ("-b 32K -e 1G -f 32", 20), FULL: ("-b 32K -e 1G -f 32", 20)},
+          on_cpu=("-b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 2)),
+    Stage("node_links", "link_matrix", GROUP, least_ranks=2, common="--alone off",
+          tiers={DEFAULT: ("", 30), FULL: ("", 30)},
+          on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 2)),
+)
+
+
+def named(name):
+    return next(stage for stage in STAGES if stage.name == name)
+
+
+def chosen(settings, scope, ranks=None):
+    """The stages of a tier, in their order; with `ranks` those that as many ranks can run."""
+    return [stage for stage in STAGES
+            if stage.scope == scope and settings.tier in stage.tiers
+            and (settings.backend == GPU or stage.on_cpu)
+            and (ranks is None or ranks >= stage.least_ranks)]
+
+
+def options_and_seconds(stage, settings):
+    if stage.name == "soak" and settings.tier == FULL:
+        return soak(settings.soak_minutes)
+    return stage.tiers[settings.tier] if settings.backend == GPU else stage.on_cpu
+
+
+def words(stage, settings, ranks, fault="", capsules=""):
+    """The program's line. `fault`: KIND:RANK, which only a program that knows the kind is given."""
+    options, _ = options_and_seconds(stage, settings)
+    line = [stage.program, "--backend", settings.backend, *stage.common.split(), *options.split()]
+    if ranks >= 2:
+        line += stage.where_two.split()
+    if stage.capsules and capsules:
+        line += ["--output", capsules]
+    if fault and fault.partition(":")[0] in faults(stage, ranks):
+        line += ["--inject-fault", fault]
+    return line
+
+
+def faults(stage, ranks):
+    return stage.faults + (stage.faults_of_two if ranks >= 2 else ())
+
+
+def seconds(stage, settings):
+    return options_and_seconds(stage, settings)[1]
+
+
+def limit(stage, settings):
+    """Seconds after which a job of it counts as hung."""
+    if settings.tier == PROLOG:
+        return PROLOG_SECONDS
+    return max(LEAST_LIMIT, 3 * seconds(stage, settings))

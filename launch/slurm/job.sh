@@ -1,0 +1,85 @@
+# shellcheck shell=bash
+# What the job scripts in this folder share. They set `shakedown`, the source tree or
+# PREFIX/libexec/shakedown, and `lead`, the seconds of their --signal, and source this.
+
+say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
+
+source_site() {
+  local file
+  for file in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$shakedown/launch/slurm/site.sh"; do
+    [[ -z $file || ! -r $file && $file != "${SHAKEDOWN_SITE-}" ]] || break
+  done
+  # shellcheck source=launch/slurm/site.sh
+  source "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
+}
+
+# What Slurm gives and takes that the ranks need otherwise.
+set_environment() {
+  # Since Slurm 22.05 steps do not inherit --cpus-per-task: the loader would have one core.
+  [[ -z ${SLURM_CPUS_PER_TASK-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+  # sbatch --export=NONE is for this script; its steps need what the site's settings export.
+  export SLURM_EXPORT_ENV=ALL
+  # Without GPUs from Slurm this is the list of the machine where sbatch was called.
+  if [[ -n ${CUDA_VISIBLE_DEVICES-} && -z ${SLURM_JOB_GPUS-}${SLURM_GPUS_ON_NODE-} ]]; then
+    say "CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES of the submission is ignored:" \
+      "request GPUs with --gpus-per-node"
+    unset CUDA_VISIBLE_DEVICES
+  fi
+}
+
+# on_ranks PROGRAM [ARGS...]: one of Shakedown's programs on the ranks of the job. The number of ranks
+# is launch/mpi's: Slurm's tasks, else one per GPU.
+on_ranks() {
+  case $SHAKEDOWN_LAUNCHER in
+    mpirun) in_background "$shakedown/launch/mpi" --grace "$grace" "$@" ;;
+    srun) by_srun "$@" ;;
+    *) say "SHAKEDOWN_LAUNCHER=$SHAKEDOWN_LAUNCHER: choose mpirun or srun" && exit 2 ;;
+  esac
+}
+
+by_srun() {
+  local line words ranks layout=() gpus=()
+  line=$("$shakedown/launch/mpi" --dry-run "$@") || exit
+  eval "words=($line)"
+  ranks=${words[2]}
+  [[ $ranks == "${SLURM_NTASKS-}" ]] ||
+    layout=(--ntasks="$ranks" --ntasks-per-node=$(((ranks - 1) / SLURM_JOB_NUM_NODES + 1)))
+  # native: a PMIx with munge and a Slurm without would not agree how to authenticate.
+  # Each rank sees all GPUs that the job has on its node, as under mpirun.
+  # Ranks end together, or PMIx ends those that remain: --kill-on-bad-exit would replace their exit
+  # codes by a signal's. A code of srun's own is never a program's FAIL.
+  ((${SLURM_GPUS_ON_NODE:-0} == 0)) || gpus=(--gpus-per-node="$SLURM_GPUS_ON_NODE")
+  in_background env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND \
+    PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
+    srun --mpi=pmix "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \
+    "${srun_options[@]}" "${words[@]: -$#:1}" "${@:2}"
+}
+
+# in_background CMD...: runs it, passes a signal on, and sets `code` by Shakedown's rules. A signal
+# with B: or --batch reaches this script alone; a shell handles it only while it waits.
+in_background() {
+  local job
+  signalled=
+  "$@" &
+  job=$!
+  # Once: launch/mpi and srun would end the ranks at a second one, in the middle of a checkpoint.
+  trap '[[ -n $signalled ]] || kill -USR2 "$job"; signalled=yes' USR2 TERM
+  while kill -0 "$job" 2>/dev/null; do wait "$job"; done
+  wait "$job"
+  code=$?
+  trap - USR2 TERM
+  if ((code > 127)); then code=$([[ -n $signalled ]] && echo 5 || echo 3); fi  # ended by a signal
+}
+
+# Seconds from the signal to the time limit, less what launch/mpi needs to end the ranks.
+grace=$((lead - 10))
+
+source_site
+set_environment
+mkdir -p "$SHAKEDOWN_RUNS" || exit 2
+number=$SLURM_JOB_ID
+[[ -z ${SLURM_ARRAY_JOB_ID-} ]] || number=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
+run=$SHAKEDOWN_RUNS/$SLURM_JOB_NAME-$number  # names of records and folders start so
+export SHAKEDOWN_RUNS
+say "job $number on $SLURM_JOB_NODELIST${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
+  "started by $SHAKEDOWN_LAUNCHER; records $run*"

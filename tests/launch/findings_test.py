@@ -1,0 +1,201 @@
+"""launch/acceptance: what a run's record and end are found to be. Fails closed."""
+
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch.acceptance import findings, records  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, WARN, Run  # noqa: E402
+
+HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}
+END = {"kind": "end", "run_id": "r", "exit_code": 0}
+OK = {"kind": "verdict", "scope": "job", "name": "soak", "verdict": PASS, "cause": "0 wrong"}
+
+
+def run_of(code=0, nodes=("n1", "n2"), **other):
+    return Run("soak", nodes, code, "2026-11-23T08:00:00Z", 1, "soak.jsonl", "soak.log", **other)
+
+
+def ended(code):
+    return {**END, "exit_code": code}
+
+
+def verdict(scope, name, outcome, **other):
+    return {"kind": "verdict", "scope": scope, "name": name, "verdict": outcome, "cause": "why",
+            **other}
+
+
+def of(*lines, run=None, head=HEAD):
+    return findings.findings(run or run_of(), [head, *lines])
+
+
+class Case(unittest.TestCase):
+    def one(self, found, outcome, nodes, check=None, **fields):
+        self.assertEqual(len(found), 1, found)
+        self.assertEqual((found[0].outcome, found[0].nodes), (outcome, nodes), found[0])
+        if check:
+            self.assertEqual(found[0].check, check)
+        for name, value in fields.items():
+            self.assertEqual(getattr(found[0], name), value)
+        return found[0]
+
+
+class HowItEnded(Case):
+    BOTH = ("n1", "n2")
+
+    def test_a_run_in_which_all_is_well_has_no_finding(self):
+        self.assertEqual(of(OK, END), [])
+
+    def test_no_file_an_empty_one_and_a_line_that_is_no_record(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "record.jsonl")
+            for text, why in ((None, "No such file"), ("", "empty"), ("\n", "empty"),
+                              ('{"kind": "run"', "line 1: no JSON"), ("[3]", "line 1: no record"),
+                              ("{}", "line 1: no record"),
+                              ('{"kind": "end"}', "line 1: end without exit_code")):
+                if text is not None:
+                    path.write_text(text)
+                found = findings.findings(run_of(), records.read(path))
+                self.assertIn(why, self.one(found, INCONCLUSIVE, self.BOTH, "record").cause)
+            path.write_text("\n".join(map(json.dumps, (HEAD, OK))) + "\ngarb\n" + json.dumps(END))
+            self.assertIn("line 3", self.one(findings.findings(run_of(), records.read(path)),
+                                             INCONCLUSIVE, self.BOTH, "record").cause)
+
+    def test_no_line_at_all(self):
+        self.one(findings.findings(run_of(), []), INCONCLUSIVE, self.BOTH, "not-finished")
+
+    def test_a_record_without_an_end_whatever_the_exit_code(self):
+        for code in (0, 3, 137, -9):
+            found = of(OK, run=run_of(code))
+            self.assertIn("no end line", found[0].cause)
+            self.assertTrue(all(each.outcome == INCONCLUSIVE for each in found))
+
+    def test_a_time_out_says_so(self):
+        found = of(run=run_of(3, note="did not end within 60 s and was stopped"))
+        self.assertIn("within 60 s", self.one(found, INCONCLUSIVE, self.BOTH).cause)
+
+    def test_codes_that_nothing_explains(self):
+        for code, outcome, class_ in ((1, FAIL, ""), (2, INCONCLUSIVE, "CONFIG"),
+                                      (3, INCONCLUSIVE, ""), (4, INCONCLUSIVE, "SOFTWARE"),
+                                      (5, INCONCLUSIVE, ""), (137, INCONCLUSIVE, "")):
+            self.one(of(ended(code), run=run_of(code)), outcome, self.BOTH, "exit-code",
+                     class_=class_)
+
+    def test_a_usage_error_before_the_run_record(self):
+        found = findings.findings(run_of(2), [ended(2)])
+        self.one(found, INCONCLUSIVE, self.BOTH, "exit-code", class_="CONFIG")
+
+    def test_the_record_s_code_counts_where_the_launcher_lost_it(self):
+        self.one(of(ended(1)), FAIL, self.BOTH, "exit-code")
+        self.one(of(END, run=run_of(4)), INCONCLUSIVE, self.BOTH, "exit-code")
+
+    def test_a_dead_rank_is_named_and_the_other_node_has_no_result(self):
+        found = of(run=run_of(1, dead=((2, "n2.site", "signal 9 (Killed)"),)))
+        self.assertEqual([(each.outcome, each.nodes, each.check) for each in found],
+                         [(INCONCLUSIVE, ("n2",), "rank-died"),
+                          (INCONCLUSIVE, ("n1",), "not-finished")])
+        self.assertIn("rank 2 on n2 died: signal 9 (Killed)", found[0].cause)
+
+    def test_a_lost_node(self):
+        found = of(run=run_of(3, nodes=("n2",), lost=("n2",)))
+        self.one(found, INCONCLUSIVE, ("n2",), "node-lost")
+
+    def test_two_jobs_in_one_file_are_two(self):
+        second = {**HEAD, "run_id": "s"}
+        found = findings.findings(run_of(), [HEAD, OK, END, second])
+        self.one(found, INCONCLUSIVE, self.BOTH, "not-finished")
+
+
+class WhatItRecorded(Case):
+    def test_scopes_are_nodes_and_gpus(self):
+        cases = (("gpu", "GPU-c", ("n2",), "GPU-c", "GPU of rank 2"),
+                 ("rank", "1", ("n1",), "GPU-b", "rank 1"),
+                 ("link", "1->2", ("n1", "n2"), "", "link 1->2"),
+                 ("link", "0<->1", ("n1",), "", "link 0<->1"),
+                 ("node", "n2", ("n2",), "", "node n2"),
+                 ("rail", "1", ("n1", "n2"), "", "rail 1"),
+                 ("operation", "all_reduce float32", ("n1", "n2"), "", "all_reduce float32"))
+        for scope, name, nodes, gpu, subject in cases:
+            line = verdict(scope, name, FAIL, **{"class": "HARDWARE", "action": "RMA"})
+            found = of(line, verdict("job", "soak", FAIL), ended(1), run=run_of(1))
+            self.one(found, FAIL, nodes, gpu=gpu, subject=subject, class_="HARDWARE", action="RMA",
+                     check=f"soak-{scope}", evidence="soak.jsonl")
+
+    def test_without_gpus_a_rank_names_its_node_alone(self):
+        head = {key: value for key, value in HEAD.items() if key != "gpu_uuids"}
+        self.one(of(verdict("rank", "3", FAIL), ended(1), run=run_of(1), head=head), FAIL, ("n2",),
+                 gpu="", subject="rank 3")
+
+    def test_a_host_by_another_name_is_the_node(self):
+        self.one(of(verdict("rank", "3", FAIL), ended(1), head={**HEAD, "hosts": ["vm"] * 4},
+                    run=run_of(1, nodes=("n7",))), FAIL, ("n7",))
+        full = [f"{host}.site" for host in HOSTS]
+        self.one(of(verdict("rank", "3", FAIL), ended(1), head={**HEAD, "hosts": full},
+                    run=run_of(1)), FAIL, ("n2",))
+
+    def test_a_program_s_own_verdict_where_no_part_is_named(self):
+        self.one(of(verdict("job", "gradients", FAIL), ended(1), run=run_of(1)), FAIL,
+                 ("n1", "n2"), "soak-job")
+        worse = of(verdict("gpu", "GPU-a", INCONCLUSIVE), verdict("job", "soak", FAIL), ended(1),
+                   run=run_of(1))
+        self.assertEqual([each.outcome for each in worse], [INCONCLUSIVE, FAIL])
+
+    def test_an_unknown_kind_of_verdict_is_inconclusive(self):
+        for line in (verdict("gpu", "GPU-a", "MAYBE"), verdict("galaxy", "x", FAIL),
+                     verdict("rank", "9", FAIL), verdict("link", "0-1", FAIL),
+                     verdict("job", "soak", "MAYBE")):
+            found = of(line, END)
+            self.one(found, INCONCLUSIVE, ("n1", "n2"), "unknown-verdict", class_="SOFTWARE")
+
+    def test_remarks_and_outliers_are_warnings(self):
+        self.one(of(verdict("gpu", "GPU-a", PASS, **{"class": "HARDWARE"}), OK, END), WARN,
+                 ("n1",))
+        self.assertEqual(of(verdict("operation", "all_reduce", PASS), OK, END), [])
+        self.one(of(verdict("link", "0<->1", INCONCLUSIVE), OK, END), WARN, ("n1",))
+        self.one(of(verdict("gpu", "GPU-a", INCONCLUSIVE, severity=WARN, check="persistence"), OK,
+                    END), WARN, ("n1",), "persistence")
+
+    def test_inconclusive_stays_so_where_its_program_does_not_pass(self):
+        self.one(of(verdict("gpu", "GPU-a", INCONCLUSIVE, severity="UNKNOWN"),
+                    verdict("job", "node_check", INCONCLUSIVE), ended(3), run=run_of(3)),
+                 INCONCLUSIVE, ("n1",))
+
+    def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
+        path = TREE / "results/0.2/h200/compute-1gpu.jsonl"
+        lines = [line for line in records.read(path) if line["kind"] != "compute"][:3]
+        found = findings.findings(run_of(3, nodes=("n1",)), lines)
+        self.one(found, WARN, ("n1",), "not-judged")
+
+    def test_wrong_data_that_no_verdict_names(self):
+        mismatch = {"kind": "mismatch", "rank": 2, "host": "n2", "load": "product bf16",
+                    "where": "tile 3,4", "cause": "the other GPUs contradict it",
+                    "capsule": "capsule.json"}
+        found = of(mismatch, run=run_of(3))
+        self.assertEqual((found[0].outcome, found[0].nodes, found[0].gpu, found[0].evidence),
+                         (FAIL, ("n2",), "GPU-c", "capsule.json"))
+        self.one(of(mismatch, verdict("gpu", "GPU-c", FAIL), ended(1), run=run_of(1)), FAIL,
+                 ("n2",), "soak-gpu")
+        row = {"kind": "collective", "operation": "all_reduce", "wrong_elements": 3.0}
+        self.one(of(row, END), FAIL, ("n1", "n2"), "wrong-data")
+        certificate = {"kind": "certificate", "strategy": "ddp", "reference": "none",
+                       "tensor": "fc.weight", "pass": False}
+        self.one(of(certificate, ended(1), run=run_of(1)), FAIL, ("n1", "n2"), "wrong-data",
+                 class_="SOFTWARE")
+
+    def test_the_neighbour_check(self):
+        check = {"kind": "neighbour_check", "updates_checked": 5, "disputes": 0}
+        self.assertEqual(of(check, OK, END), [])
+        self.one(of({**check, "disputes": 1}, ended(1), run=run_of(1)), FAIL, ("n1", "n2"))
+        self.one(of({**check, "disputes": 1}, verdict("gpu", "GPU-d", FAIL), ended(1),
+                    run=run_of(1)), FAIL, ("n2",))
+        self.one(of({**check, "updates_checked": 0}, END), INCONCLUSIVE, ("n1", "n2"),
+                 "neighbour-check")
+
+
+if __name__ == "__main__":
+    unittest.main()

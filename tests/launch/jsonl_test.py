@@ -1,0 +1,128 @@
+"""acceptance.jsonl: fits results/schema.json, and is read as it was written."""
+
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import acceptance_samples as samples  # noqa: E402
+from support import Folder, read_record  # noqa: E402
+from shakedown_launch.acceptance import jsonl, report  # noqa: E402
+from shakedown_launch.places import UsageError  # noqa: E402
+
+
+class Jsonl(Folder):
+    def setUp(self):
+        super().setUp()
+        self.path = self.folder / "acceptance.jsonl"
+
+    def write(self, acceptance):
+        jsonl.write(self.path, acceptance)
+        return read_record(self.path)
+
+    def test_records(self):
+        lines = self.write(samples.few())
+        kinds = [line["kind"] for line in lines]
+        self.assertEqual((kinds[0], kinds[-1]), ("run", "end"))
+        self.assertEqual(set(kinds), {"run", "stage", "figure", "verdict", "end"})
+        self.assertEqual(len({line["run_id"] for line in lines}), 1)
+        self.assertFalse([key for line in lines for key, value in line.items()
+                          if isinstance(value, dict)])
+        self.assertEqual(lines[-1]["exit_code"], 1)
+
+    def test_one_verdict_per_node_and_one_of_the_job(self):
+        verdicts = [line for line in self.write(samples.few()) if line["kind"] == "verdict"]
+        whole = [line for line in verdicts if "stage" not in line]
+        self.assertEqual([(line["scope"], line["name"], line["verdict"]) for line in whole],
+                         [("node", "n001", "PASS"), ("node", "n002", "FAIL"),
+                          ("node", "n003", "INCONCLUSIVE"), ("node", "n004", "PASS"),
+                          ("job", "acceptance", "FAIL")])
+        self.assertEqual((whole[1]["class"], whole[1]["action"]), ("HARDWARE", "RMA"))
+        self.assertEqual([line["cause"] for line in whole[::3]], ["", ""])
+        self.assertEqual(whole[2]["missing_stages"], ["collectives"])
+        found = [line for line in verdicts if "stage" in line]
+        gpus = [samples.node(name).gpus[i].uuid for name, i in
+                [("n002", 5), ("n002", 3), ("n004", 0)]]
+        self.assertEqual([(line["scope"], line["name"], line["severity"]) for line in found],
+                         [("gpu", gpus[0], "FAIL"), ("gpu", gpus[1], "FAIL"),
+                          ("node", "n003", "UNKNOWN"), ("gpu", gpus[2], "WARN"),
+                          ("link", "n001-n003", "FAIL")])
+
+    def test_names_of_findings(self):
+        for subject, nodes, scope, name in [
+                ("rank 1", ("n1",), "rank", "1"), ("link 0->2", ("n1",), "link", "0->2"),
+                ("", ("n1", "n2"), "link", "n1,n2"), ("all-reduce", ("n1",), "node", "n1"),
+                ("", (), "job", "train"), ("rail 3", (), "rail", "3")]:
+            line = jsonl.finding_record(samples.Finding(
+                "train", "FAIL", nodes, "x", samples.INFRASTRUCTURE, subject=subject))
+            self.assertEqual((line["scope"], line["name"]), (scope, name))
+
+    def test_figures_have_what_the_reference_has(self):
+        figure = next(line for line in self.write(samples.clean())
+                      if line.get("metric") == "memory/copy")
+        self.assertEqual((figure["reference.value"], figure["reference.floor"]), (4270, 3928.4))
+        self.assertEqual(len(figure["samples"]), 5)
+
+    def test_read_as_written(self):
+        for acceptance in (samples.clean(), samples.few(), samples.acceptance([])):
+            acceptance = dataclasses.replace(acceptance, runs=acceptance.runs + (
+                samples.Run("soak", ("n001", "n002"), 3, samples.STARTED, 7.5, "r", "l", 2,
+                            (("1", "n002", "signal 9 (Killed)"),), ("n001",), "killed"),))
+            self.write(acceptance)
+            again = jsonl.read(self.path)
+            if not acceptance.figures:  # the reference of what was not measured is not in it
+                again = dataclasses.replace(again, reference=acceptance.reference)
+            self.assertEqual(again, acceptance)
+            self.assertEqual(report.text(again), report.text(acceptance))
+
+    def test_conditions_of_a_reference(self):
+        known = {"memory/copy": [{"value": 4270.0, "floor": 3928.0, "conditions": {"ranks": 8}}]}
+        acceptance = dataclasses.replace(samples.clean(), reference={"figures": known})
+        lines = self.write(acceptance)
+        self.assertEqual(jsonl.read(self.path).reference["figures"], known)
+        self.assertEqual({line["reference.conditions.ranks"] for line in lines
+                          if line.get("metric") == "memory/copy"}, {8})
+        other = {"memory/copy": [{**known["memory/copy"][0], "conditions": {"ranks": 4}}]}
+        lines = self.write(dataclasses.replace(acceptance, reference={"figures": other}))
+        self.assertFalse([line for line in lines if "reference.value" in line])
+
+    def test_what_is_not_finite_is_null(self):
+        first, *others = samples.clean().figures
+        first = dataclasses.replace(first, value=math.nan, samples=(math.inf, 1.0))
+        self.write(dataclasses.replace(samples.clean(), figures=(first, *others)))
+        again = jsonl.read(self.path).figures[0]
+        self.assertTrue(math.isnan(again.value) and math.isnan(again.samples[0]))
+        self.assertEqual(again.samples[1], 1.0)
+
+    def test_names_from_hosts(self):
+        of = samples.node("n1\n\x1b[2J\udc80")
+        self.write(samples.acceptance([samples.verdict(of, samples.slow(of))]))
+        self.assertEqual(jsonl.read(self.path).verdicts[0].node.name, of.name)
+
+    def test_refused(self):
+        jsonl.write(self.path, samples.few())
+        whole = self.path.read_text()
+        lines = whole.splitlines(keepends=True)
+        no_metric = json.loads(next(line for line in lines if '"figure"' in line))
+        del no_metric["metric"]
+        for text, word in [("", "no run line"), ("".join(lines[:-1]), "no end line"),
+                           (whole[:-9], "not JSON"), ("7\n", "not a record"),
+                           (json.dumps(no_metric) + "\n" + whole, "line 1.*metric")]:
+            self.path.write_text(text)
+            with self.assertRaisesRegex(UsageError, word):
+                jsonl.read(self.path)
+
+    def test_a_failed_write_leaves_what_there_was(self):
+        self.path.write_text("before")
+        bad = dataclasses.replace(samples.clean(), settings={"x": [object()]})
+        with self.assertRaises(TypeError):
+            jsonl.write(self.path, bad)
+        self.assertEqual(self.path.read_text(), "before")
+        self.assertEqual(list(self.folder.iterdir()), [self.path])
+
+
+if __name__ == "__main__":
+    import unittest
+    unittest.main()

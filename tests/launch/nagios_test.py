@@ -1,0 +1,74 @@
+"""The line for Nagios: state, text, performance data, exit code."""
+
+import dataclasses
+import pathlib
+import re
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import acceptance_samples as samples  # noqa: E402
+from shakedown_launch.acceptance import nagios  # noqa: E402
+
+# 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
+DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
+                  r"(;[-0-9.:@~e+]*){0,2}(;[0-9.]*){0,2}( |$)")
+
+
+class Nagios(unittest.TestCase):
+    def line(self, acceptance):
+        """(text, data, code); the data follow the guidelines."""
+        line, code = nagios.line(acceptance)
+        self.assertNotIn("\n", line)
+        self.assertLess(len(line.encode()), 1024)
+        text, _, data = line.partition(" | ")
+        self.assertNotIn("|", data)
+        self.assertEqual(DATA.sub("", data), "")
+        return text, data, code
+
+    def test_states(self):
+        of = samples.node("n001")
+        for findings, state, code in [((), "OK - 1 node PASS", 0),
+                                      ((samples.warned(of),), "WARNING - 1 node PASS; n001 GPU 0", 1),
+                                      ((samples.slow(of), samples.silent(of)),
+                                       "CRITICAL - 1 of 1 node FAIL: n001; n001 GPU 3: 7 % slow", 2),
+                                      ((samples.silent(of),),
+                                       "UNKNOWN - 1 of 1 node INCONCLUSIVE: n001; n001: no end", 3)]:
+            text, _, found = self.line(samples.acceptance([samples.verdict(of, *findings)]))
+            self.assertEqual(found, code)
+            self.assertTrue(text.startswith(f"ACCEPTANCE {state}"), text)
+
+    def test_a_link_alone_is_critical(self):
+        clean = dataclasses.replace(samples.clean(4), findings=(samples.LINK,))
+        self.assertEqual(self.line(clean)[2], 2)
+
+    def test_nothing_judged_is_unknown(self):
+        self.assertEqual(self.line(samples.acceptance([]))[2], 3)
+
+    def test_performance_data(self):
+        _, data, _ = self.line(samples.few())
+        self.assertTrue(data.startswith("nodes=4;;;0 pass=2;;;0;4 fail=1;;0;0;4 "
+                                        "inconclusive=1;0;;0;4 time=432s;;;0 "))
+        self.assertRegex(data, r"'compute/fp16/sustained'=583\.\d+;;578\.68: ")
+        figure = samples.Figure("collectives", ("n1",), "it's=|latency", 9.0, "us",
+                                higher_is_better=False)
+        reference = {"figures": {figure.metric: [{"floor": 12.0}]}}
+        _, data, _ = self.line(dataclasses.replace(samples.clean(), figures=(figure,),
+                                                   reference=reference))
+        self.assertTrue(data.endswith("'its/latency'=9;;12"), data)
+
+    def test_text_of_hosts(self):
+        of = samples.node("n1|rm\n-rf")
+        bad = dataclasses.replace(samples.slow(of), cause="a|b\nc\x1b[2J" + "x" * 2000)
+        text, _, code = self.line(samples.acceptance([samples.verdict(of, bad)]))
+        self.assertEqual(code, 2)
+        self.assertIn("n1/rm -rf", text)
+
+    def test_thousands_of_nodes(self):
+        text, data, _ = self.line(samples.fleet(1024, per_node=1))
+        self.assertRegex(text, r"CRITICAL - \d+ of 1,024 nodes FAIL: n\[\d.*\.\.\.\] \(\d+ nodes\)")
+        self.assertIn("nodes=1024", data)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,380 @@
+"""launch/acceptance: reference files, and figures compared with them."""
+
+import copy
+import dataclasses
+import json
+import pathlib
+import re
+import statistics
+import sys
+import tempfile
+import unittest
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch.acceptance import figures, records, references  # noqa: E402
+from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE,  # noqa: E402
+                                               INCONCLUSIVE, PASS, WARN, Acceptance, Figure, Gpu,
+                                               Node, NodeVerdict, Run)
+from shakedown_launch.places import UsageError  # noqa: E402
+
+FOLDER = TREE / "results/reference"
+ENTRY = {"metric": "compute/fp16/sustained", "value": 600, "unit": "TFLOP/s", "kind": "measured",
+         "validated": True, "source": "here", "date": "2026-11-23", "data": "random",
+         "conditions": {"size": 8192}}
+BUSBW = {"metric": "collective/all_reduce/float32/67108864/out_of_place/busbw", "value": 431,
+         "unit": "GB/s", "kind": "measured", "validated": True, "source": "here",
+         "date": "2026-11-23", "path": {"algorithm": "NVLS", "transport": "nccl"}}
+FILE = {"name": "good", "devices": ["NVIDIA H200"], "figures": [ENTRY, BUSBW]}
+CONDITIONS = {"device": "NVIDIA H200", "size": 8192, "data": "random"}
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = str(pathlib.Path(folder.name, "reference.json"))
+
+    def load(self, table):
+        pathlib.Path(self.path).write_text(json.dumps(table))
+        return references.load(self.path)[0]
+
+    def reference(self, entry=ENTRY, changes=(), **head):
+        return self.load({**FILE, "figures": [{**entry, **dict(changes)}], **head})
+
+    def one(self, found, outcome, check=None, class_=None):
+        self.assertEqual(len(found), 1, found)
+        self.assertEqual(found[0].outcome, outcome, found[0])
+        if check:
+            self.assertEqual(found[0].check, check)
+        if class_ is not None:
+            self.assertEqual(found[0].class_, class_)
+        return found[0]
+
+
+def fp16(value, conditions=CONDITIONS, explains=(), gpu="GPU-a", node="n1"):
+    return Figure("compute", (node,), ENTRY["metric"], value, "TFLOP/s", gpu=gpu,
+                  conditions=dict(conditions), explains=dict(explains))
+
+
+def busbw(value, stage="collectives", **conditions):
+    return Figure(stage, ("n1",), BUSBW["metric"], value, "GB/s",
+                  conditions={"device": "NVIDIA H200", "transport": "nccl", **conditions})
+
+
+class Files(Case):
+    def test_every_committed_file_is_read(self):
+        loaded = references.load(str(FOLDER))
+        self.assertEqual(len(loaded), len(list(FOLDER.glob("*.json"))))
+        self.assertTrue(all(each.figures for each in loaded))
+        h200 = next(each for each in loaded if each.name == "nvidia-h200")
+        self.assertGreater(sum(each.may_fail for each in h200.figures), 80)
+        self.assertEqual({each.kind for each in h200.figures}, {"measured", "published", "stated"})
+
+    def test_what_is_measured_is_what_the_records_say(self):
+        """No figure is edited by hand."""
+        known = {}
+        for name in ("0.2/h200/compute-1gpu", "0.2/h200/soak-1gpu", "0.1/h200/collectives-2gpu",
+                     "0.1/h200/collectives-4gpu", "0.2/h200/restructured", "0.1/h200/ddp-8gpu",
+                     "0.2/h200/restructured-ddp", "0.1/h200/ddp-4gpu", "0.1/h200/links-2gpu"):
+            file = f"results/{name}.jsonl"
+            run = Run("", ("n1",), 0, "", 1, file, "")
+            known[file] = figures.figures(run, records.read(TREE / file))
+        for each in references.load(str(FOLDER / "nvidia-h200.json"))[0].figures:
+            if each.kind != "measured":
+                continue
+            wanted = {**each.conditions, **each.path}
+            values = [figure.value for figure in known[each.source.partition(",")[0]]
+                      if figure.metric == each.metric
+                      and wanted.items() <= figure.conditions.items()]
+            self.assertEqual(len(values), each.samples, each.metric)
+            self.assertAlmostEqual(statistics.median(values) / each.value, 1, places=5,
+                                   msg=each.metric)
+
+    def test_what_is_wrong_in_a_file_is_named(self):
+        cases = ((lambda t: t["figures"][0].update(valeu=3), "figure 1 .*unknown key 'valeu'"),
+                 (lambda t: t["figures"][0].pop("source"), "figure 1 .*source is missing"),
+                 (lambda t: t["figures"][1].update(source=" "), "figure 2 .*source is empty"),
+                 (lambda t: t["figures"][0].update(unit="GFLOP/s"), "unit 'GFLOP/s'; allowed: "),
+                 (lambda t: t["figures"][0].update(kind="guessed"), "kind 'guessed'; allowed: "),
+                 (lambda t: t["figures"][0].update(value="600"), "value: '600' has the wrong type"),
+                 (lambda t: t["figures"][0].update(value=True), "value: True has the wrong type"),
+                 (lambda t: t["figures"][0].update(value=0), "value 0: above 0"),
+                 (lambda t: t["figures"].insert(0, 3), "figure 1 .*not an object"),
+                 (lambda t: t.pop("devices"), "devices is missing"),
+                 (lambda t: t.update(gpus=8), "unknown key 'gpus'"),
+                 (lambda t: t.update(nvls="yes"), "nvls 'yes'; allowed: "))
+        for change, wanted in cases:
+            table = copy.deepcopy(FILE)
+            change(table)
+            with self.assertRaisesRegex(UsageError, f"{re.escape(self.path)}.*{wanted}"):
+                self.load(table)
+        pathlib.Path(self.path).write_text("{")
+        with self.assertRaisesRegex(UsageError, "no JSON"):
+            references.load(self.path)
+        with self.assertRaisesRegex(UsageError, "No such file"):
+            references.load(self.path + ".gone")
+
+    def test_defaults_are_of_all_figures(self):
+        entry = {key: value for key, value in ENTRY.items() if key != "source"}
+        loaded = self.load({**FILE, "figures": [entry], "defaults": {"source": "there"}})
+        self.assertEqual(loaded.figures[0].source, "there")
+
+
+class Floors(Case):
+    def floor(self, **changes):
+        return self.reference(changes=changes).figures[0].floor
+
+    def test_by_the_metric_s_own_spread(self):
+        cases = (({}, 552),  # 92 % where no spread is known
+                 ({"spread": 6, "units": 8, "samples": 8}, 570),  # 5 sigma
+                 ({"spread": 0.1, "units": 8, "samples": 8}, 585),  # at least 0.5 %
+                 ({"spread": 0.1, "units": 2, "samples": 9}, 552),  # too few GPUs to narrow it
+                 ({"spread": 30, "units": 2, "samples": 9}, 450),  # wide: it decides
+                 ({"spread": 30, "units": 8, "samples": 9}, 450),
+                 ({"spread": 130}, None),  # too wide to judge by
+                 ({"is_limit": True}, 600))
+        for changes, wanted in cases:
+            floor = self.floor(**changes)
+            self.assertEqual(floor if floor is None else round(floor, 6), wanted, changes)
+
+    def test_of_a_time_it_is_the_most(self):
+        time = {"unit": "us", "value": 10}
+        self.assertAlmostEqual(self.floor(**time), 10 / 0.92)
+        self.assertAlmostEqual(self.floor(**time, spread=1), 15)
+        self.assertAlmostEqual(self.floor(**time, spread=0.1, units=4), 10.5)
+
+
+class Matching(Case):
+    NODE = Node("n1", (Gpu(0, "GPU-a", model="NVIDIA H200"), Gpu(1, "GPU-b", model="NVIDIA H200")))
+
+    def test_by_model_count_link_and_nvls(self):
+        eight = self.reference(ranks_per_node=[8], link="nvlink", nvls="on")
+        any_ = self.reference(changes={"kind": "published"})
+        both = [any_, eight]
+        self.assertIs(references.match(both, self.NODE, 8), eight)
+        self.assertIs(references.match(both, self.NODE, 2), any_)
+        self.assertIs(references.match(both, self.NODE, 8, link="pcie"), any_)
+        self.assertIs(references.match(both, self.NODE, 8, nvls="off"), any_)
+        self.assertIs(references.match(both, self.NODE, 8, link="nvlink", nvls="on"), eight)
+
+    def test_no_reference_of_another_or_a_mixed_node(self):
+        found = [self.reference()]
+        mixed = dataclasses.replace(self.NODE, gpus=(*self.NODE.gpus, Gpu(2, "c", model="L4")))
+        for node in (Node("n1"), mixed, Node("n1", (Gpu(0, "a", model="NVIDIA H100"),))):
+            self.assertIsNone(references.match(found, node, 2))
+        processor = Node("n1", identity={"processor": "EPYC"})
+        self.assertIsNotNone(references.match([self.reference(devices=["EPYC"])], processor, 2))
+
+    def test_ours_is_found_for_an_h200_node(self):
+        found = references.match(references.load(str(FOLDER)), self.NODE, 2)
+        self.assertEqual(found.name, "nvidia-h200")
+
+
+class Judging(Case):
+    def test_above_the_floor_is_nothing(self):
+        self.assertEqual(references.judge([fp16(553)], self.reference()), [])
+
+    def test_below_it_fails_the_gpu(self):
+        found = references.judge([fp16(551, explains={"rank": 0})], self.reference())
+        found = self.one(found, FAIL, ENTRY["metric"], HARDWARE)
+        self.assertEqual((found.nodes, found.gpu, found.subject),
+                         (("n1",), "GPU-a", "GPU of rank 0"))
+        self.assertIn("8.2 % below the reference 600 (floor 552; measured, 2026-11-23, here)",
+                      found.cause)
+
+    def test_a_clock_that_accounts_for_it_is_the_environment(self):
+        reference = self.reference(changes={"sm_clock_mhz": 1400, "temperature_c": 55})
+        hot = {"sm_clock_mhz": 1200, "temperature_c": 83, "throttle_reasons": "sw_thermal"}
+        found = self.one(references.judge([fp16(510, explains=hot)], reference), FAIL, None,
+                         ENVIRONMENT)
+        self.assertRegex(found.cause, "all of it clock: 1200 MHz, reference 1400 MHz; 83 C, "
+                                      "reference 55 C; throttle reasons: sw_thermal")
+        for clock in (1400, 1390):
+            hot["sm_clock_mhz"] = clock
+            found = references.judge([fp16(510, explains=hot)], reference)
+            self.assertIn("at a normal clock", self.one(found, FAIL, None, HARDWARE).cause)
+
+    def test_where_all_gpus_are_alike_it_is_a_setting(self):
+        two = [fp16(500), fp16(500, gpu="GPU-b")]
+        found = references.judge(two, self.reference())
+        self.assertEqual([(each.outcome, each.class_) for each in found], [(FAIL, CONFIG)] * 2)
+        found = references.judge([*two, fp16(600, gpu="GPU-c")], self.reference())
+        self.assertEqual([each.class_ for each in found], [HARDWARE] * 2)
+
+    def test_what_others_published_or_stated_warns(self):
+        for changes in ({"kind": "published"}, {"kind": "stated", "is_limit": True},
+                        {"validated": False}):
+            two = [fp16(500), fp16(400, gpu="GPU-b")]
+            found = references.judge(two, self.reference(changes=changes))
+            found = self.one(found, WARN, "below-reference", "")
+            self.assertIn("500 TFLOP/s (16.7 % below 600, ", found.cause)
+            self.assertIn("400 TFLOP/s (33.3 % below 600, ", found.cause)
+
+    def test_a_measured_figure_is_used_before_a_published_one(self):
+        published = {**ENTRY, "kind": "published", "value": 900}
+        reference = self.load({**FILE, "figures": [published, ENTRY]})
+        self.assertEqual(references.judge([fp16(600)], reference), [])
+        self.assertEqual(references.compared([fp16(600)], reference),
+                         {ENTRY["metric"]: reference.figures[1]})
+        other = fp16(600, {**CONDITIONS, "size": 4096})
+        self.assertEqual(references.compared([other], reference), {})
+        other = fp16(600, {**CONDITIONS, "device": "NVIDIA H100"})
+        self.assertEqual(references.compared([other], reference), {})
+
+    def test_other_hardware_s_reference_is_inconclusive(self):
+        found = references.judge([fp16(600, {**CONDITIONS, "device": "NVIDIA H100"}),
+                                  fp16(100, {**CONDITIONS, "device": "NVIDIA H100"})],
+                                 self.reference())
+        self.assertIn("of NVIDIA H200, this is NVIDIA H100",
+                      self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+
+    def test_another_count_link_power_limit_or_data_is_inconclusive(self):
+        reference = self.reference(ranks_per_node=[8], link="nvlink", power_limit_w=700)
+        limit = Figure("inventory", ("n1",), "setting/power_limit", 600, "W", gpu="GPU-a")
+        links = Figure("inventory", ("n1",), "setting/nvlinks", 0, "links", gpu="GPU-a")
+        for more, why in ((limit, "700 W, here 600 W"), (links, "linked by nvlink, here by pcie"),
+                          (busbw(1, ranks_per_node=2), "this has 2")):
+            other = dataclasses.replace(more, gpu="GPU-b")
+            found = references.judge([fp16(100), more, other], reference)
+            self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+        self.assertEqual(references.judge([fp16(600), links], reference), [])  # a GPU alone
+        same = [dataclasses.replace(limit, value=700), dataclasses.replace(links, value=18)]
+        self.assertEqual(references.judge([fp16(600), *same], reference), [])
+        found = references.judge([fp16(600, {**CONDITIONS, "data": "zeros"})], self.reference())
+        self.assertIn("data zeros, reference random", self.one(found, INCONCLUSIVE).cause)
+
+    def test_other_conditions_are_not_compared_and_say_so(self):
+        found = references.judge([fp16(100, {**CONDITIONS, "size": 4096})], self.reference())
+        self.assertIn("size 4096, reference 8192", self.one(found, WARN, "not-compared").cause)
+        self.assertEqual(references.judge([dataclasses.replace(fp16(1), metric="x")],
+                                          self.reference()), [])
+
+    def test_a_reference_that_was_requested_and_compares_nothing_is_inconclusive(self):
+        other = dataclasses.replace(fp16(1), metric="x")
+        found = references.judge([other], self.reference(), requested=True)
+        self.one(found, INCONCLUSIVE, "not-comparable")
+        self.assertEqual(references.judge([other, fp16(600)], self.reference(), requested=True), [])
+        group = dataclasses.replace(other, nodes=("n1", "n2"))
+        self.assertEqual(references.judge([group], self.reference(), requested=True), [])
+
+    def test_a_wide_spread_judges_nothing(self):
+        reference = self.reference(changes={"spread": 200})
+        self.one(references.judge([fp16(1)], reference), WARN, "not-compared")
+
+
+class Paths(Case):
+    def test_another_path_is_a_setting_and_its_bandwidth_is_not_judged(self):
+        reference = self.reference(BUSBW)
+        found = references.judge([busbw(15, algorithm="RING")], reference)
+        found = self.one(found, FAIL, "path", CONFIG)
+        self.assertIn("algorithm RING, reference NVLS", found.cause)
+        self.one(references.judge([busbw(15, algorithm="NVLS", transport="mpi")], reference), FAIL,
+                 "path", CONFIG)
+        found = references.judge([busbw(15, algorithm="NVLS")], reference)
+        self.one(found, FAIL, BUSBW["metric"], HARDWARE)
+        self.assertEqual(references.judge([busbw(430, algorithm="NVLS")], reference), [])
+
+    def test_what_one_run_proved_is_true_of_the_same_operation_in_another(self):
+        found = references.judge([busbw(15), busbw(400, "path", algorithm="RING")],
+                                 self.reference(BUSBW))
+        self.assertEqual({each.check for each in found}, {"path"})
+        self.assertEqual({each.stage for each in found}, {"collectives", "path"})
+
+    def test_an_unknown_path_fails_and_blames_nothing(self):
+        found = references.judge([busbw(15)], self.reference(BUSBW))
+        self.assertIn("its path is not known", self.one(found, FAIL, None, "").cause)
+        self.assertEqual(references.judge([busbw(430)], self.reference(BUSBW)), [])
+
+    def test_a_published_path_warns(self):
+        reference = self.reference(BUSBW, {"kind": "published"})
+        self.one(references.judge([busbw(15, algorithm="RING")], reference), WARN, "path")
+
+    def test_a_path_needs_no_validated_figure(self):
+        reference = self.reference(BUSBW, {"validated": False})
+        self.one(references.judge([busbw(15, algorithm="RING")], reference), FAIL, "path", CONFIG)
+        self.one(references.judge([busbw(15, algorithm="NVLS")], reference), WARN)
+
+
+def accepted(*found, outcomes=(PASS,), started="2026-11-23T09:00:00Z"):
+    names = dict.fromkeys(name for each in found for name in each.nodes)
+    verdicts = tuple(NodeVerdict(Node(name, identity={"driver": "580", "versions.cuda": "13.0"}),
+                                 outcome) for name, outcome in zip(names, outcomes * 9))
+    return Acceptance("default", started, 1, verdicts, (), tuple(found), ())
+
+
+class Recording(Case):
+    def recorded(self, *acceptances):
+        references.record(list(acceptances), self.path)
+        return references.load(self.path)[0]
+
+    def test_medians_spread_clocks_and_versions_of_the_nodes(self):
+        values = (600, 610, 620, 590, 605)
+        found = [fp16(value, {**CONDITIONS, "backend": "gpu"}, {"sm_clock_mhz": 1400 + i,
+                                                                "temperature_c": 55},
+                      gpu=f"GPU-{i}") for i, value in enumerate(values)]
+        limit = Figure("inventory", ("n1",), "setting/power_limit", 700, "W", gpu="GPU-0")
+        reference = self.recorded(accepted(*found, limit))
+        entry, = reference.figures
+        self.assertEqual((entry.value, entry.samples, entry.units, entry.sm_clock_mhz,
+                          entry.temperature_c, entry.data, entry.date),
+                         (605, 5, 5, 1402, 55, "random", "2026-11-23"))
+        self.assertAlmostEqual(entry.spread, statistics.stdev(values))
+        self.assertEqual(entry.versions, {"driver": "580", "versions.cuda": "13.0"})
+        self.assertEqual(entry.conditions, {"size": 8192, "backend": "gpu"})
+        self.assertEqual((reference.devices, reference.power_limit_w, entry.power_limit_w),
+                         (("NVIDIA H200",), 700, 700))
+        self.assertTrue(entry.may_fail)
+        self.assertEqual(references.judge([*found, limit], reference, requested=True), [])
+
+    def test_only_nodes_that_pass(self):
+        good, bad = fp16(600), fp16(300, node="n2")
+        reference = self.recorded(accepted(good, bad, outcomes=(PASS, FAIL)))
+        self.assertEqual((reference.figures[0].value, reference.figures[0].samples), (600, 1))
+        self.one(references.judge([bad], reference), FAIL)
+        with self.assertRaisesRegex(UsageError, "no node passed"):
+            self.recorded(accepted(bad, outcomes=(INCONCLUSIVE,)))
+
+    def test_one_model_only(self):
+        with self.assertRaisesRegex(UsageError, "found: H100, NVIDIA H200"):
+            self.recorded(accepted(fp16(600), fp16(1, {"device": "H100"}, node="n2")))
+
+    def test_several_acceptances_and_the_path(self):
+        runs = [accepted(busbw(value), busbw(value, "path", algorithm="NVLS"))
+                for value in (430, 431, 432)]
+        entry, = self.recorded(*runs).figures
+        self.assertEqual((entry.value, entry.path), (431, {"algorithm": "NVLS",
+                                                           "transport": "nccl"}))
+        found = references.judge([busbw(431, algorithm="RING")],
+                                 references.load(self.path)[0])
+        self.one(found, FAIL, "path", CONFIG)
+
+    def test_data_of_a_training_are_synthetic_or_a_folder(self):
+        found = [fp16(600, {**CONDITIONS, "data": data, "device": "EPYC"})
+                 for data in ("synthetic", "/data/train")]
+        reference = self.recorded(accepted(*found))
+        self.assertEqual([(each.data, each.conditions.get("data")) for each in reference.figures],
+                         [("", "/data/train"), ("synthetic", None)])
+        self.assertEqual(references.judge(found, reference, requested=True), [])
+
+    def test_of_the_cpu_backend_it_only_warns(self):
+        """Its cores do other work as well."""
+        conditions = {"device": "EPYC", "backend": "cpu", "data": "random"}
+        slower = [fp16(value, conditions, gpu="") for value in (0.5, 0.1)]
+        reference = self.recorded(accepted(fp16(0.6, conditions, gpu="")))
+        self.assertFalse(reference.figures[0].may_fail)
+        self.assertEqual({each.outcome for each in references.judge(slower, reference)}, {WARN})
+
+    def test_a_run_of_an_h200_meets_what_it_recorded(self):
+        run = Run("compute", ("n1",), 3, "", 1, "", "")
+        found = figures.figures(run, records.read(TREE / "results/0.2/h200/compute-1gpu.jsonl"))
+        reference = self.recorded(accepted(*found[:24]))
+        self.assertEqual(references.judge(found[24:], reference, requested=True), [])
+        ours = references.load(str(FOLDER / "nvidia-h200.json"))[0]
+        self.assertEqual(references.judge(found, ours, requested=True), [])
+        slow = [dataclasses.replace(each, value=each.value * 0.8) for each in found[:24]]
+        self.assertEqual({each.outcome for each in references.judge(slow, ours)}, {FAIL})
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,166 @@
+"""launch/acceptance as its users meet it, on the CPU backend: a clean machine passes, and each fault has
+its verdict, class and node. Run by tests/run."""
+
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import unittest
+
+from support import BIN, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until
+from shakedown_launch import job
+from shakedown_launch.acceptance import options, stages
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS
+
+HOST = os.uname().nodename
+LINE = [TREE / "launch/acceptance", "--backend", "cpu"]
+
+
+def program_of(pid):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(os.readlink(f"/proc/{pid}/exe")).name
+
+
+@needs_cpu_backend
+class Acceptance(Folder):
+    def accept(self, *arguments, code, folder="out"):
+        """What it printed, and its records."""
+        result = run_bare(*LINE, "--output", self.folder / folder, *arguments)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        return result.stdout, read_record(self.folder / folder / "acceptance.jsonl")
+
+    def verdict(self, records, node=HOST):
+        found, = [line for line in records if line["kind"] == "verdict" and "stage" not in line
+                  and (line["scope"], line["name"]) == ("node", node)]
+        return found
+
+    def findings(self, records, outcome=FAIL):
+        severity = {FAIL: "FAIL", INCONCLUSIVE: "UNKNOWN"}[outcome]
+        return [line for line in records if line["kind"] == "verdict" and "stage" in line
+                and line["severity"] == severity]
+
+    def change(self, reference, name, **changes):
+        """A reference with other values at the top, and in each of its figures."""
+        table = json.loads(reference.read_text())
+        for figure in table["figures"]:
+            figure.update(changes.pop(figure["metric"].split("/")[0], {}))
+        table.update(changes)
+        path = self.folder / name
+        path.write_text(json.dumps(table))
+        return path
+
+    def test_references(self):
+        """A clean machine; then the reference it left, of other hardware and with another path."""
+        reference, history = self.folder / "here.json", self.folder / "history.jsonl"
+        out, records = self.accept("--quick", "-n", "2", "--record-reference", reference,
+                                   "--history", history, code=0)
+        self.assertEqual(self.verdict(records)["verdict"], PASS)
+        self.assertEqual(self.findings(records), [])
+        settings = stages.Settings(stages.QUICK, stages.CPU)
+        expected = [stage.name for stage in stages.chosen(settings, stages.NODE)]
+        self.assertEqual(self.verdict(records)["stages"], expected)
+        self.assertIn("Shakedown acceptance: PASS", out)
+        self.assertFalse(history.exists())
+        folder = self.folder / "out"
+        for name in expected:
+            self.assertTrue(read_record(folder / name / f"{HOST}.jsonl"))
+        self.assertEqual((folder / "acceptance.txt").read_text().splitlines()[0], out.splitlines()[0])
+        self.assertIn("<html", (folder / "acceptance.html").read_text())
+        log, = folder.glob("acceptance_*_*.log")
+        self.assertRegex(log.read_text(), rf"soak/{HOST}.log: 0 after")
+
+        other = self.change(reference, "other.json", devices=["NVIDIA H100 80GB HBM3"])
+        out, records = self.accept("--quick", "-n", "2", "--reference", other, code=3, folder="other")
+        self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
+        self.assertIn("of NVIDIA H100 80GB HBM3, this is", self.verdict(records)["cause"])
+
+        path = self.change(reference, "path.json", collective={
+            "validated": True, "path": {"transport": "nccl", "algorithm": "NVLS"}})
+        out, records = self.accept("--quick", "-n", "2", "--reference", path, "--inject-fault",
+                                   "product:1", "--history", history, code=1, folder="path")
+        found = {line.get("class"): line for line in self.findings(records)}
+        self.assertEqual(found["CONFIG"]["stage"], "collectives")
+        self.assertIn("transport mpi, reference nccl", found["CONFIG"]["cause"])
+        self.assertEqual(found["HARDWARE"]["subject"], "rank 1")
+        self.assertEqual(self.verdict(records)["verdict"], FAIL)
+        self.assertIn(f'scontrol update nodename="{HOST}" state=drain', out)
+        self.assertIn("rank 1", history.read_text())
+
+    def test_a_corrupt_collective_is_of_one_node_of_two(self):
+        """Two names of this host: each has its own verdict."""
+        out, records = self.accept("--quick", "-n", "2", "--hosts", f"localhost,{HOST}",
+                                   "--inject-fault", "collective:3", code=1)
+        self.assertEqual(self.verdict(records, "localhost")["verdict"], PASS)
+        self.assertEqual(self.verdict(records)["verdict"], FAIL)
+        self.assertEqual({(*line["nodes"], line["subject"]) for line in self.findings(records)},
+                         {(HOST, "rank 1")})
+        self.assertEqual({line["stage"] for line in self.findings(records)}, {"node_check", "soak"})
+        self.assertEqual(self.verdict(records)["class"], "HARDWARE")
+        self.assertIn("isolation: 1 test in 1 round", out)
+
+    def test_a_slow_rank(self):
+        result = run_bare(*LINE, "--prolog", "-n", "3", "--inject-fault", "slow:1")
+        self.expect(result, 1, f"FAIL {HOST}", "FAIL rank 1: rank 1 on", "slower")
+
+    def test_a_rank_that_dies(self):
+        process = subprocess.Popen([*LINE, "--quick", "-n", "2", "--output", self.folder / "out"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        ranks = wait_until(lambda: [pid for pid in job.family(process.pid)
+                                    if program_of(pid) == "link_matrix"], 60)
+        os.kill(ranks[-1], signal.SIGKILL)
+        out, error = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 3, out + error)
+        records = read_record(self.folder / "out/acceptance.jsonl")
+        self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
+        self.assertRegex(self.verdict(records)["cause"], rf"rank . on {HOST} died: signal 9")
+        outcomes = dict(zip(self.verdict(records)["stages"], self.verdict(records)["stage_verdicts"]))
+        self.assertEqual((outcomes["links"], outcomes["soak"]), (INCONCLUSIVE, PASS))
+
+    def test_a_signal_keeps_what_was_found(self):
+        process = subprocess.Popen([*LINE, "--quick", "-n", "2", "--output", self.folder / "out"],
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_until(lambda: any(program_of(pid) == "compute_perf"
+                                               for pid in job.family(process.pid)), 60))
+        process.send_signal(signal.SIGTERM)
+        out, error = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 5, out + error)
+        records = read_record(self.folder / "out/acceptance.jsonl")
+        self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
+        self.assertIn("soak", self.verdict(records)["missing_stages"])
+
+    def test_missing_gpus(self):
+        """Before any communicator is made."""
+        out, records = self.accept("--quick", "--expect-gpus", "8", code=1)
+        self.assertIn("8 expected", self.verdict(records)["cause"])
+        self.assertEqual(self.verdict(records)["stages"], [stages.INVENTORY])
+        self.assertEqual(self.verdict(records)["verdict"], FAIL)
+        result = run_bare(*LINE, "--passive", "--expect-gpus", "8", "--nagios")
+        self.expect(result, 2, "ACCEPTANCE CRITICAL - 1 of 1 node FAIL")
+
+    def test_each_program_knows_its_options(self):
+        """Of every tier, also those of GPUs: the first error is the word that no program knows."""
+        for tier in stages.TIERS:
+            for backend in (stages.GPU, stages.CPU):
+                settings = stages.Settings(tier, backend)
+                for stage in stages.STAGES:
+                    if tier in stage.tiers and (backend == stages.GPU or stage.on_cpu):
+                        fault = f"{[*stages.faults(stage, 2), 'slow'][0]}:0"
+                        words = stages.words(stage, settings, 2, fault, self.folder)
+                        result = run_bare(BIN / words[0], *words[1:], "--no-such-option")
+                        self.expect(result, 2, "unknown option --no-such-option")
+
+    def test_usage(self):
+        for words in (["--quick", "--full"], ["--reference", "/nonexistent"],
+                      ["--hosts", "a", "--hostfile", "b"]):
+            result = run_bare(*LINE, *words)
+            self.assertEqual(result.returncode, 2, result.stdout + result.stderr)
+            self.assertIn("--help", result.stderr)
+        self.expect(run_bare(*LINE, "--help"), 0, *options.TIER_OPTIONS)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,130 @@
+"""A Slurm cluster of this test run, and its jobs."""
+
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "programs"))
+from support import BIN, TREE, read_record, wait_until  # noqa: E402
+
+SCRIPT = pathlib.Path(__file__).with_name("cluster")
+HOOKS = TREE / "launch/slurm"
+TWO_GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero"  # any two devices
+
+
+def skip_where_impossible():
+    """Before anything else: clusters need namespaces, which not every container may make."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = subprocess.run([SCRIPT, "can"], env={**os.environ, "CLUSTER": folder},
+                                capture_output=True, text=True, timeout=60)
+    if result.returncode:
+        print(f"SKIPPED: {result.stderr.strip()}", file=sys.stderr, flush=True)
+        raise unittest.SkipTest(result.stderr.strip())
+
+
+class Cluster:
+    """`conf`: lines of slurm.conf; `node`: what all NodeName lines say, or
+    {name: what its line says}; @CLUSTER@ is the cluster's folder."""
+
+    def __init__(self, nodes="n1 n2", conf="", gres="", node="CPUs=4 RealMemory=8000"):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_slurm_"))
+        lines = node if isinstance(node, dict) else dict.fromkeys(nodes.split(), node)
+        kept = {name: value for name, value in os.environ.items()
+                if not re.match("SLURM|SBATCH|SRUN|OMPI|PMIX|CUDA_VISIBLE|SHAKEDOWN_", name)}
+        self._environ = {
+            **kept, "CLUSTER": str(self.folder), "CLUSTER_NODES": nodes, "CLUSTER_GRES": gres,
+            "CLUSTER_CONF": conf.replace("@CLUSTER@", str(self.folder)), "CLUSTER_SHARED": str(TREE),
+            "SHAKEDOWN": str(TREE), "SHAKEDOWN_BIN": str(BIN),
+            # The nodes share this machine's cores.
+            "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
+            **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
+        self.work = self.folder / "work"  # where jobs are submitted
+        for name in ("work", "etc"):
+            (self.folder / name).mkdir()
+
+    def up(self):
+        self("up", cwd=TREE)
+
+    def down(self):
+        self("down", cwd=TREE)
+
+    def __call__(self, *words, cwd=None, code=0, **environ):
+        """The output of a command on ctl, or of `cluster`'s own commands."""
+        # The daemons that it starts have its standard error as well: a pipe would stay open.
+        with tempfile.TemporaryFile("w+") as output:
+            result = subprocess.run([SCRIPT, *map(str, words)], cwd=cwd or self.work, stdout=output,
+                                    stderr=output, stdin=subprocess.DEVNULL, timeout=120,
+                                    env={**self._environ, **environ})
+            output.seek(0)
+            text = output.read()
+        if code is not None and result.returncode != code:
+            raise AssertionError(f"{shlex.join(map(str, words))}: code {result.returncode}: {text}")
+        return text
+
+    def submit(self, script, *arguments, options=(), **environ):
+        """A job; script: one of launch/slurm, as it is."""
+        text = self("sbatch", "--parsable", *options, HOOKS / script, *arguments, **environ)
+        return Job(self, text.split()[-1])
+
+    def set_site(self, text):
+        """Settings of the site, for job scripts and hooks, in addition to those of the tree."""
+        path = self.folder / "etc/shakedown.sh"
+        path.write_text(f"source {HOOKS}/site.sh\n{text}\n")
+
+    def node(self, name, field):
+        """A field of scontrol's, such as State or Reason; "" where there is none."""
+        found = re.search(rf"\b{field}=(.*?)(?: \w+=|$)",
+                          self("scontrol", "show", "node", "-o", name), re.M)
+        return found[1].strip() if found else ""
+
+    def processes(self, node):
+        """Command lines on a node: neither its first process nor slurmd, nor this command itself."""
+        lines = self("on", node, "ps", "-eo", "args=").splitlines()
+        return [line for line in lines if not re.match(r"bash \S+/cluster hold|slurmd|ps -eo|sleep 3600",
+                                                       line)]
+
+
+class Job:
+    def __init__(self, cluster, number):
+        self.cluster, self.number = cluster, number
+
+    def show(self, field):
+        text = self.cluster("scontrol", "show", "job", "-o", self.number)
+        return re.search(rf"\b{field}=(\S*)", text)[1]
+
+    @property
+    def state(self):
+        return self.show("JobState")
+
+    @property
+    def log(self):
+        return "".join(path.read_text() for path in self.cluster.work.glob(f"*-{self.number}.out"))
+
+    def wait_for(self, done, seconds=30):
+        """Until done() is true; else an error with the log."""
+        if not wait_until(done, seconds):
+            logs = [self.cluster.folder / "ctl/slurmctld.log",
+                    *self.cluster.folder.glob("n*/slurmd.log")]
+            said = "\n".join(line for log in logs for line in log.read_text().splitlines()[-15:])
+            raise AssertionError(f"{self.cluster('scontrol', 'show', 'job', self.number)}\n{said}\n"
+                                 f"{self.log}")
+
+    def wait(self, seconds=60):
+        """The exit code of a job that has ended."""
+        self.wait_for(lambda: self.state not in {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"},
+                      seconds)
+        return int(self.show("ExitCode").split(":")[0])
+
+    def start_again(self):
+        """Soon: a requeued job waits for its credential to expire, which a new one of the same second is
+        not distinguished from."""
+        self.wait_for(lambda: self.state == "PENDING")
+        self.cluster("scontrol", "update", f"jobid={self.number}", "StartTime=now+2")
+
+    def records(self, name):
+        return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")
