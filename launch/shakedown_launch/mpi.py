@@ -7,7 +7,7 @@ import subprocess
 
 from . import gpus, messages, places, ranks
 from .command import Command, Option, UsageError, parse, positive, say
-from .job import Job, Output
+from .job import RUNNING, Job, Output
 
 RANK_OPTIONS = [
     Option(("-n", "-np"), "N",
@@ -103,7 +103,9 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     environ = environment(what, os.environ if environ is None else environ)
     if shown and os.isatty(2):
         environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
-    words = line(what, environ)
+    host = ranks.Host()
+    placement = ranks.place(what, environ, host)
+    words = ranks.mpirun_line(what, placement, environ, host)
     output = Output(log, shown)
     here = ("localhost", os.uname().nodename)
     hosts = [name for name in (each.split(":")[0] for each in what.hosts) if name not in here]
@@ -113,7 +115,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], environ, output,
-               messages.Messages(report, output.line, hosts), grace, report,
+               messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
                stop_signals=(signal.SIGUSR2, signal.SIGTERM))
 
 
@@ -129,4 +131,6 @@ def main(arguments):
     started = job(what, grace=grace)
     started.start()
     started.wait()
+    if started.result.code and started.result.stopped and RUNNING.stopped:
+        say(f"stopped by {signal.Signals(RUNNING.stopped).name}")
     return started.result.code
