@@ -113,8 +113,8 @@ std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) 
   auto handle = std::make_unique<MpiHandle>();
   handle->ends_mpi = true;
   handle->timeout_s = timeout_s;
-  handle->start = watch("MPI_Init", timeout_s,
-                        "another rank has not started, or its host cannot be reached");
+  handle->start =
+      watch("MPI_Init", timeout_s, "another rank has not started, or its host cannot be reached");
   int provided = 0;
   CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
   if (provided < MPI_THREAD_FUNNELED)

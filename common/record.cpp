@@ -66,8 +66,8 @@ bool is_cut(int file, off_t size) {
 /// Takes back what was written of a line, unless somebody else has appended to it since. Where that
 /// fails too, the next line starts on a line of its own.
 void remove_half(int file, off_t before, std::size_t written) {
-  if (written > 0 && size_of(file) == before + static_cast<off_t>(written))
-    [[maybe_unused]] const int failed = ftruncate(file, before);
+  if (written > 0 && size_of(file) == before + static_cast<off_t>(written)) [[maybe_unused]]
+    const int failed = ftruncate(file, before);
 }
 
 }  // namespace

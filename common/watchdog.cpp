@@ -12,7 +12,7 @@ namespace shakedown {
 namespace {
 constexpr std::chrono::seconds kPatience{1};
 constexpr double kLongest_s = 1e8;  // what a clock can count to
-}
+}  // namespace
 
 Watchdog::Watchdog(double seconds, std::function<void()> report)
     : thread_([this, seconds, report = std::move(report)] {

@@ -36,8 +36,8 @@ COMMAND = Command(
     commands, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
-    requested; 3: a rank died of a signal, a host or a link was lost, or the job could not be
-    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
+    requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
+    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
     and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
 

@@ -11,7 +11,8 @@ std::string unsound_weights(Engine& engine, const MpiSession& session) {
                                                          engine.model.own_master_weights(),
                                                          engine.model.statistics()));
   for (std::size_t r = 0; r < tensors.size(); ++r)
-    if (!tensors[r].empty()) return fmt::format("{} on rank {} on {}", tensors[r], r, session.hosts()[r]);
+    if (!tensors[r].empty())
+      return fmt::format("{} on rank {} on {}", tensors[r], r, session.hosts()[r]);
   return "";
 }
 
