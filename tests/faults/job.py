@@ -101,6 +101,10 @@ class Job:
         if self._process.poll() is not None or not at_work():
             raise Unexpected("it was not at work")
 
+    def ended(self):
+        """The exit code, or None."""
+        return self._process.poll()
+
     def end(self, seconds):
         """The exit code with which it ends within that time."""
         try:

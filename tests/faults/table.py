@@ -2,19 +2,21 @@
 
 import collections
 import os
+import pathlib
 import resource
 import signal
 
 from files import other_version, weights
 from programs import PROGRAMS
 
-HOST = os.uname().nodename
+HERE = pathlib.Path(__file__).resolve().parent
 TIMEOUT_S = 2  # --timeout of a run
 BOUND_S = 30   # until a job has ended: after the fault, or for a hang after its time-out
 
-# code: the exit code. said: regular expressions, each found. kept: kinds of records. code_of_gpu: where it
-# differs in a build with the gpu backend.
-Expected = collections.namedtuple("Expected", "code said kept code_of_gpu", defaults=((), (), None))
+# code: the exit code. said: regular expressions, each found. kept: kinds of records. within: seconds, where
+# that is less than the bound. code_of_gpu: where it differs in a build with the gpu backend.
+Expected = collections.namedtuple("Expected", "code said kept within code_of_gpu",
+                                  defaults=((), (), BOUND_S, None))
 # `inject(job, program)` is done to a program at work; without it the program runs to its end, changed by
 # `arrange(words, folder)`, which returns words and environment. expected: by program. quick: the programs
 # whose case is part of tests/run. needs: "gpus", "no gpus" or "mounts". mpi: words for launch/mpi.
@@ -93,6 +95,18 @@ def with_missing_file(option):
     return arrange
 
 
+# What needs more than 1 GiB of a GPU.
+BIG = {"train": ["--model", "resnet50", "--batch-size", 256, "--image-size", 224],
+       "compare": ["--model", "resnet50", "--batch-size", 256, "--image-size", 224],
+       "collective_perf": ["-b", "4G", "-e", "4G"], "link_matrix": ["--bytes", "4G"],
+       "compute_perf": ["--bytes", "4G"]}
+
+
+def next_to_a_full_gpu(words, folder):
+    big = BIG[pathlib.Path(words[0]).name]
+    return on_rank(0, f'exec python3 {HERE / "full_gpu.py"} "$@"')([*words, *big], folder)
+
+
 SILENT = r"error: rank 0 on \S+: .* did not finish within 2 s \(--timeout\).*; no answer from rank 1 on \S+"
 FIRST_SILENT = r"error: rank 1 on \S+: .* within 2 s \(--timeout\).*; no answer from rank 0 on \S+"
 STOPPED = r"launch/mpi: stopped by {}"
@@ -104,9 +118,18 @@ BACKENDS = [name for name, program in PROGRAMS.items() if program.uses_gpus]
 MEASURED = {"collective_perf": ("collective",), "gpu_monitor": ("health",)}
 
 
-def ended(code, *said):
+def ended(code, *said, within=BOUND_S):
     """A program at work keeps what it has recorded."""
-    return {name: Expected(code, said, ("run", *MEASURED.get(name, ()))) for name in PROGRAMS}
+    return {name: Expected(code, said, ("run", *MEASURED.get(name, ())), within) for name in PROGRAMS}
+
+
+def silent(words):
+    """A rank at work is stopped. soak's ranks meet at the end of a window."""
+    return {**ended(3, words, within=TIMEOUT_S + 8),
+            "soak": Expected(3, (words,), ("run",)),
+            "collective_perf": Expected(3, (words, r"rank \d on \S+: .*all_reduce of 64 KiB float32",
+                                            r"(?s)\A(?!.*all_reduce of 64 KiB.*all_reduce of 64 KiB)"),
+                                        ("run", "collective"), TIMEOUT_S + 5)}
 
 
 def signalled(name):
@@ -126,10 +149,10 @@ FAULTS = [
     Fault("kill -9 of mpirun", ended(3, r"launch/mpi: mpirun died of signal 9 \(Killed\)"), kill_mpirun,
           quick=("collective_perf",), timeout_s=60),
     # node_check's rank 0 waits for its file, which is a hang already.
-    Fault("kill -STOP of rank 1", {**ended(3, SILENT), "node_check": Expected(3, (FIRST_SILENT,))},
+    Fault("kill -STOP of rank 1", {**silent(SILENT), "node_check": Expected(3, (FIRST_SILENT,))},
           to_rank(1, signal.SIGSTOP),
           quick=("train", "collective_perf", "link_matrix", "compute_perf", "gpu_monitor")),
-    Fault("kill -STOP of rank 0", ended(3, FIRST_SILENT), to_rank(0, signal.SIGSTOP),
+    Fault("kill -STOP of rank 0", silent(FIRST_SILENT), to_rank(0, signal.SIGSTOP),
           quick=("soak", "node_check")),
     Fault("SIGTERM", signalled("SIGTERM"), terminate, quick=("compare", "compute_perf", "node_check"),
           timeout_s=60),
@@ -169,6 +192,8 @@ FAULTS = [
     Fault("two ranks on one GPU",
           of(BACKENDS, Expected(2, ("2 ranks and 1 visible GPU",))),
           arrange=in_environment(CUDA_VISIBLE_DEVICES="0"), needs="gpus"),
+    Fault("a GPU whose memory is full", of(BIG, Expected(2, ("memory",))), arrange=next_to_a_full_gpu,
+          needs="gpus"),
     Fault("a library that differs",
           every(Expected(0, (r"versions differ from those of rank 0 on \S+: rank 1 on \S+ \(versions.onednn 9.9.9",),
                          ("run", "end")), without=("node_check", "gpu_monitor"),
