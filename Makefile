@@ -232,6 +232,12 @@ fuzz: $(fuzz_programs)
 docs: all
 	docs/pages.py
 
+# Every program meets every fault, and runs on 64 ranks of this machine: about five minutes. tests/run has a part of it.
+.PHONY: faults
+faults: tests
+	tests/faults/run --all
+	tests/faults/many_ranks
+
 clean:
 	rm -rf $(BUILD) $(BIN)
 
@@ -244,6 +250,7 @@ help:
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
+	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
 	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'
