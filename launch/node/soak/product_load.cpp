@@ -74,7 +74,9 @@ void ProductLoad::work(int index, Clock::time_point until) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
   rig_.fill(batch.operands(), seed_of(batch));
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
-  if (index == 0) verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
+  if (index == 0)
+    verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream(),
+                     settings_.timeout_s);
   batch.products = 0;
   batch.began->record(rig_.stream());
   do {

@@ -30,9 +30,9 @@ struct Variant {
   std::function<bool()> run;
 };
 
-/// Times all variants, interleaved, after a second of them all as warm-up, and prints a line each
-/// that begins with `title`: the median of the turns in `unit` (1e12 or 1e9 of the work), each
-/// turn, clock, power, rate per GHz, and how it compares with the first variant.
+/// Times all variants, interleaved, after half a second of the first as warm-up, and prints a line
+/// each that begins with `title`: median, lowest and highest of the turns in `unit` (1e12 or 1e9 of
+/// the work), SM clock, rate per GHz, and the ratio to the first variant.
 void compare(const Bench& bench, const std::string& title, double unit,
              const std::vector<Variant>& variants);
 

@@ -30,16 +30,14 @@ double time_ms(const Bench& bench, const Variant& variant, int runs) {
 
 struct Timed {
   int runs = 0;  // per turn; 0: refused
-  std::vector<double> rates, clocks, powers;
+  std::vector<double> rates, clocks;
 };
 
 void time_turn(const Bench& bench, const Variant& variant, double unit, Timed& timed) {
   GpuSampler sampler(bench.nvml, bench.uuid);
   const double ms = time_ms(bench, variant, timed.runs);
-  const GpuWindow window = sampler.finish();
   timed.rates.push_back(variant.work * timed.runs / ms * 1e3 / unit);
-  timed.clocks.push_back(window.sm_clock_mhz);
-  timed.powers.push_back(window.power_w);
+  timed.clocks.push_back(sampler.finish().sm_clock_mhz);
 }
 
 }  // namespace
@@ -55,7 +53,7 @@ void compare(const Bench& bench, const std::string& title, double unit,
       std::find_if(timed.begin(), timed.end(), [](const Timed& one) { return one.runs > 0; });
   if (first == timed.end()) return;
   const Variant& warm = variants[static_cast<std::size_t>(first - timed.begin())];
-  time_ms(bench, warm, static_cast<int>(first->runs / bench.seconds) + 1);  // a second
+  time_ms(bench, warm, static_cast<int>(0.5 * first->runs / bench.seconds) + 1);
   for (int turn = 0; turn < bench.turns; ++turn)
     for (std::size_t i = 0; i < variants.size(); ++i)
       if (timed[i].runs > 0) time_turn(bench, variants[i], unit, timed[i]);
@@ -68,9 +66,8 @@ void compare(const Bench& bench, const std::string& title, double unit,
     const auto [low, high] = std::minmax_element(timed[i].rates.begin(), timed[i].rates.end());
     const double rate = median_of(timed[i].rates);
     const double clock = median_of(timed[i].clocks);
-    fmt::print("{:14} {:8.1f} {:8.1f} {:8.1f} {:5.0f} MHz {:4.0f} W {:6.1f}/GHz {:6.3f}  {}\n",
-               title, rate, *low, *high, clock, median_of(timed[i].powers), rate / clock * 1e3,
-               rate / base, variants[i].name);
+    fmt::print("{:14} {:8.1f} {:8.1f} {:8.1f} {:5.0f} MHz {:6.1f}/GHz {:6.3f}  {}\n", title, rate,
+               *low, *high, clock, rate / clock * 1e3, rate / base, variants[i].name);
   }
   std::fflush(stdout);
 }

@@ -3,6 +3,7 @@
 #include <cublas_v2.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "common/error.hpp"
@@ -17,7 +18,7 @@ using namespace node;
 using node::gpu::Matmul;
 using node::gpu::MatmulChoices;
 
-constexpr int kMostAlgorithms = 5;
+constexpr int kMostAlgorithms = 4;
 
 /// What all variants of a type share: the product as it is measured, with its memory.
 struct Subject {
@@ -47,12 +48,18 @@ std::string name_of_compute(cublasComputeType_t compute) {
 void add_algorithms(const Subject& subject, const MatmulChoices& choices,
                     std::vector<Variant>& variants) {
   const auto matmul = std::make_shared<Matmul>(subject.spec, choices);
+  const bool restricted = choices.reductions == CUBLASLT_REDUCTION_SCHEME_NONE;
+  const std::string kind =
+      fmt::format("{} {}", choices.b_transposed ? "TN" : "NN", name_of_compute(choices.compute));
   int number = 0;
   for (const cublasLtMatmulAlgo_t& algorithm : matmul->algorithms(kMostAlgorithms)) {
-    const std::string name = fmt::format(
-        "{} {}{} #{} {}", choices.b_transposed ? "TN" : "NN", name_of_compute(choices.compute),
-        choices.reductions == CUBLASLT_REDUCTION_SCHEME_NONE ? " no-reduction" : "", number++,
-        node::gpu::text_of(algorithm).substr(9));
+    const std::string text = node::gpu::text_of(algorithm).substr(9);
+    const std::string name =
+        fmt::format("{} #{}{} {}", kind, number++, restricted ? " no-reduction" : "", text);
+    if (restricted && std::any_of(variants.begin(), variants.end(), [&](const Variant& other) {
+          return other.name.starts_with(kind + " #") && other.name.ends_with(text);
+        }))
+      continue;  // one of those without a restriction
     variants.push_back(
         {name, flop_of(subject.spec), [&subject, matmul, algorithm] {
            return matmul->enqueue(algorithm, subject.product->a().data, subject.product->b().data,

@@ -51,7 +51,7 @@ MatmulChoices choices_of(ProductType type) {
     case ProductType::fp64: choices.compute = CUBLAS_COMPUTE_64F; break;
     case ProductType::tf32: choices.compute = CUBLAS_COMPUTE_32F_FAST_TF32; break;
     case ProductType::int8: choices.compute = CUBLAS_COMPUTE_32I; break;
-    default: break;  // of fp32: in fp32 alone, without tensor cores
+    default: break;  // fp32: no TF32 either, which sampled_error() would find
   }
   return choices;
 }

@@ -18,7 +18,7 @@
 namespace shakedown::node::gpu {
 namespace {
 
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 6;
 // A candidate is timed for kTurns * kTurn_ms, interleaved with the others: as long as clocks need
 // to settle, for what is measured later runs for seconds.
 constexpr int kTurns = 3;
