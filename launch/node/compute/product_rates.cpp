@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "common/statistics.hpp"
-#include "launch/node/compute/flip_bit.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/compute/verify.hpp"
 
@@ -88,7 +87,7 @@ class ProductTest final : public RateTest {
     product_->run(bench_.stream);
     bench_.finish();
     if (bench_.has(FaultKind::product))
-      flip_bit(product_->c(), product_->c().count / 3, 3, bench_.device(), bench_.stream);
+      flip_bit(bench_.device(), bench_.stream, product_->c(), product_->c().count / 3, 3);
     note_wrong(1, text_of(verifier_.check(product_->c(), bench_.stream), spec_));
   }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "launch/node/compute/flip_bit.hpp"
 #include "launch/node/compute/near_device.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
@@ -49,7 +48,7 @@ class TransferTest : public RateTest {
   /// With this fault, a bit of what a copy wrote.
   void spoil_copy(const Buffer& buffer) {
     if (bench_.has(FaultKind::copy))
-      flip_bit(words(buffer), words(buffer).count / 3, 17, bench_.device(), bench_.stream);
+      flip_bit(bench_.device(), bench_.stream, words(buffer), words(buffer).count / 3, 17);
   }
 
   /// Other words than ever before: what an earlier copy left cannot pass.
