@@ -48,6 +48,7 @@ void round_to_fp32(View x, cudaStream_t stream);
 
 /// Copies, reads, writes and triads by other kernels than ours.
 std::vector<Variant> copies(View from, View to, cudaStream_t stream, int processors);
+std::vector<Variant> bulk_copies(View from, View to, cudaStream_t stream, int processors);
 std::vector<Variant> reads(View from, unsigned long long* sum, cudaStream_t stream, int processors);
 std::vector<Variant> writes(View to, cudaStream_t stream, int processors);
 std::vector<Variant> triads(View x, View y, View to, cudaStream_t stream, int processors);

@@ -243,22 +243,6 @@ constexpr Cache kPlain = Cache::plain;
 constexpr Cache kCs = Cache::streaming;
 constexpr Cache kLast = Cache::last_use;
 
-void add_bulk_copy(std::vector<Variant>& variants, View from, View to, const Place& place) {
-  CHECK_CUDA(cudaFuncSetAttribute(bulk_copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  kBulkStages * kBulkBytes));
-  for (const int per_processor : {1, 2, 3})
-    variants.push_back({"bulk copies of 16 KiB through shared memory, " +
-                            std::to_string(per_processor) + " blocks per SM",
-                        2. * to.bytes(), [=] {
-                          bulk_copy_kernel<<<per_processor * place.processors, 32,
-                                             kBulkStages * kBulkBytes, place.stream>>>(
-                              static_cast<const char*>(from.data), static_cast<char*>(to.data),
-                              to.bytes() / kBulkBytes);
-                          CHECK_LAUNCH();
-                          return true;
-                        }});
-}
-
 __device__ Word mixed(Word x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
@@ -328,7 +312,24 @@ std::vector<Variant> copies(View from, View to, cudaStream_t stream, int process
   add_copy<Way<1024, 1, false, kPlain, kPlain>>(all, from, to, place, {0, 2});
   add_copy<Way<1024, 4, false, kPlain, kPlain>>(all, from, to, place, {0, 1});
   add_copy<Way<128, 4, false, kPlain, kPlain>>(all, from, to, place, {0, 8, 16});
-  add_bulk_copy(all, from, to, place);
+  return all;
+}
+
+std::vector<Variant> bulk_copies(View from, View to, cudaStream_t stream, int processors) {
+  CHECK_CUDA(cudaFuncSetAttribute(bulk_copy_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  kBulkStages * kBulkBytes));
+  std::vector<Variant> all;
+  for (const int per_processor : {1, 2, 3})
+    all.push_back(
+        {"bulk copies of 16 KiB through shared memory, " + std::to_string(per_processor) +
+             " blocks per SM",
+         2. * to.bytes(), [=] {
+           bulk_copy_kernel<<<per_processor * processors, 32, kBulkStages * kBulkBytes, stream>>>(
+               static_cast<const char*>(from.data), static_cast<char*>(to.data),
+               to.bytes() / kBulkBytes);
+           CHECK_LAUNCH();
+           return true;
+         }});
   return all;
 }
 

@@ -27,6 +27,25 @@ std::vector<Variant> joined(std::vector<Variant> first, const std::vector<Varian
   return first;
 }
 
+/// Times them, and then checks what each of them writes to `to`.
+void compare_checked(const Bench& bench, const std::string& title,
+                     const std::vector<Variant>& variants, View to, const node::Ramp& ramp) {
+  compare(bench, title, 1e9, variants);
+  const auto kernels = node::make_stream_kernels(BackendKind::gpu);
+  const Buffer wrong(bench.device, sizeof(node::WordErrors));
+  for (const Variant& variant : variants) {
+    if (variant.name == "cudaMemsetAsync") continue;
+    const std::vector<node::WordErrors> none(1);
+    upload<node::WordErrors>(bench.device, bench.stream, wrong.data(), none);
+    bench.device.zero(to.data, to.bytes(), bench.stream);
+    variant.run();
+    kernels->check(to, ramp, static_cast<node::WordErrors*>(wrong.data()), bench.stream);
+    const auto found = download<node::WordErrors>(bench.device, bench.stream, wrong.data(), 1);
+    if (found.front().count > 0)
+      fmt::print("{:14} WRONG: {} words: {}\n", title, found.front().count, variant.name);
+  }
+}
+
 }  // namespace
 
 void memory(const Bench& given, std::size_t bytes) {
@@ -50,24 +69,27 @@ void memory(const Bench& given, std::size_t bytes) {
                    }};
   };
   auto* const total = static_cast<std::uint64_t*>(sum.data());
-  compare(bench, "copy", 1e9,
-          joined({ours("copy", 2, [&] { kernels->copy(x, z, bench.stream); }),
-                  driver_copy(x, z, stream, "cudaMemcpyAsync, as PyTorch")},
-                 copies(x, z, stream, processors)));
+  const Variant copy = ours("copy", 2, [&] { kernels->copy(x, z, bench.stream); });
+  compare_checked(bench, "copy",
+                  joined({copy, driver_copy(x, z, stream, "cudaMemcpyAsync, as PyTorch")},
+                         copies(x, z, stream, processors)),
+                  z, {});
   compare(bench, "read", 1e9,
           joined({ours("read", 1, [&] { kernels->read(x, total, bench.stream); })},
                  reads(x, reinterpret_cast<unsigned long long*>(total), stream, processors)));
-  compare(bench, "write", 1e9,
-          joined({ours("write", 1, [&] { kernels->write(z, {}, bench.stream); }),
-                  {"cudaMemsetAsync", static_cast<double>(bytes),
-                   [=] {
-                     CHECK_CUDA(cudaMemsetAsync(z.data, 1, bytes, stream));
-                     return true;
-                   }}},
-                 writes(z, stream, processors)));
-  compare(bench, "triad", 1e9,
-          joined({ours("triad", 3, [&] { kernels->triad(x, y, z, bench.stream); })},
-                 triads(x, y, z, stream, processors)));
+  compare_checked(bench, "write",
+                  joined({ours("write", 1, [&] { kernels->write(z, {}, bench.stream); }),
+                          {"cudaMemsetAsync", static_cast<double>(bytes),
+                           [=] {
+                             CHECK_CUDA(cudaMemsetAsync(z.data, 1, bytes, stream));
+                             return true;
+                           }}},
+                         writes(z, stream, processors)),
+                  z, {});
+  compare_checked(bench, "triad",
+                  joined({ours("triad", 3, [&] { kernels->triad(x, y, z, bench.stream); })},
+                         triads(x, y, z, stream, processors)),
+                  z, node::triad_of({}, {77}));
   CHECK_CUDA(cudaMemsetAsync(y.data, 0, bytes, stream));
   compare(bench, "copy zeros", 1e9,
           {ours("copy", 2, [&] { kernels->copy(y, z, bench.stream); }),
@@ -88,6 +110,8 @@ void memory(const Bench& given, std::size_t bytes) {
         from, to, stream, fmt::format("cudaMemcpyAsync, {} KiB further on", offset / 1024)));
   }
   compare(bench, "distance", 1e9, distances);
+  // Last: a kernel that hung would take the rest with it.
+  compare_checked(bench, "bulk copy", joined({copy}, bulk_copies(x, z, stream, processors)), z, {});
 }
 
 }  // namespace shakedown::experiments
