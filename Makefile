@@ -99,6 +99,11 @@ $(BUILD)/mpi_tests: $(LIBRARY_OBJECTS) $(MPI_TEST_OBJECTS)
 $(TESTS): $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs) $(CATCH_LIBS)
 
+# Variants of compute_perf's kernels and products, timed on a GPU: for whoever changes them. In no other target.
+EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experiments/gpu/*.cu))
+$(BUILD)/experiments: $(LIBRARY_OBJECTS) $(EXPERIMENTS) $(BUILD)/link_flags
+	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
+
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags
 	$(call quiet,link) $(MPICXX) -std=c++20 $(cppflags) $(test_cxxflags) -shared -fPIC $< -o $@
@@ -125,7 +130,7 @@ $(call rewrite,$(BUILD)/git_revision.hpp,$(call define_text,GIT_REVISION,$(REVIS
 $(call rewrite,$(BUILD)/flags,$(call quoted,$(MPICXX) $(host_cxx) $(cppflags) $(cxxflags) $(test_cxxflags)))
 $(call rewrite,$(BUILD)/nvcc_flags,$(call quoted,$(NVCC) $(ccbin) $(nvcc_cppflags) $(NVCCFLAGS) $(GENCODE)))
 $(call rewrite,$(BUILD)/link_flags,$(call quoted,$(MPICXX) $(host_cxx) $(cxxflags) $(ldflags) $(ldlibs)))
--include $(LIBRARY_OBJECTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
+-include $(LIBRARY_OBJECTS:.o=.d) $(EXPERIMENTS:.o=.d) $(TEST_OBJECTS:.o=.d) $(MPI_TEST_OBJECTS:.o=.d) \
          $(PROGRAM_SOURCES:%=$(BUILD)/%.d)
 endif
 $(BUILD)/flags $(BUILD)/nvcc_flags $(BUILD)/link_flags: ;
@@ -232,6 +237,12 @@ fuzz: $(fuzz_programs)
 docs: all
 	docs/pages.py
 
+# Every program meets every fault, and runs on 64 ranks of this machine: about five minutes. tests/run has a part of it.
+.PHONY: faults
+faults: tests
+	tests/faults/run --all
+	tests/faults/many_ranks
+
 clean:
 	rm -rf $(BUILD) $(BIN)
 
@@ -244,6 +255,7 @@ help:
 	@echo 'make check     rules of the tree, formatting; make format mends the latter'
 	@echo 'make tidy      clang-tidy; make sanitize  unit tests under ASan and UBSan'
 	@echo 'make sanitize-threads  the loader under ThreadSanitizer'
+	@echo 'make faults    every program meets every fault, and 64 ranks on this machine'
 	@echo 'make fuzz      libFuzzer on image, packed and weights files, FUZZ_SECONDS=600 each'
 	@echo 'make slurm-test  job scripts and hooks on a Slurm cluster on this machine, with its time limits'
 	@echo 'make compile_commands.json    for clangd; make no_backend   link without any backend'

@@ -18,7 +18,7 @@ ExitCode run(const LinkOptions& options, Backend& backend, MpiSession& session, 
   const Injection injection = parse_injection(options.injection, ranks);
   const NodeMap nodes = map_nodes(session.hosts(), options.pretend_nodes);
   LinkRecords records(record, session.is_root() ? options.csv : "", settings, nodes, backend);
-  say(session, headline(settings, backend, nodes));
+  say(session, headline(options, settings, backend, nodes));
 
   const auto messages = make_messages(injection, backend, session, settings);
   const LinkResults results =

@@ -44,14 +44,17 @@ std::optional<Fault> parse_fault(const std::string& value, const std::vector<Fau
   return fault;
 }
 
-void flip_bit(Device& device, View in, std::size_t index, int bit) {
+void flip_bit(Device& device, Stream& stream, View in, std::size_t index, int bit) {
   if (in.count == 0) return;
-  const auto stream = device.make_stream();
   const View element = in.slice(std::min(index, in.count - 1), 1);
-  auto bytes = download<unsigned char>(device, *stream, element.data, element.bytes());
+  auto bytes = download<unsigned char>(device, stream, element.data, element.bytes());
   auto& byte = bytes[static_cast<std::size_t>(bit) / 8 % bytes.size()];
   byte = static_cast<unsigned char>(byte ^ (1U << (bit % 8)));
-  upload<unsigned char>(device, *stream, element.data, bytes);
+  upload<unsigned char>(device, stream, element.data, bytes);
+}
+
+void flip_bit(Device& device, View in, std::size_t index, int bit) {
+  flip_bit(device, *device.make_stream(), in, index, bit);
 }
 
 std::string line_of(const Fault& fault) {

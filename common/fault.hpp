@@ -38,7 +38,10 @@ Option& declare_fault_option(OptionSet& options, std::string& value);
 std::optional<Fault> parse_fault(const std::string& value, const std::vector<FaultKind>& kinds,
                                  int ranks);
 
-/// Flips one bit of an element, the last one where there are fewer; waits until it is done.
+/// Flips one bit of an element, the last one where there are fewer, after the work of the stream;
+/// waits until it is done.
+void flip_bit(Device& device, Stream& stream, View in, std::size_t index, int bit);
+/// Of what no work is under way on.
 void flip_bit(Device& device, View in, std::size_t index, int bit);
 
 /// "fault injected: product on rank 1", for the output; the record has options.inject_fault.

@@ -42,6 +42,7 @@ MpiAgreement::MpiAgreement(const MpiSession& session, int slack) {
   const int rounds =
       static_cast<int>(std::bit_width(static_cast<unsigned>(session.world_size() - 1)));
   pending_.reset(new Pending{session, slack + rounds});
+  wait_for_all(session.handle().comm, session.timeout_s());
   CHECK_MPI(MPI_Comm_dup(session.handle().comm, &pending_->comm));
 }
 

@@ -175,6 +175,7 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     MPI_Comm part = MPI_COMM_NULL;
+    wait_for_all(comm_, timeout_s_);
     CHECK_MPI(MPI_Comm_split(comm_, color, key, &part));
     CHECK_MPI(MPI_Comm_set_errhandler(part, MPI_ERRORS_RETURN));
     return std::make_unique<MpiCommunicator>(part, device_, algorithm_, timeout_s_);
@@ -351,6 +352,7 @@ class MpiCommunicator final : public Communicator {
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiSession& session, Device& device,
                                                     MpiAlgorithm algorithm) {
   MPI_Comm comm = MPI_COMM_NULL;
+  wait_for_all(session.handle().comm, session.timeout_s());
   CHECK_MPI(MPI_Comm_dup(session.handle().comm, &comm));
   CHECK_MPI(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN));
   return std::make_unique<MpiCommunicator>(comm, device, algorithm, session.timeout_s());

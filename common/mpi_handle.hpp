@@ -11,6 +11,7 @@
 
 #include "common/error.hpp"
 #include "common/types.hpp"
+#include "common/watchdog.hpp"
 
 namespace shakedown {
 
@@ -22,6 +23,7 @@ struct MpiHandle {
   // not belong to the part; see MpiSession::progress.
   MPI_Comm whole = MPI_COMM_NULL;
   std::vector<int> others;
+  std::unique_ptr<Watchdog> start;  // of MPI, until the session is there
 };
 
 inline void check_mpi(int status, const char* expression, const char* file, int line) {
@@ -79,6 +81,10 @@ class MpiOperation {
   std::vector<std::shared_ptr<void>> memory_;
   std::vector<MPI_Request> requests_;
 };
+
+/// Waits until all ranks call it. Comes before the calls that make a communicator, which have no
+/// time-out.
+void wait_for_all(MPI_Comm comm, double timeout_s);
 
 /// Starts a message and adds its request; nothing for a view without elements.
 void start_send(ConstView view, int to, int tag, MPI_Comm comm, std::vector<MPI_Request>& requests);

@@ -11,9 +11,11 @@
 #include <cstring>
 #include <exception>
 #include <numeric>
+#include <system_error>
 #include <thread>
 
 #include "common/mpi_handle.hpp"
+#include "common/watchdog.hpp"
 
 namespace shakedown {
 
@@ -43,6 +45,12 @@ MpiOperation::~MpiOperation() {
 void MpiOperation::wait(double timeout_s, const std::string& what) {
   MpiDeadline deadline(timeout_s);
   if (!deadline.wait(requests_)) throw deadline.error(what);
+}
+
+void wait_for_all(MPI_Comm comm, double timeout_s) {
+  MpiOperation operation;
+  CHECK_MPI(MPI_Ibarrier(comm, operation.request()));
+  operation.wait(timeout_s, "a barrier of all ranks");
 }
 
 void start_send(ConstView view, int to, int tag, MPI_Comm comm,
@@ -89,9 +97,24 @@ std::string host_name() {
   return name;
 }
 
-std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv) {
+/// For a call of MPI that waits for all ranks without a time-out. The rank that is missing is the
+/// one that does not print this: launch/mpi names it.
+std::unique_ptr<Watchdog> watch(const char* call, double timeout_s, const char* cause) {
+  return std::make_unique<Watchdog>(timeout_s, [=, host = host_name()] {
+    const std::string rank = launched_rank();
+    std::fprintf(stderr, "error: rank %s on %s: %s did not finish within %g s (--timeout): %s\n",
+                 rank.empty() ? "0" : rank.c_str(), host.c_str(), call, timeout_s, cause);
+    std::fflush(stderr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until others have printed it
+  });
+}
+
+std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) {
   auto handle = std::make_unique<MpiHandle>();
   handle->ends_mpi = true;
+  handle->timeout_s = timeout_s;
+  handle->start =
+      watch("MPI_Init", timeout_s, "another rank has not started, or its host cannot be reached");
   int provided = 0;
   CHECK_MPI(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
   if (provided < MPI_THREAD_FUNNELED)
@@ -105,6 +128,12 @@ std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv) {
 
 }  // namespace
 
+std::string launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name)) return rank;
+  return "";
+}
+
 std::string launched_with_others() {
   // Open MPI's own variable decides; PMI and Slurm only where the launcher was not mpirun.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
@@ -115,7 +144,8 @@ std::string launched_with_others() {
   return "";
 }
 
-MpiSession::MpiSession(int* argc, char*** argv) : MpiSession(start_mpi(argc, argv)) {}
+MpiSession::MpiSession(int* argc, char*** argv, double timeout_s)
+    : MpiSession(start_mpi(argc, argv, timeout_s)) {}
 
 MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
     : handle_(std::move(handle)), host_(host_name()) {
@@ -129,10 +159,17 @@ MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
   CHECK_MPI(MPI_Comm_size(local, &local_size_));
   CHECK_MPI(MPI_Comm_free(&local));
   hosts_ = all_gather(host_);
+  handle_->start.reset();
 }
 
 MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > exceptions_) return;  // operations may be under way
+  std::unique_ptr<Watchdog> end;
+  try {
+    if (handle_->ends_mpi)
+      end = watch("MPI_Finalize", handle_->timeout_s, "another rank does not end");
+  } catch (const std::system_error&) {  // no thread can be started: the end is not watched
+  }
   MPI_Comm_free(&handle_->comm);
   if (handle_->ends_mpi) MPI_Finalize();
 }
@@ -177,11 +214,7 @@ std::vector<std::string> MpiSession::all_gather(const std::string& value) const 
   return values;
 }
 
-void MpiSession::barrier() const {
-  MpiOperation operation;
-  CHECK_MPI(MPI_Ibarrier(handle_->comm, operation.request()));
-  operation.wait(handle_->timeout_s, "a barrier of all ranks");
-}
+void MpiSession::barrier() const { wait_for_all(handle_->comm, handle_->timeout_s); }
 
 void MpiSession::wait_idle() const {
   // A rank at work may first wait for its own operation as long as --timeout allows, and names

@@ -16,7 +16,9 @@ struct MpiHandle;
 
 class MpiSession {
  public:
-  MpiSession(int* argc, char*** argv);
+  /// Starts MPI. The timeout counts for its start and end, too: past it the process ends with
+  /// ExitCode::inconclusive, as no other rank can be asked.
+  MpiSession(int* argc, char*** argv, double timeout_s = 300);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
@@ -90,6 +92,9 @@ class MpiSession {
   mutable std::chrono::steady_clock::time_point progressed_ = std::chrono::steady_clock::now();
   int exceptions_ = std::uncaught_exceptions();
 };
+
+/// This process's rank by the launcher's variables, before MPI has started; "" without a launcher.
+std::string launched_rank();
 
 /// The environment variable which shows that a launcher started more than one task, or "".
 std::string launched_with_others();

@@ -17,6 +17,11 @@ SHAKEDOWN_HOST_DEVICE inline std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
+/// A hash of two numbers: what pseudo-random data are at an index.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash(std::uint64_t seed, std::uint64_t index) {
+  return mix(seed + (index + 1) * 0x9E3779B97F4A7C15U);
+}
+
 /// How a type's bits are laid out; integers have no exponent, and `mantissa` value bits.
 struct Format {
   int width;

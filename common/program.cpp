@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <csignal>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <thread>
+#include <variant>
 
 #include "common/version.hpp"
 
@@ -30,9 +31,21 @@ std::string who_is_silent(const MpiSession& session) {
 
 /// Whether this process is the first, or the only one, that a launcher started.
 bool is_first_task() {
-  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* rank = std::getenv(variable)) return std::strcmp(rank, "0") == 0;
-  return true;
+  const std::string rank = launched_rank();
+  return rank.empty() || rank == "0";
+}
+
+/// A write past `ulimit -f` then fails like one on a full disk, and is reported, where the signal
+/// would end the process with half a line written.
+void fail_writes_past_the_limit() { std::signal(SIGXFSZ, SIG_IGN); }
+
+/// The time of --timeout, which every program with ranks has; 0 there is never.
+double timeout_of(const OptionSet& set) {
+  for (const OptionValue& option : set.values())
+    if (option.name == "timeout")
+      if (const auto* seconds = std::get_if<double>(&option.value); seconds && *seconds > 0)
+        return *seconds;
+  return INFINITY;
 }
 
 /// "rank 1 on n1: --weights w.safetensors: No such file or directory" of the first rank that cannot
@@ -65,8 +78,9 @@ std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* cons
 
 int run_program(const OptionSet& set, int argc, char** argv,
                 const std::function<ExitCode(MpiSession&)>& body) {
+  fail_writes_past_the_limit();
   try {
-    MpiSession session(&argc, &argv);
+    MpiSession session(&argc, &argv, timeout_of(set));
     try {
       if (const std::string missing = missing_file(set, session); !missing.empty()) {
         if (session.is_root()) std::fprintf(stderr, "error: %s\n", missing.c_str());
@@ -93,6 +107,7 @@ int run_alone(const std::function<ExitCode()>& body) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(code);
   };
+  fail_writes_past_the_limit();
   try {
     return static_cast<int>(body());
   } catch (const Error& error) {

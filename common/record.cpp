@@ -51,12 +51,23 @@ class Lock {
   int file_;
 };
 
-/// Whether the last line was cut short: by a full disk, or a copy made while it was written.
-bool is_cut(int file) {
+/// Of a regular file; 0 of another.
+off_t size_of(int file) {
   struct stat status {};
+  return fstat(file, &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : 0;
+}
+
+/// Whether the last line was cut short: by a full disk, or a copy made while it was written.
+bool is_cut(int file, off_t size) {
   char last = '\n';
-  return fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > 0 &&
-         pread(file, &last, 1, status.st_size - 1) == 1 && last != '\n';
+  return size > 0 && pread(file, &last, 1, size - 1) == 1 && last != '\n';
+}
+
+/// Takes back what was written of a line, unless somebody else has appended to it since. Where that
+/// fails too, the next line starts on a line of its own.
+void remove_half(int file, off_t before, std::size_t written) {
+  if (written > 0 && size_of(file) == before + static_cast<off_t>(written)) [[maybe_unused]]
+    const int failed = ftruncate(file, before);
 }
 
 }  // namespace
@@ -84,15 +95,19 @@ void Record::write(const std::string& kind, const Json& fields) {
   Json line = {{"kind", kind}, {"run_id", run_id_}};
   line.update(fields);
   const Lock lock(file_);
-  const std::string text = (is_cut(file_) ? "\n" : "") +
+  const off_t before = size_of(file_);
+  const std::string text = (is_cut(file_, before) ? "\n" : "") +
                            line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
                            "\n";
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(file_, text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0)
+    if (wrote < 0) {
+      const int why = errno;
+      remove_half(file_, before, done);
       throw InconclusiveError(
-          fmt::format("--record {}: cannot be written: {}", path_, std::strerror(errno)));
+          fmt::format("--record {}: cannot be written: {}", path_, std::strerror(why)));
+    }
     done += static_cast<std::size_t>(wrote);
   }
 }

@@ -21,7 +21,7 @@ class Record {
 
   /// Adds one line: {"kind": kind, "run_id": id, ...fields}, after a line that was cut on a line of
   /// its own. Non-finite numbers become null. Throws InconclusiveError when the line cannot be
-  /// written (disk full).
+  /// written (disk full); the lines before it are kept whole.
   void write(const std::string& kind, const Json& fields);
 
   const std::string& path() const { return path_; }

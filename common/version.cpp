@@ -55,10 +55,12 @@ std::string differing_versions(const std::vector<std::string>& hosts,
         differences.push_back(fmt::format("{} {} instead of {}", by_rank[r][i].first,
                                           by_rank[r][i].second, by_rank[0][i].second));
     if (!differences.empty() && seen.insert(hosts[r]).second)
-      others.push_back(fmt::format("{} ({})", hosts[r], fmt::join(differences, ", ")));
+      others.push_back(
+          fmt::format("rank {} on {} ({})", r, hosts[r], fmt::join(differences, ", ")));
   }
   if (others.empty()) return "";
-  return fmt::format("versions differ from {}'s: {}", hosts[0], fmt::join(others, ", "));
+  return fmt::format("versions differ from those of rank 0 on {}: {}", hosts[0],
+                     fmt::join(others, ", "));
 }
 
 }  // namespace shakedown

@@ -17,8 +17,8 @@ using Versions = std::vector<std::pair<std::string, std::string>>;
 /// a device nor a started MPI.
 std::string version_text(const std::string& program);
 
-/// "versions differ from n1's: n2 (driver 570.86 instead of 580.65)" of the first rank of each host
-/// that has other versions than rank 0; "" where all are the same.
+/// "versions differ from those of rank 0 on n1: rank 2 on n2 (driver 570.86 instead of 580.65)" of
+/// the first rank of each host that has other versions than rank 0; "" where all are the same.
 std::string differing_versions(const std::vector<std::string>& hosts,
                                const std::vector<Versions>& by_rank);
 

@@ -49,8 +49,21 @@ std::string rank_table(const std::vector<Series>& all, const std::vector<Link>& 
 
 }  // namespace
 
-std::string headline(const MessageSettings& settings, const Backend& backend,
-                     const NodeMap& nodes) {
+std::string size_remark(int ranks, bool alone) {
+  constexpr int kFewRanks = 64;
+  constexpr double kRecordBytes = 375;  // of a link
+  if (ranks <= kFewRanks) return "";
+  const double pairs = 0.5 * ranks * (ranks - 1);
+  const double links = pairs * 3 * (alone ? 2 : 1);  // each direction, both at once
+  std::string text =
+      fmt::format("{:.0f} pairs of ranks: about {} of record or CSV, {} on each rank", pairs,
+                  readable_bytes(links * kRecordBytes), readable_bytes(links * sizeof(Link)));
+  if (alone) text += "; --alone off needs half of it, and far less time";
+  return "\n" + wrapped(text, 2);
+}
+
+std::string headline(const LinkOptions& options, const MessageSettings& settings,
+                     const Backend& backend, const NodeMap& nodes) {
   const std::size_t count = nodes.names.size();
   const std::string messages = fmt::format(
       "link_matrix: messages of {}, {} timed after {} untimed; round trips of 8 bytes, {} timed",
@@ -59,7 +72,8 @@ std::string headline(const MessageSettings& settings, const Backend& backend,
   const std::string ranks = fmt::format(
       "on {} ranks of {} node{}, {} ({}), {}", backend.world->size(), count, count == 1 ? "" : "s",
       backend.remark, backend.world->transport(), backend.device->identity().model);
-  return wrapped(messages, 2) + "\n" + wrapped(ranks, 2);
+  return wrapped(messages, 2) + "\n" + wrapped(ranks, 2) +
+         size_remark(backend.world->size(), options.alone);
 }
 
 std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks) {

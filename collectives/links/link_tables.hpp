@@ -9,8 +9,12 @@
 
 namespace shakedown::collectives {
 
+/// What grows with the square of the ranks, on a line of its own; "" for few of them.
+std::string size_remark(int ranks, bool alone);
+
 /// The headline: what is measured, and on what.
-std::string headline(const MessageSettings& settings, const Backend& backend, const NodeMap& nodes);
+std::string headline(const LinkOptions& options, const MessageSettings& settings,
+                     const Backend& backend, const NodeMap& nodes);
 
 /// The tables of the links between `ranks` ranks.
 std::string link_tables(const LinkOptions& options, const std::vector<Link>& links, int ranks);

@@ -6,8 +6,8 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/verdict.hpp"
+#include "common/watchdog.hpp"
 #include "launch/node/health/check/check.hpp"
-#include "launch/node/health/check/watchdog.hpp"
 
 namespace shakedown::node {
 namespace {

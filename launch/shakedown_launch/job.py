@@ -46,7 +46,7 @@ class Running:
 
     def __init__(self):
         self.jobs = []
-        self.stopped = False  # by a signal
+        self.stopped = 0  # the signal that requested it
         self._woken = None  # readable after a signal, a child's end among them
 
     def install(self):
@@ -67,8 +67,8 @@ class Running:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._stop)
 
-    def _stop(self, *_):
-        self.stopped = True
+    def _stop(self, number, _):
+        self.stopped = number
         if not self.jobs:
             raise Stopped
         for job in self.jobs:
@@ -275,6 +275,9 @@ class Job:
             program = os.path.basename(self._words[0])
             code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
                              "or its link is lost; ranks may still run there")
+        stuck = uninterruptible(self._family) if self._killed else []
+        if stuck:
+            text += f"; cannot be killed, as they wait in the kernel (state D): {', '.join(stuck)}"
         if self._asked_to_stop and status:
             code, text = 5, text if self._killed else None
         if text:
@@ -322,6 +325,18 @@ def family(pid):
                 for child in children.read().split():
                     found += family(int(child))
     return [*found, pid]
+
+
+def uninterruptible(pids, proc="/proc"):
+    """Those that no signal reaches, such as in a driver or a file system that hangs: "train (pid
+    7)"."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"{proc}/{pid}/stat") as file:
+            name, _, rest = file.read().partition("(")[2].rpartition(")")
+            if rest.split()[0] == "D":
+                found.append(f"{name} (pid {pid})")
+    return found
 
 
 def signal_all(pids, number):

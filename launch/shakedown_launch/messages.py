@@ -13,6 +13,12 @@ import signal
 DIED = r"rank (\d+) with PID \d+ on\s+node (\S+) exited on\s+(signal \d+(?: \([^)]*\))?)"
 ENDED = (r"MPI_ABORT was invoked|exited with non-zero status|returned\s+a non-zero exit code|"
          r'calling "abort"')
+# Which rank ended so. A shell and ld.so end with 126 and 127 where a program, or a library that it
+# needs, cannot be run.
+ENDED_WITH = r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
+NOT_RUN = ("126", "127")
+# Of a rank for which MPI did not start in time (common/mpi_session.cpp): some other is missing.
+WAITS = r"^error: rank (\d+) on \S+: MPI_Init did not finish within"
 LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
 UNREACHED = (r"unable to reliably start one or more|route a message to the specified daemon|"
              r"communication connection to the\s+specified daemon")
@@ -26,9 +32,10 @@ LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may b
 class Messages:
     """Reads both streams. `show` receives what the user should see, `say` our own lines."""
 
-    def __init__(self, say, show, hosts=()):
+    def __init__(self, say, show, hosts=(), ranks=0):
         self._say = say
         self._hosts = hosts
+        self._ranks = ranks  # 0: unknown
         self._own = Blocks(self._judge_own, self._judge_own_line, paired=True)
         self._shared = Blocks(self._judge, self._judge_line, paired=False)
         self._show = show
@@ -36,6 +43,8 @@ class Messages:
         self.lost = []  # hosts, as far as they are known
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
+        self._waiting = set()  # ranks
+        self._not_run = False
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
     def sent(self, number):
@@ -81,12 +90,20 @@ class Messages:
             self._lose(f"host {node[1]}" if node else self._other_hosts(), "could not be reached")
         elif re.search(ENDED, block):
             self.rank_ended = True
+            ended = re.search(ENDED_WITH, block)
+            if ended and ended[2] in NOT_RUN:
+                self._not_run = True
+                self._report(f"rank {ended[1]} ended with {ended[2]}: its program, or a library "
+                             "that it needs, could not be run")
         else:
             return False
         return True
 
     def _judge_line(self, line):
         """Whether a line outside of blocks reports nothing new."""
+        waits = re.search(WAITS, line)
+        if waits:
+            self._waiting.add(int(waits[1]))
         if re.search(ABORT, line):
             self.rank_ended = True
             return True
@@ -111,8 +128,12 @@ class Messages:
     def judge(self, status):
         """(exit code, message) of an mpirun that ended with `status`; -N: it died of
         signal N itself."""
-        if self.dead or self.lost:
+        if self.dead or self.lost or self._not_run:
             return 3, None
+        missing = [str(rank) for rank in range(self._ranks) if rank not in self._waiting]
+        if self._waiting and missing:
+            ranks = f"rank{'s'[:len(missing) > 1]} {', '.join(missing)}"
+            return 3, f"{ranks} did not start MPI, for which the others waited"
         if status == 0:
             return 0, None
         if f"signal {status - 128}" in self._sent:

@@ -7,7 +7,7 @@ import subprocess
 
 from . import gpus, messages, places, ranks, slurm
 from .command import Command, Option, UsageError, parse, positive, say
-from .job import Job, Output
+from .job import RUNNING, Job, Output
 
 RANK_OPTIONS = [
     Option(("-n", "-np"), "N",
@@ -37,8 +37,8 @@ COMMAND = Command(
     commands, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
-    requested; 3: a rank died of a signal, a host or a link was lost, or the job could not be
-    started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
+    requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
+    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
     and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
 
@@ -104,7 +104,9 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     environ = environment(what, os.environ if environ is None else environ)
     if shown and os.isatty(2):
         environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
-    words = line(what, environ)
+    host = ranks.Host()
+    placement = ranks.place(what, environ, host)
+    words = ranks.mpirun_line(what, placement, environ, host)
     output = Output(log, shown)
     here = ("localhost", os.uname().nodename)
     hosts = [name for name in (each.split(":")[0] for each in what.hosts) if name not in here]
@@ -114,7 +116,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], slurm.for_mpirun(environ),
-               output, messages.Messages(report, output.line, hosts), grace, report,
+               output, messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
                stop_signals=(signal.SIGUSR2, signal.SIGTERM))
 
 
@@ -124,8 +126,8 @@ def main(arguments):
     what = request(values, words, os.environ)
     check_open_mpi(os.environ)
     if slurm.binding(os.environ):
-        say(f"Slurm's {' '.join(slurm.binding(os.environ))} is not applied: the ranks of a node see all "
-            "of its GPUs, and choose one each")
+        say(f"Slurm's {' '.join(slurm.binding(os.environ))} is not applied: the ranks of a node see "
+            "all of its GPUs, and choose one each")
     if "--dry-run" in values:
         import shlex
         print(shlex.join(line(what, environment(what, os.environ))))
@@ -133,4 +135,6 @@ def main(arguments):
     started = job(what, grace=grace)
     started.start()
     started.wait()
+    if started.result.code and started.result.stopped and RUNNING.stopped:
+        say(f"stopped by {signal.Signals(RUNNING.stopped).name}")
     return started.result.code

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "collectives/links/link_messages.hpp"
+#include "collectives/links/link_tables.hpp"
 #include "collectives/links/link_verdicts.hpp"
 #include "collectives/links/links.hpp"
 #include "collectives/links/outliers.hpp"
@@ -207,6 +208,15 @@ TEST_CASE("outliers fail a job where that is requested, limits and corruption al
   CHECK(judged().job.outcome == Outcome::fail);
   results = {};
   CHECK_THAT(judged().job.cause, ContainsSubstring("nothing to compare"));
+}
+
+TEST_CASE("what grows with the square of the ranks is announced", "[links]") {
+  CHECK(size_remark(64, true).empty());
+  const std::string alone = size_remark(512, true);
+  CHECK_THAT(alone, ContainsSubstring("130816 pairs"));
+  CHECK_THAT(alone, ContainsSubstring("280.7 MiB of record"));
+  CHECK_THAT(alone, ContainsSubstring("--alone off"));
+  CHECK_THAT(size_remark(512, false), !ContainsSubstring("--alone"));
 }
 
 }  // namespace shakedown::collectives

@@ -1,5 +1,8 @@
 #include "common/record.hpp"
 
+#include <sys/resource.h>
+
+#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -135,6 +138,28 @@ TEST_CASE("a record whose last line was cut goes on with a new line", "[record]"
   CHECK(lines[1] == "{\"kind\":\"ste");
   CHECK(Json::parse(lines[2])["kind"] == "run");
   CHECK(Json::parse(lines[4])["number"] == 1);
+}
+
+TEST_CASE("a line that the disk has no room for leaves the lines before it whole", "[record]") {
+  const std::string path = temporary_file();
+  Record record(path);
+  record.write("run", {{"number", 1}});
+  const auto size = std::filesystem::file_size(path);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{size + 10, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  CHECK_THROWS_WITH(record.write("step", {{"number", 2}}),
+                    ContainsSubstring("--record " + path + ": cannot be written: File too large"));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(std::filesystem::file_size(path) == size);
+  record.write("end", {{"exit_code", 0}});
+  const auto lines = lines_of(path);
+  std::remove(path.c_str());
+  REQUIRE(lines.size() == 2);
+  CHECK(Json::parse(lines[1])["kind"] == "end");
 }
 
 TEST_CASE("a record that cannot be opened or written is named", "[record]") {

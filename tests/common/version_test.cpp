@@ -22,8 +22,8 @@ TEST_CASE("hosts with other versions are named once, with what differs", "[versi
   CHECK(differing_versions({"n1", "n2"}, {usual, usual}).empty());
   CHECK(
       differing_versions({"n1", "n1", "n2", "n2", "n3"}, {usual, usual, old, old, older}) ==
-      "versions differ from n1's: n2 (driver 570.86 instead of 580.65), n3 (driver 570.86 instead "
-      "of 580.65, versions.nccl 2.21.5 instead of 2.27.3)");
+      "versions differ from those of rank 0 on n1: rank 2 on n2 (driver 570.86 instead of 580.65), "
+      "rank 4 on n3 (driver 570.86 instead of 580.65, versions.nccl 2.21.5 instead of 2.27.3)");
 }
 
 }  // namespace shakedown

@@ -28,7 +28,7 @@ class Jobs(unittest.TestCase):
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
         self.addCleanup(shutil.rmtree, self.folder)
-        self.addCleanup(setattr, job.RUNNING, "stopped", False)
+        self.addCleanup(setattr, job.RUNNING, "stopped", 0)
         self.log = self.folder / "log"
         for name in ["KILL_AFTER", "GIVE_UP_AFTER"]:
             patch = mock.patch.object(job, name, 0.3)
@@ -96,6 +96,13 @@ class End(Jobs):
             self.assertTrue(started.wait(20))
             self.assertEqual(started.result.code, 3)
             self.assertIn("was killed: a host or its link is lost", said[0])
+
+    def test_processes_that_wait_in_the_kernel_are_named(self):
+        for pid, text in [(7, "7 (train) D 1 7"), (8, "8 (a) b) S 1 8"), (9, "9 (a (b) D 1 9")]:
+            (self.folder / str(pid)).mkdir()
+            (self.folder / str(pid) / "stat").write_text(text)
+        self.assertEqual(job.uninterruptible([7, 8, 9, 10], self.folder),
+                         ["train (pid 7)", "a (b (pid 9)"])
 
     def test_a_command_that_is_not_there(self):
         with self.assertRaises(FileNotFoundError):
@@ -176,7 +183,7 @@ class Signals(Jobs):
             os.kill(os.getpid(), number)
         started.wait()
         self.assertEqual((started.result.code, self.log.read_text()), (5, "up\nonce\n"))
-        self.assertTrue(job.RUNNING.stopped)
+        self.assertIn(job.RUNNING.stopped, job.STOP_SIGNALS)
         with self.assertRaises(job.Stopped):  # no further job is started
             self.job("true").start()
 

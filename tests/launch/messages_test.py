@@ -78,6 +78,11 @@ class Classification(unittest.TestCase):
              "host n2 was lost: it or its network link failed"),
             (5, block(lost.format("PRTE")), 1, 3,
              "host n2 was lost: it or its network link failed")]
+        not_run = (nonzero.format("mpirun") + " The first process to do so was:\n\n"
+                   "  Process name: [[25034,1],1]\n  Exit code:    127")
+        cases.append((4, block(not_run), 127, 3, "rank 1 ended with 127: its program, or a library "
+                      "that it needs, could not be run"))
+        cases.append((4, block(not_run.replace("127", "7")), 7, 7, None))
         for version, text, status, code, said in cases:
             judged = Judged(version, text, status)
             self.assertEqual((judged.code, judged.said), (code, [said] if said else []),
@@ -103,6 +108,19 @@ class Classification(unittest.TestCase):
             messages.read_own(block(died).encode())
             self.assertTrue(messages.job_must_end)
             self.assertEqual((messages.judge(140), said_now), ((code, None), said))
+
+    def test_ranks_that_never_start(self):
+        """Those that wait for them report it; the others are missing."""
+        for waiting, said in [
+                ((0, 3), "ranks 1, 2 did not start MPI, for which the others waited"),
+                ((0, 1, 2), "rank 3 did not start MPI, for which the others waited"),
+                ((0, 1, 2, 3), None)]:
+            messages = Messages(None, None, ranks=4)
+            for rank in waiting:
+                messages.read_shared(f"error: rank {rank} on n1: MPI_Init did not finish within "
+                                     "2 s (--timeout): another\n".encode())
+            messages.rank_ended = True
+            self.assertEqual(messages.judge(3), (3, said))
 
     def test_hosts_that_may_be_meant(self):
         text = block("ORTE was unable to reliably start one or more daemons.")

@@ -1,5 +1,5 @@
 // Where an error sticks, from counts alone.
-#include "launch/node/soak/error_placing.hpp"
+#include "launch/node/soak/other_gpus.hpp"
 
 #include <algorithm>
 #include <vector>
@@ -39,6 +39,12 @@ TEST_CASE("an error is placed by where it is seen again", "[placing]") {
   CHECK(placed(kAll, {}, kNone).culprit == Culprit::address);  // one core: it is right elsewhere
   CHECK(placed(kAll, kNone, {}).culprit == Culprit::unknown);
   CHECK(placed(kAll, kNone, kAll, {100, 100}).culprit == Culprit::program);
+  CHECK(!placed(kAll, kAll, kAll).class_);  // the library's or the GPU's
+  CHECK(placed(kAll, kAll, kAll, {200, 0}).class_ == Class::hardware);
+  CHECK(placed(kAll, kAll, kAll, {200, 0}).cause.ends_with(", 0 of 200 on other GPUs"));
+  CHECK(helpers_of(6, 8) == std::vector{7, 0});
+  CHECK(helpers_of(1, 2) == std::vector{0});
+  CHECK(helpers_of(0, 1).empty());
   // An SM that is wrong at times, next to one chance error elsewhere.
   CHECK(placed({100, 40}, {100, 1}, {100, 35}).culprit == Culprit::processor);
   CHECK(placed(kAll, kNone, kAll).cause ==

@@ -61,8 +61,11 @@ TEST_CASE("eight equal noisy GPUs: a false alarm in fewer than one of 1,000 jobs
   Random random(2026);
   int alarms = 0;
   for (int job = 0; job < 3000; ++job)
-    for (const Metric& metric : all_metrics(all_product_types()))
-      alarms += judged(qualities(spread_of(metric), random), metric, random).empty() ? 0 : 1;
+    for (const Metric& metric : all_metrics(all_product_types())) {
+      const std::vector<double> quality = qualities(spread_of(metric), random);
+      alarms += judged(quality, metric, random).empty() ? 0 : 1;
+      alarms += divided(measured(quality, spread_of(metric), random), metric.limits) ? 1 : 0;
+    }
   CHECK(alarms == 0);
 }
 
@@ -110,10 +113,25 @@ TEST_CASE("both the ratio and z must be beyond their limits, in most rounds", "[
   CHECK(slow[0].slow_rounds == 5);
   CHECK(confirmed(slow, slow).size() == 1);
   CHECK(confirmed(slow, {}).empty());
-  // far apart all of them: none is an outlier
-  CHECK(slow_among_peers(
-            {{100, 100, 100, 100, 100}, {80, 80, 80, 80, 80}, {120, 120, 120, 120, 120}}, limits)
-            .empty());
+}
+
+TEST_CASE("GPUs of which no majority agrees are divided", "[judge]") {
+  const Limits limits{0.93, 0.90};
+  const auto of = [](std::vector<double> medians) {
+    Rates rates;
+    for (const double median : medians) rates.push_back(std::vector<double>(kRounds, median));
+    return rates;
+  };
+  CHECK(divided(of({100, 80, 120}), limits));
+  CHECK(divided(of({100, 100, 101, 89, 89, 88}), limits));
+  CHECK(!divided(of({100, 100, 101, 100, 89, 89, 88}), limits));
+  CHECK(!divided(of({100, 100, 100, 94, 94, 94}), limits));  // as healthy GPUs differ
+  CHECK(divided(of({100, NAN, 100, 0}), limits));            // half were not measured
+  Rates rates = of({100, 100, 80, 80});
+  rates[2] = {100, 100, 100, 80, 80};  // a majority in three rounds of five
+  CHECK(!divided(rates, limits));
+  rates[2] = {100, 100, 80, 80, 80};
+  CHECK(divided(rates, limits));
 }
 
 TEST_CASE("two GPUs, or four rounds, are not compared; a reference judges them", "[judge]") {

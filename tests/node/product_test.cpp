@@ -146,4 +146,12 @@ TEST_CASE("full-entropy operands are bell-shaped and use every bit", "[product]"
         operand_value(ProductType::fp64, Operands::full_entropy, kSeed, 1, 5));
 }
 
+TEST_CASE("the library's first algorithm is preferred, unless another is faster beyond noise",
+          "[product]") {
+  CHECK(preferred({2.0}) == 0);
+  CHECK(preferred({2.0, 1.995, 2.1}) == 0);  // 0.25 %
+  CHECK(preferred({2.0, 1.98, 1.97}) == 2);
+  CHECK(preferred({INFINITY, 3.0, 4.0}) == 1);  // refused by the library
+}
+
 }  // namespace shakedown::node

@@ -50,7 +50,7 @@ std::string record_text(const Results& results) {
   std::string text = R"({"kind":"run"})";
   for (const RankResult& result : results)
     for (std::size_t metric = 0; metric < result.series.size(); ++metric) {
-      Json line{{"kind", "compute"}};
+      Json line{{"kind", "compute"}, {"seconds", 2}};
       line.update(record_of(result, metric));
       if (metric == 0)
         line["size"] = 8192;
@@ -110,7 +110,7 @@ TEST_CASE("two GPUs, or few rounds, without a reference are inconclusive", "[jud
 }
 
 TEST_CASE("a reference judges any number of GPUs, of its model and sizes", "[judge]") {
-  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024);
+  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024, 2);
   CHECK(concluded(good(1), reference).back().outcome == Outcome::pass);
   Results slow = good(1);
   slow[0].series[1] = series(kCopy, 4000, 1900);
@@ -124,12 +124,16 @@ TEST_CASE("a reference judges any number of GPUs, of its model and sizes", "[jud
   CHECK(concluded(slow, reference)[0].class_ == Class::hardware);
   slow.push_back(slow[0]);
   CHECK(concluded(slow, reference)[0].class_ == Class::config);  // both
-  const ComputeReference other("good.jsonl", record_text(good(2)), 4096, 1024);
+  const ComputeReference other("good.jsonl", record_text(good(2)), 4096, 1024, 2);
   CHECK(concluded(good(1), other).back().outcome == Outcome::inconclusive);
-  CHECK_THROWS_AS(ComputeReference("bad.jsonl", "{}\nnonsense", 1, 1), UsageError);
+  const ComputeReference longer("good.jsonl", record_text(good(2)), 8192, 1024, 10);
+  CHECK(concluded(good(1), longer).back().outcome == Outcome::inconclusive);
+  CHECK(concluded(good(1), longer).back().cause.find("with this size and --seconds") !=
+        std::string::npos);
+  CHECK_THROWS_AS(ComputeReference("bad.jsonl", "{}\nnonsense", 1, 1, 2), UsageError);
 }
 
-TEST_CASE("wrong data fail: of one device hardware, of all software", "[judge]") {
+TEST_CASE("wrong data fail; the same wrong data of all devices are no device's fault", "[judge]") {
   Results results = good(4);
   results[1].series[0].wrong = "element (3, 4) of 8 x 8 differs by 2";
   auto verdicts = concluded(results);
@@ -140,7 +144,26 @@ TEST_CASE("wrong data fail: of one device hardware, of all software", "[judge]")
   verdicts = concluded(results);
   REQUIRE(verdicts.size() == 5);
   CHECK(verdicts[0].class_ == Class::software);
-  CHECK(concluded(results).back().outcome == Outcome::fail);
+  CHECK(verdicts[0].outcome == Outcome::inconclusive);
+  CHECK(verdicts.back().outcome == Outcome::inconclusive);
+  results[2].series[0].wrong = "y";  // each of them wrong in its own way
+  verdicts = concluded(results);
+  CHECK(verdicts[0].class_ == Class::hardware);
+  CHECK(verdicts.back().outcome == Outcome::fail);
+}
+
+TEST_CASE("two groups of peers are inconclusive, unless a reference decides", "[judge]") {
+  Results results = good(8);
+  for (std::size_t gpu = 0; gpu < 4; ++gpu) results[gpu].series[0] = series(kBf16, 590, 1500);
+  const auto verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].outcome == Outcome::inconclusive);
+  CHECK(verdicts[0].cause.find("bf16 sustained: no majority of 8 devices agrees within 7 %: 592") !=
+        std::string::npos);
+  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024, 2);
+  const auto by_reference = concluded(results, reference);
+  CHECK(by_reference.size() == 5);
+  CHECK(by_reference.back().outcome == Outcome::fail);
 }
 
 TEST_CASE("the table has a line per metric, of at most 110 columns", "[judge]") {
@@ -158,6 +181,10 @@ TEST_CASE("sizes that the products and kernels do not have are usage errors", "[
   CHECK(product_size(options, BackendKind::gpu) == 8192);
   CHECK(buffer_bytes(options, BackendKind::cpu) == std::size_t{16} << 20);
   options.size = 100;
+  CHECK(cached_by(options, BackendKind::gpu).empty());
+  options.memory_bytes = "64M";
+  CHECK(cached_by(options, BackendKind::gpu).find("--bytes 64M") == 0);
+  CHECK(cached_by(options, BackendKind::cpu).empty());
   options.memory_bytes = "100";
   CHECK_THROWS_AS(product_size(options, BackendKind::gpu), UsageError);
   CHECK_THROWS_AS(buffer_bytes(options, BackendKind::gpu), UsageError);

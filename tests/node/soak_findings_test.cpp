@@ -1,4 +1,9 @@
-// Verdicts of a soak from made-up windows; its schedule; the CPU as a juror.
+// Verdicts of a soak from made-up windows; its schedule; the CPU as a juror; the kernel's messages.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/host_tile.hpp"
@@ -119,6 +124,59 @@ TEST_CASE("a mismatch becomes a verdict with serial, bits and circumstances", "[
   CHECK(verdicts[0].cause ==
         "rank 1 on n1, serial 2: product bf16 tile 3,5: expected 0x10, found 0x11: the other GPUs "
         "contradict it, 71 C; 1 more such mismatches; capsule capsule-x.json");
+}
+
+TEST_CASE("what all GPUs have is the job's, not the reporting rank's", "[soak]") {
+  Incident incident;
+  incident.mismatch.load = "product bf16";
+  incident.mismatch.where = "tile 3,5";
+  incident.mismatch.outcome = Outcome::inconclusive;
+  incident.mismatch.of_all = true;
+  const auto verdicts = judge(windows(1), {incident});
+  REQUIRE(verdicts.size() == 1);
+  CHECK((verdicts[0].scope == Scope::job && verdicts[0].name == "soak"));
+  CHECK(verdicts[0].cause.starts_with("all devices of H200: product bf16 tile 3,5"));
+  CHECK(record_of(incident, kRanks[0]).at("of_all") == true);
+}
+
+TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unknown", "[soak]") {
+  auto all = windows(2);
+  all[0].kernel_events = {std::vector<KernelEvent>{}, std::vector<KernelEvent>{}, std::nullopt};
+  all[1].kernel_events = all[0].kernel_events;
+  CHECK(judge(all).empty());
+  CHECK(unknown_xids(all) == "XIDs: unknown on rank 2: /dev/kmsg cannot be read");
+  all[1].kernel_events[1]->push_back({5, false, "0000:1b:00", 48, "DBE"});
+  const auto verdicts = judge(all);
+  REQUIRE(verdicts.size() == 1);
+  CHECK(verdicts[0].name == "GPU-b");
+  CHECK(verdicts[0].outcome == Outcome::fail);
+  CHECK(verdicts[0].cause.find("during the soak") != std::string::npos);
+  CHECK(record_of(all[1]).at("xids") == Json({"", "48", nullptr}));
+}
+
+TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[soak]") {
+  namespace fs = std::filesystem;
+  const fs::path root = fs::temp_directory_path() / ("kernel-watch-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    fs::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  };
+  write("proc/uptime", "100.0 1.0");
+  KernelWatch watch("0000:1B:00.0", root.string());
+  CHECK(!watch.events());
+  const auto line = [](int second, const char* device) {
+    return "4,1," + std::to_string(second) + "000000,-;NVRM: Xid (PCI:" + device + "): 48, DBE\n";
+  };
+  write("proc/uptime", "120.0 1.0");
+  write("dev/kmsg", line(99, "0000:1b:00") + line(110, "0000:1b:00") + line(111, "0000:1c:00"));
+  const auto events = watch.events();
+  REQUIRE(events);
+  REQUIRE(events->size() == 1);
+  CHECK(events->front().age_s == Approx(10));
+  CHECK(watch.events()->empty());
+  CHECK(same_pci_device("0000:1b:00", "00000000:1B:00.0"));
+  CHECK_FALSE(same_pci_device("", ""));
+  fs::remove_all(root);
 }
 
 TEST_CASE("a cycle has every load on its own, a square wave and a mixture", "[soak]") {

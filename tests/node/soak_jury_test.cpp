@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "launch/node/soak/jury.hpp"
+#include "launch/node/soak/replay.hpp"
 #include "launch/node/soak/second_look.hpp"
 #include "launch/node/soak/statement.hpp"
 #include "tests/catch.hpp"
@@ -114,6 +115,32 @@ TEST_CASE("where the vote decides nothing, the CPU's result or unsteadiness does
   CHECK(both[0].class_ == Class::software);
   const Ruling alone{{}, {}, "the result is not the known answer"};
   CHECK(conclude(alone, std::vector{look(0, 3)})[0].class_ == Class::hardware);
+}
+
+TEST_CASE("a result that was refuted once fails, though it is right when repeated", "[soak]") {
+  const auto once = refuted_once({-1, 17}, std::vector{look(0, 0), look(0, 0)});
+  REQUIRE(once.size() == 1);
+  CHECK((once[0].juror == 1 && once[0].outcome == Outcome::fail));
+  CHECK(once[0].cause.find("reproduces 0 of 100") != std::string::npos);
+  CHECK(refuted_once({3}, std::vector{look(0, 0)}).size() == 1);
+  CHECK(refuted_once({3, 3}, std::vector{look(0, 0), look(0, 0)}).empty());
+  CHECK(refuted_once({-1, -1}, std::vector{look(0, 0), look(0, 0)}).empty());
+}
+
+TEST_CASE("a replay that differs on all of several devices blames none", "[soak]") {
+  const auto outcomes = [](const std::vector<Look>& looks) {
+    std::vector<std::pair<Scope, Outcome>> all;
+    Capsule capsule;
+    capsule.expected_hash = kRight;
+    for (const Verdict& verdict : verdicts_of(looks, capsule, {"GPU-a", "GPU-b"}))
+      all.emplace_back(verdict.scope, verdict.outcome);
+    return all;
+  };
+  using Outcomes = std::vector<std::pair<Scope, Outcome>>;
+  CHECK(outcomes({look(5), look(5)}) == Outcomes{{Scope::job, Outcome::inconclusive}});
+  CHECK(outcomes({look(0), look(5)}) ==
+        Outcomes{{Scope::gpu, Outcome::pass}, {Scope::gpu, Outcome::fail}});
+  CHECK(outcomes({look(5)}) == Outcomes{{Scope::gpu, Outcome::fail}});
 }
 
 TEST_CASE("what a clean soak proves", "[soak]") {

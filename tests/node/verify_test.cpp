@@ -2,7 +2,7 @@
 // placed.
 #include "launch/node/compute/verify.hpp"
 
-#include "launch/node/compute/flip_bit.hpp"
+#include "common/fault.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
@@ -24,7 +24,7 @@ TEST_CASE("the sums of a product of integers place one flipped bit", "[product][
     const int bits = 8 * static_cast<int>(size_of(result_type(type)));
     for (const int bit : {0, bits / 2, bits - 2}) {  // the sign of a zero does not count
       product->run(*stream);
-      flip_bit(product->c(), 17 * 272 + 5, bit, *device, *stream);
+      flip_bit(*device, *stream, product->c(), 17 * 272 + 5, bit);
       const WrongSums wrong = verifier.check(product->c(), *stream);
       REQUIRE(wrong.rows.size() == 1);
       REQUIRE(wrong.columns.size() == 1);
@@ -38,7 +38,7 @@ TEST_CASE("the sums of a product of integers place one flipped bit", "[product][
     std::size_t index = 9 * 1024;
     while (operand_value(type, Operands::integers, 3, 0, index) == 0) ++index;
     const int sign = 8 * static_cast<int>(size_of(operand_type(type))) - 1;
-    flip_bit(product->a(), index, sign, *device, *stream);
+    flip_bit(*device, *stream, product->a(), index, sign);
     product->run(*stream);
     const WrongSums wrong = verifier.check(product->c(), *stream);
     REQUIRE(wrong.rows.size() <= 1);
@@ -104,8 +104,8 @@ TEST_CASE("memory kernels write, sum, copy and combine every word", "[memory][ke
   CHECK(wrong(z, first).count == 0);
   kernels->triad(words(x), words(y), words(z), *stream);
   CHECK(wrong(z, triad_of(first, second)).count == 0);
-  flip_bit(words(z), 5001, 13, *device, *stream);
-  flip_bit(words(z), 5003, 60, *device, *stream);
+  flip_bit(*device, *stream, words(z), 5001, 13);
+  flip_bit(*device, *stream, words(z), 5003, 60);
   CHECK(wrong(z, triad_of(first, second)).count == 2);
   CHECK(wrong(z, triad_of(first, second)).first == 5001);
 }

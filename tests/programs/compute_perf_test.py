@@ -20,7 +20,7 @@ class ComputePerf(Folder):
         lines = read_record(record)
         self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
         self.assertEqual(lines[-1]["exit_code"], code)
-        kinds = {kind: [line for line in lines if line["kind"] == kind] for kind in ("compute", "verdict")}
+        kinds = {kind: [line for line in lines if line["kind"] == kind] for kind in ("compute", "compute_round", "verdict")}
         return result.stdout, {"run": lines[0], **kinds}
 
     def failures(self, records):
@@ -42,6 +42,11 @@ class ComputePerf(Folder):
             self.assertEqual(line["samples"], [line["rate"]])
             self.assertGreater(line["rate"], 0)
             self.assertEqual("size" in line, line["unit"] == "TFLOP/s")
+        rounds = {line["test"]: line for line in records["compute_round"]}  # written as they came
+        self.assertEqual((set(rounds), len(rounds)), (tests, len(records["compute_round"])))
+        for line in records["compute"]:
+            self.assertEqual(line["samples"], [rounds[line["test"]]["rates"][line["rank"]]])
+        self.assertIsNotNone(rounds["fp32 sustained"]["last_over_first"][0])
         for test in tests:  # the same bits on both
             self.assertEqual(len({line.get("algorithm") for line in records["compute"] if line["test"] == test}), 1)
         with open(table, newline="") as file:

@@ -93,6 +93,8 @@ class Soak(Folder):
     def test_wrong_memory_is_found(self):
         mismatches, _ = self.fault("memory", "--loads", "memory")
         self.assertEqual(mismatches[0]["load"], "memory")
+        self.assertIn(", 0 of 200 on other GPUs", mismatches[0]["cause"])
+        self.assertIn("bin/soak --loads memory --seed", mismatches[0]["no_capsule"])
 
     def test_a_wrong_copy_is_found(self):
         mismatches, _ = self.fault("copy", "--loads", "copies")

@@ -57,6 +57,8 @@ Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device
   const auto size = static_cast<std::size_t>(settings.transform.image_size);
   const long ahead = std::min<long>(settings.prefetch, batches_per_epoch_);
   slots_.resize(static_cast<std::size_t>(ahead) + kLentAtMost);
+  free_.reserve(slots_.size());
+  pending_.reserve(slots_.size());
   for (Slot& slot : slots_) {
     slot.images = Buffer(device, rows * size * size * 3, Place::host);
     slot.labels = Buffer(device, rows * sizeof(std::int32_t), Place::host);
@@ -124,7 +126,7 @@ const Batch* Loader::next() {
 
   Slot& slot = *pending_.front();
   if (slot.error) std::rethrow_exception(slot.error);
-  pending_.pop_front();
+  pending_.erase(pending_.begin());
   slot.lent = true;
   ++delivered_;
   Batch& batch = slot.batch;
@@ -199,7 +201,7 @@ void Loader::work(int worker, std::unique_lock<std::mutex>& lock) {
 }
 
 /// Items are taken in order, so a batch that is begun is the last one pending.
-Loader::Item Loader::take() {
+Loader::Item Loader::take() noexcept {
   const long samples = static_cast<long>(order_.size());
   const int row = static_cast<int>(next_item_ % settings_.batch_size);
   if (row == 0) {

@@ -107,7 +107,7 @@ class Loader final : private Workers::Job {
 
   bool has_work() const override;
   void work(int worker, std::unique_lock<std::mutex>& lock) override;
-  Item take();
+  Item take() noexcept;  // else a thread ends the program
   long position_of(long item) const;
   void fill(const Item& item, SampleReader& reader) const;
   void finish(const Item& item, std::exception_ptr error);
@@ -130,8 +130,9 @@ class Loader final : private Workers::Job {
   // alone until it reports the row finished, and then the caller's.
   std::condition_variable done_;  // the caller waits: a batch is full, or no worker is busy
   std::vector<Slot> slots_;
+  // Both have room for every slot: no thread requests memory for them.
   std::vector<Slot*> free_;
-  std::deque<Slot*> pending_;  // being filled or full, in the order of the batches
+  std::vector<Slot*> pending_;  // being filled or full, in the order of the batches
   std::vector<std::size_t> order_;
   std::uint64_t epoch_seed_ = 0;
   long next_item_ = 0;  // counts rows over all batches of the epoch

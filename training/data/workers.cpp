@@ -18,6 +18,9 @@ Workers::Workers(int count) : size_(count) {
     end();
     throw UsageError(fmt::format("--workers {}: only {} threads could be started: {}", count,
                                  started, error.code().message()));
+  } catch (...) {  // no memory: those that were started would be waited for without end
+    end();
+    throw;
   }
 }
 

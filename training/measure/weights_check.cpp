@@ -11,7 +11,8 @@ std::string unsound_weights(Engine& engine, const MpiSession& session) {
                                                          engine.model.own_master_weights(),
                                                          engine.model.statistics()));
   for (std::size_t r = 0; r < tensors.size(); ++r)
-    if (!tensors[r].empty()) return fmt::format("{} on rank {}", tensors[r], r);
+    if (!tensors[r].empty())
+      return fmt::format("{} on rank {} on {}", tensors[r], r, session.hosts()[r]);
   return "";
 }
 
@@ -24,8 +25,8 @@ std::string differing_ranks(Engine& engine, const MpiSession& session) {
   const auto hashes = session.all_gather(fmt::format("{:016x}", engine.model.checksum()));
   for (std::size_t r = 1; r < hashes.size(); ++r)
     if (hashes[r] != hashes[0])
-      return fmt::format("rank {} differs from rank 0 (checksums {} and {})", r, hashes[r],
-                         hashes[0]);
+      return fmt::format("rank {} on {} differs from rank 0 on {} (checksums {} and {})", r,
+                         session.hosts()[r], session.hosts()[0], hashes[r], hashes[0]);
   return "";
 }
 

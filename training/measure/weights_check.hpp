@@ -8,15 +8,15 @@
 
 namespace shakedown::training {
 
-/// "conv1.weight on rank 1": unsound_tensor() of what each rank holds, of the first rank that has
-/// one; "" where all are sound. The same on every rank; every rank calls it.
+/// "conv1.weight on rank 1 on n2": unsound_tensor() of what each rank holds, of the first rank that
+/// has one; "" where all are sound. The same on every rank; every rank calls it.
 std::string unsound_weights(Engine& engine, const MpiSession& session);
 
 /// Throws FailError naming what unsound_weights() finds; `when` is part of the message.
 void check_weights(Engine& engine, const MpiSession& session, const char* when);
 
-/// "rank 1 differs from rank 0 (checksums ...)" of the first rank whose weights differ from rank
-/// 0's in any bit; "" where all agree. The same on every rank; every rank calls it.
+/// "rank 1 on n2 differs from rank 0 on n1 (checksums ...)" of the first rank whose weights differ
+/// from rank 0's in any bit; "" where all agree. The same on every rank; every rank calls it.
 std::string differing_ranks(Engine& engine, const MpiSession& session);
 
 /// Throws FailError naming what differing_ranks() finds; `when` is part of the message.

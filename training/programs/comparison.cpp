@@ -185,6 +185,15 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
 }
 
+/// Of a finished round's traces, which every rank has of all ranks, only the steps are looked at
+/// again, and of them the newest.
+void drop_traces(Result& result, std::size_t index) {
+  Profile& profile = result.rounds[index].profile;
+  profile.alone = {};
+  profile.serial.reset();
+  if (index > 0) result.rounds[index - 1].profile.steps = {};
+}
+
 /// Completes a round, and writes its records.
 void finish_round(std::vector<Result>& results, std::size_t index, const Job& job) {
   for (Result& result : results) {
@@ -202,6 +211,8 @@ void finish_round(std::vector<Result>& results, std::size_t index, const Job& jo
     for (const ExchangeTimes& bucket : bucket_times(round.profile.steps))
       write("bucket", merged(repeat, record_of(bucket)));
   }
+  for (Result& result : results)
+    if (result.rounds.size() > index) drop_traces(result, index);
 }
 
 void print_turn(const Result& result, int round, const Job& job) {

@@ -35,7 +35,7 @@ struct Job {
 struct Round {
   Throughput throughput;
   ExchangeSums exchange;
-  Profile profile;
+  Profile profile;  // once the round is finished, of the last round the steps alone
   // Known once all configurations of the round are measured; ratios of images/s, within the round,
   // with what was measured in it.
   Breakdown breakdown;

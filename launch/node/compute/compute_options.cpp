@@ -48,9 +48,10 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
       .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
   options
       .add("--seconds", values.seconds,
-           "timed seconds of a type's sustained products per round, after 0.3 of it as warm-up; a "
-           "direction of memory or host has a tenth of it")
-      .at_least(0.001);
+           "timed seconds of a type's sustained products per round, after 0.2 of it as warm-up; a "
+           "direction of memory or host has a twentieth of it")
+      .at_least(0.001)
+      .at_most(300);
   options
       .add("--rounds", values.rounds,
            "interleaved rounds of all tests; fewer than 5 are not compared between GPUs")
@@ -87,6 +88,14 @@ std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind) {
     throw UsageError(
         fmt::format("--bytes {}: must be a multiple of 32K above 0", options.memory_bytes));
   return bytes;
+}
+
+std::string cached_by(const ComputeOptions& options, BackendKind kind) {
+  constexpr std::size_t kBeyondCaches = std::size_t{256} << 20;  // twice the L2 of a B200
+  const std::size_t bytes = buffer_bytes(options, kind);
+  if (kind == BackendKind::cpu || !options.has("memory") || bytes >= kBeyondCaches) return "";
+  return fmt::format("--bytes {}: the GPU's caches may hold it: memory is measured from 256M on",
+                     options.memory_bytes);
 }
 
 }  // namespace shakedown::node

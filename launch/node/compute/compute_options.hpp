@@ -13,7 +13,7 @@ struct ComputeOptions {
   std::vector<std::string> types;  // none: all that every device has
   int size = 0;                    // 0: by backend
   std::string memory_bytes;        // empty: by backend
-  double seconds = 2;
+  double seconds = 1.5;
   int rounds = 5;
   std::string reference, record, csv;
   BackendOptions backend;
@@ -27,5 +27,9 @@ void declare_options(OptionSet& options, ComputeOptions& values);
 /// Sizes by the backend, where no option gives them. Throws UsageError.
 int product_size(const ComputeOptions& options, BackendKind kind);
 std::size_t buffer_bytes(const ComputeOptions& options, BackendKind kind);
+
+/// Why the rates of memory are not those of memory: a GPU's caches may hold the buffers. Empty
+/// where they cannot, or nothing of it is measured.
+std::string cached_by(const ComputeOptions& options, BackendKind kind);
 
 }  // namespace shakedown::node

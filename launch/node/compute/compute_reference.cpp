@@ -21,7 +21,7 @@ void add_number(std::vector<double>& numbers, const Json& value) {
 }  // namespace
 
 ComputeReference::ComputeReference(const std::string& path, const std::string& text, int size,
-                                   std::size_t bytes) {
+                                   std::size_t bytes, double seconds) {
   std::istringstream in(text);
   bool any = false;
   for (std::string line; std::getline(in, line);) {
@@ -30,7 +30,8 @@ ComputeReference::ComputeReference(const std::string& path, const std::string& t
     any = true;
     const bool same_size =
         json.contains("size") ? json.at("size") == size : json.value("bytes", Json()) == bytes;
-    if (!same_size || !json.value("correct", false)) continue;
+    const Json timed = json.value("seconds", Json());
+    if (!same_size || timed != seconds || !json.value("correct", false)) continue;
     ReferenceFigures& figures = figures_[key_of(json.at("model"), json.at("test"))];
     for (const Json& sample : json.at("samples")) add_number(figures.rates, sample);
     add_number(figures.clocks_mhz, json.value("sm_clock_mhz", Json()));

@@ -17,9 +17,10 @@ class ComputeReference {
  public:
   /// None.
   ComputeReference() = default;
-  /// Of the text of the record `path`; sizes other than these are not comparable. Throws UsageError
-  /// where it has no record of compute_perf.
-  ComputeReference(const std::string& path, const std::string& text, int size, std::size_t bytes);
+  /// Of the text of the record `path`; those of other sizes, or timed for other `seconds`,
+  /// are not comparable. Throws UsageError where it has no record of compute_perf.
+  ComputeReference(const std::string& path, const std::string& text, int size, std::size_t bytes,
+                   double seconds);
 
   ReferenceFigures figures(const std::string& model, const std::string& metric) const;
 

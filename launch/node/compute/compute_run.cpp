@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
+#include <thread>
 
 #include "common/csv.hpp"
 #include "common/program.hpp"
@@ -73,17 +76,6 @@ Tests make_tests(const ComputeOptions& options, const Bench& bench) {
   return tests;
 }
 
-void measure(const Tests& tests, int rounds, const MpiSession& session, const std::string& title) {
-  Progress progress(title, static_cast<long>(tests.size()) * rounds, "tests", session.is_root());
-  long done = 0;
-  for (const auto& test : tests) test->forget();
-  for (int round = 0; round < rounds; ++round)
-    for (const auto& test : tests) {
-      test->measure();
-      progress.update(++done);
-    }
-}
-
 /// The tests that have one of these metrics, counted over all tests; the others are dropped.
 Tests only(Tests tests, const std::vector<std::size_t>& metrics) {
   Tests kept;
@@ -111,13 +103,15 @@ ComputeReference open_reference(const ComputeOptions& options, const Bench& benc
   }
   const BackendKind kind = bench.device().kind();
   return ComputeReference(options.reference, bench.session.all_gather(text).front(),
-                          product_size(options, kind), buffer_bytes(options, kind));
+                          product_size(options, kind), buffer_bytes(options, kind),
+                          options.seconds);
 }
 
 class Writer {
  public:
   Writer(const ComputeOptions& options, const Bench& bench, Record& record)
-      : record_(record),
+      : session_(bench.session),
+        record_(record),
         csv_({"--csv", bench.session.is_root() ? options.csv : ""},
              {"rank", "host", "gpu", "model", "test", "rate", "unit", "sm_clock_mhz", "power_w",
               "temperature_c", "throttle_reasons", "rate_per_ghz", "correct", "pass"}),
@@ -144,15 +138,55 @@ class Writer {
   void write(const Verdict& verdict) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
   }
+  /// The newest sample of each of the test's metrics that has one of this round and is not written
+  /// yet: what was measured outlives a crash. Collective.
+  void write_round(const RateTest& test, int round, int pass) {
+    for (const Series& series : test.series()) {
+      std::size_t& written = written_[{pass, series.metric.name}];
+      if (series.samples.size() <= written) continue;
+      written = series.samples.size();
+      Json line = merged(identity_, {{"pass", pass}, {"round", round}, {"seconds", seconds_}});
+      line.update(round_record_of(session_, series));
+      record_.write("compute_round", line);
+    }
+  }
 
  private:
+  const MpiSession& session_;
   Record& record_;
   CsvFile csv_;
   int size_;
   std::size_t bytes_;
   Json identity_;
   double seconds_;
+  std::map<std::pair<int, std::string>, std::size_t> written_;  // samples by pass and metric
 };
+
+/// All products of a cool device first, the shortest ones before those that heat it; then all tests
+/// under load, one right after the other, so that a product finds the device as hot as it leaves
+/// it.
+void measure(const Tests& tests, const ComputeOptions& options, const Bench& bench, Writer& writer,
+             int pass) {
+  Progress progress(pass == 1 ? "measuring" : "measuring again",
+                    static_cast<long>(tests.size()) * options.rounds, "tests",
+                    bench.session.is_root());
+  const bool heats = bench.device().kind() == BackendKind::gpu && options.has("products");
+  long done = 0;
+  for (const auto& test : tests) test->forget();
+  for (int round = 0; round < options.rounds; ++round) {
+    if (heats)
+      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, options.seconds)));
+    for (auto test = tests.rbegin(); test != tests.rend(); ++test) {
+      (*test)->measure_cool();
+      writer.write_round(**test, round, pass);
+    }
+    for (const auto& test : tests) {
+      test->measure();
+      writer.write_round(*test, round, pass);
+      progress.update(++done);
+    }
+  }
+}
 
 /// The findings of `again` with the metrics' places among all tests.
 RateJudgement renumbered(RateJudgement again, const Results& all, const Results& few) {
@@ -186,16 +220,18 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
                            session.world_size() == 1 ? "" : "s", backend.remark, device.model));
 
   Tests tests = make_tests(options, bench);
-  measure(tests, options.rounds, session, "measuring");
+  measure(tests, options, bench, writer, 1);
   Results results = gather(session, device, tests);
   writer.write(results, 1);
   say(session, table_of(results));
 
   RateJudgement judgement = judge(results, reference);
+  if (const std::string cached = cached_by(options, backend.kind); !cached.empty())
+    judgement.not_judged.push_back(cached);
   if (const std::vector<std::size_t> again = suspects(judgement); !again.empty()) {
     say(session, "slow devices: their tests are measured again");
     tests = only(std::move(tests), again);
-    measure(tests, options.rounds, session, "measuring again");
+    measure(tests, options, bench, writer, 2);
     const Results repeated = gather(session, device, tests);
     writer.write(repeated, 2);
     judgement = confirmed(judgement, renumbered(judge(repeated, reference), results, repeated));

@@ -55,6 +55,24 @@ std::vector<Slow> compare(const Rates& rates, const std::vector<Centre>& centres
   return found;
 }
 
+std::vector<double> of_round(const Rates& rates, std::size_t round) {
+  std::vector<double> all;
+  for (const std::vector<double>& of_gpu : rates) all.push_back(of_gpu[round]);
+  return all;
+}
+
+/// How many rates are at least `share` of the highest among them.
+std::size_t largest_group(std::vector<double> rates, double share) {
+  std::erase_if(rates, [](double rate) { return !(std::isfinite(rate) && rate > 0); });
+  std::sort(rates.begin(), rates.end());
+  std::size_t largest = 0;
+  for (std::size_t high = 0, low = 0; high < rates.size(); ++high) {
+    while (rates[low] < share * rates[high]) ++low;
+    largest = std::max(largest, high - low + 1);
+  }
+  return largest;
+}
+
 std::size_t fewest_rounds(const Rates& rates) {
   std::size_t rounds = rates.empty() ? 0 : rates.front().size();
   for (const std::vector<double>& of_gpu : rates) rounds = std::min(rounds, of_gpu.size());
@@ -67,13 +85,18 @@ bool comparable(const Rates& rates, const PeerRule& rule) {
   return rates.size() >= rule.peers && fewest_rounds(rates) >= rule.rounds;
 }
 
+bool divided(const Rates& rates, const Limits& limits, const PeerRule& rule) {
+  const std::size_t rounds = fewest_rounds(rates);
+  std::size_t agreed = 0;
+  for (std::size_t round = 0; round < rounds; ++round)
+    if (2 * largest_group(of_round(rates, round), limits.notice) > rates.size()) ++agreed;
+  return static_cast<double>(agreed) < rule.share * static_cast<double>(rounds);
+}
+
 std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits, const PeerRule& rule) {
   std::vector<Centre> centres;
-  for (std::size_t round = 0; round < fewest_rounds(rates); ++round) {
-    std::vector<double> of_round;
-    for (const std::vector<double>& of_gpu : rates) of_round.push_back(of_gpu[round]);
-    centres.push_back(centre_of(of_round, rule));
-  }
+  for (std::size_t round = 0; round < fewest_rounds(rates); ++round)
+    centres.push_back(centre_of(of_round(rates, round), rule));
   return compare(rates, centres, limits, rule);
 }
 

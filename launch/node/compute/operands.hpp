@@ -20,7 +20,7 @@ struct OperandRule {
 
 inline OperandRule operand_rule(ProductType type, Operands kind, std::uint64_t seed, int matrix) {
   const std::uint64_t own = seed * 2 + static_cast<std::uint64_t>(matrix);
-  return {operand_type(type), kind, matrix, number_format::mix(own + 0x9E3779B97F4A7C15U)};
+  return {operand_type(type), kind, matrix, number_format::hash(own, 0)};
 }
 
 namespace operands {
@@ -36,20 +36,16 @@ namespace operands {
 inline constexpr std::uint64_t kPartner = 16;
 inline constexpr std::uint64_t kBlock = 512;  // elements of B, one of which differs by d
 
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash(const OperandRule& rule, std::uint64_t index) {
-  return number_format::mix(rule.seed + (index + 1) * 0x9E3779B97F4A7C15U);
-}
-
 SHAKEDOWN_HOST_DEVICE inline int integer(const OperandRule& rule, std::uint64_t index) {
   const bool second = (index & kPartner) != 0;
-  const std::uint64_t h = hash(rule, index & ~kPartner);
+  const std::uint64_t h = number_format::hash(rule.seed, index & ~kPartner);
   if (rule.matrix == 0) {
     const int v = static_cast<int>(h % 31) - 15;
     return second ? -v : v;
   }
   const int w = static_cast<int>(h % 29) - 14;
   if (!second) return w;
-  const std::uint64_t block_hash = hash(rule, ~(index / kBlock));
+  const std::uint64_t block_hash = number_format::hash(rule.seed, ~(index / kBlock));
   const std::uint64_t pair = index % kBlock / (2 * kPartner) * kPartner + index % kPartner;
   if (block_hash % (kBlock / 2) != pair) return w;
   return w + ((block_hash >> 32 & 1U) != 0 ? 1 : -1);
@@ -58,7 +54,7 @@ SHAKEDOWN_HOST_DEVICE inline int integer(const OperandRule& rule, std::uint64_t 
 /// The sum of four uniform numbers: bell-shaped, of standard deviation 2 / sqrt(3), below 4, with
 /// all 53 bits of the significand random. Exact until the one rounding to double.
 SHAKEDOWN_HOST_DEVICE inline double normal_like(const OperandRule& rule, std::uint64_t index) {
-  const std::uint64_t h = hash(rule, index);
+  const std::uint64_t h = number_format::hash(rule.seed, index);
   const auto sum = static_cast<std::int64_t>((h & 0xFFFFU) + (h >> 16 & 0xFFFFU) +
                                              (h >> 32 & 0xFFFFU) + (h >> 48)) -
                    131070;

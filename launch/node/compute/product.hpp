@@ -56,6 +56,10 @@ double operand_value(ProductType type, Operands operands, std::uint64_t seed, in
 /// 2 m n k.
 double flop_of(const ProductSpec& spec);
 
+/// Of algorithms by their times, the library's first choice first: that one, unless another is
+/// faster by more than noise, 0.5 %.
+std::size_t preferred(const std::vector<double>& times);
+
 namespace cpu {
 std::vector<ProductType> product_types();
 std::unique_ptr<Product> make_product(const ProductSpec& spec, Device& device, Stream& stream,

@@ -1,11 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include "common/statistics.hpp"
-#include "launch/node/compute/flip_bit.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/compute/verify.hpp"
 
@@ -16,7 +13,7 @@ constexpr std::uint64_t kSeed = 21;
 constexpr int kBurstWarmup = 3;
 constexpr int kBurst = 10;
 constexpr int kWindows = 5;
-constexpr double kWarmup = 0.3;  // of the time that is measured: power finds its limit
+constexpr double kWarmup = 0.2;  // of the time that is measured: power finds its limit
 constexpr int kSamples = 16;     // elements that the host recomputes
 
 class ProductTest final : public RateTest {
@@ -26,47 +23,51 @@ class ProductTest final : public RateTest {
         bench_(bench),
         spec_{type, n, n, n},
         product_(make_product(spec_, bench.device(), bench.stream, algorithm)),
-        verifier_(spec_, kSeed, bench.device(), bench.stream) {
+        verifier_(spec_, kSeed, bench.device(), bench.stream, bench.session.timeout_s()) {
     for (Series& one : series_) one.detail = product_->algorithm();
   }
 
+  void measure_cool() override {
+    fill();
+    time_products(kBurstWarmup);
+    const double ms = time_products(kBurst);
+    series_[0].samples.push_back({rate(ms, kBurst)});  // too short for NVML's readings
+    product_ms_ = ms / kBurst;
+  }
+
   void measure() override {
-    product_->fill(Operands::full_entropy, kSeed, bench_.stream);
-    bench_.stream.synchronize();
-    if (bench_.device().kind() == BackendKind::gpu)  // it cools, and its clock recovers
-      std::this_thread::sleep_for(std::chrono::duration<double>(std::min(1.0, bench_.seconds)));
-    bench_.session.barrier();
-    const double product_ms = measure_burst();
-    measure_sustained(product_ms);
+    fill();
+    measure_sustained();
     check_sampled();
     check_exactly();
   }
 
  private:
+  void fill() {
+    product_->fill(Operands::full_entropy, kSeed, bench_.stream);
+    bench_.finish();
+    bench_.session.barrier();
+  }
   double time_products(int runs) {
     return bench_.time_ms(runs, [&] { product_->run(bench_.stream); });
   }
   double rate(double ms, int runs) const { return runs * flop_of(spec_) / ms / 1e9; }
 
-  double measure_burst() {
-    time_products(kBurstWarmup);
-    GpuSampler sampler(bench_.nvml, bench_.uuid);
-    const double ms = time_products(kBurst);
-    series_[0].samples.push_back({rate(ms, kBurst), sampler.finish()});
-    return ms / kBurst;
-  }
-
-  void measure_sustained(double product_ms) {
-    const double window_ms = 1e3 * bench_.seconds / kWindows;
-    const auto runs_in = [&](double ms) { return std::max(1, static_cast<int>(ms / product_ms)); };
-    time_products(runs_in(1e3 * kWarmup * bench_.seconds));
+  /// The median of the windows: what the first of them has of the load before does not count.
+  void measure_sustained() {
+    const auto runs_in = [&](double seconds) {
+      return std::max(1, static_cast<int>(1e3 * seconds / product_ms_));
+    };
+    const int warmup = runs_in(kWarmup * bench_.seconds);
+    product_ms_ = time_products(warmup) / warmup;  // slower than a cool device's
+    const int runs = runs_in(bench_.seconds / kWindows);
     GpuSampler sampler(bench_.nvml, bench_.uuid);
     std::vector<double> rates;
-    for (int window = 0; window < kWindows; ++window) {
-      const int runs = runs_in(window_ms);
+    for (int window = 0; window < kWindows; ++window)
       rates.push_back(rate(time_products(runs), runs));
-    }
-    series_[1].samples.push_back({median_of(rates), sampler.finish()});
+    series_[1].samples.push_back({median_of(rates),
+                                  readings_of(sampler.finish(), 1e3 * bench_.seconds),
+                                  rates.back() / rates.front()});
   }
 
   /// Of the product that was timed.
@@ -84,8 +85,9 @@ class ProductTest final : public RateTest {
     bench_.device().zero(product_->c().data, product_->c().bytes(), bench_.stream);
     product_->fill(Operands::integers, kSeed, bench_.stream);
     product_->run(bench_.stream);
+    bench_.finish();
     if (bench_.has(FaultKind::product))
-      flip_bit(product_->c(), product_->c().count / 3, 3, bench_.device(), bench_.stream);
+      flip_bit(bench_.device(), bench_.stream, product_->c(), product_->c().count / 3, 3);
     note_wrong(1, text_of(verifier_.check(product_->c(), bench_.stream), spec_));
   }
 
@@ -93,6 +95,7 @@ class ProductTest final : public RateTest {
   ProductSpec spec_;
   std::unique_ptr<Product> product_;
   ProductVerifier verifier_;
+  double product_ms_ = 0;  // as last timed
   std::uint64_t checks_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // The measurements of compute_perf: a round of each at a time, on all ranks together.
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,13 @@ struct Bench {
   Device& device() const { return *backend.device; }
   bool has(FaultKind kind) const { return fault && fault->kind == kind; }
 
+  /// Waits for the stream, no longer than --timeout.
+  void finish() const {
+    const auto done = device().make_event();
+    done->record(stream);
+    backend.world->wait(*done, HostWait::polite);
+  }
+
   /// Milliseconds that `body`, which enqueues on the stream, takes when it is called `runs` times.
   template <class Body>
   double time_ms(int runs, Body&& body) const {
@@ -40,10 +48,19 @@ struct Bench {
   }
 };
 
+/// A window of `ms` without the power that it cannot know: NVML's is the mean of the last second,
+/// where no energy counter measures it.
+inline GpuWindow readings_of(GpuWindow window, double ms) {
+  constexpr double kAveraged_ms = 1000;
+  if (ms < kAveraged_ms && !std::isfinite(window.energy_j)) window.power_w = kUnknown;
+  return window;
+}
+
 /// One metric in one round.
 struct Sample {
   double rate = kUnknown;
-  GpuWindow window;  // while it was timed
+  GpuWindow window = {};              // while it was timed; unknown where that was too short
+  double last_over_first = kUnknown;  // rates of its windows: 1 where it was steady
 };
 
 /// One metric on this rank.
@@ -57,8 +74,9 @@ struct Series {
 class RateTest {
  public:
   virtual ~RateTest() = default;
-  /// Appends a sample to each series. Collective: all ranks measure at the same time, or one after
-  /// the other.
+  /// Appends a sample to each series: to those of a cool device by the first, before all tests'
+  /// measure(). Collective: all ranks measure at the same time, or one after the other.
+  virtual void measure_cool() {}
   virtual void measure() = 0;
   const std::vector<Series>& series() const { return series_; }
   /// Before measuring anew.

@@ -21,7 +21,7 @@ Json json_of(const Series& series) {
     const GpuWindow& window = sample.window;
     const auto& reasons = window.throttle_reasons;
     samples.push_back({sample.rate, window.sm_clock_mhz, window.power_w, window.temperature_c,
-                       reasons ? Json(*reasons) : Json()});
+                       reasons ? Json(*reasons) : Json(), sample.last_over_first});
   }
   return {{"samples", samples}, {"wrong", series.wrong}, {"detail", series.detail}};
 }
@@ -35,6 +35,7 @@ Series series_of(const Metric& metric, const Json& json) {
     sample.window.power_w = number_of(values[2]);
     sample.window.temperature_c = number_of(values[3]);
     if (values[4].is_number()) sample.window.throttle_reasons = values[4].get<std::uint64_t>();
+    sample.last_over_first = number_of(values[5]);
     series.samples.push_back(sample);
   }
   return series;
@@ -127,6 +128,24 @@ std::string table_of(const Results& results) {
                           limited_by(throttle_reasons_of(typical_one))});
   }
   return text;
+}
+
+Json round_record_of(const MpiSession& session, const Series& series) {
+  const Sample& own = series.samples.back();
+  const Json mine{own.rate,
+                  own.window.sm_clock_mhz,
+                  own.window.power_w,
+                  own.window.temperature_c,
+                  own.last_over_first,
+                  series.wrong.empty()};
+  Json fields{{"test", series.metric.name}, {"unit", series.metric.unit}};
+  const char* const keys[] = {"rates",         "sm_clock_mhz",    "power_w",
+                              "temperature_c", "last_over_first", "correct"};
+  for (const std::string& text : session.all_gather(mine.dump())) {
+    const Json of_rank = Json::parse(text);
+    for (std::size_t i = 0; i < std::size(keys); ++i) fields[keys[i]].push_back(of_rank[i]);
+  }
+  return fields;
 }
 
 Json record_of(const RankResult& result, std::size_t metric) {

@@ -53,6 +53,8 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
 
 /// At most 110 columns: a line per metric.
 std::string table_of(const Results& results);
+/// The "compute_round" record of a metric's newest sample, on all ranks. Collective.
+Json round_record_of(const MpiSession& session, const Series& series);
 /// The "compute" record of one rank and metric.
 Json record_of(const RankResult& result, std::size_t metric);
 

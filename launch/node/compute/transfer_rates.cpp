@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "launch/node/compute/flip_bit.hpp"
 #include "launch/node/compute/near_device.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
@@ -11,7 +10,7 @@
 namespace shakedown::node {
 namespace {
 
-constexpr double kShare = 0.1;  // of the seconds of a product, for one access or direction
+constexpr double kShare = 0.05;  // of the seconds of a product, for one access or direction
 
 View words(const Buffer& buffer) { return buffer.view(DataType::uint64); }
 
@@ -31,13 +30,14 @@ class TransferTest : public RateTest {
     GpuSampler sampler(bench_.nvml, bench_.uuid);
     const double ms = bench_.time_ms(runs, body);
     series_[metric].samples.push_back(
-        {runs * static_cast<double>(moved) / ms / 1e6, sampler.finish()});
+        {runs * static_cast<double>(moved) / ms / 1e6, readings_of(sampler.finish(), ms)});
   }
 
   void check(std::size_t metric, const Buffer& buffer, const Ramp& ramp) {
     const std::vector<WordErrors> none(1);
     upload<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), none);
     kernels_->check(words(buffer), ramp, static_cast<WordErrors*>(wrong_.data()), bench_.stream);
+    bench_.finish();
     const WordErrors found =
         download<WordErrors>(bench_.device(), bench_.stream, wrong_.data(), 1).front();
     if (found.count > 0)
@@ -48,7 +48,7 @@ class TransferTest : public RateTest {
   /// With this fault, a bit of what a copy wrote.
   void spoil_copy(const Buffer& buffer) {
     if (bench_.has(FaultKind::copy))
-      flip_bit(words(buffer), words(buffer).count / 3, 17, bench_.device(), bench_.stream);
+      flip_bit(bench_.device(), bench_.stream, words(buffer), words(buffer).count / 3, 17);
   }
 
   /// Other words than ever before: what an earlier copy left cannot pass.
@@ -99,10 +99,14 @@ class MemoryTest final : public TransferTest {
       ++readings;
     });
     const auto found = download<std::uint64_t>(bench_.device(), bench_.stream, sum, 1).front();
-    const std::uint64_t expected = readings * sum_of(ramp, words(x_).count);
-    if (found != expected)
-      note_wrong(0,
-                 fmt::format("the sum of all words read is {:016x}, not {:016x}", found, expected));
+    const std::uint64_t difference = found - readings * sum_of(ramp, words(x_).count);
+    if (difference == 0) return;
+    // Wrong alike in each reading: the same text on GPUs that read more or less often.
+    note_wrong(0, difference % readings == 0
+                      ? fmt::format("the sum of the words differs by {:016x} in each reading",
+                                    difference / readings)
+                      : fmt::format("the sum of the words differs by {:016x} over {} readings",
+                                    difference, readings));
   }
 
   Buffer x_, y_, z_, sum_;
@@ -122,7 +126,7 @@ class HostTest final : public TransferTest {
     for (const Buffer* host :
          {&host_source_, &host_target_})  // first touched here, where it is near
       kernels_->write(words(*host), next_ramp(), bench.stream);
-    bench.stream.synchronize();
+    bench.finish();
     for (Series& one : series_) one.detail = near_->text();
     near_.reset();
   }

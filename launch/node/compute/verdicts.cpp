@@ -127,26 +127,42 @@ bool all_alike(const Results& results, const RateJudgement& judgement, const Slo
          static_cast<std::size_t>(alike) == results.size();
 }
 
-/// Where all GPUs are wrong in the same test, it is not a part that is broken.
+/// Where all GPUs are wrong alike in the same test, it is the program or a library.
 std::vector<Verdict> wrong_data(const Results& results) {
   std::vector<Verdict> verdicts;
   for (std::size_t metric = 0; metric < results.front().series.size(); ++metric) {
     std::vector<std::size_t> wrong;
     for (std::size_t rank = 0; rank < results.size(); ++rank)
       if (!results[rank].series[metric].wrong.empty()) wrong.push_back(rank);
-    const bool all = wrong.size() == results.size() && results.size() > 1;
+    const std::string& first = results.front().series[metric].wrong;
+    const bool alike =
+        results.size() > 1 && std::all_of(results.begin(), results.end(), [&](const auto& result) {
+          return !first.empty() && result.series[metric].wrong == first;
+        });
     for (const std::size_t rank : wrong) {
       const Series& series = results[rank].series[metric];
       Verdict verdict = about(results, rank);
-      verdict.outcome = Outcome::fail;
+      verdict.outcome = alike ? Outcome::inconclusive : Outcome::fail;
       verdict.cause += fmt::format("{}: wrong data: {}", series.metric.name, series.wrong);
-      verdict.class_ = all ? Class::software : Class::hardware;
-      verdict.action = all ? "all devices are wrong alike: report it, with the record"
+      verdict.class_ = alike ? Class::software : Class::hardware;
+      verdict.action = alike
+                           ? "all devices are wrong alike, which is no device's fault: report it, "
+                             "with the record"
                            : "run bin/soak on it; if it repeats, RMA";
       verdicts.push_back(verdict);
     }
   }
   return verdicts;
+}
+
+/// "bf16 sustained: no majority of 8 devices agrees within 7 %: 560, 561, 670, 671".
+std::string division_of(const Metric& metric, const Rates& rates) {
+  std::vector<double> medians;
+  for (const std::vector<double>& of_gpu : rates) medians.push_back(median_of(of_gpu));
+  std::sort(medians.begin(), medians.end());
+  return fmt::format("{}: no majority of {} devices agrees within {:.0f} %: {:.4g} {}", metric.name,
+                     rates.size(), 100 * (1 - metric.limits.notice), fmt::join(medians, ", "),
+                     metric.unit);
 }
 
 }  // namespace
@@ -161,15 +177,19 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       const Rates rates = rates_of(results, ranks, metric);
       const ReferenceFigures good = reference.figures(model, what.name);
       Comparison comparison(results, ranks, metric, judgement.findings);
-      if (comparable(rates)) comparison.with_peers(rates, what.limits);
+      const bool peers = comparable(rates);
+      const bool split = peers && divided(rates, what.limits);
+      if (peers && !split) comparison.with_peers(rates, what.limits);
       if (!good.rates.empty() && rates.front().size() >= rule.rounds)
         comparison.with_reference(rates, good, what.limits);
-      else if (!comparable(rates))
+      else if (split)
+        missing.insert(division_of(what, rates));
+      else if (!peers)
         missing.insert(rates.front().size() < rule.rounds
                            ? fmt::format("--rounds {}: rates are compared over {} or more",
                                          rates.front().size(), rule.rounds)
-                           : fmt::format("{} device{} of {}: peers are compared from {} on, and "
-                                         "no --reference has its rates",
+                           : fmt::format("{} device{} of {}: peers are compared from {} on, and no "
+                                         "--reference has its rates with this size and --seconds",
                                          ranks.size(), ranks.size() == 1 ? "" : "s", model,
                                          rule.peers));
     }
@@ -207,9 +227,11 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
         "all devices are alike: compare driver, libraries, power limit and "
         "clock settings with the reference's";
   }
-  const auto failed = std::count_if(verdicts.begin(), verdicts.end(), [](const Verdict& verdict) {
-    return verdict.outcome == Outcome::fail;
-  });
+  const auto count = [&](Outcome outcome) {
+    return std::count_if(verdicts.begin(), verdicts.end(),
+                         [&](const Verdict& verdict) { return verdict.outcome == outcome; });
+  };
+  const auto failed = count(Outcome::fail);
   Verdict job{Scope::job, "compute_perf", Outcome::pass, "all results right, no device is slow"};
   if (!judgement.not_judged.empty()) {
     job.outcome = Outcome::inconclusive;
@@ -217,6 +239,13 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
                             fmt::join(judgement.not_judged, "; "));
     job.action = "run on more GPUs, or with --reference FILE: a record of a good machine";
   }
+  if (count(Outcome::inconclusive) > 0)
+    job = {Scope::job,
+           "compute_perf",
+           Outcome::inconclusive,
+           "all devices have the same wrong results",
+           Class::software,
+           "report it, with the record"};
   if (failed > 0)
     job = {Scope::job, "compute_perf", Outcome::fail, fmt::format("failed: {}", failed)};
   verdicts.push_back(job);

@@ -8,6 +8,7 @@
 
 #include "common/error.hpp"
 #include "common/random.hpp"
+#include "common/wait.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -74,9 +75,10 @@ std::string text_of(const WrongSums& wrong, const ProductSpec& spec) {
 }
 
 ProductVerifier::ProductVerifier(const ProductSpec& spec, std::uint64_t seed, Device& device,
-                                 Stream& stream)
+                                 Stream& stream, double timeout_s)
     : spec_(spec),
       device_(device),
+      timeout_s_(timeout_s),
       kernels_(device.kind() == BackendKind::gpu ? gpu::make_checksums() : cpu::make_checksums()),
       row_sums_(int64_buffer(device, spec.m)),
       column_sums_(int64_buffer(device, spec.n)) {
@@ -103,6 +105,10 @@ WrongSums ProductVerifier::check(ConstView c, Stream& stream) const {
 
 std::vector<std::int64_t> ProductVerifier::sums(const Buffer& sums, std::int64_t count,
                                                 Stream& stream) const {
+  const auto done = device_.make_event();
+  done->record(stream);
+  constexpr double kSpin_s = 0.001;
+  wait_until_done(*done, timeout_s_, kSpin_s, [] {});
   return download<std::int64_t>(device_, stream, sums.data(), static_cast<std::size_t>(count));
 }
 

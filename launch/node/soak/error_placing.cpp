@@ -74,6 +74,8 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
     case Culprit::pair:
       return fail(fmt::format("only {} {} at this address", unit, processor), "RMA");
     case Culprit::gpu:
+      if (evidence.other_gpus.tried > 0)
+        return fail(fmt::format("every {} and address", unit), "RMA");
       return {culprit,
               Outcome::fail,
               {},

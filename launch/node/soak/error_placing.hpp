@@ -28,7 +28,7 @@ struct Evidence {
   Attempts same;              // processor and address of the error
   Attempts other_processors;  // at its address
   Attempts other_addresses;   // by its processor
-  Attempts other_gpus;        // where others tried it too: the caller adds them
+  Attempts other_gpus;        // of two others, where there are any
 };
 
 /// `processors` may contain `processor`; `addresses`: how many others there are. Each of the three

@@ -150,6 +150,7 @@ Mismatch mismatch_of(const Conclusion& conclusion, const Case& known) {
     mismatch.reproduced = look->differing;
     mismatch.repeats = look->reruns;
   }
+  mismatch.of_all = !one;
   mismatch.outcome = conclusion.outcome;
   mismatch.class_ = conclusion.class_;
   mismatch.cause = conclusion.cause;
@@ -190,6 +191,9 @@ std::vector<Mismatch> find_evidence(ProductRig& rig, const Suspicion& suspicion,
     else
       examined = std::move(exact);
   }
+  if (is_open(examined.conclusions))
+    if (auto seen_once = refuted_once(suspicion.refuted, examined.looks); !seen_once.empty())
+      examined.conclusions = std::move(seen_once);
   known.looks = examined.looks;
   exchange_contents(known, examined.conclusions, examined.mine, jurors);
   if (known.expected.empty() && examined.host && known.suspicion.operands == Operands::integers)

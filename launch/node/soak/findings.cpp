@@ -9,6 +9,7 @@
 #include <set>
 
 #include "common/statistics.hpp"
+#include "launch/node/health/rules/kernel_rules.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -40,10 +41,14 @@ std::string circumstances(const Incident& incident) {
 Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdentity& identity) {
   const Mismatch& mismatch = incident.mismatch;
   Verdict verdict = on_rank(incident.rank, identity);
+  std::string who = place_of(incident.rank, identity);
+  if (mismatch.of_all) {
+    verdict = {Scope::job, "soak", Outcome::pass, ""};
+    who = identity.model.empty() ? "all devices" : "all devices of " + identity.model;
+  }
   verdict.outcome = mismatch.outcome;
   verdict.class_ = mismatch.class_;
-  verdict.cause =
-      fmt::format("{}: {} {}", place_of(incident.rank, identity), mismatch.load, mismatch.where);
+  verdict.cause = fmt::format("{}: {} {}", who, mismatch.load, mismatch.where);
   if (mismatch.expected && mismatch.found)
     verdict.cause +=
         fmt::format(": expected {}, found {}", hex(*mismatch.expected), hex(*mismatch.found));
@@ -54,14 +59,15 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
   return verdict;
 }
 
-/// One verdict per rank and load; on all of a product's types together.
+/// One verdict per rank and load; on all of a product's types together, and on what all ranks have.
 void judge_mismatches(const std::vector<Incident>& incidents,
                       const std::vector<RankIdentity>& ranks, std::vector<Verdict>& verdicts) {
-  std::map<std::tuple<int, std::string, Outcome>, std::vector<const Incident*>> groups;
+  std::map<std::tuple<int, std::string, Outcome, bool>, std::vector<const Incident*>> groups;
   for (const Incident& incident : incidents) {
     const std::string& load = incident.mismatch.load;
-    groups[{incident.rank, load.substr(0, load.find(' ')), incident.mismatch.outcome}].push_back(
-        &incident);
+    groups[{incident.rank, load.substr(0, load.find(' ')), incident.mismatch.outcome,
+            incident.mismatch.of_all}]
+        .push_back(&incident);
   }
   for (const auto& [key, group] : groups)
     verdicts.push_back(verdict_of(*group.front(), group.size() - 1,
@@ -216,6 +222,28 @@ void judge_errors(const std::vector<Window>& windows, const std::vector<RankIden
   }
 }
 
+/// The XIDs of the windows. Warnings are remarks.
+void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    std::vector<KernelEvent> events;
+    for (const Window& window : windows)
+      if (r < window.kernel_events.size() && window.kernel_events[r])
+        events.insert(events.end(), window.kernel_events[r]->begin(),
+                      window.kernel_events[r]->end());
+    for (const Judgement& judgement : judge_kernel_events(events)) {
+      if (judgement.severity != Severity::fail && judgement.severity != Severity::warn) continue;
+      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+      verdict.outcome = judgement.severity == Severity::fail ? Outcome::fail : Outcome::pass;
+      verdict.class_ = judgement.class_;
+      verdict.cause = fmt::format("{}: during the soak: {}",
+                                  place_of(static_cast<int>(r), ranks[r]), judgement.cause);
+      verdict.action = judgement.action;
+      verdicts.push_back(verdict);
+    }
+  }
+}
+
 }  // namespace
 
 Json record_of(const Incident& incident, const RankIdentity& identity) {
@@ -231,7 +259,9 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
   if (mismatch.sm) fields["sm"] = *mismatch.sm;
   if (mismatch.reproduced) fields["reproduced"] = *mismatch.reproduced;
   if (mismatch.repeats) fields["repeats"] = *mismatch.repeats;
+  if (mismatch.of_all) fields["of_all"] = true;
   if (!incident.capsule.empty()) fields["capsule"] = incident.capsule;
+  if (!incident.no_capsule.empty()) fields["no_capsule"] = incident.no_capsule;
   fields["temperature_c"] = incident.temperature_c;
   fields["sm_clock_mhz"] = incident.sm_clock_mhz;
   fields["power_w"] = incident.power_w;
@@ -247,6 +277,7 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
   judge_rates(windows, ranks, limits, rule, verdicts);
   judge_throttling(windows, ranks, verdicts);
   judge_errors(windows, ranks, verdicts);
+  judge_xids(windows, ranks, verdicts);
   return verdicts;
 }
 
@@ -261,6 +292,16 @@ Work work_of(const std::vector<Window>& windows) {
     for (const RankWindow& rank : window.ranks) work.gpu_hours += rank.seconds / 3600;
   }
   return work;
+}
+
+std::string unknown_xids(const std::vector<Window>& windows) {
+  std::set<std::size_t> ranks;
+  for (const Window& window : windows)
+    for (std::size_t r = 0; r < window.kernel_events.size(); ++r)
+      if (!window.kernel_events[r]) ranks.insert(r);
+  return ranks.empty() ? ""
+                       : fmt::format("XIDs: unknown on rank{} {}: /dev/kmsg cannot be read",
+                                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
 double energy_of(const std::vector<Window>& windows) {

@@ -18,6 +18,7 @@ struct Incident {
   Mismatch mismatch;
   std::string capsule;  // its path; empty: none
   double temperature_c = kUnknown, sm_clock_mhz = kUnknown, power_w = kUnknown;
+  std::string no_capsule = "";  // why, and how to repeat it
 };
 
 /// Who the ranks are.
@@ -48,6 +49,9 @@ double energy_of(const std::vector<Window>& windows);
 /// "checked products run at 97.6 % of the rate of unchecked ones (fp32 99.9, bf16 97.5)": medians
 /// over windows and ranks. Empty where there was no comparison.
 std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types);
+
+/// "XIDs: unknown on rank 0, ...": where the kernel's messages cannot be read. Empty: nowhere.
+std::string unknown_xids(const std::vector<Window>& windows);
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
 /// INCONCLUSIVE, never PASS.

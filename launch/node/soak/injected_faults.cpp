@@ -1,6 +1,6 @@
 #include "launch/node/soak/injected_faults.hpp"
 
-#include <algorithm>
+#include "common/fault.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -50,10 +50,7 @@ class FaultyCopies final : public CopyLoad {
     CopyLoad::copy(way, to, from, stream);
     if (way != fault_.way || fault_.times == 0) return;
     if (fault_.times > 0) --fault_.times;
-    void* const word = to.slice(std::min<std::uint64_t>(fault_.word, to.count - 1), 1).data;
-    auto value = download<std::uint64_t>(device(), stream, word, 1);
-    value.front() ^= std::uint64_t{1} << fault_.bit;
-    upload<std::uint64_t>(device(), stream, word, value);
+    flip_bit(device(), stream, to, fault_.word, fault_.bit);
   }
 
  private:

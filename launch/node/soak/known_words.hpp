@@ -20,7 +20,7 @@ struct KnownWords {
   std::uint64_t first = 0;  // the index of a buffer's first word
 
   SHAKEDOWN_HOST_DEVICE std::uint64_t word(std::uint64_t i) const {
-    return factor * mix(seed + (first + i + 1) * 0x9E3779B97F4A7C15U) + addend;
+    return factor * number_format::hash(seed, first + i) + addend;
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "common/record.hpp"
 #include "common/verdict.hpp"
+#include "launch/node/soak/error_placing.hpp"
 
 namespace shakedown {
 class MpiSession;
@@ -45,13 +46,22 @@ struct Mismatch {
   std::optional<std::uint64_t> expected, found;  // bits of the element, or hashes of the tile
   std::optional<int> sm;                         // where own kernels computed it
   std::optional<int> reproduced, repeats;        // "reproduces k of n" on this GPU
-  int rank = -1;                                 // who is wrong; -1: the rank that reports it
-  // What the load concludes of it, as a verdict on that rank's GPU.
+  bool of_all = false;  // all GPUs have it, so none of them is to blame; else the reporting rank's
+  // What the load concludes of it, as a verdict on that rank's GPU, or on the job.
   Outcome outcome = Outcome::fail;
   std::optional<Class> class_ = Class::hardware;
   std::string cause;  // "sticks to SM 17", "sticks to the address", ...
   std::string action;
   Json replay = Json::object();  // what --replay needs to repeat it; empty: it cannot
+
+  /// Concludes what `placing` does; the cause begins with `before`.
+  void place(const Placing& placing, const std::string& before) {
+    of_all = placing.culprit == Culprit::program;
+    outcome = placing.outcome;
+    class_ = placing.class_;
+    cause = before + placing.cause;
+    action = placing.action;
+  }
 };
 
 class Load {

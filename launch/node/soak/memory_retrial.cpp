@@ -22,7 +22,7 @@ class MemoryRetrial::OneWord final : public Retrial {
         rule_(rule),
         words_(parts.back().block.first + parts.back().block.words.count) {
     for (std::uint64_t i = 0; i <= kOtherAddresses; ++i)
-      places_.push_back((index + i * (words_ / (kOtherAddresses + 1))) % words_);
+      places_.push_back((index % words_ + i * (words_ / (kOtherAddresses + 1))) % words_);
   }
 
   std::optional<bool> wrong(int processor, int address) override {
@@ -109,6 +109,15 @@ Evidence MemoryRetrial::collect(const std::vector<MemoryPart>& parts, const Memo
                                              static_cast<int>(kOtherAddresses), repeats);
   word.restore();
   return evidence;
+}
+
+Attempts MemoryRetrial::attempt(const std::vector<MemoryPart>& parts, std::uint64_t index,
+                                const WordRule& rule, Stream& stream, int repeats) {
+  device_.zero(ignored_.data(), ignored_.bytes(), stream);
+  OneWord word(*this, parts, index, rule, stream);
+  const Attempts tried = collect_evidence(word, kernels_.processors().front(), {}, 0, repeats).same;
+  word.restore();
+  return tried;
 }
 
 }  // namespace shakedown::node

@@ -23,6 +23,9 @@ class MemoryRetrial {
   /// Tries the word with the rule that it broke. Afterwards all parts hold what they held.
   Evidence collect(const std::vector<MemoryPart>& parts, const MemoryError& error,
                    const WordRule& rule, Stream& stream, int repeats = 100);
+  /// The same word of this memory, for an error of another GPU.
+  Attempts attempt(const std::vector<MemoryPart>& parts, std::uint64_t index, const WordRule& rule,
+                   Stream& stream, int repeats = 100);
 
  private:
   class OneWord;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "common/error.hpp"
 #include "launch/node/soak/injected_faults.hpp"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr std::size_t kReported = 4;  // mismatches of a call, of which the first one is placed
 constexpr std::size_t kLeastPiece = std::size_t{16} << 20;
+constexpr double kLeastFree = 0.9;
 constexpr double kLongestSleep = 0.05;  // seconds that a call waits for retention
 
 std::size_t whole_groups(double bytes) {
@@ -84,6 +86,9 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   const auto begin = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   LoadCount count;
+  placed_.reset();
+  if (std::exchange(first_call_, false) && settings_.free_share < kLeastFree)
+    found.push_back(not_free());
   if (waits()) {
     const std::chrono::duration<double> most(std::min(seconds, kLongestSleep));
     std::this_thread::sleep_until(
@@ -91,7 +96,8 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   }
   while (!waits()) {
     sweep_next(count);
-    if (elapsed() >= seconds || load_.stopped()) break;
+    const bool enough = elapsed() >= seconds && count.checked > 0;  // writing alone shows nothing
+    if (enough || load_.stopped()) break;
   }
   stream_->synchronize();
   count.wrong = collect(found);
@@ -143,12 +149,15 @@ std::uint64_t MemoryTest::collect(std::vector<Mismatch>& found) {
       errors.list, std::min<std::size_t>(errors.count, MemoryErrors::kListed));
   const std::string findings = findings_text(listed, errors.count);
   for (const MemoryError& error : listed.first(std::min(listed.size(), kReported)))
-    found.push_back(describe(error, findings, error.index == listed.front().index));
+    found.push_back(
+        describe(error, findings,
+                 error.index == listed.front().index ? std::optional(found.size()) : std::nullopt));
   device_.zero(errors_.data(), errors_.bytes(), *stream_);
   return errors.count;
 }
 
-Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findings, bool place) {
+Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findings,
+                              std::optional<std::size_t> placed_as) {
   const auto march = march_of(settings_.patterns, load_.seed, error.sweep / march_.size());
   const MarchElement& element = march[error.sweep % march.size()];
   Mismatch mismatch;
@@ -166,19 +175,49 @@ Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findi
   mismatch.action = "reset the GPU, which remaps rows; RMA if it comes back";
   if (element.pattern == MemoryPattern::retention) {  // an immediate retrial would find it right
     mismatch.cause += fmt::format("; after {:g} s left alone", settings_.retention_s);
-  } else if (place) {
+  } else if (placed_as) {
     const Evidence evidence =
         retrial_.collect(parts_, error, *element.check, *stream_, settings_.retrials);
-    const Placing placing =
-        place_error(evidence, device_.kind() == BackendKind::gpu ? "SM" : "core", error.processor);
     mismatch.reproduced = evidence.same.wrong;
     mismatch.repeats = evidence.same.tried;
-    mismatch.outcome = placing.outcome;
-    mismatch.class_ = placing.class_;
-    mismatch.cause += "; " + placing.cause;
-    mismatch.action = placing.action;
+    const std::string before = mismatch.cause + "; ";
+    mismatch.place(place_error(evidence, unit(), error.processor), before);
+    const Json task{{"index", error.index},
+                    {"kind", static_cast<int>(element.check->kind)},
+                    {"seed", element.check->seed},
+                    {"flip", element.check->flip}};
+    if (!placed_) placed_ = {*placed_as, task.dump(), before, evidence, error.processor};
   }
   return mismatch;
+}
+
+/// What another process holds is not tested: a clean pass would not be one of this memory.
+Mismatch MemoryTest::not_free() const {
+  Mismatch mismatch;
+  mismatch.load = name_;
+  mismatch.where = "of what is not free";
+  mismatch.outcome = Outcome::inconclusive;
+  mismatch.class_ = Class::environment;
+  mismatch.cause =
+      fmt::format("only {:.0f} % of {} was free, {:.0f} % are needed: the rest is not tested",
+                  100 * settings_.free_share,
+                  readable_bytes(static_cast<double>(memory_.total_bytes)), 100 * kLeastFree);
+  mismatch.action = "end the processes that hold it (nvidia-smi), and run again";
+  return mismatch;
+}
+
+Attempts MemoryTest::attempt(const std::string& text) {
+  const Json json = Json::parse(text);
+  const WordRule rule{static_cast<WordKind>(json["kind"].get<int>()),
+                      json["seed"].get<std::uint64_t>(), json["flip"].get<std::uint64_t>()};
+  return retrial_.attempt(parts_, json["index"].get<std::uint64_t>(), rule, *stream_,
+                          settings_.retrials);
+}
+
+LoadCount MemoryTest::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+  place_by_others(
+      jurors, placed_, unit(), [this](const auto& task) { return attempt(task); }, found);
+  return {};
 }
 
 int MemoryTest::patterns_done() const {

@@ -10,6 +10,7 @@
 #include "launch/node/soak/load.hpp"
 #include "launch/node/soak/memory_march.hpp"
 #include "launch/node/soak/memory_retrial.hpp"
+#include "launch/node/soak/other_gpus.hpp"
 #include "launch/node/soak/sweep_kernels.hpp"
 
 namespace shakedown::node {
@@ -19,6 +20,7 @@ struct MemoryTestSettings {
   std::size_t host_bytes = std::size_t{64} << 20;  // instead, on the cpu backend
   std::size_t block_bytes = std::size_t{1} << 30;  // swept by one kernel
   double retention_s = 10;                         // that words are left alone
+  double free_share = 1;  // of all of the device's memory, before the program allocated any
   std::vector<MemoryPattern> patterns = all_memory_patterns();
   int retrials = 100;  // of what is found, by each way of placing it
 };
@@ -42,6 +44,8 @@ class MemoryTest : public Load {
 
   const std::string& name() const override { return name_; }
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
+  /// The first wrong word of the call, on two other GPUs.
+  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
   std::string summary() const override;
 
   /// Passes of all patterns over all of the memory that are complete.
@@ -57,7 +61,11 @@ class MemoryTest : public Load {
   void sweep_next(LoadCount& count);
   void advance();
   std::uint64_t collect(std::vector<Mismatch>& found);
-  Mismatch describe(const MemoryError& error, const std::string& findings, bool place);
+  Mismatch describe(const MemoryError& error, const std::string& findings,
+                    std::optional<std::size_t> placed_as);
+  Attempts attempt(const std::string& task);
+  Mismatch not_free() const;
+  std::string unit() const { return device_.kind() == BackendKind::gpu ? "SM" : "core"; }
 
   std::string name_ = "memory";
   Device& device_;
@@ -74,6 +82,8 @@ class MemoryTest : public Load {
   std::uint64_t pass_ = 0;
   std::size_t element_ = 0, part_ = 0;  // that come next
   std::uint64_t sweeps_ = 0;
+  std::optional<PlacedError> placed_;  // the first of this call
+  bool first_call_ = true;
   Clock::time_point ready_;  // when the words have been left alone for long enough
 };
 

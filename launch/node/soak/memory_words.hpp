@@ -27,7 +27,7 @@ struct WordRule {
 /// The two words of 16 bytes share one hash: a hash for each word would cost a GPU more time than
 /// its memory does.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t random_word(std::uint64_t index, std::uint64_t seed) {
-  const std::uint64_t hash = mix(seed + (index / 2 + 1) * 0x9E3779B97F4A7C15U);
+  const std::uint64_t hash = number_format::hash(seed, index / 2);
   return index % 2 == 0 ? hash : ((hash << 29) | (hash >> 35)) ^ 0xA5A5A5A5A5A5A5A5U;
 }
 

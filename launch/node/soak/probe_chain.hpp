@@ -22,7 +22,7 @@ inline constexpr int kProbeLanes = 32;
 namespace probe {
 
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t start(std::uint64_t seed, int lane) {
-  return mix(seed + static_cast<std::uint64_t>(lane + 1) * 0x9E3779B97F4A7C15U);
+  return number_format::hash(seed, static_cast<std::uint64_t>(lane));
 }
 
 /// In [1, 2), with all bits of the significand from `bits`.
@@ -72,7 +72,7 @@ SHAKEDOWN_HOST_DEVICE std::uint64_t fma_step(std::uint64_t hash) {
 inline constexpr int kMixesPerStep = 8;
 
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t integer_step(std::uint64_t hash) {
-  for (int i = 0; i < kMixesPerStep; ++i) hash = mix(hash + 0x9E3779B97F4A7C15U);
+  for (int i = 0; i < kMixesPerStep; ++i) hash = number_format::hash(hash, 0);
   return hash;
 }
 
@@ -91,7 +91,7 @@ inline constexpr int kMmaPerStep = 16;
 /// Of mma's exact products: whole numbers from -15 to 15 at (row or column, k).
 SHAKEDOWN_HOST_DEVICE inline int small_integer(std::uint64_t seed, int matrix, int line, int k) {
   const auto index = static_cast<std::uint64_t>(matrix * 4096 + line * 64 + k);
-  return static_cast<int>(mix(seed + (index + 1) * 0x9E3779B97F4A7C15U) % 31) - 15;
+  return static_cast<int>(number_format::hash(seed, index) % 31) - 15;
 }
 
 }  // namespace probe

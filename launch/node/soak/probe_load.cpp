@@ -38,6 +38,14 @@ class ProbeAgain final : public Retrial {
   Stream& stream_;
 };
 
+Json to_json(const ProbeTask& task, const std::vector<std::uint64_t>& expected, int processor) {
+  return {{"kind", static_cast<int>(task.kind)},
+          {"seed", task.seed},
+          {"steps", task.steps},
+          {"expected", expected},
+          {"processor", processor}};
+}
+
 bool is_integer(ProbeKind kind) { return kind == ProbeKind::integer; }
 
 }  // namespace
@@ -60,6 +68,7 @@ LoadCount ProbeLoad::run(double seconds, std::vector<Mismatch>& found) {
   device_.use_on_this_thread();
   const auto begin = std::chrono::steady_clock::now();
   LoadCount count;
+  placed_.reset();
   std::vector<int> unreached = probe_->processors();
   do {
     probe_once(count, found, unreached);
@@ -95,7 +104,7 @@ void ProbeLoad::probe_once(LoadCount& count, std::vector<Mismatch>& found,
   count.checked += answers.size();
   note_times(kind, answers);
   for (const WrongProcessor& wrong : ruling.wrong)
-    if (count.wrong++ < kReported) found.push_back(describe(task, wrong, ruling));
+    if (count.wrong++ < kReported) found.push_back(describe(task, wrong, ruling, found.size()));
 }
 
 void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers) {
@@ -112,11 +121,10 @@ void ProbeLoad::note_times(ProbeKind kind, std::span<const ProbeAnswer> answers)
 }
 
 Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
-                             const ProbeRuling& ruling) {
+                             const ProbeRuling& ruling, std::size_t index) {
   ProbeAgain again(*probe_, *elsewhere_, task, ruling.expected, *stream_);
   const Evidence evidence =
       collect_evidence(again, wrong.processor, probe_->processors(), 1, settings_.retrials);
-  const Placing placing = place_error(evidence, unit_, wrong.processor);
   Mismatch mismatch;
   mismatch.load = name_;
   mismatch.operation = operations_ - 1;
@@ -130,13 +138,30 @@ Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
   mismatch.sm = wrong.processor;
   mismatch.reproduced = evidence.same.wrong;
   mismatch.repeats = evidence.same.tried;
-  mismatch.outcome = placing.outcome;
-  mismatch.class_ = placing.class_;
-  mismatch.cause =
-      fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong; {}",
-                  name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact, placing.cause);
-  mismatch.action = placing.action;
+  const std::string before =
+      fmt::format("{}: {} lanes differ from the other {}s', {} exact products wrong; ",
+                  name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact);
+  mismatch.place(place_error(evidence, unit_, wrong.processor), before);
+  if (!placed_)
+    placed_ = {index, to_json(task, ruling.expected, wrong.processor).dump(), before, evidence,
+               wrong.processor};
   return mismatch;
+}
+
+/// By the processor of the same number, which another GPU of the model has too.
+Attempts ProbeLoad::attempt(const std::string& text) {
+  const Json json = Json::parse(text);
+  const ProbeTask task{static_cast<ProbeKind>(json["kind"].get<int>()),
+                       json["seed"].get<std::uint64_t>(), json["steps"].get<int>()};
+  const auto expected = json["expected"].get<std::vector<std::uint64_t>>();
+  ProbeAgain again(*probe_, *elsewhere_, task, expected, *stream_);
+  return collect_evidence(again, json["processor"].get<int>(), {}, 0, settings_.retrials).same;
+}
+
+LoadCount ProbeLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+  place_by_others(
+      jurors, placed_, unit_, [this](const auto& task) { return attempt(task); }, found);
+  return {};
 }
 
 Mismatch ProbeLoad::inconclusive(const std::string& cause) const {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "launch/node/soak/load.hpp"
+#include "launch/node/soak/other_gpus.hpp"
 #include "launch/node/soak/sm_probe.hpp"
 
 namespace shakedown::node {
@@ -25,6 +26,8 @@ class ProbeLoad : public Load {
   /// An operation is one probe on one processor. A processor that no probe of a call got to is
   /// reported as inconclusive.
   LoadCount run(double seconds, std::vector<Mismatch>& found) override;
+  /// The first wrong probe of the call, on two other GPUs.
+  LoadCount confer(const MpiSession& jurors, std::vector<Mismatch>& found) override;
   std::string summary() const override;
 
  private:
@@ -36,7 +39,9 @@ class ProbeLoad : public Load {
 
   void probe_once(LoadCount& count, std::vector<Mismatch>& found, std::vector<int>& unreached);
   void note_times(ProbeKind kind, std::span<const ProbeAnswer> answers);
-  Mismatch describe(const ProbeTask& task, const WrongProcessor& wrong, const ProbeRuling& ruling);
+  Mismatch describe(const ProbeTask& task, const WrongProcessor& wrong, const ProbeRuling& ruling,
+                    std::size_t index);
+  Attempts attempt(const std::string& task);
   Mismatch inconclusive(const std::string& cause) const;
 
   std::string name_ = "probe";
@@ -50,6 +55,7 @@ class ProbeLoad : public Load {
   std::map<int, Work> work_;  // by processor
   std::string unit_;          // "SM" or "core"
   std::uint64_t operations_ = 0;
+  std::optional<PlacedError> placed_;  // the first of this call
 };
 
 /// With the fault where load.fault says so: the last processor's hash.

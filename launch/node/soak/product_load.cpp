@@ -37,6 +37,7 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
       name_(fmt::format("product {}", name_of(settings.spec.type))),
       rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
            settings.fault),
+      alone_(jurors.world_size() == 1),
       ratio_(kUnknown) {
   for (Batch& batch : batches_) {
     batch.began = device.make_event();
@@ -74,7 +75,9 @@ void ProductLoad::work(int index, Clock::time_point until) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
   rig_.fill(batch.operands(), seed_of(batch));
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
-  if (index == 0) verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
+  if (index == 0)
+    verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream(),
+                     settings_.timeout_s);
   batch.products = 0;
   batch.began->record(rig_.stream());
   do {
@@ -105,11 +108,13 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
     batch.checked = !(comparing_ && i % 4 == 2);
   }
   ++calls_;
-  refuted_tile_.reset();
+  refuted_.clear();
+  samples_.clear();
   for (auto& event : chunk_ended_) event->record(rig_.stream());
   const auto start = Clock::now();
   for (int i = 0; i < kBatches; ++i) work(i, start + duration_of(seconds * (i + 1) / kBatches));
   wait(*batches_.back().ended);
+  take_sample(kBatches - 1);
   LoadCount count;
   for (Batch& batch : batches_) {
     if (batch.checked) count.checked += batch.products;
@@ -121,13 +126,35 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
   return count;
 }
 
+/// A tile of the batch's last product, another one in each call.
+void ProductLoad::take_sample(int index) {
+  if (!alone_) return;
+  const std::uint64_t seed = seed_of(batches_[static_cast<std::size_t>(index)]);
+  const auto tile = static_cast<std::int64_t>(derive_seed(seed, 1) %
+                                              static_cast<std::uint64_t>(rig_.grid().tiles()));
+  samples_.push_back({index, tile, rig_.tile_bytes(tile)});
+}
+
+/// While no product runs: the host takes some tenths of a second for a tile.
+void ProductLoad::recompute_samples() {
+  for (const Sample& sample : samples_) {
+    const Batch& batch = batches_[static_cast<std::size_t>(sample.index)];
+    const HostTile host = host_tile(settings_.spec, batch.operands(), seed_of(batch), sample.tile);
+    const DataType type = result_type(settings_.spec.type);
+    const bool right = batch.integers() ? encoded(host, type) == sample.bytes
+                                        : beyond_bound(host, sample.bytes, type).empty();
+    if (!right) refuted_.emplace(sample.index, sample.tile);
+  }
+}
+
 void ProductLoad::check_known_answer(const ProductVerifier& verifier) {
   const WrongSums wrong = verifier.check(rig_.product().c(), rig_.stream());
+  take_sample(0);
   if (wrong.none()) return;
   const auto tile_of = [](const std::vector<WrongSum>& sums) {
     return sums.empty() ? 0 : sums.front().index / kTileEdge;
   };
-  refuted_tile_ = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
+  refuted_[0] = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
 }
 
 /// The batches before and after the unchecked one: a window's first products run before the power
@@ -150,11 +177,12 @@ ProductLoad::Seen ProductLoad::seen() const {
   Seen mine{};
   for (std::size_t i = 0; i < batches_.size(); ++i)
     if (batches_[i].checked) mine.digests[i] = digest_of(batches_[i].records);
-  mine.refuted[0] = refuted_tile_.has_value();
+  for (const auto& [index, tile] : refuted_) mine.refuted[static_cast<std::size_t>(index)] = true;
   return mine;
 }
 
 LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& found) {
+  recompute_samples();
   const std::vector<Seen> all = jurors.all_gather(seen());
   const Seen& mine = all[static_cast<std::size_t>(jurors.rank())];
   constexpr int kMostLooks = 2;  // per call: they take time, and the first ones say it all
@@ -184,9 +212,10 @@ LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& f
 
 void ProductLoad::investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found) {
   const Batch& batch = batches_[static_cast<std::size_t>(index)];
+  const auto refuted = refuted_.find(index);
   const Suspicion suspicion{
       batch.operands(), seed_of(batch), batch.number,
-      jurors.all_gather(static_cast<double>(index == 0 ? refuted_tile_.value_or(-1) : -1))};
+      jurors.all_gather(refuted == refuted_.end() ? -1. : static_cast<double>(refuted->second))};
   for (Mismatch& mismatch : find_evidence(rig_, suspicion, batch.records, jurors)) {
     mismatch.load = name_;
     found.push_back(std::move(mismatch));

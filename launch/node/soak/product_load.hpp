@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -31,7 +32,8 @@ struct ProductSettings {
 /// products of them, each of them hashed: they must all be alike, on every GPU. So of each batch a
 /// record per tile is enough (TileRecord), and of all tiles a digest: ranks exchange the digests
 /// once per call, and records only where digests differ. GPUs need not make the same number of
-/// products.
+/// products. A juror on its own has nobody to differ from: of each call the CPU recomputes two
+/// tiles, one of integers, to the bit, and one of full entropy, within the bound of its rounding.
 class ProductLoad final : public Load {
  public:
   static constexpr int kBatches = 16;
@@ -64,6 +66,11 @@ class ProductLoad final : public Load {
     Operands operands() const { return integers() ? Operands::integers : Operands::full_entropy; }
     double seconds() const { return ended->milliseconds_since(*began) / 1e3; }
   };
+  struct Sample {   // of the product that the rig holds: for the CPU
+    int index = 0;  // of the batch
+    std::int64_t tile = 0;
+    std::vector<std::byte> bytes;
+  };
   struct Seen {  // what jurors exchange of a call
     std::array<Digest, kBatches> digests;
     std::array<bool, kBatches> refuted;  // by the known answer
@@ -74,6 +81,8 @@ class ProductLoad final : public Load {
   void wait(const Event& event) const;
   void rest_in_pulse();
   void check_known_answer(const ProductVerifier& verifier);
+  void take_sample(int index);
+  void recompute_samples();
   void compare_rates();
   Seen seen() const;
   void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);
@@ -86,7 +95,9 @@ class ProductLoad final : public Load {
   std::uint32_t chunk_ = 1;  // products enqueued at a time
   std::array<std::unique_ptr<Event>, 2> chunk_ended_;
   int turn_ = 0;
-  std::optional<std::int64_t> refuted_tile_;  // of the first batch
+  bool alone_;
+  std::vector<Sample> samples_;
+  std::map<int, std::int64_t> refuted_;  // by batch: a tile that is not what it must be
   double pulse_hertz_ = 0;
   bool comparing_ = false;
   double ratio_;

@@ -21,19 +21,13 @@ TileRecord* ProductRig::records_of(int batch) const {
   return static_cast<TileRecord*>(records_.data()) + batch * grid_.tiles();
 }
 
-void ProductRig::flip_bit(void* at, std::size_t bytes) {
-  auto host = download<std::uint8_t>(device_, *stream_, at, bytes);
-  host[bytes / 2] ^= 1;
-  upload<std::uint8_t>(device_, *stream_, at, host);
-}
-
 void ProductRig::run() {
   product_->run(*stream_);
   if (fault_ == FaultKind::product) {  // of an element in the middle of the last tile
     const View c = product_->c();
     const auto row = static_cast<std::size_t>(grid_.rows - kTileEdge / 2);
     const std::size_t element = row * static_cast<std::size_t>(grid_.columns) - kTileEdge / 2;
-    flip_bit(static_cast<std::byte*>(c.data) + element * size_of(c.type), size_of(c.type));
+    flip_bit(device_, *stream_, c, element, 4 * static_cast<int>(size_of(c.type)));
   }
   if (fault_ == FaultKind::slow) {
     const auto start = std::chrono::steady_clock::now();
@@ -47,7 +41,8 @@ void ProductRig::run_checked(int batch, std::uint32_t product) {
   run();
   TileRecord* records = records_of(batch);
   hasher_->hash(product_->c(), grid_, product, records, *stream_);
-  if (fault_ == FaultKind::hash && product == 0) flip_bit(&records->first, sizeof(records->first));
+  if (fault_ == FaultKind::hash && product == 0)
+    flip_bit(device_, *stream_, View(&records->first, 1, DataType::uint64, Place::device), 0, 32);
 }
 
 std::vector<TileRecord> ProductRig::records(int batch) {

@@ -43,8 +43,6 @@ class ProductRig {
 
  private:
   TileRecord* records_of(int batch) const;
-  /// Flips a bit of `bytes` bytes of device memory at `at`.
-  void flip_bit(void* at, std::size_t bytes);
 
   Device& device_;
   std::unique_ptr<Stream> stream_;

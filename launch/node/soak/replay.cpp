@@ -43,6 +43,26 @@ Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std
 
 }  // namespace
 
+std::vector<Verdict> verdicts_of(const std::vector<Look>& looks, const Capsule& capsule,
+                                 const std::vector<std::string>& uuids) {
+  const bool all =
+      looks.size() > 1 && std::all_of(looks.begin(), looks.end(), [](const Look& look) {
+        return look.differing > 0 && look.hash_disagrees == 0;
+      });
+  if (all)  // a part that is broken is not in all of them
+    return {{Scope::job, "soak", Outcome::inconclusive,
+             fmt::format("all {} devices differ from the capsule's result: no one of them is to "
+                         "blame",
+                         looks.size()),
+             Class::software,
+             "replay it with the library versions that the capsule names, on a device of its "
+             "model; where they differ too, report it with the capsule"}};
+  std::vector<Verdict> verdicts;
+  for (std::size_t r = 0; r < looks.size(); ++r)
+    verdicts.push_back(verdict_of(looks[r], capsule, static_cast<int>(r), uuids[r]));
+  return verdicts;
+}
+
 ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession& session,
                         Record& record) {
   const Capsule capsule = read_capsule(options.replay);
@@ -60,9 +80,7 @@ ExitCode replay_capsule(const SoakOptions& options, Backend& backend, MpiSession
       look_again(rig, capsule.tile, right_hash(capsule), options.repeats, nullptr);
   const auto looks = session.all_gather(seen.look);
   const auto uuids = session.all_gather(backend.device->identity().uuid);
-  std::vector<Verdict> verdicts;
-  for (std::size_t r = 0; r < looks.size(); ++r)
-    verdicts.push_back(verdict_of(looks[r], capsule, static_cast<int>(r), uuids[r]));
+  std::vector<Verdict> verdicts = verdicts_of(looks, capsule, uuids);
   for (const Verdict& verdict : verdicts) {
     record.write("verdict",
                  merged({{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}},

@@ -122,4 +122,17 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
   return conclusions;
 }
 
+std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
+                                     std::span<const Look> looks) {
+  std::vector<int> accused;
+  for (std::size_t i = 0; i < refuted.size(); ++i)
+    if (refuted[i] >= 0) accused.push_back(static_cast<int>(i));
+  std::vector<Conclusion> conclusions;
+  if (accused.size() == looks.size() && looks.size() > 1) return conclusions;
+  for (const int juror : accused)
+    conclusions.push_back(
+        wrong_gpu(juror, "the result was not what it must be, once", accused, looks));
+  return conclusions;
+}
+
 }  // namespace shakedown::node

@@ -46,5 +46,9 @@ struct Conclusion {
 
 /// From the vote on a tile and what every juror's second look showed.
 std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> looks);
+/// About those whose product was refuted, by a known answer or the CPU, and is right when it is
+/// repeated. `refuted` by juror: the tile; -1: none. Empty where it is all of two jurors or more.
+std::vector<Conclusion> refuted_once(const std::vector<double>& refuted,
+                                     std::span<const Look> looks);
 
 }  // namespace shakedown::node

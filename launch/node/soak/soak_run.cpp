@@ -46,11 +46,21 @@ std::unique_ptr<MpiSession> split_by_model(const MpiSession& session,
   return session.split(static_cast<int>(first - ranks.begin()));
 }
 
+/// The value of --loads that has a load: "probes" for "probe".
+std::string loads_with(const std::string& load) {
+  for (const LoadKind kind : all_loads()) {
+    const std::string name = name_of(kind);
+    if (name == load || name == load + "s" || (load == "copy" && kind == LoadKind::copies))
+      return name;
+  }
+  return load;
+}
+
 Json to_json(const Mismatch& mismatch) {
-  Json json{{"load", mismatch.load},    {"operation", mismatch.operation},
-            {"where", mismatch.where},  {"outcome", static_cast<int>(mismatch.outcome)},
-            {"cause", mismatch.cause},  {"action", mismatch.action},
-            {"replay", mismatch.replay}};
+  Json json{{"load", mismatch.load},     {"operation", mismatch.operation},
+            {"where", mismatch.where},   {"outcome", static_cast<int>(mismatch.outcome)},
+            {"cause", mismatch.cause},   {"action", mismatch.action},
+            {"of_all", mismatch.of_all}, {"replay", mismatch.replay}};
   const auto add = [&](const char* key, const auto& value) {
     if (value) json[key] = *value;
   };
@@ -77,6 +87,7 @@ Mismatch mismatch_of(const Json& json) {
   mismatch.outcome = static_cast<Outcome>(json["outcome"].get<int>());
   mismatch.cause = json["cause"];
   mismatch.action = json["action"];
+  mismatch.of_all = json["of_all"];
   mismatch.replay = json["replay"];
   mismatch.index = optional_of<std::uint64_t>(json, "index");
   mismatch.expected = optional_of<std::uint64_t>(json, "expected");
@@ -100,6 +111,7 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       ranks_(identify(session, backend)),
       jurors_(split_by_model(session, ranks_)),
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
+      kernel_(backend.device->identity().pci_id),
       identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
   const int ranks = session.world_size();
   if (const auto fault = parse_fault(options.fault, faults_of(backend.kind, ranks), ranks)) {
@@ -150,7 +162,7 @@ ExitCode SoakRun::run() {
   settings.size = size_of_products(options_, backend_.kind);
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.fault = fault_;
-  settings.timeout_s = options_.backend.timeout_s;
+  settings.timeout_s = session_.timeout_s();
   settings.retention_s = window_s_;
   settings.stopped = [this] { return !signals_.received().empty(); };
   std::vector<std::string> types;
@@ -203,7 +215,11 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   RankWindow mine = rank_window(result, sampler.finish(), health_->delta());
   mine.stop = !signals_.received().empty();
   mine.over = elapsed_s() >= 60 * options_.minutes;
-  Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine)};
+  Window window{static_cast<int>(windows_.size()),
+                phase.name(),
+                {},
+                session_.all_gather(mine),
+                kernel_events()};
   if (phase.shape == Shape::steady && phase.has(LoadKind::products))
     window.steady_products = phase.type;
   record_.write("soak",
@@ -211,6 +227,26 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
                        record_of(window)));
   collect(window, std::move(result.found));
   return window;
+}
+
+std::vector<std::optional<std::vector<KernelEvent>>> SoakRun::kernel_events() {
+  if (backend_.kind == BackendKind::cpu) return {};
+  Json mine;
+  if (const auto events = kernel_.events()) {
+    mine = Json::array();
+    for (const KernelEvent& event : *events)
+      mine.push_back({event.age_s, event.nvswitch, event.pci_id, event.code, event.text});
+  }
+  std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
+  for (const std::string& text : session_.all_gather(mine.dump())) {
+    const Json json = Json::parse(text);
+    by_rank.emplace_back(json.is_null() ? std::nullopt : std::optional(std::vector<KernelEvent>()));
+    for (const Json& event : json)
+      by_rank.back()->push_back({event[0].get<double>(), event[1].get<bool>(),
+                                 event[2].get<std::string>(), event[3].get<int>(),
+                                 event[4].get<std::string>()});
+  }
+  return by_rank;
 }
 
 void SoakRun::collect(const Window& window, std::vector<Mismatch> found) {
@@ -224,31 +260,42 @@ void SoakRun::collect(const Window& window, std::vector<Mismatch> found) {
       incident.temperature_c = window.ranks[r].temperature_c;
       incident.sm_clock_mhz = window.ranks[r].sm_clock_mhz;
       incident.power_w = window.ranks[r].power_w;
-      incident.capsule = keep_capsule(incident);
+      keep_capsule(incident);
       record_.write("mismatch", merged(identity_, record_of(incident, ranks_[r])));
       incidents_.push_back(incident);
     }
   }
 }
 
-std::string SoakRun::keep_capsule(Incident& incident) {
+void SoakRun::keep_capsule(Incident& incident) {
   constexpr std::ptrdiff_t kMostCapsules = 20;
+  const Mismatch& mismatch = incident.mismatch;
+  if (mismatch.replay.empty()) {
+    incident.no_capsule = fmt::format(
+        "a capsule has a product; bin/soak --loads {} --seed {} on the "
+        "same GPUs repeats this",
+        loads_with(mismatch.load), options_.seed);
+    return;
+  }
   const auto kept = std::count_if(incidents_.begin(), incidents_.end(),
                                   [](const Incident& i) { return !i.mismatch.replay.empty(); });
-  if (incident.mismatch.replay.empty() || kept >= kMostCapsules) return "";
+  if (kept >= kMostCapsules) {
+    incident.no_capsule = fmt::format("there are {} of this run already", kept);
+    return;
+  }
+  if (!session_.is_root()) return;
   const std::string name = fmt::format("{}-rank{}-{}", utc_now(), incident.rank, incidents_.size());
-  if (!session_.is_root()) return "";
-  Capsule capsule = capsule_of(incident.mismatch.replay, "a mismatch");
+  Capsule capsule = capsule_of(mismatch.replay, "a mismatch");
   const RankIdentity& rank = ranks_[static_cast<std::size_t>(incident.rank)];
   capsule.circumstances = record_of(incident, rank);
   capsule.circumstances["model"] = rank.model;
   for (const LibraryVersion& version : library_versions(backend_.kind))
     capsule.circumstances["versions." + version.name] = version.running;
   try {
-    return write_capsule(options_.output, name, capsule);
+    incident.capsule = write_capsule(options_.output, name, capsule);
   } catch (const Error& error) {  // the mismatch matters more than its capsule
     say(session_, fmt::format("no capsule: {}", error.what()));
-    return "";
+    incident.no_capsule = error.what();
   }
 }
 
@@ -275,6 +322,7 @@ ExitCode SoakRun::conclude(const std::string& summary) {
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
   say(session_, rates_text(windows_, types_));
+  say(session_, unknown_xids(windows_));
   for (const Verdict& verdict : verdicts) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
     say(session_, line_of(verdict));

@@ -25,8 +25,9 @@ class SoakRun {
   void run_windows(SoakWork& work);
   void check_loads_run(const std::vector<Phase>& cycle) const;
   Window run_window(SoakWork& work, const Phase& phase, bool comparing);
+  std::vector<std::optional<std::vector<KernelEvent>>> kernel_events();
   void collect(const Window& window, std::vector<Mismatch> found);
-  std::string keep_capsule(Incident& incident);
+  void keep_capsule(Incident& incident);
   ExitCode conclude(const std::string& summary);
   double elapsed_s() const;
 
@@ -41,6 +42,7 @@ class SoakRun {
   std::unique_ptr<MpiSession> jurors_;
   std::shared_ptr<Nvml> nvml_;
   std::unique_ptr<GpuHealth> health_;
+  KernelWatch kernel_;
   Json identity_;  // of every record
   double window_s_ = 0;
   std::chrono::steady_clock::time_point start_;

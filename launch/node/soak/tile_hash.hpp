@@ -48,7 +48,7 @@ using number_format::mix;
 
 /// The share of word `index` (of 8 bytes, row by row within the tile) in the tile's hash.
 SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash_of_word(std::uint64_t word, std::uint64_t index) {
-  return mix(word + (index + 1) * 0x9E3779B97F4A7C15U);
+  return number_format::hash(word, index);
 }
 
 /// What a tile's record becomes by the hash of a batch's product.

@@ -98,6 +98,13 @@ Json record_of(const Window& window) {
     fields["nvlink_errors"].push_back(rank.errors.nvlink_errors);
   }
   fields["seconds"] = longest;
+  for (const auto& events : window.kernel_events) {
+    std::string codes;
+    if (events)
+      for (const KernelEvent& event : *events)
+        codes += (codes.empty() ? "" : " ") + std::to_string(event.code);
+    fields["xids"].push_back(events ? Json(codes) : Json());
+  }
   return fields;
 }
 

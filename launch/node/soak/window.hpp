@@ -8,6 +8,7 @@
 #include "common/gpu_sampler.hpp"
 #include "common/record.hpp"
 #include "launch/node/soak/gpu_health.hpp"
+#include "launch/node/soak/kernel_watch.hpp"
 #include "launch/node/soak/work.hpp"
 
 namespace shakedown::node {
@@ -43,6 +44,8 @@ struct Window {
   std::string phase;
   std::optional<ProductType> steady_products;  // a rate that GPUs are compared by
   std::vector<RankWindow> ranks;
+  // By rank, of its GPU; none: the kernel's messages cannot be read. Empty without GPUs.
+  std::vector<std::optional<std::vector<KernelEvent>>> kernel_events = {};
 
   double checked(LoadKind kind) const;
   double wrong(LoadKind kind) const;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "common/device.hpp"
+#include "common/fault.hpp"
 #include "launch/node/soak/known_words.hpp"
 
 namespace shakedown::node {
@@ -35,10 +36,7 @@ class WordChecker {
   }
   /// A fault for tests.
   void flip_bit(View in, std::uint64_t index) {
-    const View one = in.slice(static_cast<std::size_t>(index), 1);
-    std::uint64_t bits = word(in, index) ^ (1U << 17);
-    device_.copy(one.data, &bits, sizeof(bits), *stream_);
-    stream_->synchronize();
+    shakedown::flip_bit(device_, *stream_, in, index, 17);
   }
 
  private:

@@ -30,6 +30,10 @@ std::size_t bytes_of(const Phase& phase) {
 
 SoakWork::SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors)
     : settings_(settings), backend_(backend), jurors_(jurors) {
+  if (backend.kind == BackendKind::gpu) {
+    const MemoryInfo memory = backend.device->memory();
+    free_share_ = static_cast<double>(memory.free_bytes) / static_cast<double>(memory.total_bytes);
+  }
   // Memory is last: it needs what the others leave.
   for (const LoadKind kind :
        {LoadKind::probes, LoadKind::copies, LoadKind::collectives, LoadKind::memory})
@@ -69,6 +73,7 @@ std::unique_ptr<Load> SoakWork::make_memory() {
   memory.host_bytes = std::size_t{8} << 20;
   if (backend_.kind == BackendKind::cpu) memory.block_bytes = memory.host_bytes;
   memory.retention_s = settings_.retention_s;
+  memory.free_share = free_share_;
   return make_memory_test(*backend_.device, settings_of(FaultKind::memory), memory);
 }
 

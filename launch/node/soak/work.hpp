@@ -58,6 +58,7 @@ class SoakWork {
   Backend& backend_;
   const MpiSession& jurors_;
   std::map<ProductType, std::string> algorithms_;
+  double free_share_ = 1;  // of the GPU's memory, before the loads allocated any
   std::uint64_t windows_ = 0;
   LoadCount first_collectives_;  // made before the first window
   std::vector<Mismatch> first_found_;

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launch/node/health/facts/detached.hpp"
+#include "common/detached.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -1,21 +1,23 @@
-#include "launch/node/health/check/watchdog.hpp"
+#include "common/watchdog.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
-#include "launch/node/health/facts/detached.hpp"
+#include "common/detached.hpp"
 
-namespace shakedown::node {
+namespace shakedown {
 
 namespace {
 constexpr std::chrono::seconds kPatience{1};
-}
+constexpr double kLongest_s = 1e8;  // what a clock can count to
+}  // namespace
 
 Watchdog::Watchdog(double seconds, std::function<void()> report)
     : thread_([this, seconds, report = std::move(report)] {
         std::unique_lock lock(mutex_);
-        if (called_off_.wait_for(lock, std::chrono::duration<double>(seconds),
+        if (called_off_.wait_for(lock, std::chrono::duration<double>(std::min(seconds, kLongest_s)),
                                  [this] { return is_off_; }))
           return;
         // The report itself may hang, where it writes to what the check waits for.
@@ -35,4 +37,4 @@ Watchdog::~Watchdog() {
   thread_.join();
 }
 
-}  // namespace shakedown::node
+}  // namespace shakedown

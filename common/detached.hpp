@@ -6,7 +6,7 @@
 #include <memory>
 #include <thread>
 
-namespace shakedown::node {
+namespace shakedown {
 
 /// Starts `call` in a thread of its own that nobody waits for: unlike std::async's, the future may
 /// be given up. `call` must own all that it uses.
@@ -18,4 +18,4 @@ std::future<T> start_detached(std::function<T()> call) {
   return result;
 }
 
-}  // namespace shakedown::node
+}  // namespace shakedown

@@ -1,5 +1,5 @@
 // Ends the process when it has not ended by itself: a scheduler that runs a health check must get
-// an answer, and a driver or a file server can hang any call.
+// an answer, and a driver, a file server or MPI's start can hang any call.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 
 #include "common/error.hpp"
 
-namespace shakedown::node {
+namespace shakedown {
 
 class Watchdog {
  public:
@@ -27,4 +27,4 @@ class Watchdog {
   std::thread thread_;
 };
 
-}  // namespace shakedown::node
+}  // namespace shakedown

@@ -1,0 +1,217 @@
+"""Which fault of which program ends how: exit code by DESIGN.md, what is said, what is kept."""
+
+import collections
+import os
+import pathlib
+import resource
+import signal
+
+from files import other_version, weights
+from programs import PROGRAMS
+
+HERE = pathlib.Path(__file__).resolve().parent
+TIMEOUT_S = 2  # --timeout of a run
+BOUND_S = 30   # until a job has ended: after the fault, or for a hang after its time-out
+
+# code: the exit code. said: regular expressions, each found. kept: kinds of records. within: seconds, where
+# that is less than the bound. code_of_gpu: where it differs in a build with the gpu backend.
+Expected = collections.namedtuple("Expected", "code said kept within code_of_gpu",
+                                  defaults=((), (), BOUND_S, None))
+# `inject(job, program)` is done to a program at work; without it the program runs to its end, changed by
+# `arrange(words, folder)`, which returns words and environment. expected: by program. quick: the programs
+# whose case is part of tests/run. needs: "gpus", "no gpus" or "mounts". mpi: words for launch/mpi.
+Fault = collections.namedtuple("Fault", "name expected inject arrange quick needs mpi timeout_s",
+                               defaults=(None, None, (), None, (), TIMEOUT_S))
+Case = collections.namedtuple("Case", "fault program expected is_quick")
+
+
+def every(expected, without=(), **others):
+    """The same of every program but these."""
+    return {name: others.get(name, expected) for name in PROGRAMS if name not in without}
+
+
+def of(names, expected):
+    return {name: expected for name in names}
+
+
+# ---- what is done to a program at work -----------------------------------------------------------
+
+def to_rank(rank, number):
+    return lambda job, program: os.kill(job.rank(rank, program), number)
+
+
+def terminate(job, _):
+    os.kill(job.pid, signal.SIGTERM)
+
+
+def interrupt(job, _):
+    os.killpg(job.pid, signal.SIGINT)  # a Ctrl-C
+
+
+def kill_mpirun(job, _):
+    os.kill(job.process_of("orterun", "mpirun", "prterun"), signal.SIGKILL)
+
+
+def fill_disk(job, program):
+    """Of what rank 0 writes to its record from now on, half a line fits."""
+    room = job.record.stat().st_size + 40
+    resource.prlimit(job.rank(0, program), resource.RLIMIT_FSIZE, (room, room))
+
+
+# ---- how its start is changed --------------------------------------------------------------------
+
+def on_rank(rank, commands):
+    """A rank does this in a shell before it becomes the program."""
+    def arrange(words, folder):
+        script = f'if [ "$OMPI_COMM_WORLD_RANK" = {rank} ]; then {commands}; fi; exec "$@"'
+        return ["bash", "-c", script, "rank", *words], {"FOLDER": folder}
+    return arrange
+
+
+def with_option(*more):
+    return lambda words, folder: ([*words, *more], {})
+
+
+def in_environment(**variables):
+    return lambda words, folder: (words, variables)
+
+
+def with_other_library(words, folder):
+    return on_rank(1, f"export LD_PRELOAD={other_version(folder)}")(words, folder)
+
+
+def with_other_weights(words, folder):
+    """A relative path, and another folder on rank 1."""
+    weights(folder / "w.safetensors")
+    (folder / "other").mkdir()
+    weights(folder / "other/w.safetensors", differ=True)
+    return on_rank(1, 'cd "$FOLDER/other"')([*words, "--weights", "w.safetensors"], folder)
+
+
+def with_missing_file(option):
+    def arrange(words, folder):
+        (folder / "only_here").touch()
+        return on_rank(1, "cd /")([*words, option, "only_here"], folder)
+    return arrange
+
+
+# What needs more than 1 GiB of a GPU.
+BIG = {"train": ["--model", "resnet50", "--batch-size", 256, "--image-size", 224],
+       "compare": ["--model", "resnet50", "--batch-size", 256, "--image-size", 224],
+       "collective_perf": ["-b", "4G", "-e", "4G"], "link_matrix": ["--bytes", "4G"],
+       "compute_perf": ["--bytes", "4G"]}
+
+
+def next_to_a_full_gpu(words, folder):
+    big = BIG[pathlib.Path(words[0]).name]
+    return on_rank(0, f'exec python3 {HERE / "full_gpu.py"} "$@"')([*words, *big], folder)
+
+
+SILENT = r"error: rank 0 on \S+: .* did not finish within 2 s \(--timeout\).*; no answer from rank 1 on \S+"
+FIRST_SILENT = r"error: rank 1 on \S+: .* within 2 s \(--timeout\).*; no answer from rank 0 on \S+"
+STOPPED = r"launch/mpi: stopped by {}"
+KILLED = r"launch/mpi: rank {} on \S+ died of signal 9 \(Killed\)"
+NO_GPU = r"SLURM_JOB_GPUS=0,1 requests GPUs"
+FULL = r"error: rank 0 on \S+: {} \S+: cannot be written: {}"
+NO_SPACE = "No space left on device"
+BACKENDS = [name for name, program in PROGRAMS.items() if program.uses_gpus]
+MEASURED = {"collective_perf": ("collective",), "gpu_monitor": ("health",)}
+
+
+def ended(code, *said, within=BOUND_S):
+    """A program at work keeps what it has recorded."""
+    return {name: Expected(code, said, ("run", *MEASURED.get(name, ())), within) for name in PROGRAMS}
+
+
+def silent(words):
+    """A rank at work is stopped. soak's ranks meet at the end of a window."""
+    return {**ended(3, words, within=TIMEOUT_S + 8),
+            "soak": Expected(3, (words,), ("run",)),
+            "collective_perf": Expected(3, (words, r"rank \d on \S+: .*all_reduce of 64 KiB float32",
+                                            r"(?s)\A(?!.*all_reduce of 64 KiB.*all_reduce of 64 KiB)"),
+                                        ("run", "collective"), TIMEOUT_S + 5)}
+
+
+def signalled(name):
+    """soak and gpu_monitor end with what they know, the latter as requested."""
+    said = STOPPED.format(name)
+    return {**ended(5, said),
+            "soak": Expected(5, (said, "INCONCLUSIVE job soak: .*stopped by SIG"), ("run", "verdict", "end")),
+            "gpu_monitor": Expected(0, ("(?m)^cost ",), ("run", "health", "end"))}
+
+
+FAULTS = [
+    Fault("kill -9 of rank 1", ended(3, KILLED.format(1)), to_rank(1, signal.SIGKILL),
+          quick=("collective_perf", "link_matrix", "compute_perf", "soak", "gpu_monitor", "node_check"),
+          timeout_s=60),
+    Fault("kill -9 of rank 0", ended(3, KILLED.format(0)), to_rank(0, signal.SIGKILL),
+          quick=("train", "compare"), timeout_s=60),
+    Fault("kill -9 of mpirun", ended(3, r"launch/mpi: mpirun died of signal 9 \(Killed\)"), kill_mpirun,
+          quick=("collective_perf",), timeout_s=60),
+    # node_check's rank 0 waits for its file, which is a hang already.
+    Fault("kill -STOP of rank 1", {**silent(SILENT), "node_check": Expected(3, (FIRST_SILENT,))},
+          to_rank(1, signal.SIGSTOP),
+          quick=("train", "collective_perf", "link_matrix", "compute_perf", "gpu_monitor")),
+    Fault("kill -STOP of rank 0", silent(FIRST_SILENT), to_rank(0, signal.SIGSTOP),
+          quick=("soak", "node_check")),
+    Fault("SIGTERM", signalled("SIGTERM"), terminate, quick=("compare", "compute_perf", "node_check"),
+          timeout_s=60),
+    Fault("Ctrl-C", signalled("SIGINT"), interrupt, quick=("train", "gpu_monitor", "link_matrix"),
+          timeout_s=60),
+    Fault("a disk that fills up",
+          of(("collective_perf", "gpu_monitor"),
+             Expected(3, (FULL.format("--record", "File too large"),), ("run",))), fill_disk,
+          quick=("collective_perf", "gpu_monitor")),
+    Fault("a full disk: --record", every(Expected(3, (FULL.format("--record", NO_SPACE),))),
+          arrange=with_option("--record", "/dev/full"), quick=("soak",)),
+    *[Fault(f"a full disk: {option}",
+            of([name for name, program in PROGRAMS.items() if option in program.outputs],
+               Expected(3, (FULL.format(f"{option}.*", NO_SPACE),), ("run",))),
+            arrange=with_option(option, "/dev/full"), quick=quick)
+      for option, quick in [("--csv", ("link_matrix",)), ("--output-file", ()), ("--trace", ("compare",)),
+                            ("--save", ()), ("--save-readings", ("gpu_monitor",))]],
+    Fault("a rank that cannot be run",
+          every(Expected(3, ("launch/mpi: rank 1 ended with 127: its program, or a library that it needs, could "
+                             "not be run",))), arrange=on_rank(1, "exit 127"), quick=("node_check",)),
+    Fault("a rank that stops before MPI starts",
+          every(Expected(3, (r"error: rank 0 on \S+: MPI_Init did not finish within 2 s \(--timeout\)",
+                             "launch/mpi: rank 1 did not start MPI"))),
+          arrange=on_rank(1, "kill -STOP $$"), quick=("compute_perf",)),
+    Fault("a rank that ends before MPI starts",
+          every(Expected(3, (r"error: rank 0 on \S+: MPI_Init did not finish within 2 s \(--timeout\)",
+                             "launch/mpi: rank 1 did not start MPI"))),
+          arrange=on_rank(1, "exit 0"), quick=("gpu_monitor",)),
+    Fault("GPUs that are not there",
+          every(Expected(2, (NO_GPU,), code_of_gpu=3), without=("gpu_monitor",),
+                node_check=Expected(1, (r"FAIL +gpu-count +0 GPUs, 2 expected \(Slurm\)",), ("run", "verdict", "end"))),
+          arrange=in_environment(SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=None), needs="no gpus",
+          quick=("soak", "node_check")),
+    Fault("a GPU missing on one rank",
+          of(BACKENDS, Expected(2, ("no GPU is visible to rank 1 on .*while others see some",))),
+          arrange=on_rank(1, "export CUDA_VISIBLE_DEVICES="), needs="gpus"),
+    Fault("two ranks on one GPU",
+          of(BACKENDS, Expected(2, ("2 ranks and 1 visible GPU",))),
+          arrange=in_environment(CUDA_VISIBLE_DEVICES="0"), needs="gpus"),
+    Fault("a GPU whose memory is full", of(BIG, Expected(2, ("memory",))), arrange=next_to_a_full_gpu,
+          needs="gpus"),
+    Fault("a library that differs",
+          every(Expected(0, (r"versions differ from those of rank 0 on \S+: rank 1 on \S+ \(versions.onednn 9.9.9",),
+                         ("run", "end")), without=("node_check", "gpu_monitor"),
+                **of(("compute_perf", "soak"),
+                     Expected(2, (r"error: rank 1 on \S+: .*oneDNN 9.9.9",), ("run",)))),
+          arrange=with_other_library, needs="no gpus", quick=("compute_perf", "link_matrix")),
+    Fault("weights that differ",
+          of(("train", "compare"), Expected(1, (r"the ranks' weights differ .*: rank 1 on \S+ differs from rank 0 on",), ("run", "end"))), arrange=with_other_weights,
+          quick=("compare",)),
+    *[Fault(f"a file missing on one rank: {option}",
+            of(names, Expected(2, (rf"error: rank 1 on \S+: {option} only_here: No such file",))),
+            arrange=with_missing_file(option))
+      for option, names in [("--weights", ("train", "compare")), ("--reference", ("collective_perf", "compute_perf")),
+                            ("--replay", ("soak",))]],
+    Fault("a small /dev/shm",
+          every(Expected(0, ("not enough space for /dev/shm",), ("run", "end")),
+                compute_perf=Expected(3, ("not enough space for /dev/shm",), ("run", "end"))),
+          arrange=with_option(), needs="mounts", quick=("collective_perf",)),
+]
+CASES = [Case(fault, program, expected, program in fault.quick)
+         for fault in FAULTS for program, expected in fault.expected.items()]
