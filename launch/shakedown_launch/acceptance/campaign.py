@@ -149,12 +149,12 @@ class Campaign:
         try:
             while True:
                 groups = search.send(outcomes)
+                if number and time.monotonic() > end_at:
+                    search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
                 outcomes = [self.judge.outcome(run) for run in runs]
                 number += 1
-                if time.monotonic() > end_at:
-                    outcomes = None  # what is open then is inconclusive
         except StopIteration as end:
             self.isolation = end.value
 
