@@ -107,9 +107,9 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         figure(each.median), known(each.floor), known(each.expected),
+         each.off, figure(each.median), known(each.floor), known(each.expected),
          "missed" if each.missed else ""] for each in chosen],
-        left={0, 1, 3, 7}, head=["", "unit", "worst", "of", "median", "floor", "reference", ""])
+        left={0, 1, 3, 8}, head=["", "unit", "worst", "of", "off", "median", "floor", "ref.", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     reference = series.reference_name(acceptance)

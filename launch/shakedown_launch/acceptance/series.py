@@ -44,6 +44,12 @@ class Series:
         return statistics.median(each.value for each in self.figures)
 
     @property
+    def off(self):
+        """"-7.2 %": the worst of several next to their median."""
+        several = len(self.figures) > 1 and self.median
+        return f"{100 * (self.worst.value / self.median - 1):+.1f} %" if several else ""
+
+    @property
     def expected(self):
         return number(self.reference.get("value"))
 
@@ -97,8 +103,7 @@ def readable(metric):
 
 def reference_of(acceptance, figure):
     """What the reference has of it under the same conditions, or {}."""
-    entries = acceptance.reference.get("figures", {}).get(figure.metric, ())
-    return next((each for each in ([entries] if isinstance(entries, dict) else entries)
+    return next((each for each in acceptance.reference.get("figures", {}).get(figure.metric, ())
                  if all(figure.conditions.get(key) == value
                         for key, value in each.get("conditions", {}).items())), {})
 
