@@ -8,6 +8,7 @@ import statistics
 
 from .words import clean, nodes, size
 
+FEW_PEERS = 3  # as peers.py: fewer are not compared
 # What is looked at first, and how many of each; the last ones, which are of the most bytes.
 HEADLINES = ((r"compute/.*/sustained", 7), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
              (r"link/.*/send/concurrent/worst", 2),
@@ -45,8 +46,8 @@ class Series:
 
     @property
     def off(self):
-        """"-7.2 %": the worst of several next to their median."""
-        several = len(self.figures) > 1 and self.median
+        """"-7.2 %": the worst of peers next to their median."""
+        several = len(self.figures) >= FEW_PEERS and self.median
         return f"{100 * (self.worst.value / self.median - 1):+.1f} %" if several else ""
 
     @property
