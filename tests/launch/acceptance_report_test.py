@@ -11,7 +11,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import charts, report, series, words  # noqa: E402
+from shakedown_launch.acceptance import charts, references, report, series, words  # noqa: E402
+from shakedown_launch.acceptance.judge import Judge  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
 VOID = {"meta", "br", "img"}
@@ -92,7 +93,7 @@ class Text(unittest.TestCase):
                      "driver 575.57.08 on n004, 580.95.05 elsewhere",
                      "4 nodes with 8 x NVIDIA H200"]:
             self.assertIn(part, text)
-        self.assertRegex(text, r"compute/fp16/sustained +TFLOP/s +583\.\d  n002 GPU 3 +6\d\d\.\d +"
+        self.assertRegex(text, r"compute/fp16/sustained +TFLOP/s +583\.\d  n002 GPU 3 +-7\.\d % +6\d\d\.\d +"
                                r"578\.7 +629\.0\n")
         self.assertRegex(text, r"all_reduce/float32/1 GiB/in_place +GB/s ")
 
@@ -128,6 +129,21 @@ class Text(unittest.TestCase):
         page = Page(report.html(acceptance)).text
         self.assertIn("published, a blog", page)
         self.assertNotIn("floor", page)
+
+    def test_our_own_reference(self):
+        judge = Judge("", references.load(str(samples.TREE / "results/reference")))
+        judge.choose([samples.node("n001")], {"n001": 2})
+        acceptance = dataclasses.replace(samples.clean(), reference=judge.described())
+        entries = acceptance.reference["figures"]["host/to_device/alone"]
+        self.assertEqual((entries[0]["kind"], entries[0]["may_fail"]), ("measured", True))
+        self.assertGreater(len(entries), 1)
+        figure = dataclasses.replace(acceptance.figures[0], metric="host/to_device/alone",
+                                     conditions=entries[0]["conditions"])
+        found = series.reference_of(acceptance, figure)
+        self.assertLess(0.9 * found["value"], found["floor"])
+        self.assertLess(found["floor"], found["value"])
+        self.assertEqual(series.reference_of(acceptance, dataclasses.replace(
+            figure, conditions={"backend": "cpu"})).get("may_fail", False), False)
 
     def test_another_number_of_nodes_is_another_series(self):
         alone = samples.clean(2)

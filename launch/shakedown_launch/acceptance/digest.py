@@ -3,11 +3,10 @@
 import dataclasses
 
 from .model import FAIL, INCONCLUSIVE, PASS, WARN
-from .series import measured
+from .series import FEW_PEERS, measured
 from .words import by_number, clean, count, duration, nodes
 
 MISSING = "no result"
-FEW_PEERS = 3  # as peers.py: fewer are not compared
 
 
 # ---- nodes ---------------------------------------------------------------------------------------

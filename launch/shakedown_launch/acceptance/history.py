@@ -101,7 +101,7 @@ def offenders(path, acceptance):
         earlier, skipped = read(path, acceptance)
     except OSError as error:
         return [Finding("history", WARN, (), f"{path} cannot be read: {error.strerror}",
-                        check="history")]
+                        subject="history", check="history")]
     found = []
     for verdict in acceptance.verdicts:
         node = verdict.node.name
@@ -113,7 +113,8 @@ def offenders(path, acceptance):
                                   (node, uuid) in now))
     if skipped:
         found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} cannot be "
-                             "read as history and were skipped", check="history"))
+                             "read as history and were skipped", subject="history",
+                             check="history"))
     return [finding for finding in found if finding]
 
 

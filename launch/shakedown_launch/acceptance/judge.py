@@ -88,14 +88,19 @@ class Judge:
         return INCONCLUSIVE if failed else WARN
 
     def described(self):
-        """The reference of the nodes, for the report."""
+        """The references of the nodes, for the report: of each metric what may fail first."""
         used = distinct(self._references.values())
-        if not used:
-            return {}
-        figures_ = {each.metric: {"value": each.value, "floor": each.floor, "source": each.source}
-                    for each in used[0].figures}
+        entries = {}
+        for reference in used:
+            devices = [{"device": each} for each in reference.devices] if len(used) > 1 else [{}]
+            for each in sorted(reference.figures, key=lambda each: not each.may_fail):
+                entries.setdefault(each.metric, []).extend(
+                    {"value": each.value, "floor": each.floor, "may_fail": each.may_fail,
+                     "kind": each.kind, "source": each.source,
+                     "conditions": {**each.conditions, **device}} for device in devices)
         return {"name": ", ".join(each.name for each in used),
-                "source": ", ".join(each.file for each in used), "figures": figures_}
+                "source": ", ".join(each.file for each in used),
+                "figures": entries} if used else {}
 
     def statement(self, runs):
         """What the soak proves, in its own words."""

@@ -92,10 +92,7 @@ def write(acceptance, request, output, log, stopped):
     if stopped:
         sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
     if request.history:
-        offenders = history.offenders(request.history, acceptance)
-        history.append(request.history, acceptance)
-        sections.append(("Repeat offenders", [f"{' '.join(each.nodes)} {each.subject}: {each.cause}"
-                                              for each in offenders]))
+        sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
     text = report.text(acceptance, sections)
     jsonl.write(f"{output}/acceptance.jsonl", acceptance)
@@ -115,6 +112,18 @@ def write(acceptance, request, output, log, stopped):
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
         return 0
     return EXIT_CODES[acceptance.outcome]
+
+
+def remembered(path, acceptance):
+    """Appends what failed; lines that name repeat offenders. Without the file the report is written
+    all the same."""
+    lines = [f"{' '.join(each.nodes)} {each.subject}: {each.cause}".strip()
+             for each in history.offenders(path, acceptance)]
+    try:
+        history.append(path, acceptance)
+    except OSError as error:
+        lines.append(f"what failed now could not be appended to {path}: {error.strerror}")
+    return lines
 
 
 def brief(acceptance):

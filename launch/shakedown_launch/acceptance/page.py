@@ -162,11 +162,13 @@ def figure_rows(acceptance, found):
     gpus = digest.gpus_of(acceptance)
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
              (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
-             figure(each.median), figure(each.best), known(each.floor), known(each.expected),
+             each.off, figure(each.median), figure(each.best), known(each.floor),
+             known(each.expected),
              f"{100 * each.worst.value / each.expected:.1f} %" if each.expected > 0 else "",
              each.source] for each in found]
-    return table(["metric", "unit", "values", "worst", "of", "median", "best", "floor",
-                  "reference", "worst / reference", "reference from"], rows, (2, 3, 5, 6, 7, 8, 9))
+    return table(["metric", "unit", "values", "worst", "of", "off median", "median", "best",
+                  "floor", "reference", "worst / reference", "reference from"], rows,
+                 (2, 3, 5, 6, 7, 8, 9, 10))
 
 
 def known(value):

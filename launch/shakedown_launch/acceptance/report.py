@@ -10,7 +10,8 @@ from .words import clean, count, duration, figure, glued, nodes
 WIDTH = 98
 MARGIN = 14  # of what stands below an outcome
 GROUPS = {FAIL: 9, INCONCLUSIVE: 4}  # of nodes, shown at most
-KINDS, FINDINGS, LINES, METRICS = 6, 3, 8, 20  # shown at most
+KINDS, LINES, METRICS = 6, 8, 20  # shown at most
+FINDINGS, LEAST = 9, 3  # of all groups, and of each at least
 LONGEST = 100_000  # characters of a command, which is never cut
 MORE = "more: acceptance.jsonl"
 
@@ -57,7 +58,7 @@ def node_lines(acceptance):
     for outcome, most in GROUPS.items():
         groups = [group for group in failed if group.outcome == outcome]
         for group in groups[:most]:
-            lines += group_lines(group)
+            lines += group_lines(group, max(LEAST, FINDINGS // len(failed)))
         for kind, names in digest.kinds(groups[most:])[:KINDS]:
             lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
                       f"{'':{MARGIN}}{nodes(names)}"]
@@ -68,13 +69,13 @@ def node_lines(acceptance):
     return lines
 
 
-def group_lines(group):
+def group_lines(group, most):
     lines = [f"{group.outcome:<{MARGIN}}{nodes(group.names, 60)}"]
-    for finding in group.findings[:FINDINGS]:
+    for finding in group.findings[:most]:
         same = finding.outcome == group.outcome
         lines += finding_lines(finding, MARGIN, "" if same else f"{finding.outcome} ")
-    if len(group.findings) > FINDINGS:
-        lines.append(f"{'':{MARGIN}}and {len(group.findings) - FINDINGS} {MORE}")
+    if len(group.findings) > most:
+        lines.append(f"{'':{MARGIN}}and {len(group.findings) - most} {MORE}")
     return lines
 
 
@@ -107,9 +108,9 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         figure(each.median), known(each.floor), known(each.expected),
+         each.off, figure(each.median), known(each.floor), known(each.expected),
          "missed" if each.missed else ""] for each in chosen],
-        left={0, 1, 3, 7}, head=["", "unit", "worst", "of", "median", "floor", "reference", ""])
+        left={0, 1, 3, 8}, head=["", "unit", "worst", "of", "off", "median", "floor", "ref.", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     reference = series.reference_name(acceptance)

@@ -8,6 +8,7 @@ import statistics
 
 from .words import clean, nodes, size
 
+FEW_PEERS = 3  # as peers.py: fewer are not compared
 # What is looked at first, and how many of each; the last ones, which are of the most bytes.
 HEADLINES = ((r"compute/.*/sustained", 7), (r"memory/copy", 1), (r"host/.*/all_at_once", 2),
              (r"link/.*/send/concurrent/worst", 2),
@@ -42,6 +43,12 @@ class Series:
     @property
     def median(self):
         return statistics.median(each.value for each in self.figures)
+
+    @property
+    def off(self):
+        """"-7.2 %": the worst of peers next to their median."""
+        several = len(self.figures) >= FEW_PEERS and self.median
+        return f"{100 * (self.worst.value / self.median - 1):+.1f} %" if several else ""
 
     @property
     def expected(self):
@@ -97,8 +104,7 @@ def readable(metric):
 
 def reference_of(acceptance, figure):
     """What the reference has of it under the same conditions, or {}."""
-    entries = acceptance.reference.get("figures", {}).get(figure.metric, ())
-    return next((each for each in ([entries] if isinstance(entries, dict) else entries)
+    return next((each for each in acceptance.reference.get("figures", {}).get(figure.metric, ())
                  if all(figure.conditions.get(key) == value
                         for key, value in each.get("conditions", {}).items())), {})
 
