@@ -6,6 +6,8 @@ import os
 from . import figures, findings, isolation, peers, records, references, stages
 from .model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
 
+NOT_COMPARED = ("not-comparable", "not-compared")  # says nothing about how a group of nodes did
+
 
 class Judge:
     """`output`: the folder of the runs' records. `known`: the references to choose from;
@@ -62,7 +64,8 @@ class Judge:
         """Of a group of nodes, as the ladder asks."""
         found = [*self.findings(run),
                  *self.compared(figures.figures(run, self.records(run)))]
-        return worst(each.outcome for each in found if each.outcome != WARN)
+        return worst(each.outcome for each in found
+                     if each.outcome != WARN and each.check not in NOT_COMPARED)
 
     def all_findings(self, runs, measured, isolated):
         """Of every run, of the ladder, and of the figures."""
@@ -79,7 +82,9 @@ class Judge:
             found += of_run
         if isolated:
             found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
-        return once([*found, *self.compared(measured), *peers.judge(measured)])
+        compared = [each for each in self.compared(measured)
+                    if not (isolated and is_of_a_group(each))]
+        return once([*found, *compared, *peers.judge(measured)])
 
     def _transient(self, runs):
         """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
@@ -112,6 +117,12 @@ class Judge:
             return ""
         node, cause = next(iter(found.items()))
         return cause if len(found) == 1 else f"{len(found)} nodes passed; {node}: {cause}"
+
+
+def is_of_a_group(finding):
+    """Of a rate that a group of the ladder missed: it was judged with the group's other tests."""
+    return finding.stage == stages.LADDER and finding.outcome == FAIL and \
+        len(finding.nodes) > 1 and finding.check != "path"
 
 
 def distinct(references_):
