@@ -153,7 +153,7 @@ class Campaign:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = [self.judge.outcome(run) for run in runs]
+                outcomes = self.judge.outcomes(runs)
                 number += 1
         except StopIteration as end:
             self.isolation = end.value

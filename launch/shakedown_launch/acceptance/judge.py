@@ -5,6 +5,7 @@ import os
 
 from . import figures, findings, isolation, peers, records, references, stages
 from .model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
+from .peer_groups import Groups
 
 NOT_COMPARED = ("not-comparable", "not-compared")  # says nothing about how a group of nodes did
 
@@ -17,6 +18,7 @@ class Judge:
         self._output, self._known, self._requested = output, known, requested
         self._lines = {}
         self._references = {}  # node: Reference or None
+        self._groups = Groups()
 
     def records(self, run):
         if run.record not in self._lines:
@@ -60,8 +62,14 @@ class Judge:
                       for name, reference in self._references.items() if reference is None]
         return found
 
+    def outcomes(self, runs):
+        """Of a round of the ladder: groups of nodes that were tested at the same time."""
+        slow = self._groups.slow([figures.figures(run, self.records(run)) for run in runs])
+        return [worst([self.outcome(run), FAIL if each else PASS])
+                for run, each in zip(runs, slow)]
+
     def outcome(self, run):
-        """Of a group of nodes, as the ladder asks."""
+        """Of a group of nodes, by itself and the reference."""
         found = [*self.findings(run),
                  *self.compared(figures.figures(run, self.records(run)))]
         return worst(each.outcome for each in found
