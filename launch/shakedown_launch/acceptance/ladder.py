@@ -159,7 +159,8 @@ class _Ladder:
         test = search.test(units)
         yield [test]
         if test.passed:
-            self.islands[search].append(units)
+            others = [each for each in self.islands[search] if not set(each) <= set(units)]
+            self.islands[search] = [*others, units]
             search.pool.drop(test.nodes)
         elif len(units) > 2:
             for half in parts_of(units, 2):
