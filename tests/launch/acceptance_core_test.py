@@ -240,8 +240,8 @@ class FakeJudge:
     def gpus(self):
         return None
 
-    def outcome(self, run):
-        return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
+    def outcomes(self, runs):
+        return [{0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE) for run in runs]
 
     def choose(self, nodes, ranks_):
         self.chosen = ranks_
@@ -327,6 +327,14 @@ class Campaign(unittest.TestCase):
         self.assertEqual([each.node for each in one.isolation.faulty], ["n5"])
         rounds = {task.round for task in made.tasks if task.stage == stages.LADDER}
         self.assertEqual(rounds, set(range(one.isolation.rounds)))
+
+    def test_the_ladder_ends_in_time(self):
+        made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
+        with unittest.mock.patch.dict(campaign.ISOLATION_S, dict.fromkeys(campaign.ISOLATION_S, -1)):
+            one = conduct(made)
+        self.assertEqual((one.isolation.rounds, one.isolation.good), (1, ()))
+        self.assertEqual({node for each in one.isolation.unresolved for node in each.nodes},
+                         set("abcd"))
 
     def test_a_fault_is_of_one_rank_of_all(self):
         for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),

@@ -129,7 +129,8 @@ class Classes(unittest.TestCase):
         self.assertEqual([link.names for link in result.links], [("leaf2", "leaf6")])
         self.assertEqual((blamed(result), len(result.good)), ([], 128))
         found, = isolation.findings(result, "ladder")
-        self.assertEqual((found.nodes, found.subject), ((), "link leaf2 - leaf6"))
+        self.assertEqual((found.subject, found.class_), ("link leaf2 - leaf6", INFRASTRUCTURE))
+        self.assertEqual({leaf_of(node) for node in found.nodes}, {2, 6})
 
     def test_uplinks_of_leaves(self):
         result = isolated(128, crossing(3, 5))

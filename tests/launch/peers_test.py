@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance import peers  # noqa: E402
+from shakedown_launch.acceptance import peer_groups, peers  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Figure)
 
@@ -185,6 +185,40 @@ class TwoGroups(unittest.TestCase):
         for gpu in range(5):
             figures[gpu] = figure(gpu, 550 + gpu)
         self.assertEqual([each.outcome for each in peers.judge(figures)], [FAIL] * 5)
+
+
+class Groups(unittest.TestCase):
+    @staticmethod
+    def of_group(first, size, *bandwidths, **conditions):
+        nodes = tuple(f"n{first + i:03}" for i in range(size))
+        return [Figure("all_reduce", nodes, f"collective/all_reduce/float/{2 ** (28 + i)}/"
+                       "in_place/busbw", value, "GB/s", conditions=conditions)
+                for i, value in enumerate(bandwidths)]
+
+    def test_slower_than_most_of_its_size(self):
+        groups = peer_groups.Groups()
+        of_four = [self.of_group(4 * i, 4, 390 + i, 400 - i) for i in range(5)]
+        self.assertEqual(groups.slow([*of_four, self.of_group(90, 4, 340, 345),
+                                      self.of_group(50, 8, 200, 200)]), [False] * 5 + [True, False])
+        for _ in range(5):  # those that were slow are no measure for those to come
+            self.assertEqual(groups.slow([self.of_group(90, 4, 340, 345)]), [True])
+
+    def test_most_of_its_bandwidths(self):
+        of_four = [self.of_group(4 * i, 4, 400, 400, 400) for i in range(4)]
+        for bandwidths, slow in [((300, 400, 400), False), ((300, 300, 400), True)]:
+            found = peer_groups.Groups().slow([*of_four, self.of_group(90, 4, *bandwidths)])
+            self.assertEqual(found[-1], slow)
+
+    def test_not_comparable(self):
+        groups = [self.of_group(4 * i, 4, 400) for i in range(2)]
+        self.assertEqual(peer_groups.Groups().slow([*groups[:1], self.of_group(8, 4, 300)]),
+                         [False, False])
+        for conditions in ({"backend": "cpu"}, {"algorithm": "TREE"}):
+            others = [self.of_group(4 * i, 4, 400, **conditions) for i in range(3)]
+            last = {"backend": "cpu"} if "backend" in conditions else {}
+            slow = peer_groups.Groups().slow([*others, self.of_group(90, 4, 300, **last)])
+            self.assertEqual(slow, [False] * 4)
+        self.assertEqual(peer_groups.Groups().slow([[]]), [False])
 
 
 class Summary(unittest.TestCase):

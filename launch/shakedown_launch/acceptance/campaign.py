@@ -5,7 +5,7 @@ import time
 
 from .. import gpus
 from ..job import RUNNING, Stopped
-from . import inventory, ladder, stages
+from . import inventory, ladder, stages, topology
 from .fleet import AT_ONCE, Task
 from .model import FAIL
 
@@ -13,6 +13,7 @@ CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
 UNUSABLE = ("gpu-count", "management", "management-stall", "management-error", "missing", "record")
 ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
+ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
 SETTLE_S = (1, 5)  # between two stages on GPUs, at least and at most
 IDLE_PERCENT = 5  # utilisation
 
@@ -141,14 +142,18 @@ class Campaign:
 
     def _isolate(self, stage, nodes):
         self.judge.choose(self.nodes(), self.ranks)
-        search = ladder.isolate(nodes, self._domains)
+        domains = self._domains or topology.domains(nodes, self._environ)
+        search = ladder.isolate(nodes, domains)
         outcomes, number = None, 0
+        end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:
             while True:
                 groups = search.send(outcomes)
+                if number and time.monotonic() > end_at:
+                    search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
-                outcomes = [self.judge.outcome(run) for run in runs]
+                outcomes = self.judge.outcomes(runs)
                 number += 1
         except StopIteration as end:
             self.isolation = end.value

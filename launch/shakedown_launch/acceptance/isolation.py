@@ -66,7 +66,7 @@ def _of_each(unresolved, stage, outcome, action=""):
     whom = f" ({name_of(unresolved.nodes)})" if len(unresolved.nodes) > 1 else ""
     for node in unresolved.nodes:
         yield Finding(stage, outcome, (node,), unresolved.cause + whom, action=action,
-                      subject=node, check="isolation")
+                      subject=f"node {node}", check="isolation")
 
 
 def _of_faulty(suspect, stage):
@@ -76,7 +76,7 @@ def _of_faulty(suspect, stage):
     elif suspect.alone == FAIL:
         class_, action = HARDWARE, "drain; repair by what its single-node stages found"
     return Finding(stage, FAIL, (suspect.node,), f"fails in {_tests_of(suspect)}", class_, action,
-                   subject=suspect.node, check="isolation")
+                   subject=f"node {suspect.node}", check="isolation")
 
 
 def _of_dead(suspect, stage):
@@ -85,7 +85,7 @@ def _of_dead(suspect, stage):
                    f"{'' if alone else 'dead or hung: '}no result in {_tests_of(suspect)}",
                    INFRASTRUCTURE if alone else "",
                    "inspect its network card, cable and switch port" if alone else
-                   "reboot, then run again", subject=suspect.node, check="isolation")
+                   "reboot, then run again", subject=f"node {suspect.node}", check="isolation")
 
 
 def _tests_of(suspect):
@@ -109,6 +109,5 @@ def _of_link(link, stage):
         subject = "link " + " - ".join(link.names)
         cause = f"each side passes, together they fail ({tests})"
         action = f"inspect {subject}; compare the settings of its sides"
-    concerned = nodes if all(len(side) == 1 for side in link.sides) else ()
-    return Finding(stage, INCONCLUSIVE if link.lost == link.failed else FAIL, concerned, cause,
+    return Finding(stage, INCONCLUSIVE if link.lost == link.failed else FAIL, nodes, cause,
                    INFRASTRUCTURE, action, subject=subject, check="isolation")

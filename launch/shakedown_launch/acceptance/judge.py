@@ -5,6 +5,9 @@ import os
 
 from . import figures, findings, isolation, peers, records, references, stages
 from .model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
+from .peer_groups import Groups
+
+NOT_COMPARED = ("not-comparable", "not-compared")  # says nothing about how a group of nodes did
 
 
 class Judge:
@@ -15,6 +18,7 @@ class Judge:
         self._output, self._known, self._requested = output, known, requested
         self._lines = {}
         self._references = {}  # node: Reference or None
+        self._groups = Groups()
 
     def records(self, run):
         if run.record not in self._lines:
@@ -58,11 +62,18 @@ class Judge:
                       for name, reference in self._references.items() if reference is None]
         return found
 
+    def outcomes(self, runs):
+        """Of a round of the ladder: groups of nodes that were tested at the same time."""
+        slow = self._groups.slow([figures.figures(run, self.records(run)) for run in runs])
+        return [worst([self.outcome(run), FAIL if each else PASS])
+                for run, each in zip(runs, slow)]
+
     def outcome(self, run):
-        """Of a group of nodes, as the ladder asks."""
+        """Of a group of nodes, by itself and the reference."""
         found = [*self.findings(run),
                  *self.compared(figures.figures(run, self.records(run)))]
-        return worst(each.outcome for each in found if each.outcome != WARN)
+        return worst(each.outcome for each in found
+                     if each.outcome != WARN and each.check not in NOT_COMPARED)
 
     def all_findings(self, runs, measured, isolated):
         """Of every run, of the ladder, and of the figures."""
@@ -79,7 +90,9 @@ class Judge:
             found += of_run
         if isolated:
             found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
-        return once([*found, *self.compared(measured), *peers.judge(measured)])
+        compared = [each for each in self.compared(measured)
+                    if not (isolated and is_of_a_group(each))]
+        return once([*found, *compared, *peers.judge(measured)])
 
     def _transient(self, runs):
         """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
@@ -112,6 +125,12 @@ class Judge:
             return ""
         node, cause = next(iter(found.items()))
         return cause if len(found) == 1 else f"{len(found)} nodes passed; {node}: {cause}"
+
+
+def is_of_a_group(finding):
+    """Of a rate that a group of the ladder missed: it was judged with the group's other tests."""
+    return finding.stage == stages.LADDER and finding.outcome == FAIL and \
+        len(finding.nodes) > 1 and finding.check != "path"
 
 
 def distinct(references_):

@@ -67,9 +67,8 @@ class Conclusion:
                 if unit not in self.excused | self.doubtful}
 
     def doubtful_nodes(self):
-        """Where no domains are given, nodes that do not fail alone, if paths are bad or several such
-        nodes are near one another: a switch that they share, or that their partners do not, fits as
-        well."""
+        """Where no domains are given, nodes that do not fail alone, if paths are bad or several
+        such nodes are near one another: a switch that they share fits as well."""
         if self.ladder.domains:
             return set()
         suspects = {unit for unit in self.within.faulty if self.passes_alone(unit, unknown=True)}

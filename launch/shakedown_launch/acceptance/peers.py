@@ -150,7 +150,7 @@ def second_group(peers):
              "peers cannot show which of them is right")
     return [Finding(slow[0].stage, INCONCLUSIVE, nodes, cause,
                     action="compare the settings of both groups, or use a reference",
-                    subject="two groups", check=slow[0].metric)
+                    subject=f"node {nodes[0]}", check=slow[0].metric)
             for nodes in dict.fromkeys(each.nodes for each in slow)]
 
 
@@ -163,7 +163,7 @@ def members(side):
 # ---- words ----
 
 def subject(figure):
-    return figure_name(figure) or figure.nodes[0]
+    return figure_name(figure) or f"node {figure.nodes[0]}"
 
 
 def count(peers):
