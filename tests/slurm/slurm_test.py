@@ -79,7 +79,9 @@ class Jobs(unittest.TestCase):
 
     def continues(self, job):
         """A job that is queued again."""
-        self.continues(job)
+        self.assert_nothing_runs()
+        job.start_again()
+        job.wait_for(lambda: "continues /" in job.log)
 
 
 class Scripts(Jobs):
