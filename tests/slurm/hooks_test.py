@@ -15,7 +15,9 @@ from support import the_machine, wait_until
 SITE = """
 state_folder={folder}/state-$SLURMD_NODENAME
 hook_log={folder}/log-$SLURMD_NODENAME
+prolog_options=(--backend cpu -n 1)
 [[ ! -e /etc/slurm/broken_$SLURMD_NODENAME ]] || node_check_options=(--expect-gpus 4)
+[[ ! -e /etc/slurm/wrong_$SLURMD_NODENAME ]] || prolog_options+=(--inject-fault product:0)
 """
 CONF = f"""GresTypes=gpu
 PrologFlags=Alloc
@@ -86,7 +88,17 @@ class Hooks(unittest.TestCase):
 
     def test_a_job_s_gpus_are_tested_before_and_after_it(self):
         self.cluster("srun", "--nodes=2", "true")  # a CPU job
+        self.cluster("srun", "--nodes=1", "--gpus-per-node=2", "true")
         self.assertNotIn("prolog", self.log("n1"))
+        wrong = self.cluster.folder / "etc/wrong_n2"
+        wrong.touch()
+        job = self.cluster("sbatch", "--parsable", "--nodelist=n2", "--gpus-per-node=2", "--wrap", "true")
+        self.addCleanup(self.cluster, "scancel", job.strip())
+        self.until_state("n2", "DRAIN")
+        self.assertIn("Prolog error", self.cluster.node("n2", "Reason"))
+        self.assertRegex(self.log("n2"), "prolog on n2, job .*: launch/acceptance --prolog ended with 1: FAIL n2")
+        wrong.unlink()
+        self.cluster("scontrol", "update", "nodename=n2", "state=resume")
 
     def test_what_a_job_has_left_over(self):
         escapes = "(setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $! > left) & wait; sleep 0.3"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from slurm_support import TWO_GPUS, Cluster, Job, skip_where_impossible
+from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, skip_where_impossible
 from support import TREE, make_image_folder, the_machine, wait_until
 
 
@@ -156,17 +156,10 @@ class Scripts(Jobs):
             "--nodes=2", "--ntasks-per-node=1"]), 0,
                     "versions differ from n1's: n2 (versions.onednn 9.8.7 instead of ")
 
-    def test_an_array_measures_each_node(self):
-        job = self.submit("collectives.sbatch", *QUICK, options=[
-            "--array=1-2", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
-        tasks = [Job(self.cluster, f"{job.number}_{task}") for task in (1, 2)]
-        for number, task in enumerate(tasks, 1):
-            self.expect(task, 0, f"job {job.number}_{number} on n")
-            run = task.records("collectives")[0]
-            self.assertEqual((run["environment.SLURM_ARRAY_JOB_ID"],
-                              run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
-        hosts = [task.records("collectives")[0]["hosts"] for task in tasks]
-        self.assertEqual(sorted(hosts), [["n1", "n1"], ["n2", "n2"]])  # a node each, by --exclusive
+    def test_acceptance(self):
+        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
+        self.expect(job, 0)
+        print(job.log)
 
 
 class Training(Jobs):
@@ -210,7 +203,7 @@ class Training(Jobs):
 
 class FourNodes(Jobs):
     """Without GPUs. A slow one is found only where there are peers."""
-    OPTIONS = {"nodes": "n1 n2 n3 n4", "node": "CPUs=1 RealMemory=4000"}
+    OPTIONS = {"nodes": "n1 n2 n3 n4", "node": "CPUs=2 RealMemory=4000"}
 
     def test_a_slow_node_is_named(self):
         self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
@@ -221,6 +214,23 @@ class FourNodes(Jobs):
                           CUDA_VISIBLE_DEVICES="7")
         self.expect(job, 1, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored", "FAIL node n3: all_reduce")
         self.assertNotIn("environment.CUDA_VISIBLE_DEVICES", job.records("links")[0])
+
+    def test_an_array_measures_each_node(self):
+        job = self.submit("collectives.sbatch", *QUICK, options=[
+            "--array=1-4", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
+        tasks = [Job(self.cluster, f"{job.number}_{task}") for task in range(1, 5)]
+        hosts = set()
+        for number, task in enumerate(tasks, 1):
+            self.expect(task, 0, f"job {job.number}_{number} on n")
+            run = task.records("collectives")[0]
+            self.assertEqual((run["environment.SLURM_ARRAY_JOB_ID"],
+                              run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
+            hosts.update(run["hosts"])
+        self.assertEqual(hosts, {"n1", "n2", "n3", "n4"})  # a node each, by --exclusive
+        table = subprocess.run([HOOKS / "compare_nodes", self.cluster.work / "runs"],
+                               capture_output=True, text=True)
+        self.assertEqual(table.returncode, 0, table)
+        self.assertRegex(table.stdout, "collective/all_reduce/float32/1024/.* of 4 nodes")
 
     def test_a_login_node_s_gpus_are_its_own(self):
         said = self.cluster("salloc", "--nodes=2", TREE / "launch/mpi", "-n", 2,
