@@ -77,11 +77,14 @@ class Jobs(unittest.TestCase):
         job.wait_for((folder / "checkpoint_latest.safetensors").exists)
         return job, folder
 
-    def continues(self, job):
-        """A job that is queued again."""
+    def continue_(self, *jobs):
+        """Trainings that are queued again."""
         self.assert_nothing_runs()
-        job.start_again()
-        job.wait_for(lambda: "continues /" in job.log)
+        for job in jobs:
+            job.start_again()
+        for job in jobs:
+            job.wait_for(lambda: "continues /" in job.log)
+            self.assertIn("restart 1", job.log)
 
 
 class Scripts(Jobs):
@@ -167,9 +170,7 @@ class Training(Jobs):
         jobs, folders = zip(*(self.train(launcher=launcher) for launcher in LAUNCHERS))
         for job in jobs:
             self.cluster("scancel", "--signal=USR2", "--batch", job.number)
-        for job in jobs:
-            self.continues(job)
-            self.assertIn("restart 1", job.log)
+        self.continue_(*jobs)
         by_mpirun, by_srun = jobs
         (folders[1] / "STOP").touch()
         self.cluster("scancel", by_mpirun.number)
@@ -189,7 +190,7 @@ class Training(Jobs):
         self.assert_nothing_runs("n1")
         self.cluster("node", "n2", "start")
         self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE", 30))
-        self.continues(job)
+        self.continue_(job)
         self.cluster("scancel", job.number)
         job.wait()
         self.assert_nothing_runs()
@@ -198,7 +199,7 @@ class Training(Jobs):
     def test_the_time_limit_queues_it_again(self):
         job, _ = self.train(options=["--time=1"])
         job.wait_for(lambda: "is queued again" in job.log, 100)  # it comes at a tick of 30 s
-        self.continues(job)
+        self.continue_(job)
 
 
 class FourNodes(Jobs):
