@@ -2,9 +2,8 @@
 """health_check, prolog and epilog of launch/slurm as Slurm calls them. Run by tests/run; skipped where
 no cluster can be made."""
 
-import os
 import re
-import signal
+import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Cluster, skip_where_impossible
@@ -126,6 +125,11 @@ class Hooks(unittest.TestCase):
         self.drained_by("n1", "Epilog error",
                         f"epilog on n1, job {job}: FAIL: processes of the job still run: .* sleep")
         self.cluster("on", "n1", "kill", (self.cluster.work / "left").read_text().strip())
+
+    def test_what_hangs_is_not_waited_for(self):
+        script = f"source {HOOKS}/hook.sh; within 1 bash -c 'echo up; trap : TERM; sleep 60 & wait'; echo $? $said"
+        result = subprocess.run(["bash", "-c", script, "hook"], capture_output=True, text=True, timeout=10)
+        self.assertEqual(result.stdout, "124 up\n", result)
 
 
 if __name__ == "__main__":
