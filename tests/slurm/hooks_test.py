@@ -23,12 +23,13 @@ SMI = """#!/bin/bash
 [[ "$*" == --id=0,1\\ --query-gpu=index,memory.used* && -e /etc/slurm/used_$SLURMD_NODENAME ]] || exit 1
 printf '0, 4\\n1, 2048\\n'
 """
+# Of one second, slurmctld would never ask the nodes whether they respond.
 CONF = f"""GresTypes=gpu
 PrologFlags=Alloc
 Prolog={HOOKS}/prolog
 Epilog={HOOKS}/epilog
 HealthCheckProgram={HOOKS}/health_check
-HealthCheckInterval=1
+HealthCheckInterval=2
 HealthCheckNodeState=ANY"""
 REASON = "shakedown:gpu-count: 0 GPUs, 4 expected"
 
@@ -71,11 +72,11 @@ class Hooks(unittest.TestCase):
         broken = self.cluster.folder / "etc/broken_n2"
         broken.touch()
         self.until_state("n2", "DRAIN")
-        self.assertTrue(self.cluster.node("n2", "Reason").startswith(REASON))
+        self.assertIn(REASON, self.cluster.node("n2", "Reason"))
         self.assertGreaterEqual(self.log("n2").partition("state=drain")[0].count("gpu-count: 0 GPUs"), 2)
         self.assertEqual(self.cluster.node("n1", "State"), "IDLE")
         broken.unlink()
-        self.until_state("n2", "^IDLE(?!.*DRAIN)")
+        self.until_state("n2", "^IDLE$")
         self.assertIn("state=resume", self.log("n2"))
 
     def test_a_node_that_others_drained_is_left_to_them(self):
@@ -104,7 +105,7 @@ class Hooks(unittest.TestCase):
         self.assertIn(reason, self.cluster.node(node, "Reason"))
         self.assertRegex(self.log(node), said)
         self.cluster("scontrol", "update", f"nodename={node}", "state=resume")
-        self.until_state(node, "^IDLE(?!.*DRAIN)")
+        self.until_state(node, "^IDLE$")
 
     def test_a_job_s_gpus_are_tested_before_and_after_it(self):
         self.cluster("srun", "--nodes=2", "true")  # a CPU job
