@@ -16,7 +16,8 @@ ENDED = (r"MPI_ABORT was invoked|exited with non-zero status|returned\s+a non-ze
 # Which rank ended so. A shell and ld.so end with 126 and 127 where a program, or a library that it
 # needs, cannot be run.
 ENDED_WITH = r"Process name: \[\[\d+,\d+\],(\d+)\]\s+Exit code:\s+(\d+)"
-NOT_RUN = ("126", "127")
+NOT_RUN = (126, 127)
+COULD_NOT_BE_RUN = "its program, or a library that it needs, could not be run"
 # Of a rank for which MPI did not start in time (common/mpi_session.cpp): some other is missing.
 WAITS = r"^error: rank (\d+) on \S+: MPI_Init did not finish within"
 LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on node (\S+)"
@@ -91,10 +92,9 @@ class Messages:
         elif re.search(ENDED, block):
             self.rank_ended = True
             ended = re.search(ENDED_WITH, block)
-            if ended and ended[2] in NOT_RUN:
+            if ended and int(ended[2]) in NOT_RUN:
                 self._not_run = True
-                self._report(f"rank {ended[1]} ended with {ended[2]}: its program, or a library "
-                             "that it needs, could not be run")
+                self._report(f"rank {ended[1]} ended with {ended[2]}: {COULD_NOT_BE_RUN}")
         else:
             return False
         return True
@@ -145,6 +145,8 @@ class Messages:
             return 3, f"a rank died of signal {status - 128} ({text}); mpirun does not say which"
         if status >= 128:
             return 3, f"a rank or a host was lost (mpirun ended with {status})"
+        if status in NOT_RUN:  # mpirun 4.1 sometimes ends before it has written which
+            return 3, f"a rank ended with {status}: {COULD_NOT_BE_RUN}"
         if not self.rank_ended:
             return 3, f"the job could not be started (mpirun ended with {status})"
         return status, None

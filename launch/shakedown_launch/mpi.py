@@ -38,8 +38,8 @@ COMMAND = Command(
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
     requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
-    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the ranks are sent SIGUSR2,
-    and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
+    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the
+    ranks are sent SIGUSR2, and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
 
 
@@ -116,8 +116,8 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], slurm.for_mpirun(environ),
-               output, messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
-               stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+               output, messages.Messages(report, output.line, hosts, placement.ranks), grace,
+               report, stop_signals=(signal.SIGUSR2, signal.SIGTERM))
 
 
 def main(arguments):

@@ -13,7 +13,7 @@ source_site() {
   source "$file" || { say "$file: the site's settings cannot be read"; exit 2; }
 }
 
-# What Slurm gives and takes that the ranks need otherwise.
+# Variables that the ranks would lack, or must not have.
 set_environment() {
   # Since Slurm 22.05 steps do not inherit --cpus-per-task: the loader would have one core.
   [[ -z ${SLURM_CPUS_PER_TASK-} ]] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
@@ -44,11 +44,11 @@ by_srun() {
   ranks=${words[2]}
   [[ $ranks == "${SLURM_NTASKS-}" ]] ||
     layout=(--ntasks="$ranks" --ntasks-per-node=$(((ranks - 1) / SLURM_JOB_NUM_NODES + 1)))
-  # native: a PMIx with munge and a Slurm without would not agree how to authenticate.
   # Each rank sees all GPUs that the job has on its node, as under mpirun.
-  # Ranks end together, or PMIx ends those that remain: --kill-on-bad-exit would replace their exit
-  # codes by a signal's. A code of srun's own is never a program's FAIL.
   ((${SLURM_GPUS_ON_NODE:-0} == 0)) || gpus=(--gpus-per-node="$SLURM_GPUS_ON_NODE")
+  # native: a PMIx with munge and a Slurm without would not agree how to authenticate. Ranks end
+  # together, or PMIx ends those that remain: --kill-on-bad-exit would replace their exit codes by a
+  # signal's. SLURM_EXIT_ERROR: a code of srun's own is never a program's FAIL.
   in_background env -u SLURM_GPUS -u SLURM_GPUS_PER_TASK -u SLURM_GPU_BIND \
     PMIX_MCA_psec=native SLURM_EXIT_ERROR=3 \
     srun --mpi=pmix "${layout[@]}" "${gpus[@]}" --overcommit --kill-on-bad-exit=0 --wait=30 \

@@ -4,8 +4,8 @@
 
 # ---- jobs ------------------------------------------------------------------------------------------
 
-# Modules that the programs were built with.
-# module load gcc openmpi cuda
+# Modules that the programs were built with. Slurm's hooks may have no `module`.
+# ! type module >/dev/null 2>&1 || module load gcc openmpi cuda
 
 # How ranks are started: mpirun (launch/mpi) or srun (srun --mpi=pmix).
 : "${SHAKEDOWN_LAUNCHER:=mpirun}"

@@ -91,7 +91,7 @@ def with_other_weights(words, folder):
 def with_missing_file(option):
     def arrange(words, folder):
         (folder / "only_here").touch()
-        return on_rank(1, "cd /")([*words, option, "only_here"], folder)
+        return on_rank(1, "cd /")([words[0], *words[-4:], option, "only_here"], folder)  # --timeout, --record
     return arrange
 
 
@@ -141,15 +141,16 @@ def signalled(name):
 
 
 FAULTS = [
-    Fault("kill -9 of rank 1", ended(3, KILLED.format(1)), to_rank(1, signal.SIGKILL),
+    Fault("kill -9 of rank 1", ended(3, KILLED.format(1), within=10), to_rank(1, signal.SIGKILL),
           quick=("collective_perf", "link_matrix", "compute_perf", "soak", "gpu_monitor", "node_check"),
           timeout_s=60),
-    Fault("kill -9 of rank 0", ended(3, KILLED.format(0)), to_rank(0, signal.SIGKILL),
+    Fault("kill -9 of rank 0", ended(3, KILLED.format(0), within=10), to_rank(0, signal.SIGKILL),
           quick=("train", "compare"), timeout_s=60),
     Fault("kill -9 of mpirun", ended(3, r"launch/mpi: mpirun died of signal 9 \(Killed\)"), kill_mpirun,
           quick=("collective_perf",), timeout_s=60),
-    # node_check's rank 0 waits for its file, which is a hang already.
-    Fault("kill -STOP of rank 1", {**silent(SILENT), "node_check": Expected(3, (FIRST_SILENT,))},
+    # node_check's rank 0 hangs already: it waits for its file.
+    Fault("kill -STOP of rank 1",
+          {name: expected for name, expected in silent(SILENT).items() if name != "node_check"},
           to_rank(1, signal.SIGSTOP),
           quick=("train", "collective_perf", "link_matrix", "compute_perf", "gpu_monitor")),
     Fault("kill -STOP of rank 0", silent(FIRST_SILENT), to_rank(0, signal.SIGSTOP),
@@ -171,8 +172,8 @@ FAULTS = [
       for option, quick in [("--csv", ("link_matrix",)), ("--output-file", ()), ("--trace", ("compare",)),
                             ("--save", ()), ("--save-readings", ("gpu_monitor",))]],
     Fault("a rank that cannot be run",
-          every(Expected(3, ("launch/mpi: rank 1 ended with 127: its program, or a library that it needs, could "
-                             "not be run",))), arrange=on_rank(1, "exit 127"), quick=("node_check",)),
+          every(Expected(3, ("launch/mpi: (a rank|rank 1) ended with 127: its program, or a library that it needs, "
+                             "could not be run",))), arrange=on_rank(1, "exit 127"), quick=("node_check",)),
     Fault("a rank that stops before MPI starts",
           every(Expected(3, (r"error: rank 0 on \S+: MPI_Init did not finish within 2 s \(--timeout\)",
                              "launch/mpi: rank 1 did not start MPI"))),
@@ -201,16 +202,19 @@ FAULTS = [
                      Expected(2, (r"error: rank 1 on \S+: .*oneDNN 9.9.9",), ("run",)))),
           arrange=with_other_library, needs="no gpus", quick=("compute_perf", "link_matrix")),
     Fault("weights that differ",
-          of(("train", "compare"), Expected(1, (r"the ranks' weights differ .*: rank 1 on \S+ differs from rank 0 on",), ("run", "end"))), arrange=with_other_weights,
+          of(("train", "compare"),
+             Expected(1, (r"the ranks' weights differ .*: rank 1 on \S+ differs from rank 0 on",), ("run", "end"))),
+          arrange=with_other_weights,
           quick=("compare",)),
     *[Fault(f"a file missing on one rank: {option}",
             of(names, Expected(2, (rf"error: rank 1 on \S+: {option} only_here: No such file",))),
             arrange=with_missing_file(option))
-      for option, names in [("--weights", ("train", "compare")), ("--reference", ("collective_perf", "compute_perf")),
+      for option, names in [("--weights", ("train", "compare")), ("--reference", ("compute_perf",)),
                             ("--replay", ("soak",))]],
     Fault("a small /dev/shm",
           every(Expected(0, ("not enough space for /dev/shm",), ("run", "end")),
-                compute_perf=Expected(3, ("not enough space for /dev/shm",), ("run", "end"))),
+                compute_perf=Expected(3, ("not enough space for /dev/shm",), ("run", "end")),
+                node_check=Expected(1, ("FAIL +shared-memory +/dev/shm",), ("run", "verdict", "end"))),
           arrange=with_option(), needs="mounts", quick=("collective_perf",)),
 ]
 CASES = [Case(fault, program, expected, program in fault.quick)

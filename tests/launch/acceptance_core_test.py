@@ -9,13 +9,15 @@ import sys
 import tempfile
 import unittest
 import unittest.mock
+from types import SimpleNamespace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
 from shakedown_launch import job, places  # noqa: E402
-from shakedown_launch.acceptance import (campaign, fleet, inventory, isolation, options,  # noqa: E402
-                                         progress, stages, verdicts)
+from shakedown_launch.acceptance import (campaign, fleet, inventory, isolation, judge,  # noqa: E402
+                                         options, progress, stages, verdicts)
 from shakedown_launch.acceptance.model import (FAIL, HARDWARE, INCONCLUSIVE,  # noqa: E402
-                                               INFRASTRUCTURE, PASS, WARN, Finding, Node, Run)
+                                               INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu,
+                                               Node, Run)
 
 
 def names(chosen):
@@ -75,6 +77,7 @@ class Options(unittest.TestCase):
                 (["--expect-gpus", "-1"], "--expect-gpus -1"), (["-n", "0"], "-n 0"),
                 (["--prolog", "--hosts", "a"], "--prolog is for this machine alone"),
                 (["--inject-fault", "wat:1"], "--inject-fault wat:1: must be KIND:RANK"),
+                (["--history", "/nonexistent/h"], "--history /nonexistent/h: its folder"),
                 (["--inject-fault", "slow"], "--inject-fault slow: must be")]:
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
@@ -354,6 +357,69 @@ class Campaign(unittest.TestCase):
             with self.assertRaises(job.Stopped):
                 conduct(made)
         self.assertEqual({task.stage for task in made.tasks}, {stages.INVENTORY})
+
+
+class Judge(unittest.TestCase):
+    def judge(self, requested="", **references):
+        made = judge.Judge("/nonexistent", [SimpleNamespace(
+            name=name, devices=(model,), ranks_per_node=(8,), figures=(), file=f"{name}.json")
+            for name, model in references.items()], requested)
+        nodes = [Node(name, (Gpu(0, f"GPU-{name}", model=model),))
+                 for name, model in [("a", "H200"), ("b", "H100")]]
+        with unittest.mock.patch.object(judge.references, "match", lambda known, node, count: next(
+                (each for each in known if node.gpus[0].model in each.devices), None)):
+            made.choose(nodes, {"a": 8, "b": 8})
+        return made
+
+    def test_each_node_has_the_reference_of_its_model(self):
+        made = self.judge(one="H200", two="H100")
+        measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
+        asked = []
+        with unittest.mock.patch.object(
+                judge.references, "judge",
+                lambda figures, reference, requested: asked.append(
+                    (reference.name, [each.nodes for each in figures], requested)) or []):
+            made.compared(measured)
+        self.assertEqual(asked, [("one", [("a",)], False), ("two", [("b",)], False)])
+        self.assertEqual(made.described()["name"], "one, two")
+
+    def test_a_reference_that_fits_nobody(self):
+        """Only one that the user named is a reason against a node."""
+        for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
+                                         ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
+            made = self.judge(requested, **others)
+            self.assertEqual([each.nodes[0] for each in made.compared([])], found)
+        self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
+
+    def test_gpus_of_the_reference(self):
+        self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)
+        self.assertIsNone(self.judge("", x="V100").gpus())
+
+    def test_what_was_repeated_without_a_lost_node_counts_once(self):
+        runs = [run_of("nodes", list("abc"), 3), run_of("nodes", list("ac"), 0, round=1)]
+        said = {0: [Finding("nodes", INCONCLUSIVE, ("b",), "lost"),
+                    Finding("nodes", INCONCLUSIVE, ("a", "c"), "not finished")], 1: []}
+        made = self.judge()
+        with unittest.mock.patch.object(made, "findings", lambda run: said[run.round]):
+            self.assertEqual([each.nodes for each in made.all_findings(runs, [], None)], [("b",)])
+
+    def test_the_ladder_says_what_its_tests_amount_to(self):
+        runs = [run_of(stages.LADDER, list("ab"), 1), run_of(stages.LADDER, ["a"], 0, round=1)]
+        wrong = [Finding(stages.LADDER, FAIL, ("a", "b"), "wrong data")]
+        once = isolation.Isolation(transient=(isolation.Unresolved(("a", "b"), "passed again"),))
+        made = self.judge()
+        with unittest.mock.patch.object(made, "findings",
+                                        lambda run: [] if run.round else wrong):
+            found = made.all_findings(runs, [], once)
+            self.assertEqual({(each.outcome, each.check) for each in found},
+                             {(INCONCLUSIVE, "isolation")})
+            self.assertEqual(made.all_findings(runs, [], None), wrong)
+
+    def test_a_warning_is_given_once(self):
+        twice = [Finding(stage, outcome, ("a",), "shm is small", check="shm")
+                 for outcome in (WARN, FAIL) for stage in ("inventory", "node_check")]
+        self.assertEqual([(each.stage, each.outcome) for each in judge.once(twice)],
+                         [("inventory", WARN), ("inventory", FAIL), ("node_check", FAIL)])
 
 
 NODES = [Node("a"), Node("b")]

@@ -143,12 +143,11 @@ class OfGroups(unittest.TestCase):
         self.assertEqual(off[self.BUSBW, ""].conditions["nvls"], "off")
         logged = {**self.ROW, "algorithm": "NVLS", "protocol": "SIMPLE",
                   "transports": ["P2P/CUMEM", "NET/IB"]}
-        seen = of(logged)[self.BUSBW, ""].conditions
+        found = of(logged)
+        self.assertEqual([key[0] for key in found], ["path/all_reduce/float32/67108864"])
+        seen = found["path/all_reduce/float32/67108864", ""].conditions
         self.assertEqual((seen["nvls"], seen["algorithm"], seen["protocol"], seen["transports"]),
                          ("on", "NVLS", "SIMPLE", "NET/IB P2P/CUMEM"))
-
-    def test_a_latency_with_nccl_s_log_in_it_is_no_figure(self):
-        self.assertEqual(of({**self.ROW, "bytes": 8, "algorithm": "RING"}), {})
 
     def test_nothing_moved_is_no_figure(self):
         self.assertEqual(of({**self.ROW, "busbw_gbs": 0.0}), {})

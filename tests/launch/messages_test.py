@@ -83,6 +83,8 @@ class Classification(unittest.TestCase):
         cases.append((4, block(not_run), 127, 3, "rank 1 ended with 127: its program, or a library "
                       "that it needs, could not be run"))
         cases.append((4, block(not_run.replace("127", "7")), 7, 7, None))
+        cases.append((4, block(primary), 127, 3, "a rank ended with 127: its program, or a library that it "
+                      "needs, could not be run"))
         for version, text, status, code, said in cases:
             judged = Judged(version, text, status)
             self.assertEqual((judged.code, judged.said), (code, [said] if said else []),

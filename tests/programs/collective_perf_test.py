@@ -3,11 +3,7 @@
 
 import csv
 import json
-import os
-import pathlib
 import re
-import signal
-import subprocess
 import time
 import unittest
 
@@ -269,59 +265,6 @@ class Usage(Folder):
             result = run_bare(BIN / "collective_perf", "-b", 8, "-e", 8, *arguments)
             self.expect(result, 2, words)
             self.assertNotIn("# Using devices", result.stdout)  # nor a table
-
-
-class Hangs(Folder):
-    """A job that never ends by itself, one of whose ranks is stopped or killed."""
-
-    def start(self, *options):
-        line = [str(support.TREE / "launch/mpi"), "-n", "2", "collective_perf", "-b", "64K", "-e",
-                "64K", "-N", "0", "--record", str(self.record), *options]
-        job = subprocess.Popen(line, cwd=support.TREE, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
-        self.addCleanup(lambda: job.poll() is None and job.kill())
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if self.record.exists() and self.record.read_text().count('"collective"') > 2:
-                return job
-            time.sleep(0.05)
-        self.fail("nothing was measured")
-
-    def ranks(self, job):
-        """Process ids by rank, of this job alone."""
-        found = {}
-        for folder in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                command = (folder / "cmdline").read_bytes().split(b"\0")
-                environment = (folder / "environ").read_bytes()
-            except OSError:
-                continue
-            if command[0].endswith(b"bin/collective_perf") and str(self.record).encode() in command:
-                rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", environment)
-                found[int(rank[1])] = int(folder.name)
-        return found
-
-    def end(self, job, signal_number, within):
-        ranks = self.ranks(job)
-        os.kill(ranks[1], signal_number)
-        start = time.monotonic()
-        output, _ = job.communicate(timeout=60)
-        self.assertLess(time.monotonic() - start, within, output)
-        self.assertEqual(job.returncode, 3, output)
-        self.assertTrue(support.gone(*ranks.values()), output)
-        self.assertGreater(len(self.lines("collective")), 2)  # every line whole
-        return output
-
-    def test_a_stopped_rank_is_named(self):
-        job = self.start("--timeout", "2")
-        output = self.end(job, signal.SIGSTOP, 2 + 5)
-        self.assertRegex(output, r"rank 0 on \S+: .*all_reduce of 64 KiB float32.*no answer from "
-                                 r"rank 1 on ")
-        self.assertEqual(output.count("all_reduce of 64 KiB"), 1, output)
-
-    def test_a_killed_rank_is_named(self):
-        output = self.end(self.start(), signal.SIGKILL, 10)
-        self.assertRegex(output, r"rank 1 on \S+ died of signal 9")
 
 
 if __name__ == "__main__":

@@ -460,12 +460,6 @@ class Epochs(Folder):
 
 
 class Hangs(Folder):
-    def test_a_stopped_rank_ends_the_job(self):
-        record = self.folder / "stopped.jsonl"
-        job = self.start(record, *SMALL, "--certificate", "off", "--iterations", 1000000)
-        self.wait_for("run", job, record)
-        self.stop(job, record, after=1.5)  # past the set-up, into the steps
-
     def test_a_rank_stopped_in_validation_ends_the_job(self):
         make_image_folder(self.folder / "train", 6)
         make_image_folder(self.folder / "val", 128)

@@ -84,9 +84,10 @@ class Cluster:
 
     def processes(self, node):
         """Command lines on a node: neither its first process nor slurmd, nor this command itself."""
-        lines = self("on", node, "ps", "-eo", "args=").splitlines()
-        return [line for line in lines if not re.match(r"bash \S+/cluster hold|slurmd|ps -eo|sleep 3600",
-                                                       line)]
+        show = 'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " <$file; echo; done 2>/dev/null'
+        lines = self("on", node, "sh", "-c", show).splitlines()
+        return [line for line in lines
+                if line and not re.match(r"bash \S+/cluster hold|\S*slurmd |sh -c for|sleep 3600|tr ", line)]
 
 
 class Job:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import unittest
 
-from slurm_support import TWO_GPUS, Cluster, Job, skip_where_impossible
+from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, skip_where_impossible
 from support import TREE, make_image_folder, the_machine, wait_until
 
 
@@ -77,9 +77,14 @@ class Jobs(unittest.TestCase):
         job.wait_for((folder / "checkpoint_latest.safetensors").exists)
         return job, folder
 
-    def continues(self, job):
-        """A job that is queued again."""
-        self.continues(job)
+    def continue_(self, *jobs):
+        """Trainings that are queued again."""
+        self.assert_nothing_runs()
+        for job in jobs:
+            job.start_again()
+        for job in jobs:
+            job.wait_for(lambda: "continues /" in job.log)
+            self.assertIn("restart 1", job.log)
 
 
 class Scripts(Jobs):
@@ -154,17 +159,10 @@ class Scripts(Jobs):
             "--nodes=2", "--ntasks-per-node=1"]), 0,
                     "versions differ from n1's: n2 (versions.onednn 9.8.7 instead of ")
 
-    def test_an_array_measures_each_node(self):
-        job = self.submit("collectives.sbatch", *QUICK, options=[
-            "--array=1-2", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
-        tasks = [Job(self.cluster, f"{job.number}_{task}") for task in (1, 2)]
-        for number, task in enumerate(tasks, 1):
-            self.expect(task, 0, f"job {job.number}_{number} on n")
-            run = task.records("collectives")[0]
-            self.assertEqual((run["environment.SLURM_ARRAY_JOB_ID"],
-                              run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
-        hosts = [task.records("collectives")[0]["hosts"] for task in tasks]
-        self.assertEqual(sorted(hosts), [["n1", "n1"], ["n2", "n2"]])  # a node each, by --exclusive
+    def test_acceptance(self):
+        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
+        self.expect(job, 0)
+        print(job.log)
 
 
 class Training(Jobs):
@@ -172,9 +170,7 @@ class Training(Jobs):
         jobs, folders = zip(*(self.train(launcher=launcher) for launcher in LAUNCHERS))
         for job in jobs:
             self.cluster("scancel", "--signal=USR2", "--batch", job.number)
-        for job in jobs:
-            self.continues(job)
-            self.assertIn("restart 1", job.log)
+        self.continue_(*jobs)
         by_mpirun, by_srun = jobs
         (folders[1] / "STOP").touch()
         self.cluster("scancel", by_mpirun.number)
@@ -194,7 +190,7 @@ class Training(Jobs):
         self.assert_nothing_runs("n1")
         self.cluster("node", "n2", "start")
         self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE", 30))
-        self.continues(job)
+        self.continue_(job)
         self.cluster("scancel", job.number)
         job.wait()
         self.assert_nothing_runs()
@@ -203,12 +199,12 @@ class Training(Jobs):
     def test_the_time_limit_queues_it_again(self):
         job, _ = self.train(options=["--time=1"])
         job.wait_for(lambda: "is queued again" in job.log, 100)  # it comes at a tick of 30 s
-        self.continues(job)
+        self.continue_(job)
 
 
 class FourNodes(Jobs):
     """Without GPUs. A slow one is found only where there are peers."""
-    OPTIONS = {"nodes": "n1 n2 n3 n4", "node": "CPUs=1 RealMemory=4000"}
+    OPTIONS = {"nodes": "n1 n2 n3 n4", "node": "CPUs=2 RealMemory=4000"}
 
     def test_a_slow_node_is_named(self):
         self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
@@ -219,6 +215,23 @@ class FourNodes(Jobs):
                           CUDA_VISIBLE_DEVICES="7")
         self.expect(job, 1, "CUDA_VISIBLE_DEVICES=7 of the submission is ignored", "FAIL node n3: all_reduce")
         self.assertNotIn("environment.CUDA_VISIBLE_DEVICES", job.records("links")[0])
+
+    def test_an_array_measures_each_node(self):
+        job = self.submit("collectives.sbatch", *QUICK, options=[
+            "--array=1-4", "--nodes=1", "--ntasks=2", "--output=%x-%A_%a.out"])
+        tasks = [Job(self.cluster, f"{job.number}_{task}") for task in range(1, 5)]
+        hosts = set()
+        for number, task in enumerate(tasks, 1):
+            self.expect(task, 0, f"job {job.number}_{number} on n")
+            run = task.records("collectives")[0]
+            self.assertEqual((run["environment.SLURM_ARRAY_JOB_ID"],
+                              run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
+            hosts.update(run["hosts"])
+        self.assertEqual(hosts, {"n1", "n2", "n3", "n4"})  # a node each, by --exclusive
+        table = subprocess.run([HOOKS / "compare_nodes", self.cluster.work / "runs"],
+                               capture_output=True, text=True)
+        self.assertEqual(table.returncode, 0, table)
+        self.assertRegex(table.stdout, "collective/all_reduce/float32/1024/.* of 4 nodes")
 
     def test_a_login_node_s_gpus_are_its_own(self):
         said = self.cluster("salloc", "--nodes=2", TREE / "launch/mpi", "-n", 2,

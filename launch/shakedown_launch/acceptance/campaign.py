@@ -3,7 +3,7 @@
 import dataclasses
 import time
 
-from .. import gpus
+from .. import gpus, slurm
 from ..job import RUNNING, Stopped
 from . import inventory, ladder, stages, topology
 from .fleet import AT_ONCE, Task
@@ -99,7 +99,8 @@ class Campaign:
     def _count_ranks(self, run, found):
         node, = run.nodes
         on_gpus = self.settings.backend == stages.GPU
-        count = len(found)
+        allocation = slurm.allocation(self._environ)
+        count = min(len(found), allocation and allocation.gpus_on_node or len(found))
         if on_gpus and self.fleet.is_here(node):
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)

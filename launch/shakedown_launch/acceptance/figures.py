@@ -10,6 +10,7 @@ references and history:
   split/node|rail|all/all_reduce/busbw                  GB/s of a part of the job's ranks
   collective/<operation>/<type>/<bytes>/<placement>/busbw|latency
       GB/s of a node or group, or us up to 64 KiB; placement: in_place|out_of_place
+  path/<operation>/<type>/<bytes>                       channels; its conditions are the path
   train/<model>/<precision>/<batch>/images_per_s_per_rank
   soak/<type>/steady                                    TFLOP/s of a GPU, checked products
   setting/power_limit, setting/nvlinks                  of a GPU, not measured but read
@@ -227,10 +228,9 @@ def collective(job, lines):
     values, about = {}, {}
     for line in lines:
         samples = [each for each in numbers(line.get("samples_us")) if each > 0]
-        logged = "algorithm" in line or "transports" in line
         small = line["bytes"] <= LATENCY_BYTES
-        if not samples or line["busbw_gbs"] <= 0 or (logged and small):
-            continue  # nothing moved; or NCCL's log is in the latency
+        if not samples or line["busbw_gbs"] <= 0 or is_logged(line):
+            continue  # nothing moved; or NCCL's log is in the time
         if not small:
             samples = [line["busbw_gbs"] * line["time_us_p50"] / each for each in samples]
         key = (line["operation"], line["dtype"], line["bytes"], line["in_place"],
@@ -246,8 +246,21 @@ def collective(job, lines):
             f"collective/{operation}/{dtype}/{size}/{placement}/"
             f"{'latency' if small else 'busbw'}",
             samples, "us" if small else "GB/s", conditions=conditions,
-            explains=picked(about[key], ("channels", "wait_for_straggler_us", "straggler_rank"))))
-    return found
+            explains=picked(about[key], ("wait_for_straggler_us", "straggler_rank"))))
+    return found + paths(job, lines)
+
+
+def is_logged(line):
+    return "algorithm" in line or "transports" in line
+
+
+def paths(job, lines):
+    """What --path logged: of each operation and size the last."""
+    last = {f"path/{line['operation']}/{line['dtype']}/{line['bytes']}": line
+            for line in lines if is_logged(line)}
+    return [job.of_group(metric, [line.get("channels", 0)], "channels",
+                         conditions=collective_conditions(job, line))
+            for metric, line in last.items()]
 
 
 def collective_conditions(job, line):

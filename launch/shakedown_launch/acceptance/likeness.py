@@ -3,18 +3,19 @@
 import dataclasses
 
 PATH = ("transport", "mpi_algorithm", "algorithm", "protocol", "transports", "nvls")
-SETTING = "setting/"
-POWER_LIMIT, LINKS = SETTING + "power_limit", SETTING + "nvlinks"
+SETTINGS = ("setting/", "path/")  # what figures depend on, themselves not compared
+POWER_LIMIT, LINKS = "setting/power_limit", "setting/nvlinks"
 
 
 def with_paths(figures):
-    """What a run that logged its path proved, of the same operation on the same nodes, also in the
-    conditions of the figures that were measured without the log."""
+    """The figures of operations whose path another run on the same nodes logged, with it in their
+    conditions: NCCL chooses it by operation and size, and to log it would be in the time."""
     paths = {(each.nodes, operation(each)): each.conditions for each in figures
-             if "algorithm" in each.conditions}
+             if each.metric.startswith("path/")}
     found = []
     for each in figures:
-        known = paths.get((each.nodes, operation(each)), {})
+        logged = each.metric.startswith("collective/")
+        known = paths.get((each.nodes, operation(each)), {}) if logged else {}
         more = {key: known[key] for key in PATH if key in known and key not in each.conditions}
         if more:
             each = dataclasses.replace(each, conditions={**each.conditions, **more})
@@ -23,8 +24,8 @@ def with_paths(figures):
 
 
 def operation(figure):
-    """"collective/all_reduce/float32/67108864": NCCL chooses the path by operation and size."""
-    return "/".join(figure.metric.split("/")[:4])
+    """("all_reduce", "float32", "67108864"), of a collective or of its path."""
+    return tuple(figure.metric.split("/")[1:4])
 
 
 def nearest(figure, reference):

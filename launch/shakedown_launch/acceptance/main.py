@@ -7,7 +7,7 @@ import tempfile
 import time
 
 from .. import mpi, places
-from ..command import name, say
+from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
 from . import history, jsonl, nagios, options, references, report, slurm_lines, stages, verdicts
 from .campaign import Campaign
@@ -87,28 +87,26 @@ def conclude(campaign, judge, request, values, started):
 
 
 def write(acceptance, request, output, log, stopped):
-    """Files and terminal; the exit code."""
-    sections = []
-    if stopped:
-        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
+    """Terminal and files; the exit code. The terminal first: a disk may be full."""
+    sections = [("Stopped", ["by a signal: what had not run by then is missing"])] if stopped else []
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
     text = report.text(acceptance, sections)
+    line, nagios_code = nagios.line(acceptance)
+    on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
+    print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else text, end="",
+          flush=True)
+    log.line(f"{acceptance.outcome}\n{text}")
     jsonl.write(f"{output}/acceptance.jsonl", acceptance)
     for file, content in [("acceptance.txt", text),
                           ("acceptance.html", report.html(acceptance, sections=sections))]:
         with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
             opened.write(content)
-    log.line(f"{acceptance.outcome}\n{text}")
     if request.record_reference:
         record_reference(acceptance, request.record_reference)
     if request.nagios:
-        line, code = nagios.line(acceptance)
-        print(line, flush=True)
-        return code
-    on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
-    print(brief(acceptance) if on_node else text, end="", flush=True)
+        return nagios_code
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
         return 0
     return EXIT_CODES[acceptance.outcome]
@@ -141,5 +139,8 @@ def record_reference(acceptance, path):
         say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
             "nodes that pass")
         return
-    references.record([acceptance], path)
-    say(f"reference written: {path}")
+    try:
+        references.record([acceptance], path)
+        say(f"reference written: {path}")
+    except UsageError as error:  # the verdict stands
+        say(error)

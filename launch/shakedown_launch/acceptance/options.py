@@ -70,6 +70,10 @@ def request(arguments):
     if expect is not None and not (expect.isascii() and expect.isdigit()):
         raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
     hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
+    for option in ("--record-reference", "--history"):
+        folder = os.path.dirname(os.path.abspath(values.get(option, ".")))
+        if not os.access(folder, os.W_OK):
+            raise UsageError(f"{option} {values[option]}: its folder cannot be written")
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),

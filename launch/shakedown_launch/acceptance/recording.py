@@ -3,7 +3,7 @@
 import statistics
 
 from ..places import UsageError
-from .likeness import LINKS, PATH, POWER_LIMIT, SETTING, listed, with_paths
+from .likeness import LINKS, PATH, POWER_LIMIT, SETTINGS, listed, with_paths
 from .model import PASS, Acceptance
 from .reference_file import ALLOWED, MEASURED, UNITS, Reference, ReferenceFigure, write
 
@@ -28,7 +28,7 @@ def record(acceptances, path, name=""):
         raise UsageError(f"--record-reference {path}: one model of GPU or processor is allowed, "
                          f"found: {', '.join(sorted(devices)) or 'none'}")
     settings = {metric: {each.value for each in group} for (metric, _, _), group in groups.items()
-                if metric.startswith(SETTING)}
+                if metric.startswith(SETTINGS)}
     about = {"kind": MEASURED, "date": max(each.started for each in acceptances)[:10],
              "source": "launch/acceptance --record-reference, tier "
                        f"{'/'.join(sorted({each.tier for each in acceptances}))}, "

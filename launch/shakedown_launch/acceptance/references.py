@@ -3,13 +3,13 @@ nodes fails a node; what others published or stated warns."""
 
 import collections
 
-from .likeness import (LINKS, POWER_LIMIT, SETTING, differences, listed, nearest, other_data,
+from .likeness import (LINKS, POWER_LIMIT, SETTINGS, differences, listed, nearest, other_data,
                        other_path, with_paths)
 from .model import CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Finding
 from .recording import record
 from .reference_file import MEASURED, load
 
-__all__ = ["load", "match", "judge", "compared", "record"]
+__all__ = ["load", "match", "judge", "record"]
 
 FOLLOW_CLOCK = ("compute/", "soak/", "train/")
 RESET = "compare driver, libraries, power limit and clock settings with the reference's"
@@ -36,7 +36,7 @@ def judge(figures, reference, requested=False):
     figures = with_paths(figures)
     others = not_comparable(figures, reference)
     found = list(others.values())
-    left = [each for each in figures if not each.metric.startswith(SETTING)
+    left = [each for each in figures if not each.metric.startswith(SETTINGS)
             and not any(node in others for node in each.nodes)]
     comparison = Comparison(reference)
     for figure in left:
@@ -156,18 +156,6 @@ class Comparison:
         """Whether no other GPU, or node, met it either: then it is no part of this one."""
         peers = sum(each.metric == figure.metric for each in figures)
         return peers > 1 and figure.metric not in self._met
-
-
-def compared(figures, reference):
-    """{metric: ReferenceFigure} of those that the figures are compared with."""
-    others, found = not_comparable(figures, reference), {}
-    for figure in with_paths(figures):
-        if any(node in others for node in figure.nodes):
-            continue
-        entry = nearest(figure, reference)
-        if entry and not differences(figure, entry) and not other_path(figure, entry):
-            found[figure.metric] = entry
-    return found
 
 
 def beyond(value, entry):

@@ -9,8 +9,10 @@ NODE, GROUP = "node", "group"
 INVENTORY = "inventory"  # always the first: its records name the GPUs of each node
 LADDER = "all_reduce"  # the stage whose failure over several nodes is traced to a node or link
 PROLOG_SECONDS = 18  # of the 20 that a prolog may need
-LEAST_LIMIT = 60  # seconds: no other stage is ended before
+LEAST_LIMIT = 180  # seconds: no other stage is ended before
+HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
+OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,23 +55,24 @@ STAGES = (
     Stage("compute", "compute_perf", NODE, faults=("product", "copy", "slow"),
           tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 10), DEFAULT: ("--seconds 1", 90),
                  FULL: ("", 170),
-                 PROLOG: ("--types fp16 --tests products,memory --rounds 1 --seconds 0.3", 5)},
+                 PROLOG: ("--types fp16 --tests products,memory --rounds 3 --seconds 0.3", 5)},
           on_cpu=("--types fp32 --size 256 --bytes 1M --seconds 0.02", 3)),
     Stage("links", "link_matrix", NODE, least_ranks=2,
           tiers={QUICK: ("--alone off", 6), DEFAULT: ("", 10), FULL: ("", 10)},
           on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 1)),
-    # The path is proved first, and apart: to log it adds to the latency.
-    Stage("path", "collective_perf", NODE, least_ranks=2, common="--path on",
-          tiers={tier: ("-b 64M -e 64M --iterations 5 --repeats 1", 4)
-                 for tier in (QUICK, DEFAULT, FULL)}),
+    # The path is proved first, and apart: to log it adds to the latency. It depends on operation and
+    # size, so these are those whose bandwidth is judged.
+    Stage("path", "collective_perf", NODE, least_ranks=2,
+          common="--path on --iterations 2 --warmup 1 --repeats 1",
+          tiers={QUICK: ("-b 2M -e 128M -f 64", 4),
+                 DEFAULT: (f"{OPERATIONS} -b 1M -e 1G -f 32", 8),
+                 FULL: ("--operation all -b 2M -e 1G -f 8", 15)}),
     Stage("collectives", "collective_perf", NODE, least_ranks=2,
-          tiers={QUICK: ("-b 64K -e 256M -f 64 --repeats 3", 5),
-                 DEFAULT: ("--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all "
-                           "-b 32K -e 1G -f 32", 12),
+          tiers={QUICK: ("-b 32K -e 128M -f 64 --repeats 3", 5),
+                 DEFAULT: (f"{OPERATIONS} -b 32K -e 1G -f 32", 12),
                  FULL: ("--operation all -b 8 -e 1G -f 8", 40),
-                 PROLOG: ("-b 64M -e 64M --iterations 5 --repeats 3", 4)},
-          on_cpu=("--operation all_reduce,all_gather,reduce_scatter,broadcast -b 4K -e 256K -f 8 "
-                  "--iterations 5 --warmup 1 --repeats 3", 1)),
+                 PROLOG: ("-b 128M -e 128M --iterations 5 --repeats 3", 4)},
+          on_cpu=(f"{OPERATIONS} -b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 1)),
     Stage("train", "train", NODE, faults=("slow",), faults_of_two=("product", "hash"),
           capsules=True, common="--deterministic --certificate off",
           where_two="--check-neighbour 4",
@@ -93,7 +96,7 @@ STAGES = (
     Stage("nodes", "node_check", GROUP,
           tiers={QUICK: ("", 8), DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
     Stage(LADDER, "collective_perf", GROUP, least_ranks=2,
-          tiers={QUICK: ("-b 64K -e 256M -f 64 --repeats 3", 10),
+          tiers={QUICK: ("-b 32K -e 128M -f 64 --repeats 3", 10),
                  DEFAULT: ("-b 32K -e 1G -f 32", 20), FULL: ("-b 32K -e 1G -f 32", 20)},
           on_cpu=("-b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 2)),
     Stage("node_links", "link_matrix", GROUP, least_ranks=2, common="--alone off",
@@ -123,7 +126,9 @@ def options_and_seconds(stage, settings):
 def words(stage, settings, ranks, fault="", capsules=""):
     """The program's line. `fault`: KIND:RANK, which only a program that knows the kind is given."""
     options, _ = options_and_seconds(stage, settings)
-    line = [stage.program, "--backend", settings.backend, *stage.common.split(), *options.split()]
+    hang = PROLOG_HANG if settings.tier == PROLOG else HANG
+    line = [stage.program, "--backend", settings.backend, "--timeout", str(hang),
+            *stage.common.split(), *options.split()]
     if ranks >= 2:
         line += stage.where_two.split()
     if stage.capsules and capsules:

@@ -1,0 +1,57 @@
+"""launch/slurm/compare_nodes: one table over nodes that were measured in jobs of their own, such as
+the tasks of an array."""
+
+import os
+
+from .acceptance import figures, peers, records
+from .acceptance.model import FAIL, INCONCLUSIVE, Run
+from .command import Command, UsageError, parse, say
+
+COMMAND = Command(
+    "RECORD...",
+    """Compares nodes that were measured in jobs of their own: a line per figure, with the node or GPU
+    that is farthest below the median of all.""",
+    [], """
+    RECORD: .jsonl files of jobs on one node each, or folders of them, such as
+    runs/collectives-1234_*.jsonl of an array. The last record of a node counts.
+
+    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage; 3:
+    fewer than three nodes have comparable figures.
+    """)
+
+
+def main(arguments):
+    _, paths = parse(COMMAND, arguments)
+    if not paths:
+        raise UsageError("no record named")
+    found = [figure for path in files(paths) for figure in figures_of(path)]
+    lines = peers.summary(found)
+    print(*lines, sep="\n")
+    findings = list(peers.judge(found))
+    for each in findings:
+        print(f"{each.outcome} {' '.join(each.nodes)} {each.subject}: {each.cause}")
+    outcomes = {each.outcome for each in findings}
+    if not lines:
+        say(f"{len({each.nodes for each in found})} nodes: peers are compared from "
+            f"{peers.FEWEST} on, by figures of one node that were measured alike")
+    return 1 if FAIL in outcomes else 3 if INCONCLUSIVE in outcomes or not lines else 0
+
+
+def files(paths):
+    for path in paths:
+        if os.path.isdir(path):
+            yield from sorted(f"{path}/{name}" for name in os.listdir(path)
+                              if name.endswith(".jsonl"))
+        elif os.path.isfile(path):
+            yield path
+        else:
+            raise UsageError(f"{path}: no such file or folder")
+
+
+def figures_of(path):
+    """Those of each job in a record that ran on a single node."""
+    for head, lines in records.jobs(records.read(path)):
+        nodes = tuple(dict.fromkeys(head.get("hosts", [])))
+        if len(nodes) == 1:
+            run = Run(head.get("program", ""), nodes, 0, head.get("started", ""), 0, path, "")
+            yield from figures.figures(run, [head, *lines])

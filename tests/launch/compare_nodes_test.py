@@ -1,0 +1,64 @@
+"""launch/slurm/compare_nodes: one table over the records of many nodes."""
+
+import contextlib
+import io
+import json
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch import command, compare_nodes  # noqa: E402
+
+
+class Table(unittest.TestCase):
+    def setUp(self):
+        self.folder = pathlib.Path(self.enter(tempfile.TemporaryDirectory()))
+
+    def enter(self, context):
+        self.addCleanup(context.__exit__, None, None, None)
+        return context.__enter__()
+
+    def write(self, node, busbw, name=None, hosts=None):
+        lines = [{"kind": "run", "run_id": node, "program": "collective_perf", "backend": "gpu",
+                  "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": ["a", "b"]},
+                 {"kind": "collective", "run_id": node, "operation": "all_reduce", "dtype": "float32",
+                  "bytes": 1 << 28, "in_place": True, "busbw_gbs": busbw, "time_us_p50": 1000.0,
+                  "samples_us": [999.0, 1000.0, 1001.0]}]
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (self.folder / f"{name or node}.jsonl").write_text(text)
+
+    def compare(self, *paths):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+            code = compare_nodes.main([str(path) for path in paths or [self.folder]])
+        return code, output.getvalue()
+
+    def test_a_slow_node_is_below_the_median_of_all(self):
+        for number in range(1, 129):
+            self.write(f"n{number:03}", 450 + number % 3)
+        self.write("n017", 424)
+        code, said = self.compare()
+        self.assertIn("n017 is 6 % below the median of 128 nodes", said)
+        self.assertEqual(code, 0)  # that far it is a warning
+        self.assertIn("WARN n017", said)
+        self.write("n017", 380)
+        code, said = self.compare()
+        self.assertEqual(code, 1, said)
+        self.assertIn("FAIL n017", said)
+
+    def test_what_cannot_be_compared_is_inconclusive(self):
+        self.write("n1", 450)
+        self.write("n2", 300)
+        self.write("n3", 100, hosts=["n1", "n2"])  # of two nodes
+        code, said = self.compare()
+        self.assertEqual(code, 3)
+        self.assertIn("2 nodes: peers are compared from 3 on", said)
+        for wrong in ([], ["nothing"]):
+            with self.assertRaises(command.UsageError):
+                compare_nodes.main(wrong)
+
+
+if __name__ == "__main__":
+    unittest.main()
