@@ -75,28 +75,29 @@ class Judge:
         return worst(each.outcome for each in found
                      if each.outcome != WARN and each.check not in NOT_COMPARED)
 
-    def all_findings(self, runs, measured, isolated):
-        """Of every run, of the ladder, and of the figures."""
+    def all_findings(self, runs, measured, isolations):
+        """Of every run, of the ladder, and of the figures. `isolations`: {stage: Isolation}, which
+        say what the tests of those stages amount to."""
         last = {run.stage: run for run in runs if len(run.nodes) > 1}
         found = []
         for run in runs:
-            if run.stage == stages.LADDER and isolated:
-                continue  # the ladder says what its tests amount to
+            if run.stage in isolations:
+                continue
             of_run = self.findings(run)
             if run.stage in last and run is not last[run.stage]:
                 # It was repeated without the nodes that were lost.
                 again = set(last[run.stage].nodes)
                 of_run = [each for each in of_run if not again & set(each.nodes)]
             found += of_run
-        if isolated:
-            found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
+        for stage, isolated in isolations.items():
+            found += isolation.findings(isolated, stage, self._transient(runs, stage))
         compared = [each for each in self.compared(measured)
-                    if not (isolated and is_of_a_group(each))]
+                    if not (each.stage in isolations and is_of_a_group(each))]
         return once([*found, *compared, *peers.judge(measured)])
 
-    def _transient(self, runs):
+    def _transient(self, runs, stage):
         """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
-        failed = any(each.outcome == FAIL for run in runs if run.stage == stages.LADDER
+        failed = any(each.outcome == FAIL for run in runs if run.stage == stage
                      for each in self.findings(run))
         return INCONCLUSIVE if failed else WARN
 

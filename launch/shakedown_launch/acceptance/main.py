@@ -72,9 +72,10 @@ def conclude(campaign, judge, request, values, started):
     nodes = campaign.nodes()
     judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
-    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolation)]
+    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
+    good = {stage: each.good for stage, each in campaign.isolations.items()}
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
-                                  request.strict)
+                                  request.strict, good)
     single = {(node.name,) for node in nodes}
     return Acceptance(
         request.settings.tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -82,7 +83,8 @@ def conclude(campaign, judge, request, values, started):
         tuple(each for each in found if each.nodes not in single), tuple(figures), tuple(runs),
         judge.described(), {key.lstrip("-").replace("-", "_"): value
                             for key, value in values.items()},
-        getattr(campaign.isolation, "tests", 0), getattr(campaign.isolation, "rounds", 0),
+        sum(each.tests for each in campaign.isolations.values()),
+        sum(each.rounds for each in campaign.isolations.values()),
         judge.statement(runs))
 
 
