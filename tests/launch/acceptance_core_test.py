@@ -364,9 +364,9 @@ class Campaign(unittest.TestCase):
         made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
         with unittest.mock.patch.dict(campaign.ISOLATION_S, dict.fromkeys(campaign.ISOLATION_S, -1)):
             one = conduct(made)
-        self.assertEqual((one.isolations[stages.LADDER].rounds, one.isolations[stages.LADDER].good), (1, ()))
-        self.assertEqual({node for each in one.isolations[stages.LADDER].unresolved for node in each.nodes},
-                         set("abcd"))
+        found = one.isolations[stages.LADDER]
+        self.assertEqual((found.rounds, found.good), (1, ()))
+        self.assertEqual({node for each in found.unresolved for node in each.nodes}, set("abcd"))
 
     def test_a_fault_is_of_one_rank_of_all(self):
         for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
@@ -419,6 +419,22 @@ class Judge(unittest.TestCase):
             made = self.judge(requested, **others)
             self.assertEqual([each.nodes[0] for each in made.compared([])], found)
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
+
+    def test_rates_that_the_program_did_not_judge(self):
+        """A reference has, or it is a warning, which --strict counts."""
+        runs = [run_of("compute", "a", 3), run_of("compute", "b", 3)]
+        for references, found, strict in [({"one": "H200", "two": "H100"}, [], [PASS, PASS]),
+                                          ({"one": "H200"}, ["b"], [PASS, INCONCLUSIVE])]:
+            made = self.judge(**references)
+            with unittest.mock.patch.object(made, "findings", lambda run: [
+                    Finding("compute", WARN, run.nodes, "not judged", check="not-judged")]), \
+                    unittest.mock.patch.object(judge.references, "judge", lambda *_: []):
+                said = made.all_findings(runs, [], {})
+                self.assertEqual([each.nodes[0] for each in said], found)
+                self.assertEqual([each.nodes[0] for each in made.unjudged()], found)
+                for given, expected in [(False, [PASS, PASS]), (True, strict)]:
+                    self.assertEqual(list(outcomes(runs, said, strict=given,
+                                                   good=made.judged(runs)).values()), expected)
 
     def test_gpus_of_the_reference(self):
         self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)

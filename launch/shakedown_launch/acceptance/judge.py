@@ -91,12 +91,32 @@ class Judge:
             found += of_run
         for stage, isolated in isolations.items():
             found += isolation.findings(isolated, stage, self._transient(runs, stage))
+        found = [each for each in found if not self._judged_since(each)]
         compared = [each for each in self.compared(measured)
                     if not (each.stage in isolations and is_of_a_group(each))]
         return once([*found, *compared, *peers.judge(measured)])
 
+    def _judged_since(self, finding):
+        """Whether a program left rates to a judgement that a reference has made since."""
+        return finding.check == "not-judged" and all(map(self._references.get, finding.nodes))
+
+    def judged(self, runs):
+        """{stage: nodes} whose rates the program did not judge, but a reference did."""
+        nodes = {}
+        for run in runs:
+            for found in filter(self._judged_since, self.findings(run)):
+                nodes.setdefault(found.stage, []).extend(found.nodes)
+        return nodes
+
+    def unjudged(self):
+        """What --strict has against nodes without a reference."""
+        return [Finding("reference", WARN, (name,), "no reference is of this model and number of "
+                        "GPUs: rates are compared with peers at most", check="not-judged",
+                        action="--record-reference on nodes that are known to be good")
+                for name, reference in self._references.items() if reference is None]
+
     def _transient(self, runs, stage):
-        """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
+        """What a failure amounts to that did not repeat: wrong data is never noise."""
         failed = any(each.outcome == FAIL for run in runs if run.stage == stage
                      for each in self.findings(run))
         return INCONCLUSIVE if failed else WARN

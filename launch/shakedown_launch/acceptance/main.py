@@ -73,7 +73,10 @@ def conclude(campaign, judge, request, values, started):
     judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
+    if request.strict and request.settings.tier != stages.PASSIVE:
+        found += judge.unjudged()
     good = {stage: each.good for stage, each in campaign.isolations.items()}
+    good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
                                   request.strict, good)
     single = {(node.name,) for node in nodes}
@@ -90,7 +93,9 @@ def conclude(campaign, judge, request, values, started):
 
 def write(acceptance, request, output, log, stopped):
     """Terminal and files; the exit code. The terminal first: a disk may be full."""
-    sections = [("Stopped", ["by a signal: what had not run by then is missing"])] if stopped else []
+    sections = []
+    if stopped:
+        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))

@@ -60,8 +60,8 @@ STAGES = (
     Stage("links", "link_matrix", NODE, least_ranks=2,
           tiers={QUICK: ("--alone off", 6), DEFAULT: ("", 10), FULL: ("", 10)},
           on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 1)),
-    # The path is proved first, and apart: to log it adds to the latency. It depends on operation and
-    # size, so these are those whose bandwidth is judged.
+    # The path is proved first, and apart: to log it adds to the latency. It depends on operation
+    # and size, so these are those whose bandwidth is judged.
     Stage("path", "collective_perf", NODE, least_ranks=2,
           common="--path on --iterations 2 --warmup 1 --repeats 1",
           tiers={QUICK: ("-b 2M -e 128M -f 64", 4),

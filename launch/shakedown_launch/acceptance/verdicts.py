@@ -12,7 +12,7 @@ ORDER = (FAIL, INCONCLUSIVE, WARN)
 def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False, good=None):
     """[NodeVerdict], by name. `expected`: {node: names of the stages of its tier}; without it those
     that ran on any node. `left_out`: {node: why no further stage ran on it}. `strict`: a warning
-    is INCONCLUSIVE. `good`: {stage: nodes that passed it in a group, whatever failed with others}."""
+    is INCONCLUSIVE. `good`: {stage: nodes that passed it, whatever failed as well}."""
     cleared = {(stage, name) for stage, names in (good or {}).items() for name in names}
     ran = list(dict.fromkeys(run.stage for run in runs))
     return [verdict(node, [run for run in runs if node.name in run.nodes], findings,
