@@ -11,10 +11,10 @@ from .model import FAIL, INCONCLUSIVE
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
-UNUSABLE = ("gpu-count", "management", "management-stall", "management-error", "missing", "record")
+UNUSABLE = ("gpu-count", "management", "management-stall", "management-error")
 ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
 ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
-SETTLE_S = (1, 5)  # between two stages on GPUs, at least and at most
+SETTLE_S = (0.5, 5)  # between two stages on GPUs, at least and at most
 IDLE_PERCENT = 5  # utilisation
 
 

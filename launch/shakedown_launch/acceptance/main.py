@@ -26,7 +26,7 @@ def main(arguments):
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
     hosts = host_names(request.hosts, environ)
-    known = known_references(request.reference)
+    known = known_references(request)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
@@ -37,9 +37,13 @@ def main(arguments):
             shutil.rmtree(output, ignore_errors=True)
 
 
-def known_references(requested):
-    own = os.path.join(places.TREE, "results", "reference")
-    return references.load(requested or own) if requested or os.path.isdir(own) else []
+def known_references(request):
+    """Those of the folder that the user named, or of Shakedown's; a passive check measures nothing
+    to compare."""
+    folder = request.reference or os.path.join(places.TREE, "results", "reference")
+    if request.settings.tier == stages.PASSIVE or not (request.reference or os.path.isdir(folder)):
+        return []
+    return references.load(folder)
 
 
 def accept(request, values, environ, hosts, known, output, kept):
