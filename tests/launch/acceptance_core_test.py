@@ -243,8 +243,11 @@ class FakeJudge:
     def gpus(self):
         return None
 
+    def outcome(self, run):
+        return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
+
     def outcomes(self, runs):
-        return [{0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE) for run in runs]
+        return [self.outcome(run) for run in runs]
 
     def choose(self, nodes, ranks_):
         self.chosen = ranks_
@@ -270,7 +273,7 @@ class Campaign(unittest.TestCase):
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
                          ["nodes", "all_reduce"])
         self.assertEqual(one.settings.backend, stages.CPU)
-        self.assertEqual(one.isolation.good, ("a", "b"))
+        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
         self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
 
     def test_a_rank_per_gpu(self):
@@ -302,7 +305,7 @@ class Campaign(unittest.TestCase):
         last = [task.stage for task in made.tasks if "b" in task.nodes][-1]
         self.assertEqual(last, "train")
         self.assertIn("lost in train", one.left_out["b"])
-        self.assertEqual(one.isolation.good, ("a", "c"))
+        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "c"))
 
     def test_nodes_together_go_on_without_those_that_are_lost(self):
         def dies(task):
@@ -327,17 +330,43 @@ class Campaign(unittest.TestCase):
             return int(task.stage == stages.LADDER and "n5" in task.nodes)
         made = FakeFleet([f"n{i}" for i in range(9)], codes)
         one = conduct(made)
-        self.assertEqual([each.node for each in one.isolation.faulty], ["n5"])
+        self.assertEqual([each.node for each in one.isolations[stages.LADDER].faulty], ["n5"])
         rounds = {task.round for task in made.tasks if task.stage == stages.LADDER}
-        self.assertEqual(rounds, set(range(one.isolation.rounds)))
+        self.assertEqual(rounds, set(range(one.isolations[stages.LADDER].rounds)))
+
+    def test_a_group_without_a_result_is_traced(self):
+        def codes(task):
+            return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
+        made = FakeFleet([f"n{i}" for i in range(6)], codes)
+        one = conduct(made)
+        self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
+        found = verdicts.verdicts([Node(name) for name in made.nodes], one.runs, isolation.findings(
+            one.isolations["nodes"], "nodes"), good={
+                stage: each.good for stage, each in one.isolations.items()})
+        self.assertEqual([each.node.name for each in found if each.outcome != PASS], ["n2"])
+        files = [fleet.place_of(task) for task in made.tasks]
+        self.assertEqual(len(files), len(set(files)))
+
+    def test_a_link_is_no_nodes_fault(self):
+        sides = [{f"n{i}" for i in range(4)}, {f"n{i}" for i in range(4, 8)}]
+        made = FakeFleet([f"n{i}" for i in range(8)], lambda task: int(
+            task.stage == stages.LADDER and all(side & set(task.nodes) for side in sides)))
+        domains = {name: f"leaf{side}" for side, names_ in enumerate(sides) for name in names_}
+        one = conduct(made, domains=domains)
+        found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
+        self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
+        nodes = [Node(name) for name in made.nodes]
+        good = {stages.LADDER: one.isolations[stages.LADDER].good}
+        self.assertEqual({each.outcome for each in verdicts.verdicts(nodes, one.runs, found,
+                                                                     good=good)}, {PASS})
 
     def test_the_ladder_ends_in_time(self):
         made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
         with unittest.mock.patch.dict(campaign.ISOLATION_S, dict.fromkeys(campaign.ISOLATION_S, -1)):
             one = conduct(made)
-        self.assertEqual((one.isolation.rounds, one.isolation.good), (1, ()))
-        self.assertEqual({node for each in one.isolation.unresolved for node in each.nodes},
-                         set("abcd"))
+        found = one.isolations[stages.LADDER]
+        self.assertEqual((found.rounds, found.good), (1, ()))
+        self.assertEqual({node for each in found.unresolved for node in each.nodes}, set("abcd"))
 
     def test_a_fault_is_of_one_rank_of_all(self):
         for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
@@ -391,6 +420,22 @@ class Judge(unittest.TestCase):
             self.assertEqual([each.nodes[0] for each in made.compared([])], found)
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
 
+    def test_rates_that_the_program_did_not_judge(self):
+        """A reference has, or it is a warning, which --strict counts."""
+        runs = [run_of("compute", "a", 3), run_of("compute", "b", 3)]
+        for references, found, strict in [({"one": "H200", "two": "H100"}, [], [PASS, PASS]),
+                                          ({"one": "H200"}, ["b"], [PASS, INCONCLUSIVE])]:
+            made = self.judge(**references)
+            with unittest.mock.patch.object(made, "findings", lambda run: [
+                    Finding("compute", WARN, run.nodes, "not judged", check="not-judged")]), \
+                    unittest.mock.patch.object(judge.references, "judge", lambda *_: []):
+                said = made.all_findings(runs, [], {})
+                self.assertEqual([each.nodes[0] for each in said], found)
+                self.assertEqual([each.nodes[0] for each in made.unjudged()], found)
+                for given, expected in [(False, [PASS, PASS]), (True, strict)]:
+                    self.assertEqual(list(outcomes(runs, said, strict=given,
+                                                   good=made.judged(runs)).values()), expected)
+
     def test_gpus_of_the_reference(self):
         self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)
         self.assertIsNone(self.judge("", x="V100").gpus())
@@ -401,7 +446,7 @@ class Judge(unittest.TestCase):
                     Finding("nodes", INCONCLUSIVE, ("a", "c"), "not finished")], 1: []}
         made = self.judge()
         with unittest.mock.patch.object(made, "findings", lambda run: said[run.round]):
-            self.assertEqual([each.nodes for each in made.all_findings(runs, [], None)], [("b",)])
+            self.assertEqual([each.nodes for each in made.all_findings(runs, [], {})], [("b",)])
 
     def test_the_ladder_says_what_its_tests_amount_to(self):
         runs = [run_of(stages.LADDER, list("ab"), 1), run_of(stages.LADDER, ["a"], 0, round=1)]
@@ -410,10 +455,10 @@ class Judge(unittest.TestCase):
         made = self.judge()
         with unittest.mock.patch.object(made, "findings",
                                         lambda run: [] if run.round else wrong):
-            found = made.all_findings(runs, [], once)
+            found = made.all_findings(runs, [], {stages.LADDER: once})
             self.assertEqual({(each.outcome, each.check) for each in found},
                              {(INCONCLUSIVE, "isolation")})
-            self.assertEqual(made.all_findings(runs, [], None), wrong)
+            self.assertEqual(made.all_findings(runs, [], {}), wrong)
 
     def test_a_warning_is_given_once(self):
         twice = [Finding(stage, outcome, ("a",), "shm is small", check="shm")

@@ -42,9 +42,9 @@ class Judged(unittest.TestCase):
 
     def test_a_slow_group_is_what_the_ladder_made_of_it(self):
         self.found = [SLOW, PATH, OTHER]
-        isolated = ladder.Isolation(good=GROUP.nodes)
+        isolated = {stages.LADDER: ladder.Isolation(good=GROUP.nodes)}
         self.assertEqual(self.judge.all_findings([GROUP], [], isolated), [PATH, OTHER])
-        self.assertEqual(self.judge.all_findings([GROUP], [], None), [SLOW, PATH, OTHER])
+        self.assertEqual(self.judge.all_findings([GROUP], [], {}), [SLOW, PATH, OTHER])
 
 
 if __name__ == "__main__":

@@ -7,14 +7,14 @@ from .. import gpus, slurm
 from ..job import RUNNING, Stopped
 from . import inventory, ladder, stages, topology
 from .fleet import AT_ONCE, Task
-from .model import FAIL
+from .model import FAIL, INCONCLUSIVE
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
-UNUSABLE = ("gpu-count", "management", "management-stall", "management-error", "missing", "record")
+UNUSABLE = ("gpu-count", "management", "management-stall", "management-error")
 ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
 ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
-SETTLE_S = (1, 5)  # between two stages on GPUs, at least and at most
+SETTLE_S = (0.5, 5)  # between two stages on GPUs, at least and at most
 IDLE_PERCENT = 5  # utilisation
 
 
@@ -32,7 +32,7 @@ class Campaign:
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
         self.findings = []  # of the inventory over all nodes
-        self.isolation = None
+        self.isolations = {}  # stage: the ladder's Isolation
 
     def run(self):
         """Raises job.Stopped after a signal; what has run by then is in `runs`."""
@@ -133,31 +133,35 @@ class Campaign:
             self._together(stage, nodes)
 
     def _together(self, stage, nodes):
-        """Again without the nodes that were lost."""
+        """Again without the nodes that were lost; traced to a node where there is no result and
+        nothing says why."""
         for attempt in range(ATTEMPTS):
             run, = self._run([self._task(stage, nodes, round_=attempt)])
             lost = self._leave_out_lost(run, stage)
             nodes = [node for node in nodes if node not in lost]
             if not lost or len(nodes) < 2:
-                return
+                break
+        named = any(len(each.nodes) == 1 for each in self.judge.findings(run))
+        if self.judge.outcome(run) == INCONCLUSIVE and not named:
+            self._isolate(stage, nodes, ATTEMPTS)
 
-    def _isolate(self, stage, nodes):
+    def _isolate(self, stage, nodes, first_round=0):
         self.judge.choose(self.nodes(), self.ranks)
         domains = self._domains or topology.domains(nodes, self._environ)
         search = ladder.isolate(nodes, domains)
-        outcomes, number = None, 0
+        outcomes, number = None, first_round
         end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:
             while True:
                 groups = search.send(outcomes)
-                if number and time.monotonic() > end_at:
+                if number > first_round and time.monotonic() > end_at:
                     search.send(None)  # what is open is inconclusive
                 runs = self._run([self._task(stage, group, round_=number, group=i)
                                   for i, group in enumerate(groups)])
                 outcomes = self.judge.outcomes(runs)
                 number += 1
         except StopIteration as end:
-            self.isolation = end.value
+            self.isolations[stage.name] = end.value
 
     # ---- jobs ----
 

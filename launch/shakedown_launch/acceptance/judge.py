@@ -75,28 +75,49 @@ class Judge:
         return worst(each.outcome for each in found
                      if each.outcome != WARN and each.check not in NOT_COMPARED)
 
-    def all_findings(self, runs, measured, isolated):
-        """Of every run, of the ladder, and of the figures."""
+    def all_findings(self, runs, measured, isolations):
+        """Of every run, of the ladder, and of the figures. `isolations`: {stage: Isolation}, which
+        say what the tests of those stages amount to."""
         last = {run.stage: run for run in runs if len(run.nodes) > 1}
         found = []
         for run in runs:
-            if run.stage == stages.LADDER and isolated:
-                continue  # the ladder says what its tests amount to
+            if run.stage in isolations:
+                continue
             of_run = self.findings(run)
             if run.stage in last and run is not last[run.stage]:
                 # It was repeated without the nodes that were lost.
                 again = set(last[run.stage].nodes)
                 of_run = [each for each in of_run if not again & set(each.nodes)]
             found += of_run
-        if isolated:
-            found += isolation.findings(isolated, stages.LADDER, self._transient(runs))
+        for stage, isolated in isolations.items():
+            found += isolation.findings(isolated, stage, self._transient(runs, stage))
+        found = [each for each in found if not self._judged_since(each)]
         compared = [each for each in self.compared(measured)
-                    if not (isolated and is_of_a_group(each))]
+                    if not (each.stage in isolations and is_of_a_group(each))]
         return once([*found, *compared, *peers.judge(measured)])
 
-    def _transient(self, runs):
-        """What a failure of the ladder amounts to that did not repeat: wrong data is never noise."""
-        failed = any(each.outcome == FAIL for run in runs if run.stage == stages.LADDER
+    def _judged_since(self, finding):
+        """Whether a program left rates to a judgement that a reference has made since."""
+        return finding.check == "not-judged" and all(map(self._references.get, finding.nodes))
+
+    def judged(self, runs):
+        """{stage: nodes} whose rates the program did not judge, but a reference did."""
+        nodes = {}
+        for run in runs:
+            for found in filter(self._judged_since, self.findings(run)):
+                nodes.setdefault(found.stage, []).extend(found.nodes)
+        return nodes
+
+    def unjudged(self):
+        """What --strict has against nodes without a reference."""
+        return [Finding("reference", WARN, (name,), "no reference is of this model and number of "
+                        "GPUs: rates are compared with peers at most", check="not-judged",
+                        action="--record-reference on nodes that are known to be good")
+                for name, reference in self._references.items() if reference is None]
+
+    def _transient(self, runs, stage):
+        """What a failure amounts to that did not repeat: wrong data is never noise."""
+        failed = any(each.outcome == FAIL for run in runs if run.stage == stage
                      for each in self.findings(run))
         return INCONCLUSIVE if failed else WARN
 

@@ -26,7 +26,7 @@ def main(arguments):
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
     hosts = host_names(request.hosts, environ)
-    known = known_references(request.reference)
+    known = known_references(request)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
@@ -37,9 +37,13 @@ def main(arguments):
             shutil.rmtree(output, ignore_errors=True)
 
 
-def known_references(requested):
-    own = os.path.join(places.TREE, "results", "reference")
-    return references.load(requested or own) if requested or os.path.isdir(own) else []
+def known_references(request):
+    """Those of the folder that the user named, or of Shakedown's; a passive check measures nothing
+    to compare."""
+    folder = request.reference or os.path.join(places.TREE, "results", "reference")
+    if request.settings.tier == stages.PASSIVE or not (request.reference or os.path.isdir(folder)):
+        return []
+    return references.load(folder)
 
 
 def accept(request, values, environ, hosts, known, output, kept):
@@ -72,9 +76,13 @@ def conclude(campaign, judge, request, values, started):
     nodes = campaign.nodes()
     judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
-    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolation)]
+    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
+    if request.strict and request.settings.tier != stages.PASSIVE:
+        found += judge.unjudged()
+    good = {stage: each.good for stage, each in campaign.isolations.items()}
+    good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
-                                  request.strict)
+                                  request.strict, good)
     single = {(node.name,) for node in nodes}
     return Acceptance(
         request.settings.tier, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -82,13 +90,16 @@ def conclude(campaign, judge, request, values, started):
         tuple(each for each in found if each.nodes not in single), tuple(figures), tuple(runs),
         judge.described(), {key.lstrip("-").replace("-", "_"): value
                             for key, value in values.items()},
-        getattr(campaign.isolation, "tests", 0), getattr(campaign.isolation, "rounds", 0),
+        sum(each.tests for each in campaign.isolations.values()),
+        sum(each.rounds for each in campaign.isolations.values()),
         judge.statement(runs))
 
 
 def write(acceptance, request, output, log, stopped):
     """Terminal and files; the exit code. The terminal first: a disk may be full."""
-    sections = [("Stopped", ["by a signal: what had not run by then is missing"])] if stopped else []
+    sections = []
+    if stopped:
+        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))

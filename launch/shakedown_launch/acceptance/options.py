@@ -50,7 +50,8 @@ COMMAND = Command(
             "a fault that must be found: product, memory, copy, collective, hash, slow; RANK over "
             "all nodes")],
     """
-    Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is drained.
+    Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is
+    drained.
 
     Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: INCONCLUSIVE, as is whatever
     could not be measured; 5: stopped by a signal, after the report of what had run by then.

@@ -9,22 +9,24 @@ from .model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, WARN, Fi
 ORDER = (FAIL, INCONCLUSIVE, WARN)
 
 
-def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False):
+def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False, good=None):
     """[NodeVerdict], by name. `expected`: {node: names of the stages of its tier}; without it those
     that ran on any node. `left_out`: {node: why no further stage ran on it}. `strict`: a warning
-    is INCONCLUSIVE."""
+    is INCONCLUSIVE. `good`: {stage: nodes that passed it, whatever failed as well}."""
+    cleared = {(stage, name) for stage, names in (good or {}).items() for name in names}
     ran = list(dict.fromkeys(run.stage for run in runs))
     return [verdict(node, [run for run in runs if node.name in run.nodes], findings,
                     (expected or {}).get(node.name, ran), (left_out or {}).get(node.name, ""),
-                    strict)
+                    strict, cleared)
             for node in sorted(nodes, key=lambda node: node.name)]
 
 
-def verdict(node, runs, findings, expected, left_out, strict):
+def verdict(node, runs, findings, expected, left_out, strict, cleared):
     ran = list(dict.fromkeys(run.stage for run in runs))
     own = [found for found in findings if found.nodes == (node.name,)]
     own += [untraced(node, found) for found in findings if concerns_each(found, node, findings)]
-    own += [found for run in runs for found in unexplained(node, run, findings)]
+    own += [found for run in runs if (run.stage, node.name) not in cleared
+            for found in unexplained(node, run, findings)]
     missing = tuple(name for name in expected if name not in ran)
     if missing:
         why = f": {left_out}" if left_out else ""
