@@ -100,10 +100,12 @@ class Hooks(unittest.TestCase):
         path.touch()
         self.addCleanup(path.unlink)
 
-    def drained_by(self, node, reason, said):
-        self.until_state(node, "DRAIN")
-        self.assertIn(reason, self.cluster.node(node, "Reason"))
-        self.assertRegex(self.log(node), said)
+    def drained_by(self, node, *said):
+        """Once its log has these, and the Epilog has ended."""
+        self.assertTrue(wait_until(lambda: all(re.search(words, self.log(node)) for words in said), 40),
+                        self.log(node))
+        self.until_state(node, r"^IDLE\+DRAIN$")
+        self.assertRegex(self.cluster.node(node, "Reason"), "^(Prolog|Epilog) error")
         self.cluster("scontrol", "update", f"nodename={node}", "state=resume")
         self.until_state(node, "^IDLE$")
 
@@ -114,17 +116,17 @@ class Hooks(unittest.TestCase):
         jobs = [self.cluster("sbatch", "--parsable", f"--nodelist={node}", "--gpus-per-node=2",
                              "--wrap", "true").strip() for node in ("n1", "n2")]
         self.addCleanup(self.cluster, "scancel", *jobs)
-        self.drained_by("n2", "Prolog error",
-                        f"prolog on n2, job {jobs[1]}: launch/acceptance --prolog ended with 1: FAIL n2")
-        self.drained_by("n1", "Epilog error",
-                        f"epilog on n1, job {jobs[0]}: FAIL: memory is in use after the job: GPU 1: 2048 MiB")
+        fails = f"on n2, job {jobs[1]}: launch/acceptance --prolog ended with 1: FAIL n2"
+        self.drained_by("n2", f"prolog {fails}", f"epilog {fails}")
+        self.drained_by("n1", f"epilog on n1, job {jobs[0]}: FAIL: memory is in use after the job: "
+                        "GPU 1: 2048 MiB")
+        self.assertIn("PENDING", self.cluster("squeue", "--noheader", "--format=%T", f"--jobs={jobs[1]}"))
         self.assertNotIn("prolog", self.log("n1"))
 
     def test_what_a_job_has_left_over(self):
         escapes = "(setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $! > left) & wait; sleep 0.3"
         job = self.cluster("sbatch", "--parsable", "--nodelist=n1", "--wrap", escapes).strip()
-        self.drained_by("n1", "Epilog error",
-                        f"epilog on n1, job {job}: FAIL: processes of the job still run: .* sleep")
+        self.drained_by("n1", f"epilog on n1, job {job}: FAIL: processes of the job still run: .* sleep")
         self.cluster("on", "n1", "kill", (self.cluster.work / "left").read_text().strip())
 
     def test_what_hangs_is_not_waited_for(self):
