@@ -80,6 +80,14 @@ class Running:
 
     def serve(self, limit):
         """Waits, until `limit` at most, for what happens next to any job, and sees to it."""
+        try:
+            self._serve(limit)
+        except BaseException:  # this process's own trouble, such as a full disk
+            for job in list(self.jobs):
+                job.kill()
+            raise
+
+    def _serve(self, limit):
         times = [when for job in self.jobs for when in job.times()]
         times += [limit] if limit is not None else []
         timeout = max(0, min(times) - time.monotonic()) if times else None
@@ -113,7 +121,11 @@ class Output:
                 self._shown.discard(descriptor)
                 self.reader_left |= descriptor == 1
         if self._log:
-            write_all(self._log.fileno(), re.sub(PROGRESS, b"", data))
+            try:
+                write_all(self._log.fileno(), re.sub(PROGRESS, b"", data))
+            except OSError as error:
+                error.filename = self._log.name
+                raise
 
     def line(self, text):
         self.write(2, f"{text}\n".encode())
@@ -217,13 +229,8 @@ class Job:
         """Whether it has ended, within `seconds` where they are given. The other jobs are served
         meanwhile."""
         limit = None if seconds is None else time.monotonic() + seconds
-        try:
-            while self.result is None and (limit is None or time.monotonic() < limit):
-                RUNNING.serve(limit)
-        except BaseException:  # this process's own trouble, such as a full disk
-            for job in list(RUNNING.jobs):
-                job.kill()
-            raise
+        while self.result is None and (limit is None or time.monotonic() < limit):
+            RUNNING.serve(limit)
         return self.result is not None
 
     def kill(self):

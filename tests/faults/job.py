@@ -46,9 +46,9 @@ def program_of(pid):
 class Job:
     """A command in a session of its own, all of whose processes carry a marker."""
 
-    def __init__(self, words, environment, folder):
+    def __init__(self, words, environment, folder, record="r.jsonl"):
         self.marker = uuid.uuid4().hex
-        self.record = pathlib.Path(folder) / "r.jsonl"
+        self.record = pathlib.Path(folder) / record
         self._output = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [str(word) for word in words], cwd=folder, stdin=subprocess.DEVNULL,

@@ -13,9 +13,10 @@ SMALL = ["--model", "tiny", "--image-size", 32, "--batch-size", 4, "--warmup", 1
 LONG, STALLED = 10 ** 6, "stalled"
 
 # endless(folder), short: words. outputs: options that name a file. kind: of a record line that shows
-# it at work. environment(folder): added.
-Program = collections.namedtuple("Program", "name endless short outputs kind environment uses_gpus",
-                                 defaults=(lambda folder: {}, True))
+# it at work. environment(folder): added. rank: of what starts jobs itself, the program of whose ranks it is
+# done to.
+Program = collections.namedtuple("Program", "name endless short outputs kind environment uses_gpus rank record",
+                                 defaults=(lambda folder: {}, True, None, "r.jsonl"))
 
 
 def fake_gpus(folder):
@@ -58,4 +59,8 @@ PROGRAMS = {program.name: program for program in [
     Program("gpu_monitor", lambda folder: ["gpu_monitor", "--interval", 0.1, "--pretend-nodes", 2],
             ["gpu_monitor", "--interval", 0.1, "--count", 2], ("--save-readings",), "health",
             fake_gpus, False),
+    Program("acceptance",
+            lambda folder: [support.TREE / "launch/acceptance", "--full", "--soak-minutes", 5, "--backend", "cpu",
+                            "-n", 2, "--output", folder / "out"],
+            None, (), None, uses_gpus=False, rank="soak", record="out/acceptance.jsonl"),
 ]}

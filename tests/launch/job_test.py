@@ -169,7 +169,7 @@ class Output(Jobs):
         self.log = pathlib.Path("/dev/full")
         started = self.job("echo $$; sleep 60")
         started.start()
-        with self.assertRaises(OSError):
+        with self.assertRaisesRegex(OSError, "No space left on device: '/dev/full'"):
             started.wait()
         self.assertEqual(job.RUNNING.jobs, [])
 
