@@ -6,6 +6,7 @@
 
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/findings.hpp"
+#include "launch/node/soak/health_findings.hpp"
 #include "launch/node/soak/host_tile.hpp"
 #include "launch/node/soak/product_rig.hpp"
 #include "tests/catch.hpp"

@@ -6,27 +6,14 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "common/statistics.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
+#include "launch/node/soak/health_findings.hpp"
 
 namespace shakedown::node {
 namespace {
 
 std::string hex(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
-
-Verdict on_rank(int rank, const RankIdentity& identity) {
-  Verdict verdict;
-  verdict.scope = identity.uuid.empty() ? Scope::rank : Scope::gpu;
-  verdict.name = identity.uuid.empty() ? std::to_string(rank) : identity.uuid;
-  return verdict;
-}
-
-std::string place_of(int rank, const RankIdentity& identity) {
-  return fmt::format("rank {} on {}{}", rank, identity.host,
-                     identity.serial.empty() ? "" : ", serial " + identity.serial);
-}
 
 std::string circumstances(const Incident& incident) {
   std::string text;
@@ -126,124 +113,6 @@ void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdent
   }
 }
 
-/// Share of all windows' time; kUnknown where no window knows it.
-double share_of_time(const std::vector<Window>& windows, std::size_t rank,
-                     double RankWindow::*share) {
-  double with = 0;
-  double known = 0;
-  for (const Window& window : windows) {
-    const RankWindow& mine = window.ranks[rank];
-    if (!std::isfinite(mine.*share)) continue;
-    with += mine.*share * mine.seconds;
-    known += mine.seconds;
-  }
-  return known > 0 ? with / known : kUnknown;
-}
-
-void judge_throttling(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                      std::vector<Verdict>& verdicts) {
-  constexpr double kThermalRemark = 0.01;
-  constexpr double kThermalFail = 0.05;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const double slowdown = share_of_time(windows, r, &RankWindow::hardware_slowdown_share);
-    const double thermal = share_of_time(windows, r, &RankWindow::thermal_share);
-    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-    verdict.class_ = Class::environment;
-    const std::string place = place_of(static_cast<int>(r), ranks[r]);
-    if (slowdown > 0) {
-      verdict.outcome = Outcome::fail;
-      verdict.cause = fmt::format("{}: hardware slowdown or power brake in {:.2g} % of the time",
-                                  place, 100 * slowdown);
-      verdict.action = "inspect power supply and cooling";
-      verdicts.push_back(verdict);
-    }
-    if (thermal > kThermalRemark) {
-      verdict.outcome = thermal > kThermalFail ? Outcome::fail : Outcome::pass;
-      verdict.cause =
-          fmt::format("{}: thermal slowdown in {:.2g} % of the time{}", place, 100 * thermal,
-                      thermal > kThermalFail ? "" : ": a warning, it fails above 5 %");
-      verdict.action = "inspect cooling";
-      verdicts.push_back(verdict);
-    }
-  }
-}
-
-double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
-                     double HealthDelta::*count) {
-  double sum = 0;
-  for (const Window& window : windows) {
-    const double errors = window.ranks[rank].errors.*count;
-    if (std::isfinite(errors)) sum += errors;
-  }
-  return sum;
-}
-
-/// What the driver counted, and what it did not answer. Corrected errors are a remark.
-void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                  std::vector<Verdict>& verdicts) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const bool known = std::any_of(windows.begin(), windows.end(), [&](const Window& window) {
-      const RankWindow& mine = window.ranks[r];
-      return std::isfinite(mine.errors.ecc_uncorrected) || std::isfinite(mine.thermal_share) ||
-             std::isfinite(mine.hardware_slowdown_share);
-    });
-    if (!known && !ranks[r].uuid.empty() && ranks[r].stalled.empty()) {
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      verdict.outcome = Outcome::inconclusive;
-      verdict.cause = fmt::format("{}: neither ECC errors nor throttling could be read",
-                                  place_of(static_cast<int>(r), ranks[r]));
-      verdict.action = "run bin/node_check: it says why NVML cannot be read";
-      verdicts.push_back(verdict);
-    }
-    const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      verdict.outcome = outcome;
-      verdict.class_ = Class::hardware;
-      verdict.cause = fmt::format("{}: {}", place_of(static_cast<int>(r), ranks[r]), cause);
-      verdict.action = action;
-      verdicts.push_back(verdict);
-    };
-    const double uncorrected = sum_of_errors(windows, r, &HealthDelta::ecc_uncorrected);
-    const double corrected = sum_of_errors(windows, r, &HealthDelta::ecc_corrected);
-    const double links = sum_of_errors(windows, r, &HealthDelta::nvlink_errors);
-    if (uncorrected > 0)
-      add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
-          "reset the GPU; replace it if they come back");
-    if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
-    if (corrected > 0)
-      add(Outcome::pass, fmt::format("{:.0f} corrected ECC errors: a warning", corrected), "");
-    if (links > 0)
-      add(Outcome::pass,
-          fmt::format("{:.0f} NVLink CRC, replay or recovery errors: a warning", links),
-          "inspect the GPU's NVLinks: bin/link_matrix");
-    if (!ranks[r].stalled.empty())
-      add(Outcome::fail, fmt::format("the driver does not answer: {}", ranks[r].stalled),
-          "drain the node, reset the GPU or reboot");
-  }
-}
-
-/// The XIDs of the windows. Warnings are remarks.
-void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
-                std::vector<Verdict>& verdicts) {
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    std::vector<KernelEvent> events;
-    for (const Window& window : windows)
-      if (r < window.kernel_events.size() && window.kernel_events[r])
-        events.insert(events.end(), window.kernel_events[r]->begin(),
-                      window.kernel_events[r]->end());
-    for (const Judgement& judgement : judge_kernel_events(events)) {
-      if (judgement.severity != Severity::fail && judgement.severity != Severity::warn) continue;
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      verdict.outcome = judgement.severity == Severity::fail ? Outcome::fail : Outcome::pass;
-      verdict.class_ = judgement.class_;
-      verdict.cause = fmt::format("{}: during the soak: {}",
-                                  place_of(static_cast<int>(r), ranks[r]), judgement.cause);
-      verdict.action = judgement.action;
-      verdicts.push_back(verdict);
-    }
-  }
-}
-
 }  // namespace
 
 Json record_of(const Incident& incident, const RankIdentity& identity) {
@@ -275,9 +144,7 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
   std::vector<Verdict> verdicts;
   judge_mismatches(incidents, ranks, verdicts);
   judge_rates(windows, ranks, limits, rule, verdicts);
-  judge_throttling(windows, ranks, verdicts);
-  judge_errors(windows, ranks, verdicts);
-  judge_xids(windows, ranks, verdicts);
+  judge_health(windows, ranks, verdicts);
   return verdicts;
 }
 
@@ -292,16 +159,6 @@ Work work_of(const std::vector<Window>& windows) {
     for (const RankWindow& rank : window.ranks) work.gpu_hours += rank.seconds / 3600;
   }
   return work;
-}
-
-std::string unknown_xids(const std::vector<Window>& windows) {
-  std::set<std::size_t> ranks;
-  for (const Window& window : windows)
-    for (std::size_t r = 0; r < window.kernel_events.size(); ++r)
-      if (!window.kernel_events[r]) ranks.insert(r);
-  return ranks.empty() ? ""
-                       : fmt::format("XIDs: unknown on rank{} {}: /dev/kmsg cannot be read",
-                                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
 double energy_of(const std::vector<Window>& windows) {

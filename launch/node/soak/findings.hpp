@@ -6,6 +6,7 @@
 
 #include "common/verdict.hpp"
 #include "launch/node/compute/judge.hpp"
+#include "launch/node/soak/rank_identity.hpp"
 #include "launch/node/soak/statement.hpp"
 #include "launch/node/soak/window.hpp"
 
@@ -19,16 +20,6 @@ struct Incident {
   std::string capsule;  // its path; empty: none
   double temperature_c = kUnknown, sm_clock_mhz = kUnknown, power_w = kUnknown;
   std::string no_capsule = "";  // why, and how to repeat it
-};
-
-/// Who the ranks are.
-struct RankIdentity {
-  std::string host;
-  std::string uuid;    // empty on cpu
-  std::string serial;  // empty: not known
-  std::string model;
-  std::string stalled = "";    // calls of the driver that did not return in time
-  bool remap_pending = false;  // memory waits for a reset to be replaced
 };
 
 /// The fields of a "mismatch" record.
@@ -49,9 +40,6 @@ double energy_of(const std::vector<Window>& windows);
 /// "checked products run at 97.6 % of the rate of unchecked ones (fp32 99.9, bf16 97.5)": medians
 /// over windows and ranks. Empty where there was no comparison.
 std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types);
-
-/// "XIDs: unknown on rank 0, ...": where the kernel's messages cannot be read. Empty: nowhere.
-std::string unknown_xids(const std::vector<Window>& windows);
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
 /// INCONCLUSIVE, never PASS.

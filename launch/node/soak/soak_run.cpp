@@ -11,6 +11,8 @@
 #include "common/identity.hpp"
 #include "common/program.hpp"
 #include "launch/node/soak/capsule.hpp"
+#include "launch/node/soak/gathering.hpp"
+#include "launch/node/soak/health_findings.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -54,50 +56,6 @@ std::string loads_with(const std::string& load) {
       return name;
   }
   return load;
-}
-
-Json to_json(const Mismatch& mismatch) {
-  Json json{{"load", mismatch.load},     {"operation", mismatch.operation},
-            {"where", mismatch.where},   {"outcome", static_cast<int>(mismatch.outcome)},
-            {"cause", mismatch.cause},   {"action", mismatch.action},
-            {"of_all", mismatch.of_all}, {"replay", mismatch.replay}};
-  const auto add = [&](const char* key, const auto& value) {
-    if (value) json[key] = *value;
-  };
-  add("index", mismatch.index);
-  add("expected", mismatch.expected);
-  add("found", mismatch.found);
-  add("sm", mismatch.sm);
-  add("reproduced", mismatch.reproduced);
-  add("repeats", mismatch.repeats);
-  if (mismatch.class_) json["class"] = static_cast<int>(*mismatch.class_);
-  return json;
-}
-
-template <class T>
-std::optional<T> optional_of(const Json& json, const char* key) {
-  return json.contains(key) ? std::optional(json[key].get<T>()) : std::nullopt;
-}
-
-Mismatch mismatch_of(const Json& json) {
-  Mismatch mismatch;
-  mismatch.load = json["load"];
-  mismatch.operation = json["operation"];
-  mismatch.where = json["where"];
-  mismatch.outcome = static_cast<Outcome>(json["outcome"].get<int>());
-  mismatch.cause = json["cause"];
-  mismatch.action = json["action"];
-  mismatch.of_all = json["of_all"];
-  mismatch.replay = json["replay"];
-  mismatch.index = optional_of<std::uint64_t>(json, "index");
-  mismatch.expected = optional_of<std::uint64_t>(json, "expected");
-  mismatch.found = optional_of<std::uint64_t>(json, "found");
-  mismatch.sm = optional_of<int>(json, "sm");
-  mismatch.reproduced = optional_of<int>(json, "reproduced");
-  mismatch.repeats = optional_of<int>(json, "repeats");
-  mismatch.class_ = std::nullopt;
-  if (json.contains("class")) mismatch.class_ = static_cast<Class>(json["class"].get<int>());
-  return mismatch;
 }
 
 }  // namespace
@@ -215,11 +173,8 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   RankWindow mine = rank_window(result, sampler.finish(), health_->delta());
   mine.stop = !signals_.received().empty();
   mine.over = elapsed_s() >= 60 * options_.minutes;
-  Window window{static_cast<int>(windows_.size()),
-                phase.name(),
-                {},
-                session_.all_gather(mine),
-                kernel_events()};
+  Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
+  if (backend_.kind == BackendKind::gpu) window.kernel_events = gather(session_, kernel_.events());
   if (phase.shape == Shape::steady && phase.has(LoadKind::products))
     window.steady_products = phase.type;
   record_.write("soak",
@@ -229,34 +184,11 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   return window;
 }
 
-std::vector<std::optional<std::vector<KernelEvent>>> SoakRun::kernel_events() {
-  if (backend_.kind == BackendKind::cpu) return {};
-  Json mine;
-  if (const auto events = kernel_.events()) {
-    mine = Json::array();
-    for (const KernelEvent& event : *events)
-      mine.push_back({event.age_s, event.nvswitch, event.pci_id, event.code, event.text});
-  }
-  std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
-  for (const std::string& text : session_.all_gather(mine.dump())) {
-    const Json json = Json::parse(text);
-    by_rank.emplace_back(json.is_null() ? std::nullopt : std::optional(std::vector<KernelEvent>()));
-    for (const Json& event : json)
-      by_rank.back()->push_back({event[0].get<double>(), event[1].get<bool>(),
-                                 event[2].get<std::string>(), event[3].get<int>(),
-                                 event[4].get<std::string>()});
-  }
-  return by_rank;
-}
-
 void SoakRun::collect(const Window& window, std::vector<Mismatch> found) {
-  Json list = Json::array();
-  for (const Mismatch& mismatch : found) list.push_back(to_json(mismatch));
-  const auto texts = session_.all_gather(list.empty() ? std::string() : list.dump());
-  for (std::size_t r = 0; r < texts.size(); ++r) {
-    if (texts[r].empty()) continue;
-    for (const Json& json : Json::parse(texts[r])) {
-      Incident incident{static_cast<int>(r), window.index, mismatch_of(json), ""};
+  const auto by_rank = gather(session_, found);
+  for (std::size_t r = 0; r < by_rank.size(); ++r) {
+    for (const Mismatch& mismatch : by_rank[r]) {
+      Incident incident{static_cast<int>(r), window.index, mismatch, ""};
       incident.temperature_c = window.ranks[r].temperature_c;
       incident.sm_clock_mhz = window.ranks[r].sm_clock_mhz;
       incident.power_w = window.ranks[r].power_w;

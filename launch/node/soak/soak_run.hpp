@@ -25,7 +25,6 @@ class SoakRun {
   void run_windows(SoakWork& work);
   void check_loads_run(const std::vector<Phase>& cycle) const;
   Window run_window(SoakWork& work, const Phase& phase, bool comparing);
-  std::vector<std::optional<std::vector<KernelEvent>>> kernel_events();
   void collect(const Window& window, std::vector<Mismatch> found);
   void keep_capsule(Incident& incident);
   ExitCode conclude(const std::string& summary);
