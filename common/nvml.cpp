@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/nvml_library.hpp"
+#include "common/throttle_reasons.hpp"
 
 namespace shakedown {
 namespace {
@@ -15,13 +16,13 @@ struct ReasonName {
   std::uint64_t bit;
   const char* name;
 };
-constexpr std::array<ReasonName, 7> kReasons{{{0x004, "sw_power_cap"},
-                                              {0x008, "hw_slowdown"},
-                                              {0x010, "sync_boost"},
-                                              {0x020, "sw_thermal_slowdown"},
-                                              {0x040, "hw_thermal_slowdown"},
-                                              {0x080, "hw_power_brake"},
-                                              {0x100, "display_clocks"}}};
+constexpr std::array<ReasonName, 7> kReasons{{{throttle::kPowerCap, "sw_power_cap"},
+                                              {throttle::kHwSlowdown, "hw_slowdown"},
+                                              {throttle::kSyncBoost, "sync_boost"},
+                                              {throttle::kSwThermal, "sw_thermal_slowdown"},
+                                              {throttle::kHwThermal, "hw_thermal_slowdown"},
+                                              {throttle::kPowerBrake, "hw_power_brake"},
+                                              {throttle::kDisplayClocks, "display_clocks"}}};
 
 template <class Function, class... Arguments>
 bool succeeds(const Function& function, Arguments... arguments) {

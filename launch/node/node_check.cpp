@@ -6,8 +6,8 @@
 #include "common/options.hpp"
 #include "common/program.hpp"
 #include "common/verdict.hpp"
-#include "common/watchdog.hpp"
 #include "launch/node/health/check/check.hpp"
+#include "launch/node/health/check/own_process.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -20,15 +20,19 @@ ExitCode node_check(const CheckOptions& options, const OptionSet& set, MpiSessio
 
 ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
   if (is_another_of_its_host()) return ExitCode::pass;
-  // A record's file can hang, too. The check's own watchdog, which says what was found, is earlier.
-  const Watchdog whole(options.deadline_s + 2, [] {
-    std::puts(line_of({Scope::job, "node_check", Outcome::inconclusive,
-                       "--record could not be written in time"})
-                  .c_str());
+  const Ended ended = run_in_own_process(options.deadline_s, [&] {
+    return run_alone([&] {
+      Record record(options.record);
+      record.write("run", describe_process(set, {this_host()}));
+      return recorded(record, [&] { return check_passively(options, record); });
+    });
   });
-  Record record(options.record);
-  record.write("run", describe_process(set, {this_host()}));
-  return recorded(record, [&] { return check_passively(options, record); });
+  if (ended.code) return static_cast<ExitCode>(*ended.code);
+  const Verdict verdict{
+      Scope::job,   "node_check", Outcome::inconclusive, "the check: " + ended.why,
+      std::nullopt, kHangs};
+  std::puts(line_of(verdict).c_str());
+  return ExitCode::inconclusive;
 }
 
 }  // namespace

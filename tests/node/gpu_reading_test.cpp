@@ -227,9 +227,8 @@ TEST_CASE("nonsense is data of a reading: it is not for the reader to judge", "[
 
 TEST_CASE("an injected stall is like a real one", "[node][nvml]") {
   const Fake fake(h200());
-  std::string problem;
-  GpuReader reader(kShort_s, stalling(nvml::open_library(fake_library(), problem)));
-  for (const GpuReading& gpu : reader.read().gpus)
+  const auto reader = open_reader(kShort_s, true, fake_library());
+  for (const GpuReading& gpu : reader->read().gpus)
     CHECK(gpu.stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
 }
 

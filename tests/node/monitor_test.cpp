@@ -44,6 +44,12 @@ TEST_CASE("a monitor's line fits, and shows what is unknown as neither zero nor 
   CHECK_THAT(line(idle), EndsWith(" stalled\n"));
 }
 
+TEST_CASE("the heading of a reading has its time", "[node][monitor]") {
+  const std::string heading = monitor_heading("05:00:00Z");
+  CHECK(heading.starts_with("05:00:00Z "));
+  CHECK_THAT(heading, ContainsSubstring("\nhost ") && EndsWith("  throttle reasons\n"));
+}
+
 TEST_CASE("counters grow between readings; what became less or is unknown has no growth",
           "[node][monitor]") {
   GpuReading before;

@@ -1,4 +1,6 @@
 // Findings about the nodes of a job: how many GPUs each has, and how they differ.
+#include <functional>
+
 #include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
 #include "tests/catch.hpp"
@@ -40,8 +42,16 @@ std::vector<Finding> not_passed(const std::vector<Finding>& findings) {
   return found;
 }
 
+Json xid(int code, double age_s) {
+  return {{"age_s", age_s},
+          {"nvswitch", false},
+          {"pci_id", "0000:18:00"},
+          {"code", code},
+          {"text", "text"}};
+}
+
 Finding count_of(const std::vector<NodeReport>& reports, int option = -1) {
-  return of_check(judge_nodes(reports, option), "gpu-count").front();
+  return of_check(judge_nodes(reports, {option}), "gpu-count").front();
 }
 
 }  // namespace
@@ -82,7 +92,7 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
   report.host = "n0";
   report.gpus.problem = "libnvidia-ml.so.1 cannot be opened";
   const auto severity = [&](const char* check, int option = -1) {
-    return of_check(judge_nodes({report}, option), check).front().severity;
+    return of_check(judge_nodes({report}, {option}), check).front().severity;
   };
   CHECK(severity("gpu-count") == Severity::unknown);
   CHECK(severity("management") == Severity::unknown);
@@ -100,7 +110,7 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
 TEST_CASE("the driver's module, library and CUDA must fit", "[node][driver]") {
   auto report = healthy_node("n0");
   const auto severity = [&] {
-    return of_check(judge_nodes({report}, 8), "driver").front().severity;
+    return of_check(judge_nodes({report}, {8}), "driver").front().severity;
   };
   CHECK(severity() == Severity::pass);
   report.facts["driver_module"] = "580.1";
@@ -121,7 +131,7 @@ TEST_CASE("nodes that differ are named by the majority", "[node][comparison]") {
   reports[7].gpus.driver_version = "580.1";
   const auto found = not_passed(compare_nodes(reports));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].verdict.cause == "driver 580.1 on node07, 580.2 on the 7 others");
+  CHECK(found[0].verdict.cause == "driver: 580.1 here, 580.2 on the 7 others");
   CHECK(found[0].severity == Severity::warn);
   CHECK(found[0].verdict.name == "node07");
   CHECK(found[0].verdict.action == "reconfigure: the same driver on all nodes");
@@ -174,19 +184,146 @@ TEST_CASE("NICs are compared by speed, whatever their names", "[node][comparison
   CHECK(not_passed(compare_nodes(reports)).size() == 1);
 }
 
+namespace {
+
+Json port_of(int adapter, const std::string& state = "ACTIVE", double rate_gbits = 400) {
+  return {{"port", fmt::format("mlx5_{}:1", adapter)},
+          {"state", state},
+          {"rate_gbits", rate_gbits},
+          {"firmware", "28.43.1014"}};
+}
+
+/// The one finding that is not a pass after `change` of the last of `nodes`, each with four ports.
+Finding odd_node(int nodes, const std::function<void(NodeReport&)>& change) {
+  auto reports = healthy_nodes(nodes);
+  for (NodeReport& report : reports) {
+    report.facts["infiniband"] = {port_of(0), port_of(1), port_of(2), port_of(3)};
+    report.facts["nccl_variables"] = Json::object();
+  }
+  CHECK(not_passed(compare_nodes(reports)).empty());
+  change(reports.back());
+  const auto found = not_passed(compare_nodes(reports));
+  REQUIRE(found.size() == 1);
+  return found.front();
+}
+
+}  // namespace
+
+TEST_CASE("a node that has lost an InfiniBand adapter, its link or its speed is named",
+          "[node][comparison]") {
+  Finding found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"].erase(2); });
+  CHECK(found.severity == Severity::fail);
+  CHECK(found.verdict.class_ == Class::hardware);
+  CHECK(found.node == "node03");
+  CHECK(found.verdict.cause == "3 InfiniBand ports, 4 on most nodes: mlx5_2:1 is missing");
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"] = Json::array(); });
+  CHECK(found.severity == Severity::fail);
+  found = odd_node(2, [](NodeReport& r) { r.facts["infiniband"].erase(2); });
+  CHECK(found.severity == Severity::warn);  // of two nobody knows which is right
+  CHECK(found.verdict.cause == "InfiniBand ports differ: mlx5_2:1 missing on node01");
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"].push_back(port_of(4)); });
+  CHECK(found.severity == Severity::warn);
+  CHECK_THAT(found.verdict.cause, ContainsSubstring("mlx5_4:1 is here only"));
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][3] = port_of(9); });
+  CHECK(found.severity == Severity::warn);
+  CHECK_THAT(found.verdict.cause, ContainsSubstring("named mlx5_9:1, on most nodes mlx5_3:1"));
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1] = port_of(1, "DOWN"); });
+  CHECK(found.severity == Severity::fail);
+  CHECK(found.verdict.class_ == Class::infrastructure);
+  CHECK(found.verdict.cause == "InfiniBand port mlx5_1:1: DOWN here, ACTIVE on the 3 others");
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1]["rate_gbits"] = 100; });
+  CHECK(found.severity == Severity::fail);
+  CHECK(found.verdict.cause == "rate of mlx5_1:1: 100 Gbit/s here, 400 Gbit/s on the 3 others");
+  found = odd_node(4, [](NodeReport& r) { r.facts["infiniband"][1]["rate_gbits"] = 800; });
+  CHECK(found.severity == Severity::warn);
+}
+
+TEST_CASE("a variable that some nodes have is named with those that lack it",
+          "[node][comparison]") {
+  const auto set = [](NodeReport& r) { r.facts["nccl_variables"]["NCCL_ALGO"] = "Ring"; };
+  Finding found = odd_node(4, set);
+  CHECK(found.node == "node03");
+  CHECK(found.severity == Severity::warn);
+  CHECK(found.verdict.cause == "NCCL_ALGO: Ring here, unset on the 3 others");
+  found = odd_node(2, set);
+  CHECK(found.verdict.cause == "NCCL_ALGO differs: Ring on node01; unset on node00");
+  auto reports = healthy_nodes(4);
+  for (NodeReport& report : reports) set(report);
+  reports[1].facts["nccl_variables"] = Json::object();
+  reports[2].facts.erase("nccl_variables");  // which is not the same
+  const auto both = not_passed(compare_nodes(reports));
+  REQUIRE(both.size() == 2);
+  CHECK(both[0].verdict.cause == "NCCL_ALGO is not known here, but on 3 of 4 nodes");
+  CHECK(both[0].severity == Severity::unknown);
+  CHECK(both[1].verdict.cause == "NCCL_ALGO: unset here, Ring on 2 others");
+}
+
 TEST_CASE("errors that are counted during the work are found", "[node][growth]") {
   const auto before = healthy_nodes(1);
   const auto severity = [&](auto&& change) {
     auto after = before;
     change(after[0].gpus.gpus[3]);
-    return judge_growth(before, after)[3].severity;
+    return judge_growth(before, after, {8})[3].severity;
   };
   CHECK(severity([](GpuReading&) {}) == Severity::pass);
   CHECK(severity([](GpuReading& g) { g.volatile_.uncorrected = 1; }) == Severity::fail);
   CHECK(severity([](GpuReading& g) { g.nvlinks[2].replay_errors = 1; }) == Severity::warn);
   CHECK(severity([](GpuReading& g) { g.pcie_replays = 1; }) == Severity::warn);
   CHECK(severity([](GpuReading& g) { g.pcie_replays.reset(); }) == Severity::unknown);
-  CHECK(severity([](GpuReading& g) { g.uuid = "another"; }) == Severity::unknown);
+  // A GPU that is gone, or another in its place.
+  CHECK(severity([](GpuReading& g) { g.uuid = "another"; }) == Severity::fail);
+}
+
+TEST_CASE("what fails only at work is found, and what failed before is not repeated",
+          "[node][growth][closed]") {
+  auto before = healthy_nodes(2);
+  before[0].gpus.gpus[1].volatile_.uncorrected = 1;
+  before[0].facts["kernel_events"] = {xid(79, 60)};
+  const auto found = [&](auto&& change) {
+    auto later = before;
+    change(later[0]);
+    std::vector<std::string> checks;
+    for (const Finding& finding : judge_again(before, later, {}))
+      checks.push_back(finding.check + " " + finding.subject);
+    return checks;
+  };
+  using Checks = std::vector<std::string>;
+  CHECK(found([](NodeReport&) {}).empty());
+  CHECK(found([](NodeReport& r) { r.gpus.gpus[3].recovery_action = "reset"; }) ==
+        Checks{"recovery-action GPU 3"});
+  CHECK(found([](NodeReport& r) { r.gpus.gpus[0].stalled = {"nvmlDeviceGetName"}; }) ==
+        Checks{"management-stall GPU 0"});
+  CHECK(found([](NodeReport& r) { r.gpus.stalled = {"nvmlInit_v2"}; }) == Checks{"management "});
+  CHECK(found([](NodeReport& r) { r.facts["kernel_events"].push_back(xid(48, 1)); }) ==
+        Checks{"kernel-log "});
+  CHECK(found([](NodeReport& r) { r.facts["kernel_events"].push_back(xid(79, 1)); }) ==
+        Checks{"kernel-log "});  // once more
+  CHECK(found([](NodeReport& r) { r.facts = Json::object(); }).empty());
+  // NCCL's segments fill /dev/shm while it works.
+  CHECK(found([](NodeReport& r) {
+          r.facts["shm"] = {{"total_bytes", 64 << 20}, {"free_bytes", 0}};
+        }).empty());
+}
+
+TEST_CASE("the PCIe link is judged under load where a rank has loaded the GPU, and not known else",
+          "[node][growth][closed]") {
+  const auto before = healthy_nodes(1);
+  auto loaded = before;
+  loaded[0].loaded_gpus = {"GPU-node00-0", "GPU-node00-1", "GPU-node00-3"};
+  loaded[0].gpus.gpus[0].pcie_generation = 5;  // number 1 stays at Gen1
+  loaded[0].gpus.gpus[2].pcie_generation = 5;
+  loaded[0].gpus.gpus[3].pcie_generation.reset();
+  loaded[0].gpus.gpus.pop_back();
+  std::vector<Severity> severities;
+  const auto findings = judge_load(before, loaded, {8});
+  for (const Finding& finding : of_check(findings, "pcie-under-load"))
+    severities.push_back(finding.severity);
+  using enum Severity;
+  CHECK(severities ==
+        std::vector{pass, fail, unknown, unknown, unknown, unknown, unknown, unknown});
+  CHECK(of_check(findings, "pcie-link").empty());  // it has passed before
+  CHECK(of_check(findings, "gpu-count").size() == 1);
+  CHECK(findings.size() == 9);
 }
 
 TEST_CASE("a report is the same after it was sent", "[node][report]") {
@@ -198,14 +335,14 @@ TEST_CASE("a report is the same after it was sent", "[node][report]") {
 
 TEST_CASE("the list of checks has every check that findings name", "[node][table]") {
   const std::string list = "\n" + list_of_checks();
-  for (const Finding& finding : judge_nodes(healthy_nodes(2), 8))
+  for (const Finding& finding : judge_nodes(healthy_nodes(2), {8}))
     CHECK_THAT(list, ContainsSubstring("\n" + finding.check + " "));
 }
 
 TEST_CASE("the table collapses what is alike and names what is not", "[node][table]") {
   auto reports = healthy_nodes(3);
   reports[1].gpus.gpus[3].volatile_.uncorrected = 2;
-  const std::string table = findings_table(judge_nodes(reports, 8));
+  const std::string table = findings_table(judge_nodes(reports, {8}));
   CHECK_THAT(table,
              ContainsSubstring("PASS     persistence        24 GPUs: persistence mode is on\n"));
   CHECK_THAT(table, ContainsSubstring("PASS     gpu-count          3 nodes: 8 GPUs, 8 expected"));
@@ -214,6 +351,32 @@ TEST_CASE("the table collapses what is alike and names what is not", "[node][tab
                         "since the driver was loaded -> reset GPU; RMA if they come back\n"));
   // What is unknown on every node is one line.
   CHECK_THAT(table, ContainsSubstring("node00, node01, node02:\nUNKNOWN  "));
+}
+
+TEST_CASE("the table says which GPU of which node, and in one line what nothing is known of",
+          "[node][table]") {
+  auto reports = healthy_nodes(3);
+  reports[0].gpus.gpus[3].remap_pending = true;
+  reports[2].gpus.gpus[5].remap_pending = true;
+  GpuReading& stalled = reports[1].gpus.gpus[2];
+  GpuReading read;
+  read.index = 2;
+  read.uuid = stalled.uuid;
+  read.model = stalled.model;
+  read.stalled = {"nvmlDeviceGetSerial"};
+  stalled = read;
+  const auto findings = judge_nodes(reports, {8});
+  const std::string table = findings_table(findings);
+  const std::string line = "remapped rows of memory wait for a reset -> reset GPU\n";
+  CHECK_THAT(table, ContainsSubstring("node00:\nFAIL     row-remap          GPU 3: " + line));
+  CHECK_THAT(table, ContainsSubstring("node02:\nFAIL     row-remap          GPU 5: " + line));
+  const auto at = table.find(
+      "UNKNOWN  25 checks          GPU 2: not read: an earlier call of the "
+      "driver did not return (management-error, sane-readings,");
+  CHECK(at != std::string::npos);
+  CHECK(table.find("not read", at + 80) == std::string::npos);
+  CHECK_THAT(verdict_of_job(findings, false).cause,
+             ContainsSubstring("; failed on node00, node01, node02"));
 }
 
 }  // namespace shakedown::node

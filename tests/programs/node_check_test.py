@@ -3,12 +3,14 @@
 import copy
 import json
 import os
+import pathlib
 import time
 import unittest
 
 from support import BIN, TREE, Folder, alone, read_record, run, run_bare
 
 NODE_CHECK = BIN / "node_check"
+BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 HEALTHY = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
 # As Slurm starts HealthCheckProgram: root, without HOME.
 BARE = {"PATH": "/usr/bin:/bin"}
@@ -23,12 +25,12 @@ class NodeCheck(Folder):
         path.write_text(json.dumps(host))
         return path
 
-    def check(self, *arguments, code, bare=True, ranks=1):
+    def check(self, *arguments, code, bare=True, ranks=1, **environment):
         """Runs the program; what it printed, and its records by kind."""
         record = self.folder / "r.jsonl"
         record.unlink(missing_ok=True)
         line = [NODE_CHECK, "--record", record, *arguments]
-        result = run_bare("env", "-i", *[f"{k}={v}" for k, v in BARE.items()], *line) if bare else \
+        result = run_bare("env", "-i", *[f"{k}={v}" for k, v in {**BARE, **environment}.items()], *line) if bare else \
             run(*line, ranks=ranks)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         lines = read_record(record)
@@ -85,6 +87,36 @@ class NodeCheck(Folder):
                           "--record", self.record, timeout=20)
         self.expect(result, 3, "PASS host-stall", "UNKNOWN deadline", "did not end within 2 s (--deadline)")
         self.assertEqual([line["kind"] for line in read_record(self.record)], ["run", "verdict"])
+
+    def fake(self, change):
+        """The environment in which the fixture's GPUs, changed, are the driver's."""
+        file = self.readings(change)
+        return {"SHAKEDOWN_NVML_LIBRARY": BUILD / "fake_nvml.so", "SHAKEDOWN_FAKE_NVML": file}
+
+    @alone
+    def test_a_driver_that_hangs_is_named_within_the_deadline(self):
+        def hangs_at_the_start(host):
+            host["fake"] = {"stall_s": {"nvmlInit_v2": 60}}
+
+        def one_hangs(host):
+            host["gpus"][2]["fake"] = {"stall_s": {"nvmlDeviceGetPersistenceMode": 60}}
+
+        def each_call_is_slow(host):
+            for gpu in host["gpus"]:
+                gpu["fake"] = {"stall_s": {"nvmlDeviceGetFieldValues": 0.5}}
+        for change, check, what in [
+                (hangs_at_the_start, "management", r"nvmlInit_v2 did not return within 0\.5\d* s"),
+                (one_hangs, "management-stall", "GPU 2: .*nvmlDeviceGetPersistenceMode did not return"),
+                (each_call_is_slow, "management-stall", "nvmlDeviceGetFieldValues did not return")]:
+            with self.subTest(check=what):
+                start = time.monotonic()
+                out, records = self.check("--passive", "--deadline", 1, code=1, **self.fake(change))
+                self.assertLess(time.monotonic() - start, 1.5)
+                self.assertRegex(out, rf"FAIL +{check} +.*{what}.* -> drain the node")
+                self.assertIn((check, "FAIL"), [(line["check"], line["severity"])
+                                                for line in records["verdict"][:-1]])
+                if change == one_hangs:  # what was not read for that cause is one line, and no pass
+                    self.assertRegex(out, r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)")
 
     def test_two_ranks_check_one_node_and_sum_over_both(self):
         out, _ = self.check(code=0, bare=False, ranks=2)

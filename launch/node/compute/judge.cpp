@@ -7,6 +7,7 @@
 
 #include "common/nvml.hpp"
 #include "common/statistics.hpp"
+#include "common/throttle_reasons.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -134,19 +135,16 @@ Explanation explain(const Slow& slow, const Limits& limits, const Circumstances&
     return {fmt::format("{}, at a normal clock ({})", rounds, clocks), Class::hardware,
             "run again on another day or in another slot; if it repeats, RMA"};
 
-  constexpr std::uint64_t kPowerCap = 0x4;
-  constexpr std::uint64_t kHeat = 0x20 | 0x40;
-  constexpr std::uint64_t kHardwareSlowdown = 0x8 | 0x80;  // the latter: the power brake
   const std::uint64_t reasons = seen.throttle_reasons.value_or(0);
   const std::string cause = fmt::format("{}, by its clock ({}; throttle reasons: {})", rounds,
                                         clocks, text_of_throttle_reasons(seen.throttle_reasons));
   if (!seen.throttle_reasons)
     return {cause, std::nullopt, "run again where the driver reports throttle reasons"};
-  if ((reasons & kHeat) != 0)
+  if ((reasons & throttle::kHeat) != 0)
     return {cause, Class::environment, "inspect cooling: airflow, heat sink, inlet temperature"};
-  if ((reasons & kHardwareSlowdown) != 0)
+  if ((reasons & throttle::kHardware) != 0)
     return {cause, Class::environment, "inspect the power supply and its cables, then cooling"};
-  if ((reasons & kPowerCap) != 0)
+  if ((reasons & throttle::kPowerCap) != 0)
     return {cause, Class::environment,
             "compare the power limits (nvidia-smi -q -d POWER), then cooling: a hotter chip needs "
             "more power for its clock"};

@@ -9,6 +9,7 @@
 #include "common/error.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
+#include "common/throttle_reasons.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -45,7 +46,7 @@ Series series_of(const Metric& metric, const Json& json) {
 std::string limited_by(const std::optional<std::uint64_t>& reasons) {
   if (!reasons) return "-";
   constexpr std::pair<std::uint64_t, const char*> kCauses[] = {
-      {0x4, "power"}, {0x20 | 0x40, "heat"}, {0x8 | 0x80, "hw"}};
+      {throttle::kPowerCap, "power"}, {throttle::kHeat, "heat"}, {throttle::kHardware, "hw"}};
   std::string text;
   for (const auto& [bits, name] : kCauses)
     if ((*reasons & bits) != 0) text += (text.empty() ? "" : ",") + std::string(name);

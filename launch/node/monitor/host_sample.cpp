@@ -1,13 +1,10 @@
 #include "launch/node/monitor/host_sample.hpp"
 
+#include "launch/node/health/facts/gpu_counters.hpp"
 #include "launch/node/health/facts/health_record.hpp"
 
 namespace shakedown::node {
 namespace {
-
-Known<std::uint64_t> grown(Known<std::uint64_t> before, Known<std::uint64_t> now) {
-  return before && now && *now >= *before ? Known<std::uint64_t>(*now - *before) : std::nullopt;
-}
 
 Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
   return bytes && seconds > 0 ? Known<double>(static_cast<double>(*bytes) / seconds / 1e9)

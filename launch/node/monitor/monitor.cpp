@@ -33,20 +33,11 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-std::unique_ptr<GpuReader> open_reader(const MonitorOptions& options, bool stalls) {
-  const std::string library = nvml::library_name();
-  std::string problem;
-  if (stalls)
-    if (const auto find = nvml::open_library(library, problem))
-      return std::make_unique<GpuReader>(options.call_deadline_s, stalling(find));
-  return std::make_unique<GpuReader>(options.call_deadline_s, library);
-}
-
 /// Reads the GPUs of this host.
 class HostMonitor {
  public:
   HostMonitor(const MonitorOptions& options, std::string host, bool stalls)
-      : host_(std::move(host)), reader_(open_reader(options, stalls)) {}
+      : host_(std::move(host)), reader_(open_reader(options.call_deadline_s, stalls)) {}
 
   const HostGpus& host() const { return reader_->host(); }
   double elapsed_s() const { return Seconds(Clock::now() - start_).count(); }

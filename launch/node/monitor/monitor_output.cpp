@@ -32,12 +32,14 @@ MonitorOutput::MonitorOutput(const MonitorOptions& options, Record& record)
 
 void MonitorOutput::add(std::vector<HostSample> samples) {
   if (first_host_.empty() && !samples.empty()) first_host_ = samples.front().host;
+  separate(samples);
   for (HostSample& sample : samples) {
     if (sample.read.problem)
       notice(fmt::format("{}: no GPU can be read: {}", sample.host, *sample.read.problem));
-    for (const std::string& call : sample.read.stalled)
-      notice(fmt::format("{}: {} did not return within {:g} s", sample.host, call,
-                         options_.call_deadline_s));
+    else
+      for (const std::string& call : sample.read.stalled)
+        notice(fmt::format("{}: {} did not return within {:g} s", sample.host, call,
+                           options_.call_deadline_s));
     for (const GpuReading& reading : sample.read.gpus) add(sample, reading);
     reading_ms_.push_back(sample.reading_ms);
     last_[sample.host] = std::move(sample);
@@ -51,8 +53,6 @@ void MonitorOutput::add(const HostSample& sample, const GpuReading& reading) {
   const Growth grown = earlier == nullptr
                            ? Growth{}
                            : growth(*earlier, reading, sample.elapsed_s - before->second.elapsed_s);
-  if (lines_ % kScreen == 0) print(monitor_heading());
-  ++lines_;
   print(monitor_line(sample.host, reading, grown));
   for (const std::string& call : reading.stalled)
     notice(fmt::format("{} GPU {}: {} did not return within {:g} s", sample.host, reading.index,
@@ -61,6 +61,20 @@ void MonitorOutput::add(const HostSample& sample, const GpuReading& reading) {
     notice(fmt::format("{} GPU {}: {}", sample.host, reading.index, failure));
   record_.write("health", record_of(sample, reading, grown));
   tallies_[{sample.host, reading.index}].add(reading, grown);
+}
+
+void MonitorOutput::separate(const std::vector<HostSample>& samples) {
+  int lines = 0;
+  for (const HostSample& sample : samples) lines += static_cast<int>(sample.read.gpus.size());
+  if (lines == 0) return;
+  const std::string time = samples.front().time.substr(11);  // of "2026-11-23T05:00:00Z"
+  if (lines_ == 0 || lines_ >= kScreen) {
+    print(monitor_heading(time));
+    lines_ = 0;
+  } else if (lines > 1) {
+    print(time + "\n");
+  }
+  lines_ += lines;
 }
 
 void MonitorOutput::notice(const std::string& text) {
@@ -80,6 +94,19 @@ std::string MonitorOutput::cost() const {
                      known ? fmt::format("; {:.4f} CPU seconds per second", share) : "");
 }
 
+std::string MonitorOutput::why_not_read(const std::string& host, const GpuReading& last) const {
+  const Tally& tally = tallies_.at({host, last.index});
+  if (!last.stalled.empty())
+    return fmt::format(": {} did not return within {:g} s", last.stalled.front(),
+                       options_.call_deadline_s);
+  if (tally.stalled() > 0)
+    return fmt::format(" at {} of {} readings: a call did not return within {:g} s",
+                       tally.stalled(), tally.readings(), options_.call_deadline_s);
+  if (!last.power_w && !last.temperature_c && !last.sm_clock_mhz)
+    return ": " + (last.failed.empty() ? "NVML reports no value" : last.failed.front());
+  return "";
+}
+
 std::vector<Verdict> MonitorOutput::verdicts() const {
   std::vector<Verdict> found;
   const auto could_not_read = [&](Scope scope, const std::string& name, const std::string& cause,
@@ -92,19 +119,10 @@ std::vector<Verdict> MonitorOutput::verdicts() const {
       could_not_read(Scope::node, host, "no GPU can be read: " + *sample.read.problem,
                      "check that the NVIDIA driver is loaded and the job has GPUs");
     for (const GpuReading& reading : sample.read.gpus)
-      if (!reading.stalled.empty())
-        could_not_read(
-            Scope::gpu, reading.uuid.empty() ? "unknown" : reading.uuid,
-            fmt::format("GPU {} of {} could not be read: {} did not return within {:g} "
-                        "s",
-                        reading.index, host, reading.stalled.front(), options_.call_deadline_s),
-            "drain the node, reset the GPU or reboot");
-      else if (!reading.power_w && !reading.temperature_c && !reading.sm_clock_mhz)
-        could_not_read(
-            Scope::gpu, reading.uuid.empty() ? "unknown" : reading.uuid,
-            fmt::format("GPU {} of {} could not be read: {}", reading.index, host,
-                        reading.failed.empty() ? "NVML reports no value" : reading.failed.front()),
-            "drain the node, reset the GPU or reboot");
+      if (const std::string why = why_not_read(host, reading); !why.empty())
+        could_not_read(Scope::gpu, reading.uuid.empty() ? "unknown" : reading.uuid,
+                       fmt::format("GPU {} of {} could not be read{}", reading.index, host, why),
+                       "drain the node, reset the GPU or reboot");
   }
   return found;
 }

@@ -30,6 +30,10 @@ class MonitorOutput {
   using Gpu = std::pair<std::string, int>;  // host, index
 
   void add(const HostSample& sample, const GpuReading& reading);
+  /// Prints what comes before a reading's lines: its time, and now and then the heading.
+  void separate(const std::vector<HostSample>& samples);
+  /// ": GPU is lost"; empty where the GPU was read each time.
+  std::string why_not_read(const std::string& host, const GpuReading& last) const;
   /// Prints a line that has not been printed yet.
   void notice(const std::string& text);
   std::string cost() const;

@@ -14,12 +14,12 @@ namespace {
 const std::vector<Column> kColumns{{"", "host", 10},  {"", "gpu", 3},     {"sm", "%", 3},
                                    {"mem", "%", 3},   {"used", "GiB", 5}, {"gpu", "C", 3},
                                    {"mem", "C", 3},   {"power", "W", 5},  {"sm", "MHz", 4},
-                                   {"mem", "MHz", 4}, {"ECC", "c/u", 5},  {"nvlink", "out", 6},
+                                   {"mem", "MHz", 4}, {"new", "ECC", 5},  {"nvlink", "out", 6},
                                    {"GB/s", "in", 6}, {"pcie", "out", 6}, {"GB/s", "in", 6}};
-const std::vector<Column> kTotals{{"", "host", 10},     {"", "gpu", 3},       {"", "readings", 8},
-                                  {"mean", "sm %", 5},  {"highest", "C", 7},  {"mean", "W", 5},
-                                  {"highest", "W", 7},  {"lowest", "MHz", 6}, {"throttled", "%", 9},
-                                  {"new ECC", "c/u", 7}};
+const std::vector<Column> kTotals{{"", "host", 10},    {"", "gpu", 3},       {"", "readings", 8},
+                                  {"mean", "sm %", 5}, {"highest", "C", 7},  {"mean", "W", 5},
+                                  {"highest", "W", 7}, {"lowest", "MHz", 6}, {"throttled", "%", 9},
+                                  {"new", "ECC", 7}};
 constexpr std::size_t kReasonsWidth = 22;
 
 /// The host's own name, the end of one that is too long.
@@ -66,9 +66,10 @@ std::string with_last(std::string line, const std::string& last) {
 
 }  // namespace
 
-std::string monitor_heading() {
-  const std::string lines = heading(kColumns);
-  return with_last(lines, "throttle reasons");
+std::string monitor_heading(const std::string& time) {
+  std::vector<Column> columns = kColumns;
+  columns.front().over = time.c_str();
+  return with_last(heading(columns), "throttle reasons");
 }
 
 std::string monitor_line(const std::string& host, const GpuReading& reading, const Growth& growth) {

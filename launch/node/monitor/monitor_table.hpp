@@ -7,13 +7,18 @@
 
 namespace shakedown::node {
 
-std::string monitor_heading();
+/// `time`: of the day, of the reading that follows.
+std::string monitor_heading(const std::string& time);
 std::string monitor_line(const std::string& host, const GpuReading& reading, const Growth& growth);
 
 /// What was reported of a GPU over the run.
 class Tally {
  public:
   void add(const GpuReading& reading, const Growth& growth);
+
+  int readings() const { return readings_; }
+  /// Readings in which a call did not return in time.
+  int stalled() const { return stalled_; }
 
   static std::string heading();
   std::string line(const std::string& host, int index) const;

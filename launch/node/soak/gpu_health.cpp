@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "launch/node/health/facts/gpu_counters.hpp"
 #include "launch/node/health/facts/gpu_reader.hpp"
 
 namespace shakedown::node {
@@ -10,24 +11,8 @@ namespace {
 constexpr double kDeadline_s = 5;
 
 double difference(const Known<std::uint64_t>& before, const Known<std::uint64_t>& after) {
-  return before && after ? static_cast<double>(*after) - static_cast<double>(*before) : kUnknown;
-}
-
-Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
-  Known<std::uint64_t> sum;
-  for (const NvlinkReading& link : reading.nvlinks)
-    for (const auto& count : {link.crc_errors, link.replay_errors, link.recovery_errors})
-      if (count) sum = sum.value_or(0) + *count;
-  return sum;
-}
-
-std::unique_ptr<GpuReader> open_reader(bool stall) {
-  const std::string library = nvml::library_name();
-  std::string problem;
-  if (stall)
-    if (const auto find = nvml::open_library(library, problem))
-      return std::make_unique<GpuReader>(kDeadline_s, stalling(find));
-  return std::make_unique<GpuReader>(kDeadline_s, library);
+  const auto errors = grown(before, after);
+  return errors ? static_cast<double>(*errors) : kUnknown;
 }
 
 }  // namespace
@@ -41,7 +26,7 @@ HealthDelta delta_of(const GpuReading& before, const GpuReading& after) {
 
 GpuHealth::GpuHealth(std::string uuid, bool stall) : uuid_(std::move(uuid)) {
   if (uuid_.empty()) return;
-  reader_ = open_reader(stall);
+  reader_ = open_reader(kDeadline_s, stall);
   last_ = read();
 }
 

@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/throttle_reasons.hpp"
+
 namespace shakedown::node {
 namespace {
-
-// As nvml.h has them (nvmlClocksEventReason...).
-constexpr std::uint64_t kPowerCap = 0x4;
-constexpr std::uint64_t kHardwareSlowdown = 0x8 | 0x80;  // and power brake
-constexpr std::uint64_t kThermal = 0x20 | 0x40;          // software and hardware
 
 double sum_of(const std::vector<RankWindow>& ranks,
               const std::array<double, kLoadKinds> RankWindow::*field, LoadKind kind) {
@@ -50,9 +47,9 @@ RankWindow rank_window(const PhaseResult& result, const GpuWindow& health,
   window.power_w = health.power_w;
   window.temperature_c = health.temperature_c;
   window.energy_j = health.energy_j;
-  window.hardware_slowdown_share = share_of_reasons(health.reasons, kHardwareSlowdown);
-  window.thermal_share = share_of_reasons(health.reasons, kThermal);
-  window.power_cap_share = share_of_reasons(health.reasons, kPowerCap);
+  window.hardware_slowdown_share = share_of_reasons(health.reasons, throttle::kHardware);
+  window.thermal_share = share_of_reasons(health.reasons, throttle::kHeat);
+  window.power_cap_share = share_of_reasons(health.reasons, throttle::kPowerCap);
   window.throttle_known = health.throttle_reasons.has_value();
   window.throttle_reasons = health.throttle_reasons.value_or(0);
   window.errors = errors;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "common/fault.hpp"
 #include "common/identity.hpp"
@@ -25,8 +26,9 @@
 namespace shakedown::node {
 namespace {
 
-// Of a call to the driver, so that the whole takes 5 s: without persistence mode the first is slow.
-constexpr double kPassiveDeadline_s = 4;
+// Shares of --deadline: the time by which all is read, and the time at which what is known by then
+// is printed.
+constexpr double kReading = 0.8, kReporting = 0.95;
 
 void print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -50,15 +52,17 @@ ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& rec
   return exit_code_of(job.outcome);
 }
 
-/// Ranks depend on one another: where a node is sick the others would wait for it in vain.
-bool fit_for_work(const std::vector<Finding>& findings) {
+/// The failures with which ranks, which depend on one another, would wait for a node in vain.
+std::vector<std::string> unfit_for_work(const std::vector<Finding>& findings) {
   constexpr const char* kNeeded[] = {"gpu-count",    "management",       "management-stall",
                                      "driver",       "management-error", "compute-mode",
                                      "nvlink-fabric"};
-  return std::ranges::none_of(findings, [&](const Finding& finding) {
-    return finding.severity == Severity::fail &&
-           std::ranges::find(kNeeded, finding.check) != std::end(kNeeded);
-  });
+  std::set<std::string> failed;
+  for (const Finding& finding : findings)
+    if (finding.severity == Severity::fail &&
+        std::ranges::find(kNeeded, finding.check) != std::end(kNeeded))
+      failed.insert(finding.check);
+  return {failed.begin(), failed.end()};
 }
 
 void stall(std::vector<NodeReport>& reports, const std::string& host) {
@@ -94,17 +98,20 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
     return finding_of("all-reduce", not_known(why), Scope::job, "node_check");
   };
   if (!options.source.readings.empty()) return {not_done("not run: the readings are of a file")};
-  if (!fit_for_work(findings)) return {not_done("not run: a GPU is missing or does not answer")};
+  if (const auto failed = unfit_for_work(findings); !failed.empty())
+    return {not_done("not run: ranks would hang where there is a FAIL of " + listed(failed))};
+  std::vector<Finding> found;
   try {
-    return look_at_work(options, session, reports, corrupts);
+    look_at_work(options, session, reports, corrupts, found);
+    return found;
   } catch (const TimeoutError& error) {
-    const std::vector<Finding> late{not_done(
-        fmt::format("the sum over {} ranks did not end: {}", session.world_size(), error.what()))};
+    found.push_back(not_done(
+        fmt::format("the sum over {} ranks did not end: {}", session.world_size(), error.what())));
     if (session.is_root()) {
-      print(findings_table(late));
-      write(record, late);
+      print(findings_table(found));
+      write(record, found);
     }
-    if (verdict_of_job(findings, false).outcome == Outcome::fail) throw FailError(error.what());
+    if (count(findings).fail + count(found).fail > 0) throw FailError(error.what());
     throw;
   }
 }
@@ -118,7 +125,7 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
   auto reports = gather_reports(session, options.source);
   if (fault && fault->kind == FaultKind::stall)
     stall(reports, session.hosts()[static_cast<std::size_t>(fault->rank)]);
-  auto findings = judge_nodes(reports, options.expect_gpus);
+  auto findings = judge_nodes(reports, options.expected);
   if (session.is_root()) {
     print(findings_table(findings));
     write(record, reports);
@@ -138,12 +145,12 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 ExitCode check_passively(const CheckOptions& options, Record& record) {
   const std::string host = this_host();
   FindingsSoFar known;
-  const Watchdog watchdog(options.deadline_s, [&] {
+  const Watchdog watchdog(kReporting * options.deadline_s, [&] {
     const Finding late = finding_of(
         "deadline",
         not_known(
             fmt::format("the check did not end within {:g} s (--deadline)", options.deadline_s),
-            "drain the node; reboot if it comes back"),
+            kHangs),
         Scope::job, "node_check");
     known.add({late});
     print(findings_table(known.all()));
@@ -152,11 +159,13 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
   const auto fault = parse_fault(options.fault, {FaultKind::stall}, 1);
   if (fault) print(line_of(*fault) + "\n");
   ReportSource source = options.source;
-  source.deadline_s = kPassiveDeadline_s;
-  std::vector<NodeReport> reports{
-      read_node(host, source, [&](const Json& facts) { known.add(judge_host(host, facts)); })};
+  source.call_s = source.whole_s = kReading * options.deadline_s;
+  source.facts_s = std::min(source.facts_s, kReading * options.deadline_s);
+  std::vector<NodeReport> reports{read_node(host, source, [&](const Json& facts) {
+    known.add(judge_host(host, facts, options.expected.xid_window_h));
+  })};
   if (fault) stall(reports, host);
-  const auto findings = judge_nodes(reports, options.expect_gpus);
+  const auto findings = judge_nodes(reports, options.expected);
   print(findings_table(findings));
   write(record, reports);
   write(record, findings);

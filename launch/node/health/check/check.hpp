@@ -22,6 +22,9 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 /// first alone looks.
 ExitCode check_passively(const CheckOptions& options, Record& record);
 
+/// What to do where a passive check does not end.
+inline constexpr const char* kHangs = "drain the node; reboot if it comes back";
+
 /// This host's name.
 std::string this_host();
 

@@ -8,17 +8,22 @@ namespace shakedown::node {
 
 void declare_options(OptionSet& set, CheckOptions& options) {
   set.heading("Check");
-  set.add("--expect-gpus", options.expect_gpus, "GPUs that each node should have; fewer is FAIL")
+  set.add("--expect-gpus", options.expected.gpus, "GPUs that each node should have; fewer is FAIL")
       .at_least(0)
       .metavar("N")
       .default_text("Slurm's variables, else most nodes, else the PCI bus");
+  set.add("--xid-window", options.expected.xid_window_h,
+          "age up to which a fatal XID is FAIL; an older one is WARN")
+      .at_least(0)
+      .metavar("HOURS");
   set.add("--strict", options.strict,
           "exit with 3 (INCONCLUSIVE) when a check is UNKNOWN or WARN and none is FAIL");
   set.add("--passive", options.passive,
-          "only read: no GPU context, no communication, at most 5 s; safe next to a running job, "
-          "for Slurm's HealthCheckProgram. Each process checks its own node");
+          "only read: no GPU context, no communication, at most --deadline; safe next to a running "
+          "job, for Slurm's HealthCheckProgram. Each process checks its own node");
   set.add("--deadline", options.deadline_s,
-          "time after which a passive check prints what it knows and exits with 3")
+          "time within which a passive check ends. What has not been read by then is UNKNOWN; a "
+          "call of the driver that has not returned is FAIL")
       .at_least(1)
       .metavar("SECONDS")
       .only_with({"--passive"});

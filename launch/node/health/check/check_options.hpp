@@ -5,6 +5,7 @@
 
 #include "common/backend.hpp"
 #include "launch/node/health/facts/node_report.hpp"
+#include "launch/node/health/rules/node_rules.hpp"
 
 namespace shakedown {
 class OptionSet;
@@ -13,10 +14,10 @@ class OptionSet;
 namespace shakedown::node {
 
 struct CheckOptions {
-  int expect_gpus = -1;  // below 0: not given
+  Expected expected;
   bool strict = false;
   bool passive = false;
-  double deadline_s = 20;
+  double deadline_s = 5;
   std::string record, fault;
   ReportSource source;
   BackendOptions backend;

@@ -6,60 +6,102 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 namespace shakedown::node {
 namespace {
 
-constexpr std::size_t kNamesShown = 4;
+/// Findings that are printed on one line.
+struct Line {
+  const Finding* first = nullptr;
+  std::vector<std::string> checks;    // one; several where they are unknown for the same cause
+  std::set<std::string> nodes;        // empty name: of the job
+  std::vector<std::string> subjects;  // on each of the nodes
+  std::size_t findings = 0;
+};
 
-/// What the findings that are printed on one line have in common.
 using Key = std::tuple<std::string, Severity, std::string, std::string>;  // check, cause, action
 Key key_of(const Finding& finding) {
   return {finding.check, finding.severity, finding.verdict.cause, finding.verdict.action};
 }
 
-struct Line {
-  const Finding* first = nullptr;
-  std::set<std::string> nodes;
-  std::vector<std::string> subjects;  // in the order found, each once
-  std::size_t findings = 0;
-};
+/// Joins each line to the first one of the same key, in the order of the first ones.
+template <class KeyOf, class Join>
+std::vector<Line> joined(const std::vector<Line>& lines, KeyOf&& key, Join&& join) {
+  std::vector<Line> all;
+  std::map<decltype(key(lines.front())), std::size_t> known;
+  for (const Line& line : lines) {
+    const auto [at, is_new] = known.emplace(key(line), all.size());
+    if (is_new)
+      all.push_back(line);
+    else
+      join(all[at->second], line);
+  }
+  return all;
+}
 
-/// In the order in which each line's first finding came.
+void join_subjects(Line& line, const Line& other) {
+  for (const std::string& subject : other.subjects)
+    if (std::ranges::find(line.subjects, subject) == line.subjects.end())
+      line.subjects.push_back(subject);
+  line.findings += other.findings;
+}
+void join_nodes(Line& line, const Line& other) {
+  line.nodes.insert(other.nodes.begin(), other.nodes.end());
+  line.findings += other.findings;
+}
+
+/// A line per cause, with the nodes that have it on the same subjects.
 std::vector<Line> lines_of(const std::vector<const Finding*>& findings) {
   std::vector<Line> lines;
-  std::map<Key, std::size_t> known;
   for (const Finding* finding : findings) {
-    const auto [at, is_new] = known.emplace(key_of(*finding), lines.size());
-    if (is_new) lines.push_back({finding, {}, {}, 0});
-    Line& line = lines[at->second];
-    line.nodes.insert(finding->node);
-    ++line.findings;
-    if (!finding->subject.empty() &&
-        std::ranges::find(line.subjects, finding->subject) == line.subjects.end())
-      line.subjects.push_back(finding->subject);
+    lines.push_back({finding, {finding->check}, {finding->node}, {}, 1});
+    if (!finding->subject.empty()) lines.back().subjects = {finding->subject};
   }
-  return lines;
+  lines = joined(
+      lines, [](const Line& l) { return std::pair(key_of(*l.first), l.nodes); }, join_subjects);
+  return joined(
+      lines, [](const Line& l) { return std::pair(key_of(*l.first), l.subjects); }, join_nodes);
 }
 
-std::string names(const std::vector<std::string>& all) {
-  if (all.size() <= kNamesShown) return fmt::format("{}", fmt::join(all, ", "));
-  const std::vector<std::string> first(all.begin(), all.begin() + kNamesShown);
-  return fmt::format("{} and {} others", fmt::join(first, ", "), all.size() - kNamesShown);
+/// What nothing is known of for one cause, as of a GPU that does not answer, is one line.
+std::vector<Line> with_checks_joined(const std::vector<Line>& lines) {
+  constexpr std::size_t kMany = 3;
+  const auto key = [](const Line& l) {
+    const Verdict& verdict = l.first->verdict;
+    const bool unknown = l.first->severity == Severity::unknown;
+    return std::tuple(unknown ? "" : l.first->check, l.first->severity, verdict.cause,
+                      verdict.action, l.nodes, l.subjects);
+  };
+  std::map<decltype(key(lines.front())), std::size_t> counts;
+  for (const Line& line : lines) ++counts[key(line)];
+  return joined(
+      lines,
+      [&](const Line& l) {
+        const auto cause = key(l);
+        return std::pair(cause, counts[cause] < kMany ? l.checks : std::vector<std::string>{});
+      },
+      [](Line& line, const Line& other) { line.checks.push_back(other.checks.front()); });
 }
 
-std::string text_of(const Finding& finding, const std::string& where) {
+std::string text_of(const Line& line, const std::string& where) {
+  const Finding& finding = *line.first;
   const Verdict& verdict = finding.verdict;
-  return fmt::format("{:8} {:18} {}{}{}{}\n", name_of(finding.severity), finding.check,
+  const bool several = line.checks.size() > 1;
+  return fmt::format("{:8} {:18} {}{}{}{}{}\n", name_of(finding.severity),
+                     several ? fmt::format("{} checks", line.checks.size()) : finding.check,
                      where.empty() ? "" : where + ": ", verdict.cause,
+                     several ? fmt::format(" ({})", fmt::join(line.checks, ", ")) : "",
                      verdict.action.empty() ? "" : " -> ", verdict.action);
 }
 
 std::string passing(const std::vector<const Finding*>& findings) {
   std::string text;
-  for (const Line& line : lines_of(findings)) {
+  auto lines = joined(
+      lines_of(findings), [](const Line& l) { return key_of(*l.first); }, join_nodes);
+  for (const Line& line : lines) {
     const bool of_gpus = !line.first->subject.empty();
-    text += text_of(*line.first,
+    text += text_of(line,
                     of_gpus ? fmt::format("{} GPU{}", line.findings, line.findings == 1 ? "" : "s")
                     : line.nodes.size() > 1 ? fmt::format("{} nodes", line.nodes.size())
                                             : "");
@@ -67,18 +109,23 @@ std::string passing(const std::vector<const Finding*>& findings) {
   return text;
 }
 
-std::string others(const std::vector<const Finding*>& findings) {
+std::string heading_of(const std::set<std::string>& nodes, std::size_t of) {
+  if (nodes == std::set<std::string>{""}) return "the job";
+  if (nodes.size() == of && of > kNamesListed) return fmt::format("all {} nodes", of);
+  return listed({nodes.begin(), nodes.end()});
+}
+
+std::string others(const std::vector<const Finding*>& findings, std::size_t nodes) {
   std::string text, heading;
-  auto lines = lines_of(findings);
+  auto lines = with_checks_joined(lines_of(findings));
   std::ranges::stable_sort(lines, [](const Line& a, const Line& b) {
     return a.nodes != b.nodes ? a.nodes < b.nodes : a.first->severity > b.first->severity;
   });
   for (const Line& line : lines) {
-    const std::vector<std::string> nodes(line.nodes.begin(), line.nodes.end());
-    const std::string of = nodes == std::vector<std::string>{""} ? "all nodes" : names(nodes);
+    const std::string of = heading_of(line.nodes, nodes);
     if (of != heading) text += of + ":\n";
     heading = of;
-    text += text_of(*line.first, names(line.subjects));
+    text += text_of(line, listed(line.subjects));
   }
   return text;
 }
@@ -87,9 +134,12 @@ std::string others(const std::vector<const Finding*>& findings) {
 
 std::string findings_table(const std::vector<Finding>& findings) {
   std::vector<const Finding*> passed, not_passed;
-  for (const Finding& finding : findings)
+  std::set<std::string> nodes;
+  for (const Finding& finding : findings) {
     (finding.severity == Severity::pass ? passed : not_passed).push_back(&finding);
-  return passing(passed) + others(not_passed);
+    if (!finding.node.empty()) nodes.insert(finding.node);
+  }
+  return passing(passed) + others(not_passed, nodes.size());
 }
 
 }  // namespace shakedown::node

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
-#include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
 
 namespace shakedown::node {
@@ -16,7 +16,7 @@ constexpr std::size_t kCopyBytes = 256u << 20;
 constexpr int kCopies = 200;  // a second at 55 GB/s
 constexpr std::size_t kElements = 1u << 20;
 
-/// The reports while every rank's GPU is busy. Collective.
+/// The reports while every rank's GPU is busy, without the hosts' facts. Collective.
 std::vector<NodeReport> reports_under_load(const CheckOptions& options, MpiSession& session,
                                            Backend& backend) {
   Device& device = *backend.device;
@@ -28,19 +28,11 @@ std::vector<NodeReport> reports_under_load(const CheckOptions& options, MpiSessi
   ReportSource gpus_alone = options.source;
   gpus_alone.facts = false;
   auto reports = gather_reports(session, gpus_alone);
-  const auto busy = session.all_gather(done->done() ? std::string() : device.identity().uuid);
+  auto busy = session.all_gather(done->done() ? std::string() : device.identity().uuid);
+  std::erase(busy, "");
   for (NodeReport& report : reports) report.loaded_gpus = busy;
   backend.world->wait(*done, HostWait::polite);
   return reports;
-}
-
-/// The rules that only say something under load.
-std::vector<Finding> judge_under_load(const std::vector<NodeReport>& reports) {
-  std::vector<Finding> found;
-  for (const Finding& finding : judge_nodes(reports, -1))
-    if (finding.check == "pcie-link" && finding.verdict.scope == Scope::gpu)
-      found.push_back(finding);
-  return found;
 }
 
 /// Wrong elements of a sum over all ranks, on this rank. Collective.
@@ -86,22 +78,19 @@ std::vector<Finding> judge_sums(const MpiSession& session, const std::vector<dou
 
 }  // namespace
 
-std::vector<Finding> look_at_work(const CheckOptions& options, MpiSession& session,
-                                  const std::vector<NodeReport>& before, bool corrupts) {
+void look_at_work(const CheckOptions& options, MpiSession& session,
+                  const std::vector<NodeReport>& before, bool corrupts,
+                  std::vector<Finding>& found) {
   Backend backend = open_backend(options.backend, session);
-  std::vector<Finding> found;
+  const auto add = [&](std::vector<Finding> more) {
+    std::ranges::move(more, std::back_inserter(found));
+  };
   const bool on_gpus = backend.kind == BackendKind::gpu;
-  if (on_gpus) found = judge_under_load(reports_under_load(options, session, backend));
+  add(judge_load(before, on_gpus ? reports_under_load(options, session, backend) : before,
+                 options.expected));
   const auto wrong = session.all_gather(static_cast<double>(wrong_elements(backend, corrupts)));
-  const auto sums = judge_sums(session, wrong);
-  found.insert(found.end(), sums.begin(), sums.end());
-  if (on_gpus) {
-    ReportSource gpus_alone = options.source;
-    gpus_alone.facts = false;
-    const auto grown = judge_growth(before, gather_reports(session, gpus_alone));
-    found.insert(found.end(), grown.begin(), grown.end());
-  }
-  return found;
+  add(judge_sums(session, wrong));
+  if (on_gpus) add(judge_growth(before, gather_reports(session, options.source), options.expected));
 }
 
 }  // namespace shakedown::node

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -20,9 +22,9 @@ using LibraryHandle = std::shared_ptr<const nvml::Library>;
 template <class Result>
 struct Task {
   template <class Body>
-  Task(double deadline_s, Result start, Body body)
+  Task(const CallLimits& limits, Result start, Body body)
       : result(std::make_shared<Result>(std::move(start))),
-        calls(deadline_s,
+        calls(limits,
               [result = result, body](WatchedCalls::Caller& call) { body(call, *result); }) {}
   std::shared_ptr<Result> result;
   WatchedCalls calls;
@@ -63,6 +65,14 @@ int never_returns(nvml::Device, unsigned*) {
   for (;;) pause();
 }
 
+nvml::FindFunction stalling(nvml::FindFunction find) {
+  return [find = std::move(find)](const char* name) {
+    return name == std::string_view("nvmlDeviceGetPowerUsage")
+               ? reinterpret_cast<void*>(never_returns)
+               : find(name);
+  };
+}
+
 /// A GPU's reading where an earlier call has not returned yet.
 GpuReading still_stalled(const GpuReading& earlier) {
   GpuReading reading;
@@ -83,23 +93,34 @@ struct GpuReader::State {
     GpuReading last;
   };
 
-  explicit State(double deadline) : deadline_s(deadline) {}
+  State(double deadline, double whole) : deadline_s(deadline), whole_s(whole) {}
+
+  /// Those of a call by when this share of the whole time is over.
+  CallLimits limits(double share) const {
+    if (!std::isfinite(whole_s)) return {deadline_s};
+    const auto time = std::chrono::duration<double>(share * whole_s);
+    return {deadline_s, made + std::chrono::duration_cast<CallLimits::Clock::duration>(time)};
+  }
 
   /// The driver is not shut down at the end: that call, too, might not return.
   void open(const nvml::FindFunction& find) {
     library = std::make_shared<nvml::Library>(find);
-    Task<Started> starting(deadline_s, {}, [library = library](auto& call, Started& started) {
+    constexpr double kOpening = 2.0 / 3;
+    const auto before = CallLimits::Clock::now();
+    Task<Started> starting(limits(kOpening), {}, [library = library](auto& call, Started& started) {
       start(*library, call, started);
     });
     if (const auto stalled = starting.calls.wait()) {
-      host.problem = fmt::format("{} did not return within {:g} s", *stalled, deadline_s);
+      const std::chrono::duration<double> waited = CallLimits::Clock::now() - before;
+      host.problem = fmt::format("{} did not return within {:.2g} s", *stalled, waited.count());
+      host.stalled.push_back(*stalled);
       return;
     }
     host.problem = starting.result->problem;
     if (host.problem) return;
     gpus.resize(starting.result->gpus);
     if (gpus.empty()) host.problem = "the driver has no GPU";
-    Task<HostGpus> versions(deadline_s, host, [library = library](auto& call, HostGpus& to) {
+    Task<HostGpus> versions(limits(kOpening), host, [library = library](auto& call, HostGpus& to) {
       read_versions(*library, call, to);
     });
     const auto stalled = versions.calls.wait();
@@ -114,22 +135,23 @@ struct GpuReader::State {
       GpuSequence(*library, call, to).run();
     };
     gpus[static_cast<std::size_t>(index)].task =
-        std::make_unique<Task<GpuReading>>(deadline_s, std::move(reading), body);
+        std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
   }
 
-  const double deadline_s;
+  const double deadline_s, whole_s;
+  const CallLimits::Clock::time_point made = CallLimits::Clock::now();
   LibraryHandle library;
   HostGpus host;  // what does not change
   std::vector<Gpu> gpus;
 };
 
 GpuReader::GpuReader(double deadline_s, const nvml::FindFunction& find)
-    : state_(std::make_unique<State>(deadline_s)) {
+    : state_(std::make_unique<State>(deadline_s, INFINITY)) {
   state_->open(find);
 }
 
-GpuReader::GpuReader(double deadline_s, const std::string& library)
-    : state_(std::make_unique<State>(deadline_s)) {
+GpuReader::GpuReader(double deadline_s, const std::string& library, double whole_s)
+    : state_(std::make_unique<State>(deadline_s, whole_s)) {
   std::string problem;
   if (const nvml::FindFunction find = nvml::open_library(library, problem))
     state_->open(find);
@@ -161,16 +183,16 @@ HostGpus GpuReader::read() {
   return host;
 }
 
-nvml::FindFunction stalling(nvml::FindFunction find) {
-  return [find = std::move(find)](const char* name) {
-    return name == std::string_view("nvmlDeviceGetPowerUsage")
-               ? reinterpret_cast<void*>(never_returns)
-               : find(name);
-  };
+std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls, const std::string& library) {
+  std::string problem;
+  if (stalls)
+    if (const auto find = nvml::open_library(library, problem))
+      return std::make_unique<GpuReader>(deadline_s, stalling(find));
+  return std::make_unique<GpuReader>(deadline_s, library);
 }
 
-HostGpus read_gpus(double deadline_s, const std::string& library) {
-  return GpuReader(deadline_s, library).read();
+HostGpus read_gpus(double deadline_s, const std::string& library, double whole_s) {
+  return GpuReader(deadline_s, library, whole_s).read();
 }
 
 }  // namespace shakedown::node

@@ -2,6 +2,7 @@
 // again until it has: no reading waits for it twice.
 #pragma once
 
+#include <cmath>
 #include <memory>
 #include <string>
 
@@ -11,8 +12,10 @@ namespace shakedown::node {
 
 class GpuReader {
  public:
-  /// Opens NVML. Where that fails every reading says why.
-  GpuReader(double deadline_s, const std::string& library);
+  /// Opens NVML. Where that fails every reading says why. `deadline_s`: of each call; `whole_s`: of
+  /// all that this reader ever does, two thirds of it for opening NVML, which is slow where the
+  /// driver has to initialize its GPUs first.
+  GpuReader(double deadline_s, const std::string& library, double whole_s = INFINITY);
   /// A library that is loaded already, of which every function is found by `find`.
   GpuReader(double deadline_s, const nvml::FindFunction& find);
   ~GpuReader();
@@ -30,8 +33,8 @@ class GpuReader {
   std::unique_ptr<State> state_;
 };
 
-/// `find`, but the power of no GPU can be read: that call does not return. For --inject-fault
-/// stall.
-nvml::FindFunction stalling(nvml::FindFunction find);
+/// Where it `stalls` (--inject-fault stall), the call that reads a GPU's power never returns.
+std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls,
+                                       const std::string& library = nvml::library_name());
 
 }  // namespace shakedown::node

@@ -2,6 +2,7 @@
 // is neither zero nor "none".
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -93,9 +94,10 @@ Json to_json(const HostGpus& host);
 /// tests/common/fake_nvml.cpp does with them.
 HostGpus host_gpus_of(const Json& json);
 
-/// Reads all GPUs of this host, each call under a deadline. Makes no GPU context, never throws for
-/// what a driver does: that is a finding. `library`: another file in NVML's place, for tests. Those
-/// who read repeatedly have a GpuReader of gpu_reader.hpp.
-HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name());
+/// Reads all GPUs of this host, each call under a deadline, the whole within `whole_s`. Makes no
+/// GPU context, never throws for what a driver does: that is a finding. `library`: another file in
+/// NVML's place, for tests. Those who read repeatedly have a GpuReader of gpu_reader.hpp.
+HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name(),
+                   double whole_s = INFINITY);
 
 }  // namespace shakedown::node

@@ -1,6 +1,7 @@
 #include "launch/node/health/facts/health_record.hpp"
 
 #include "common/nvml.hpp"
+#include "launch/node/health/facts/gpu_counters.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -13,16 +14,6 @@ Known<int> active_nvlinks(const GpuReading& reading) {
     active += *link.active;
   }
   return reading.nvlinks.empty() ? std::nullopt : Known<int>(active);
-}
-
-/// Errors of all links; unknown where one link's are, or there are no links.
-Known<std::uint64_t> nvlink_errors(const GpuReading& reading) {
-  std::uint64_t errors = 0;
-  for (const NvlinkReading& link : reading.nvlinks) {
-    if (!link.crc_errors || !link.replay_errors || !link.recovery_errors) return std::nullopt;
-    errors += *link.crc_errors + *link.replay_errors + *link.recovery_errors;
-  }
-  return reading.nvlinks.empty() ? std::nullopt : Known<std::uint64_t>(errors);
 }
 
 }  // namespace

@@ -18,6 +18,15 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
+/// Null where the reading failed: a file had other contents than any kernel writes.
+Json value_of(std::future<Json>& read) {
+  try {
+    return read.get();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 const std::string* FactSource::variable(const std::string& name) const {
@@ -78,7 +87,7 @@ Json read_facts(const FactSource& source, double deadline_s, const std::vector<F
       read["stalled"].push_back(facts[i].name);
       continue;
     }
-    if (const Json value = reads[i].get(); !value.is_null()) read[facts[i].name] = value;
+    if (const Json value = value_of(reads[i]); !value.is_null()) read[facts[i].name] = value;
   }
   return read;
 }

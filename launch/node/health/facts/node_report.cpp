@@ -14,7 +14,6 @@
 namespace shakedown::node {
 namespace {
 
-constexpr double kFactDeadline_s = 3;  // a busy node is slow
 constexpr const char* kAllowed = "cores_allowed";
 
 HostGpus gpus_in(const std::string& file) {
@@ -26,12 +25,12 @@ HostGpus gpus_in(const std::string& file) {
 }
 
 /// What a rank adds to the report of its node, which another rank reads.
-Json report_of_rank(const std::string& root) {
+Json report_of_rank(const ReportSource& source) {
   std::vector<Fact> allowed;
   for (const Fact& fact : system_facts())
     if (std::string(fact.name) == kAllowed) allowed.push_back(fact);
   return {{"our_pids", {getpid()}},
-          {"facts", read_facts(facts_here(root), kFactDeadline_s, allowed)}};
+          {"facts", read_facts(facts_here(source.root), source.facts_s, allowed)}};
 }
 
 /// The cores of the rank that has the fewest are those of the node's report.
@@ -60,14 +59,16 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
                      const std::function<void(const Json&)>& on_facts) {
   auto facts = std::async(std::launch::async, [&] {
     const Json read =
-        source.facts ? read_facts(facts_here(source.root), kFactDeadline_s) : Json::object();
+        source.facts ? read_facts(facts_here(source.root), source.facts_s) : Json::object();
     on_facts(read);
     return read;
   });
   NodeReport report;
   const auto start = std::chrono::steady_clock::now();
   report.host = host;
-  report.gpus = source.readings.empty() ? read_gpus(source.deadline_s) : gpus_in(source.readings);
+  report.gpus = source.readings.empty()
+                    ? read_gpus(source.call_s, nvml::library_name(), source.whole_s)
+                    : gpus_in(source.readings);
   report.reading_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   report.facts = facts.get();
@@ -77,8 +78,7 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
 
 std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source) {
   const bool reads = session.local_rank() == 0;
-  const Json mine =
-      reads ? to_json(read_node(session.host(), source)) : report_of_rank(source.root);
+  const Json mine = reads ? to_json(read_node(session.host(), source)) : report_of_rank(source);
   const NodeMap nodes = map_nodes(session.hosts());
   std::vector<NodeReport> reports(nodes.names.size());
   const auto texts = session.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -1,6 +1,7 @@
 // What one node reports: its GPUs' readings and its host's facts.
 #pragma once
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,10 +28,12 @@ NodeReport node_report_of(const Json& json);
 
 /// In the place of the machine, for tests; empty: the machine.
 struct ReportSource {
-  std::string root;       // of /proc and /sys
-  std::string readings;   // file with the GPUs' readings
-  double deadline_s = 5;  // of a call to the driver
-  bool facts = true;      // whether the host is read too, or its GPUs alone
+  std::string root;           // of /proc and /sys
+  std::string readings;       // file with the GPUs' readings
+  double call_s = 5;          // deadline of a call to the driver
+  double whole_s = INFINITY;  // of all of them
+  double facts_s = 3;         // of the host's facts: a busy node is slow
+  bool facts = true;          // whether the host is read too, or its GPUs alone
 };
 /// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file
 /// of readings is none. `on_facts` runs in another thread as soon as the files are read.

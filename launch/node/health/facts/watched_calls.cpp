@@ -1,27 +1,33 @@
 #include "launch/node/health/facts/watched_calls.hpp"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 namespace shakedown::node {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = CallLimits::Clock;
 
 struct GivenUp {};  // thrown through the sequence
 
 }  // namespace
 
 struct WatchedCalls::Caller::State {
-  std::chrono::duration<double> deadline;
+  CallLimits limits;
   mutable std::mutex mutex;
   std::condition_variable at_the_end;
-  const char* call = nullptr;  // in progress, or past its deadline
+  const char* call = nullptr;  // in progress, or late
   Clock::time_point started;
   bool given_up = false;
   bool ended = false;
 
-  bool is_late() const { return call != nullptr && Clock::now() - started > deadline; }
+  /// When a call that starts then is late.
+  Clock::time_point deadline(Clock::time_point start) const {
+    const auto longest = std::chrono::duration<double>(limits.call_s);
+    return std::min(limits.end, start + std::chrono::duration_cast<Clock::duration>(longest));
+  }
+  bool is_late() const { return call != nullptr && Clock::now() > deadline(started); }
 };
 
 void WatchedCalls::Caller::begin(const char* call) {
@@ -37,9 +43,9 @@ void WatchedCalls::Caller::end() {
   state_->call = nullptr;
 }
 
-WatchedCalls::WatchedCalls(double deadline_s, std::function<void(Caller&)> sequence)
+WatchedCalls::WatchedCalls(const CallLimits& limits, std::function<void(Caller&)> sequence)
     : state_(std::make_shared<Caller::State>()) {
-  state_->deadline = std::chrono::duration<double>(deadline_s);
+  state_->limits = limits;
   std::thread([state = state_, sequence = std::move(sequence)]() mutable {
     try {
       Caller caller(state);
@@ -55,13 +61,12 @@ WatchedCalls::WatchedCalls(double deadline_s, std::function<void(Caller&)> seque
 
 std::optional<std::string> WatchedCalls::wait() {
   std::unique_lock lock(state_->mutex);
-  const auto deadline =
-      std::chrono::duration_cast<Clock::duration>(state_->deadline) + std::chrono::milliseconds(1);
   // Calls come and go without a word to this thread: it looks again when the one that it saw, or
   // one that begins now, would be late.
   while (!state_->ended && !state_->is_late())
     state_->at_the_end.wait_until(
-        lock, (state_->call == nullptr ? Clock::now() : state_->started) + deadline);
+        lock, state_->deadline(state_->call == nullptr ? Clock::now() : state_->started) +
+                  std::chrono::milliseconds(1));
   if (!state_->ended) state_->given_up = true;
   if (!state_->given_up) return std::nullopt;
   return state_->call;

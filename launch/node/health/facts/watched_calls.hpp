@@ -13,8 +13,15 @@
 
 namespace shakedown::node {
 
-/// A sequence of calls on a thread of its own. Where one takes longer than the deadline the
-/// sequence ends there: the thread is left to itself, and stops when the call returns. What the
+/// How long calls may take.
+struct CallLimits {
+  using Clock = std::chrono::steady_clock;
+  double call_s = 5;                                 // one of them
+  Clock::time_point end = Clock::time_point::max();  // when the last must have returned
+};
+
+/// A sequence of calls on a thread of its own. Where one is beyond its limits the sequence ends
+/// there: the thread is left to itself, and stops when the call returns. What the
 /// sequence uses must be its own until then.
 class WatchedCalls {
  public:
@@ -40,9 +47,9 @@ class WatchedCalls {
   };
 
   /// Starts the thread. `sequence` keeps alive by its captures what it uses.
-  WatchedCalls(double deadline_s, std::function<void(Caller&)> sequence);
+  WatchedCalls(const CallLimits& limits, std::function<void(Caller&)> sequence);
 
-  /// Waits until the sequence has ended or one of its calls is past the deadline: the name of that
+  /// Waits until the sequence has ended or one of its calls is beyond its limits: the name of that
   /// call, after which the sequence touches nothing more. None: all calls have returned in time.
   std::optional<std::string> wait();
 

@@ -32,6 +32,7 @@ Judgement judge_failed_call(const std::string& call) {
 }
 
 Judgement judge_failures(const GpuReading& gpu, const GpuContext&) {
+  if (gpu.failed.empty() && !gpu.stalled.empty()) return not_known("not all calls were made");
   if (gpu.failed.empty()) return passed("no call failed");
   std::vector<Judgement> all;
   for (const std::string& call : gpu.failed) all.push_back(judge_failed_call(call));
@@ -67,12 +68,9 @@ bool impossible(const Known<std::uint64_t>& count) {
 
 Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
   std::vector<std::string> wrong;
-  int known = 0;
   for (const Range& range : kRanges) {
     const Known<double>& value = gpu.*range.field;
-    if (!value) continue;
-    ++known;
-    if (!(*value >= range.low && *value <= range.high))
+    if (value && !(*value >= range.low && *value <= range.high))
       wrong.push_back(fmt::format("{} {:.0f} {}", range.what, *value, range.unit));
   }
   if (gpu.memory_total_bytes == 0u) wrong.emplace_back("0 bytes of memory");
@@ -87,7 +85,8 @@ Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
   if (!wrong.empty())
     return failure(Class::hardware, fmt::format("impossible: {}", fmt::join(wrong, ", ")),
                    "reset GPU; " + std::string(kReboot));
-  if (known == 0) return not_known("power, temperature and clocks are not reported");
+  if (!gpu.power_w || !gpu.temperature_c || !gpu.sm_clock_mhz || !gpu.memory_total_bytes)
+    return not_known("power, temperature, clock or memory is not reported");
   return passed("readings are possible values");
 }
 

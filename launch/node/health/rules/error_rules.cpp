@@ -31,12 +31,7 @@ constexpr std::array<Recovery, 5> kRecoveries{
 
 Judgement judge_recovery(const GpuReading& gpu, const GpuContext&) {
   if (!gpu.recovery_action) return not_known("the driver does not report a recovery action");
-  if (*gpu.recovery_action == "none") return passed("the driver advises no recovery");
-  const std::string cause = fmt::format("the driver advises: {}", *gpu.recovery_action);
-  for (const Recovery& recovery : kRecoveries)
-    if (*gpu.recovery_action == recovery.name)
-      return failure(Class::hardware, cause, recovery.action);
-  return failure(Class::hardware, cause, "drain the node; see the documentation of this driver");
+  return judge_recovery_action(*gpu.recovery_action);
 }
 
 Judgement judge_volatile(const GpuReading& gpu, const GpuContext&) {
@@ -93,6 +88,14 @@ Judgement judge_remap(const GpuReading& gpu, const GpuContext&) {
 }
 
 }  // namespace
+
+Judgement judge_recovery_action(const std::string& name) {
+  if (name == "none") return passed("the driver advises no recovery");
+  const std::string cause = fmt::format("the driver advises: {}", name);
+  for (const Recovery& recovery : kRecoveries)
+    if (name == recovery.name) return failure(Class::hardware, cause, recovery.action);
+  return failure(Class::hardware, cause, "drain the node; see the documentation of this driver");
+}
 
 std::vector<GpuRule> error_rules() {
   return {{"recovery-action", "what the driver advises to do", judge_recovery},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 namespace shakedown::node {
 namespace {
@@ -46,6 +47,12 @@ Finding finding_of(const std::string& check, const Judgement& judgement, Scope s
            judgement.action}};
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  if (names.size() <= kNamesListed) return fmt::format("{}", fmt::join(names, ", "));
+  const std::vector<std::string> first(names.begin(), names.begin() + kNamesListed - 1);
+  return fmt::format("{} and {} others", fmt::join(first, ", "), names.size() - first.size());
+}
+
 Json record_of(const Finding& finding) {
   Json fields = shakedown::record_of(finding.verdict);
   fields["check"] = finding.check;
@@ -72,6 +79,11 @@ Verdict verdict_of_job(const std::vector<Finding>& findings, bool strict) {
                           n.fail, n.warn, n.unknown)};
   if (n.fail > 0) {
     job.outcome = Outcome::fail;
+    std::set<std::string> nodes;
+    for (const Finding& finding : findings)
+      if (finding.severity == Severity::fail && !finding.node.empty()) nodes.insert(finding.node);
+    if (!nodes.empty())
+      job.cause += fmt::format("; failed on {}", listed({nodes.begin(), nodes.end()}));
   } else if (n.pass == 0 || (strict && n.warn + n.unknown > 0)) {
     job.outcome = Outcome::inconclusive;
     if (strict) job.cause += " (--strict)";

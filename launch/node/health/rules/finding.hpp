@@ -45,6 +45,10 @@ Finding finding_of(const std::string& check, const Judgement& judgement, Scope s
                    const std::string& name, const std::string& node = "",
                    const std::string& subject = "");
 
+/// "n0, n1, n2, n3 and 5 others".
+inline constexpr std::size_t kNamesListed = 5;  // without others
+std::string listed(const std::vector<std::string>& names);
+
 /// The fields of a "verdict" record. A warning, and what is unknown, is INCONCLUSIVE there.
 Json record_of(const Finding& finding);
 

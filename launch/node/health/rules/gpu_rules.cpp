@@ -12,14 +12,22 @@ std::vector<GpuRule> gpu_rules() {
   return all;
 }
 
+Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
+                       const std::string& host, const GpuReading& gpu) {
+  const std::string subject = fmt::format("GPU {}", gpu.index);
+  const std::string name = gpu.uuid.empty() ? fmt::format("{} {}", host, subject) : gpu.uuid;
+  return finding_of(check, judgement, Scope::gpu, name, host, subject);
+}
+
 std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
                                const GpuContext& context) {
   std::vector<Finding> findings;
-  const std::string subject = fmt::format("GPU {}", gpu.index);
-  const std::string name = gpu.uuid.empty() ? fmt::format("{} {}", host, subject) : gpu.uuid;
-  for (const GpuRule& rule : gpu_rules())
-    findings.push_back(
-        finding_of(rule.name, rule.judge(gpu, context), Scope::gpu, name, host, subject));
+  for (const GpuRule& rule : gpu_rules()) {
+    Judgement judgement = rule.judge(gpu, context);
+    if (!gpu.stalled.empty() && judgement.severity == Severity::unknown)
+      judgement = not_known("not read: an earlier call of the driver did not return");
+    findings.push_back(finding_of_gpu(rule.name, judgement, host, gpu));
+  }
   return findings;
 }
 

@@ -48,6 +48,16 @@ std::vector<GpuRule> state_rules();     // clocks, power, temperature, reasons
 std::vector<GpuRule> setting_rules();   // what an operator sets, and who else uses it
 std::vector<GpuRule> link_rules();      // NVLink, fabric, PCIe
 
+/// By the name that GpuReading has for the action.
+Judgement judge_recovery_action(const std::string& name);
+inline constexpr const char* kPcieLink = "pcie-link";  // the rule's name
+/// Not a rule: for a GPU that is busy for certain.
+Judgement judge_pcie_under_load(const GpuReading& gpu);
+
+/// A finding about this GPU, by its UUID where it has one.
+Finding finding_of_gpu(const std::string& check, const Judgement& judgement,
+                       const std::string& host, const GpuReading& gpu);
+
 /// One finding per rule for this GPU.
 std::vector<Finding> judge_gpu(const std::string& host, const GpuReading& gpu,
                                const GpuContext& context);

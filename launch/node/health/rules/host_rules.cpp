@@ -24,16 +24,17 @@ const Json& fact_of(const Json& facts, const char* name) {
   return found == facts.end() ? absent : *found;
 }
 
-std::vector<HostRule> host_rules() {
+std::vector<HostRule> host_rules(double xid_window_h) {
   std::vector<HostRule> all{{"host-stall", "files of the host that cannot be read", judge_stalls}};
   for (const auto& group : {system_rules(), storage_rules(), network_rules(), software_rules()})
     all.insert(all.end(), group.begin(), group.end());
+  all.push_back(kernel_log_rule(xid_window_h));
   return all;
 }
 
-std::vector<Finding> judge_host(const std::string& host, const Json& facts) {
+std::vector<Finding> judge_host(const std::string& host, const Json& facts, double xid_window_h) {
   std::vector<Finding> findings;
-  for (const HostRule& rule : host_rules())
+  for (const HostRule& rule : host_rules(xid_window_h))
     for (const Judgement& judgement : rule.judge(facts))
       findings.push_back(finding_of(rule.name, judgement, Scope::node, host, host));
   return findings;

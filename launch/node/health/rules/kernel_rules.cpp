@@ -4,14 +4,19 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <map>
 #include <regex>
+#include <tuple>
+
+#include "launch/node/health/facts/words.hpp"
+#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {
 
-constexpr double kRecent_s = 24 * 3600;  // what is older is a warning
-
-enum class Kind { fatal, by_flag, warning, application, consequence };
+enum class Kind { fatal, by_flag, by_action, warning, application, consequence };
 struct Xid {
   int code;
   Kind kind;
@@ -19,13 +24,15 @@ struct Xid {
   const char* action;
 };
 // NVIDIA's catalogue of XIDs, as far as tools agree on it.
-constexpr std::array<Xid, 30> kXids{{
+constexpr std::array<Xid, 43> kXids{{
     {8, Kind::application, "GPU stopped processing", ""},
     {13, Kind::application, "graphics engine exception", ""},
     {31, Kind::application, "memory page fault", ""},
     {43, Kind::application, "GPU stopped processing", ""},
     {45, Kind::consequence, "preemptive cleanup", ""},
+    {46, Kind::fatal, "GPU stopped processing", "reset GPU"},
     {48, Kind::fatal, "uncorrected ECC error", "reset GPU; RMA if it comes back"},
+    {54, Kind::fatal, "auxiliary power is not connected", "inspect the GPU's power cables"},
     {61, Kind::fatal, "internal microcontroller breakpoint", "reset GPU"},
     {62, Kind::fatal, "internal microcontroller halt", "reset GPU"},
     {63, Kind::warning, "row remap recorded", "reset GPU, which does the remap"},
@@ -50,8 +57,18 @@ constexpr std::array<Xid, 30> kXids{{
     {148, Kind::by_flag, "NVLink NVLPW_CTRL error", "inspect the link; reset GPU"},
     {149, Kind::by_flag, "NVLink NETIR error", "inspect the link; reset GPU"},
     {150, Kind::by_flag, "NVLink MSE error", "inspect the link; reset GPU"},
+    {154, Kind::by_action, "recovery action changed", ""},
+    {156, Kind::warning, "resource retired", "reset GPU when it is idle"},
+    {157, Kind::warning, "resource could not be retired", "RMA candidate if it repeats"},
+    {158, Kind::fatal, "fatal timeout", "reset GPU"},
+    {163, Kind::warning, "power smoothing disengaged", "inspect cooling and power; reset GPU"},
+    {164, Kind::warning, "power smoothing near the end of its life", "RMA candidate"},
+    {165, Kind::warning, "power smoothing at the end of its life", "RMA candidate"},
+    {167, Kind::fatal, "PCIe fatal timeout", "reboot; reseat GPU, RMA if it comes back"},
+    {169, Kind::fatal, "internal microcontroller halt", "reset GPU"},
+    {171, Kind::consequence, "details of XID 48", ""},
+    {172, Kind::consequence, "details of XID 48", ""},
 }};
-constexpr int kCancelling = 162, kCancelled = 163;
 
 const Xid* find_xid(int code) {
   for (const Xid& xid : kXids)
@@ -67,57 +84,128 @@ std::optional<bool> says_fatal(const std::string& text) {
   return std::nullopt;
 }
 
-bool is_cancelled(const std::vector<KernelEvent>& events, std::size_t at) {
-  if (events[at].code != kCancelled) return false;
-  for (std::size_t later = at + 1; later < events.size(); ++later)
-    if (events[later].code == kCancelling && events[later].pci_id == events[at].pci_id) return true;
-  return false;
+/// "3 min ago".
+std::string text_of_age(double age_s) {
+  if (age_s < 120) return fmt::format("{:.0f} s ago", std::max(0.0, age_s));
+  if (age_s < 7200) return fmt::format("{:.0f} min ago", age_s / 60);
+  if (age_s < 48 * 3600) return fmt::format("{:.1f} h ago", age_s / 3600);
+  return fmt::format("{:.0f} days ago", age_s / 86400);
 }
 
-Judgement judge_switch_event(const KernelEvent& event, const std::string& cause) {
-  const char* action = "inspect NVSwitch and its links; restart nvidia-fabricmanager";
-  return says_fatal(event.text) == false ? warning(Class::infrastructure, cause, action)
-                                         : failure(Class::infrastructure, cause, action);
+/// Power smoothing is back; the driver advises anew.
+bool is_superseded(const std::vector<KernelEvent>& events, std::size_t at) {
+  constexpr int kReengaged = 162, kDisengaged = 163, kAdvice = 154;
+  const int by = events[at].code == kDisengaged ? kReengaged : kAdvice;
+  if (events[at].nvswitch || (events[at].code != kDisengaged && events[at].code != kAdvice))
+    return false;
+  return std::any_of(events.begin() + static_cast<std::ptrdiff_t>(at) + 1, events.end(),
+                     [&](const KernelEvent& later) {
+                       return later.code == by && later.pci_id == events[at].pci_id;
+                     });
 }
 
-/// None where the event says nothing of the GPU.
-std::optional<Judgement> judge_event(const KernelEvent& event) {
-  const Xid* known = find_xid(event.code);
-  const std::string cause =
-      fmt::format("{} {}{} of {}, {:.1f} h ago: {}", event.nvswitch ? "SXid" : "XID", event.code,
-                  known && !event.nvswitch ? fmt::format(" ({})", known->meaning) : "",
-                  event.pci_id, event.age_s / 3600, event.text.substr(0, 80));
-  if (event.nvswitch) return judge_switch_event(event, cause);
+/// "... changed from 0x0 (None) to 0x1 (GPU Reset Required)": none where it is to 0x0.
+std::optional<Judgement> judge_advice(const std::string& text) {
+  static const std::regex to(R"(to 0x([0-9a-fA-F]+))");
+  std::smatch match;
+  if (!std::regex_search(text, match, to)) return not_known("");
+  const auto number = std::strtoul(match[1].str().c_str(), nullptr, 16);
+  const Judgement advice = judge_recovery_action(word_of(kRecoveryActions, number));
+  return advice.severity == Severity::pass ? std::nullopt : std::optional(advice);
+}
+
+/// What an event says of the GPU, without its cause; none where it says nothing.
+std::optional<Judgement> judge_xid(const KernelEvent& event) {
+  constexpr int kReengaged = 162;
   if (event.text.find("caused by previous") != std::string::npos) return std::nullopt;
-  if (event.code == kCancelling) return std::nullopt;
+  if (event.code == kReengaged) return std::nullopt;
+  const Xid* known = find_xid(event.code);
   if (known == nullptr)
-    return warning(Class::hardware, cause, "look this XID up in NVIDIA's catalogue");
+    return warning(Class::hardware, "", "look this XID up in NVIDIA's catalogue");
   switch (known->kind) {
     case Kind::application:
     case Kind::consequence: return std::nullopt;
-    case Kind::warning: return warning(Class::hardware, cause, known->action);
-    case Kind::fatal: return failure(Class::hardware, cause, known->action);
+    case Kind::warning: return warning(Class::hardware, "", known->action);
+    case Kind::fatal: return failure(Class::hardware, "", known->action);
+    case Kind::by_action: return judge_advice(event.text);
     case Kind::by_flag: break;
   }
   const auto fatal = says_fatal(event.text);
-  if (!fatal) return not_known(cause + ": fatal or not is not said", known->action);
-  return *fatal ? failure(Class::hardware, cause, known->action)
-                : warning(Class::hardware, cause, known->action);
+  if (!fatal) return not_known("", known->action);
+  return *fatal ? failure(Class::hardware, "", known->action)
+                : warning(Class::hardware, "", known->action);
+}
+
+Judgement judge_sxid(const KernelEvent& event) {
+  const char* action = "inspect NVSwitch and its links; restart nvidia-fabricmanager";
+  return says_fatal(event.text) == false ? warning(Class::infrastructure, "", action)
+                                         : failure(Class::infrastructure, "", action);
+}
+
+std::string cause_of(const KernelEvent& last, std::size_t times, const Judgement& judgement) {
+  const Xid* known = last.nvswitch ? nullptr : find_xid(last.code);
+  return fmt::format(
+      "{} {}{} of {}, {}{}: {}{}", last.nvswitch ? "SXid" : "XID", last.code,
+      known ? fmt::format(" ({})", known->meaning) : "", last.pci_id,
+      times > 1 ? fmt::format("{} times, last ", times) : "", text_of_age(last.age_s),
+      last.text.substr(0, 80),
+      judgement.severity == Severity::unknown ? "; whether it is fatal is not said" : "");
+}
+
+std::vector<Judgement> judge_kernel_log(const Json& facts, double window_h) {
+  const Json& list = fact_of(facts, "kernel_events");
+  if (list.is_null())
+    return {not_known("the kernel's messages are not readable: XIDs are not known", "run as root")};
+  std::vector<KernelEvent> events;
+  for (const Json& event : list)
+    events.push_back({event.at("age_s"), event.at("nvswitch"), event.at("pci_id"), event.at("code"),
+                      event.at("text")});
+  auto all = judge_kernel_events(events, window_h);
+  if (all.empty())
+    all.push_back(
+        passed(events.empty()
+                   ? "no XID in the kernel's messages"
+                   : fmt::format("{} XIDs, all of applications or their cleanup", events.size())));
+  return all;
 }
 
 }  // namespace
 
-std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events) {
-  std::vector<Judgement> judgements;
+std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events,
+                                           double window_h) {
+  struct Repeated {
+    Judgement judgement;
+    const KernelEvent* last;
+    std::size_t times = 0;
+  };
+  using Key = std::tuple<bool, std::string, int, Severity>;
+  std::map<Key, std::size_t> known;
+  std::vector<Repeated> found;  // in the order in which each came first
   for (std::size_t i = 0; i < events.size(); ++i) {
-    if (is_cancelled(events, i)) continue;
-    auto judgement = judge_event(events[i]);
+    const KernelEvent& event = events[i];
+    if (is_superseded(events, i)) continue;
+    auto judgement = event.nvswitch ? judge_sxid(event) : judge_xid(event);
     if (!judgement) continue;
-    if (events[i].age_s > kRecent_s)
+    if (event.age_s > 3600 * window_h)
       judgement->severity = std::min(judgement->severity, Severity::warn);
-    judgements.push_back(*judgement);
+    const Key key{event.nvswitch, event.pci_id, event.code, judgement->severity};
+    const auto at = known.emplace(key, found.size());
+    if (at.second) found.push_back({*judgement, &event});
+    Repeated& repeated = found[at.first->second];
+    repeated.last = &event;
+    ++repeated.times;
+  }
+  std::vector<Judgement> judgements;
+  for (Repeated& repeated : found) {
+    repeated.judgement.cause = cause_of(*repeated.last, repeated.times, repeated.judgement);
+    judgements.push_back(std::move(repeated.judgement));
   }
   return judgements;
+}
+
+HostRule kernel_log_rule(double xid_window_h) {
+  return {kKernelLog, "XIDs and SXids in the kernel's messages",
+          [xid_window_h](const Json& facts) { return judge_kernel_log(facts, xid_window_h); }};
 }
 
 }  // namespace shakedown::node

@@ -8,7 +8,9 @@
 
 namespace shakedown::node {
 
-/// One judgement per event that is neither an application's error nor a consequence of another.
-std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events);
+/// One judgement per GPU and XID that is neither an application's error nor a consequence of
+/// another, however often it came. What is older than the window is at most a warning.
+std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& events,
+                                           double window_h = 24);
 
 }  // namespace shakedown::node

@@ -163,14 +163,15 @@ std::string text_of_pcie(int generation, int width) {
   return fmt::format("Gen{} x{}", generation, width);
 }
 
+constexpr const char* kNoPcie = "the PCIe link of GPU and slot is not reported";
+constexpr const char* kReseat = "reseat GPU or riser; reconfigure the slot in the BIOS";
+
 /// The link of an idle GPU is slower on purpose, so only the most that GPU and slot can do is
 /// judged, and the present one only under load.
 Judgement judge_pcie(const GpuReading& gpu, const GpuContext& context) {
-  if (!gpu.max_pcie_generation || !gpu.max_pcie_width)
-    return not_known("the PCIe link of GPU and slot is not reported");
+  if (!gpu.max_pcie_generation || !gpu.max_pcie_width) return not_known(kNoPcie);
   const int generation = *gpu.max_pcie_generation, width = *gpu.max_pcie_width;
   const std::string most = text_of_pcie(generation, width);
-  const char* reseat = "reseat GPU or riser; reconfigure the slot in the BIOS";
   const auto peers_generation = context.majority(&GpuReading::max_pcie_generation);
   const auto peers_width = context.majority(&GpuReading::max_pcie_width);
   if (generation < peers_generation.value_or(0) || width < peers_width.value_or(0))
@@ -178,19 +179,11 @@ Judgement judge_pcie(const GpuReading& gpu, const GpuContext& context) {
                    fmt::format("PCIe of GPU and slot {}, of most peers {}", most,
                                text_of_pcie(peers_generation.value_or(generation),
                                             peers_width.value_or(width))),
-                   reseat);
-  if (context.under_load || gpu.utilisation_percent > kUnderLoad_percent) {
-    if (!gpu.pcie_generation || !gpu.pcie_width)
-      return not_known("the PCIe link under load is not reported");
-    if (gpu.pcie_generation < generation || gpu.pcie_width < width)
-      return failure(Class::hardware,
-                     fmt::format("PCIe {} under load, GPU and slot can do {}",
-                                 text_of_pcie(*gpu.pcie_generation, *gpu.pcie_width), most),
-                     reseat);
-    return passed(fmt::format("PCIe {} under load", most));
-  }
+                   kReseat);
+  if (context.under_load || gpu.utilisation_percent > kUnderLoad_percent)
+    return judge_pcie_under_load(gpu);
   if (width < kDataCentreWidth && !peers_width)
-    return warning(Class::config, fmt::format("PCIe of GPU and slot {}", most), reseat);
+    return warning(Class::config, fmt::format("PCIe of GPU and slot {}", most), kReseat);
   return passed(fmt::format("PCIe of GPU and slot {}", most));
 }
 
@@ -211,12 +204,25 @@ Judgement judge_replays(const GpuReading& gpu, const GpuContext& context) {
 
 }  // namespace
 
+Judgement judge_pcie_under_load(const GpuReading& gpu) {
+  if (!gpu.max_pcie_generation || !gpu.max_pcie_width) return not_known(kNoPcie);
+  if (!gpu.pcie_generation || !gpu.pcie_width)
+    return not_known("the PCIe link under load is not reported");
+  const std::string most = text_of_pcie(*gpu.max_pcie_generation, *gpu.max_pcie_width);
+  if (gpu.pcie_generation < gpu.max_pcie_generation || gpu.pcie_width < gpu.max_pcie_width)
+    return failure(Class::hardware,
+                   fmt::format("PCIe {} under load, GPU and slot can do {}",
+                               text_of_pcie(*gpu.pcie_generation, *gpu.pcie_width), most),
+                   kReseat);
+  return passed(fmt::format("PCIe {} under load", most));
+}
+
 std::vector<GpuRule> link_rules() {
   return {{"nvlink-count", "active NVLinks, by model, else by the majority", judge_nvlink_count},
           {"nvlink-speed", "NVLinks slower than most of the model's", judge_nvlink_speed},
           {"nvlink-errors", "CRC errors, replays and recoveries", judge_nvlink_errors},
           {"nvlink-fabric", "registration with the NVSwitch fabric", judge_fabric},
-          {"pcie-link", "most that GPU and slot can do; the present link under load", judge_pcie},
+          {kPcieLink, "most that GPU and slot can do; the present link under load", judge_pcie},
           {"pcie-replays", "PCIe replays, next to those of the peers", judge_replays}};
 }
 

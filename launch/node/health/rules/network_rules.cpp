@@ -8,17 +8,15 @@ namespace {
 
 constexpr double kManySymbolErrors = 100;
 
-bool has_gpus(const Json& facts) {
-  const Json& gpus = fact_of(facts, "gpus_on_bus");
-  return gpus.is_array() && !gpus.empty();
+/// Whether a list, of GPUs or of ports, has anything; what is not known may have.
+bool may_have(const Json& facts, const char* list) {
+  const Json& found = fact_of(facts, list);
+  return found.is_null() || !found.empty();
 }
-bool has_infiniband(const Json& facts) {
-  const Json& ports = fact_of(facts, "infiniband");
-  return ports.is_array() && !ports.empty();
-}
+bool may_have_gpus(const Json& facts) { return may_have(facts, "gpus_on_bus"); }
 
 std::vector<Judgement> judge_acs(const Json& facts) {
-  if (!has_gpus(facts)) return {passed("no GPU on the PCI bus")};
+  if (!may_have_gpus(facts)) return {passed("no GPU on the PCI bus")};
   const Json& acs = fact_of(facts, "acs");
   if (acs.is_null()) return {not_known("PCIe access control is not readable", "run as root")};
   const int redirecting = acs.at("redirecting");
@@ -36,13 +34,13 @@ std::vector<Judgement> judge_iommu(const Json& facts) {
   for (const Json& parameter : iommu.at("parameters"))
     passes_through |= parameter == "iommu=pt" || parameter == "iommu=off" ||
                       parameter == "intel_iommu=off" || parameter == "amd_iommu=off";
-  if (!has_gpus(facts) || passes_through) return {passed("no IOMMU translates for GPUs")};
+  if (!may_have_gpus(facts) || passes_through) return {passed("no IOMMU translates for GPUs")};
   return {warning(Class::config, "an IOMMU is on without iommu=pt: copies between GPUs may be slow",
                   "reconfigure: boot with iommu=pt")};
 }
 
 std::vector<Judgement> judge_peermem(const Json& facts) {
-  if (!has_gpus(facts) || !has_infiniband(facts))
+  if (!may_have_gpus(facts) || !may_have(facts, "infiniband"))
     return {passed("GPUDirect RDMA does not matter: no GPU with InfiniBand")};
   const Json& modules = fact_of(facts, "modules");
   if (modules.is_null()) return {not_known("the kernel's modules are not readable")};

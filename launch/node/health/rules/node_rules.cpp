@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "launch/node/health/rules/comparison.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 
@@ -46,8 +47,8 @@ std::string missing_on(const NodeReport& report) {
 }
 
 Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& reports,
-                      int option) {
-  const auto expected = expected_on(report, reports, option);
+                      const Expected& given) {
+  const auto expected = expected_on(report, reports, given);
   const int found = static_cast<int>(report.gpus.gpus.size());
   if (!expected) {
     if (report.gpus.problem) return not_known("no GPU can be seen: " + *report.gpus.problem);
@@ -67,13 +68,16 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
 }
 
 /// Calls of the driver that are no GPU's, and why it cannot be asked.
-Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&, int) {
+Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&,
+                           const Expected&) {
   const HostGpus& gpus = report.gpus;
   if (!gpus.stalled.empty())
-    return failure(
-        Class::hardware,
-        fmt::format("the management path hangs: {} did not return", fmt::join(gpus.stalled, ", ")),
-        "drain the node; reboot");
+    return failure(Class::hardware,
+                   fmt::format("the management path hangs: {}",
+                               gpus.problem.value_or(fmt::format("{} did not return",
+                                                                 fmt::join(gpus.stalled, ", ")))),
+                   "drain the node; reboot. Without persistence mode the first call is slow: start "
+                   "nvidia-persistenced, or a longer --deadline");
   if (gpus.problem) {
     const bool has_driver = report.facts.contains("driver_module");
     if (!has_driver) return not_known("no GPU can be seen: " + *gpus.problem);
@@ -86,7 +90,7 @@ Judgement judge_management(const NodeReport& report, const std::vector<NodeRepor
   return passed("the driver answers");
 }
 
-Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&, int) {
+Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&, const Expected&) {
   const Json& module = fact_of(report.facts, "driver_module");
   const Json& libraries = fact_of(report.facts, "libraries");
   const HostGpus& gpus = report.gpus;
@@ -123,8 +127,9 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
 }  // namespace
 
 std::optional<ExpectedGpus> expected_on(const NodeReport& report,
-                                        const std::vector<NodeReport>& reports, int option) {
-  if (option >= 0) return ExpectedGpus{option, "--expect-gpus"};
+                                        const std::vector<NodeReport>& reports,
+                                        const Expected& expected) {
+  if (expected.gpus >= 0) return ExpectedGpus{expected.gpus, "--expect-gpus"};
   if (const int slurm = gpus_of_slurm(fact_of(report.facts, "slurm")); slurm > 0)
     return ExpectedGpus{slurm, "Slurm"};
   std::vector<int> counts;
@@ -153,23 +158,24 @@ std::string list_of_checks() {
   for (const NodeRule& rule : node_rules()) add(rule.name, rule.what);
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
-  add("nodes-alike", "versions and settings that differ between the nodes");
+  add(kNodesAlike, "versions and settings that differ between the nodes");
+  add("pcie-under-load", "the PCIe link while this program copies to the GPU");
   add("errors-at-work", "errors that were counted during the work of this program");
   add("all-reduce", "a sum over all ranks, every element compared");
   return text;
 }
 
-std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, int expected_gpus) {
+std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const Expected& expected) {
   std::vector<Finding> all;
   for (const NodeReport& report : reports) {
     for (const NodeRule& rule : node_rules())
-      all.push_back(finding_of(rule.name, rule.judge(report, reports, expected_gpus), Scope::node,
+      all.push_back(finding_of(rule.name, rule.judge(report, reports, expected), Scope::node,
                                report.host, report.host));
     for (const GpuReading& gpu : report.gpus.gpus) {
       auto found = judge_gpu(report.host, gpu, context_of(gpu, report, reports));
       std::ranges::move(found, std::back_inserter(all));
     }
-    auto of_host = judge_host(report.host, report.facts);
+    auto of_host = judge_host(report.host, report.facts, expected.xid_window_h);
     std::ranges::move(of_host, std::back_inserter(all));
   }
   auto differences = compare_nodes(reports);

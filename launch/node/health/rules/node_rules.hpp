@@ -8,12 +8,17 @@
 
 namespace shakedown::node {
 
+/// What the user says of the nodes.
+struct Expected {
+  int gpus = -1;             // per node; below 0: Slurm's variables, else most nodes, else the bus
+  double xid_window_h = 24;  // XIDs that are older are warnings
+};
+
 struct NodeRule {
   const char* name;  // of its findings
   const char* what;  // it looks at
-  /// `expected_gpus` as judge_nodes has it.
   Judgement (*judge)(const NodeReport& report, const std::vector<NodeReport>& reports,
-                     int expected_gpus);
+                     const Expected& expected);
 };
 /// Those that see GPUs and host together.
 std::vector<NodeRule> node_rules();
@@ -21,8 +26,7 @@ std::vector<NodeRule> node_rules();
 /// Every check of bin/node_check with what it looks at, a line each.
 std::string list_of_checks();
 
-/// `expected_gpus`: per node; below 0: Slurm's variables, else most nodes, else the PCI bus decide.
-std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, int expected_gpus);
+std::vector<Finding> judge_nodes(const std::vector<NodeReport>& reports, const Expected& expected);
 
 /// GPUs that a node should have, and who says so.
 struct ExpectedGpus {
@@ -30,13 +34,24 @@ struct ExpectedGpus {
   std::string by;  // "--expect-gpus"
 };
 std::optional<ExpectedGpus> expected_on(const NodeReport& report,
-                                        const std::vector<NodeReport>& reports, int option);
+                                        const std::vector<NodeReport>& reports,
+                                        const Expected& expected);
 
 /// Facts and versions that differ between nodes, by majority where there is one.
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports);
 
-/// Errors that were counted between two readings of the same nodes.
+/// The failures that a later reading of the same nodes shows and the first did not.
+std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
+                                 std::vector<NodeReport> later, const Expected& expected);
+
+/// The PCIe link of every GPU while this program kept some of them busy, and what failed meanwhile.
+/// A reading under load may leave the facts of the host out.
+std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
+                                const std::vector<NodeReport>& under_load,
+                                const Expected& expected);
+
+/// Errors that were counted between two readings of the same nodes, and what failed meanwhile.
 std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
-                                  const std::vector<NodeReport>& after);
+                                  const std::vector<NodeReport>& after, const Expected& expected);
 
 }  // namespace shakedown::node

@@ -1,10 +1,9 @@
-// Driver, libraries, variables, and what the kernel reported.
+// Libraries, variables, and the fabric manager.
 #include <fmt/format.h>
 
 #include <map>
 
 #include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
 #include "launch/node/health/rules/nccl_variables.hpp"
 
 namespace shakedown::node {
@@ -55,30 +54,16 @@ std::vector<Judgement> judge_nccl(const Json& facts) {
 std::vector<Judgement> judge_fabric_manager(const Json& facts) {
   const Json& manager = fact_of(facts, "fabric_manager");
   const Json& driver = fact_of(facts, "driver_module");
-  if (driver.is_null()) return {passed("no driver of GPUs, so no fabric manager")};
+  if (const Json& gpus = fact_of(facts, "gpus_on_bus"); !gpus.is_null() && gpus.empty())
+    return {passed("no GPU on the PCI bus, so no fabric manager")};
+  if (driver.is_null())
+    return {not_known("the version of the GPU driver's module is not readable")};
   if (manager.is_null()) return {not_known("the fabric manager's version is not readable here")};
   if (manager == driver) return {passed("fabric manager of the driver's version")};
   return {failure(Class::software,
                   fmt::format("fabric manager {}, driver {}: they must be the same",
                               manager.get<std::string>(), driver.get<std::string>()),
                   "install nvidia-fabricmanager of the driver's version and restart it")};
-}
-
-std::vector<Judgement> judge_kernel_log(const Json& facts) {
-  const Json& list = fact_of(facts, "kernel_events");
-  if (list.is_null())
-    return {not_known("the kernel's messages are not readable: XIDs are not known", "run as root")};
-  std::vector<KernelEvent> events;
-  for (const Json& event : list)
-    events.push_back({event.at("age_s"), event.at("nvswitch"), event.at("pci_id"), event.at("code"),
-                      event.at("text")});
-  auto all = judge_kernel_events(events);
-  if (all.empty())
-    all.push_back(
-        passed(events.empty()
-                   ? "no XID in the kernel's messages"
-                   : fmt::format("{} XIDs, all of applications or their cleanup", events.size())));
-  return all;
 }
 
 }  // namespace
@@ -88,8 +73,7 @@ std::vector<HostRule> software_rules() {
           {"launch-blocking", "CUDA_LAUNCH_BLOCKING", judge_blocking},
           {"nccl-variables", "NCCL variables that are set, and what they do", judge_nccl},
           {"fabric-manager", "the fabric manager's version, next to the driver's",
-           judge_fabric_manager},
-          {"kernel-log", "XIDs and SXids in the kernel's messages", judge_kernel_log}};
+           judge_fabric_manager}};
 }
 
 }  // namespace shakedown::node

@@ -2,14 +2,11 @@
 #include <fmt/format.h>
 
 #include "common/nvml.hpp"
+#include "common/throttle_reasons.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 
 namespace shakedown::node {
 namespace {
-
-// Bits of the throttle reasons, as nvml.h has them.
-constexpr std::uint64_t kApplicationClocks = 0x2, kPowerCap = 0x4, kHwSlowdown = 0x8,
-                        kSyncBoost = 0x10, kSwThermal = 0x20, kHwThermal = 0x40, kPowerBrake = 0x80;
 
 constexpr double kBusy_percent = 10;  // above it a power cap is normal
 constexpr double kHot_c = 85;         // where the driver reports no margin
@@ -26,16 +23,16 @@ Judgement judge_reasons(const GpuReading& gpu, const GpuContext& context) {
   const std::uint64_t bits = *gpu.throttle_reasons;
   const std::string cause =
       fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
-  if (bits & kPowerBrake)
+  if (bits & throttle::kPowerBrake)
     return failure(Class::environment, cause, "inspect the power supplies of the node");
-  if (bits & kHwSlowdown && !(bits & kHwThermal))
+  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
     return failure(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
-  if (bits & (kHwThermal | kSwThermal))
+  if (bits & throttle::kHeat)
     return warning(Class::environment, cause,
                    "inspect the cooling: fans, air flow, inlet temperature");
-  if (bits & kSyncBoost)
+  if (bits & throttle::kSyncBoost)
     return warning(Class::config, cause, "reconfigure: take the GPU out of its sync boost group");
-  if (bits & kPowerCap && !is_busy(gpu, context))
+  if (bits & throttle::kPowerCap && !is_busy(gpu, context))
     return warning(Class::config, cause + ", though the GPU is idle",
                    "reconfigure the power limit: " + nvidia_smi(gpu) + " -pl DEFAULT");
   return passed("clocks are not reduced");
@@ -54,7 +51,7 @@ Judgement judge_clocks(const GpuReading& gpu, const GpuContext& context) {
                     *gpu.max_sm_clock_mhz, *gpu.max_memory_clock_mhz),
         reset);
   if (!gpu.throttle_reasons) return not_known("whether the clocks are locked is not reported");
-  if (*gpu.throttle_reasons & kApplicationClocks)
+  if (*gpu.throttle_reasons & throttle::kApplicationClocks)
     return warning(Class::config, "the clocks are set by an operator", reset);
   return passed(fmt::format("highest clocks {:.0f} and {:.0f} MHz, not locked",
                             *gpu.max_sm_clock_mhz, *gpu.max_memory_clock_mhz));

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <utility>
 
 #include "launch/node/health/rules/host_rules.hpp"
 
@@ -21,8 +22,9 @@ std::vector<Judgement> judge_affinity(const Json& facts) {
   if (allowed.is_null()) return {not_known("the cores that this process may use are not reported")};
   const int cores = allowed.at("cores");
   const std::string cause =
-      fmt::format("{} cores ({}) of {} per process", cores, allowed.at("list").get<std::string>(),
-                  online.is_null() ? "an unknown number" : std::to_string(online.get<int>()));
+      fmt::format("a process may use {} of {} cores ({})", cores,
+                  online.is_null() ? "an unknown number of" : std::to_string(online.get<int>()),
+                  allowed.at("list").get<std::string>());
   const Json& slurm = fact_of(facts, "slurm");
   const int requested = slurm.contains("SLURM_CPUS_PER_TASK")
                             ? std::atoi(slurm.at("SLURM_CPUS_PER_TASK").get<std::string>().c_str())
@@ -35,7 +37,7 @@ std::vector<Judgement> judge_affinity(const Json& facts) {
   const Json& quota = fact_of(facts, "cpu_quota");
   if (!quota.is_null() && quota < cores)
     return {warning(Class::config,
-                    fmt::format("{}, but its control group may use the time of {:.1f}", cause,
+                    fmt::format("{}, but its control group has the CPU time of {:.1f}", cause,
                                 quota.get<double>()),
                     "raise the CPU limit of the container or job")};
   return {passed(cause)};
@@ -43,14 +45,17 @@ std::vector<Judgement> judge_affinity(const Json& facts) {
 
 /// Which machine this is, for the reader; nodes are compared elsewhere.
 std::vector<Judgement> judge_system(const Json& facts) {
+  constexpr std::pair<const char*, const char*> kParts[] = {
+      {"os", "operating system"}, {"kernel", "kernel"},         {"processor", "processor"},
+      {"sockets", "sockets"},     {"numa_nodes", "NUMA nodes"}, {"memory_gib", "GiB of memory"}};
   std::vector<std::string> known, missing;
-  for (const char* name : {"os", "kernel", "processor", "sockets", "numa_nodes", "memory_gib"}) {
+  for (const auto& [name, words] : kParts) {
     const Json& value = fact_of(facts, name);
     if (value.is_null())
-      missing.emplace_back(name);
+      missing.emplace_back(words);
     else
       known.push_back(value.is_string() ? value.get<std::string>()
-                                        : fmt::format("{} {:.0f}", name, value.get<double>()));
+                                        : fmt::format("{}: {:.0f}", words, value.get<double>()));
   }
   std::vector<Judgement> all;
   if (!known.empty()) all.push_back(passed(fmt::format("{}", fmt::join(known, ", "))));

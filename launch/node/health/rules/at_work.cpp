@@ -1,0 +1,130 @@
+// What came to light while this program worked.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "launch/node/health/facts/gpu_counters.hpp"
+#include "launch/node/health/rules/gpu_rules.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/node_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+constexpr const char* kEvents = "kernel_events";
+
+const NodeReport* find_node(const std::vector<NodeReport>& reports, const std::string& host) {
+  const auto found = std::ranges::find(reports, host, &NodeReport::host);
+  return found == reports.end() ? nullptr : &*found;
+}
+
+const GpuReading* find_gpu(const std::vector<NodeReport>& reports, const std::string& host,
+                           const std::string& uuid) {
+  const NodeReport* node = find_node(reports, host);
+  if (node == nullptr || uuid.empty()) return nullptr;
+  const auto found = std::ranges::find(node->gpus.gpus, uuid, &GpuReading::uuid);
+  return found == node->gpus.gpus.end() ? nullptr : &*found;
+}
+
+Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
+  const auto ecc = grown(before.volatile_.uncorrected, after.volatile_.uncorrected);
+  const auto links = grown(nvlink_errors(before), nvlink_errors(after));
+  const auto replays = grown(before.pcie_replays, after.pcie_replays);
+  if (ecc.value_or(0) > 0)
+    return failure(Class::hardware, fmt::format("{} uncorrected ECC errors during the work", *ecc),
+                   "reset GPU; RMA if they come back");
+  if (links.value_or(0) > 0)
+    return warning(Class::hardware, fmt::format("{} NVLink errors during the work", *links),
+                   "inspect links of this GPU; run again");
+  if (replays.value_or(0) > 0)
+    return warning(Class::hardware, fmt::format("{} PCIe replays during the work", *replays),
+                   "reseat GPU or riser; run again");
+  if (!ecc || !links || !replays) return not_known("an error counter is not reported");
+  return passed("no error was counted during the work");
+}
+
+Judgement judge_under_load(const GpuReading* gpu, const NodeReport* report) {
+  if (gpu == nullptr) return not_known("not read under load");
+  if (std::ranges::find(report->loaded_gpus, gpu->uuid) == report->loaded_gpus.end())
+    return not_known("not under load: no rank of this job copied to it while it was read",
+                     "run one rank per GPU");
+  return judge_pcie_under_load(*gpu);
+}
+
+/// One finding per GPU of the first reading, by what became of it.
+template <class Judge>
+std::vector<Finding> each_gpu(const std::vector<NodeReport>& before, const char* check,
+                              Judge&& judge) {
+  std::vector<Finding> findings;
+  for (const NodeReport& report : before)
+    for (const GpuReading& gpu : report.gpus.gpus)
+      findings.push_back(finding_of_gpu(check, judge(report.host, gpu), report.host, gpu));
+  return findings;
+}
+
+/// The later reading of the GPUs with the host's facts of the first, for work fills /dev/shm and
+/// memory; of the kernel's messages those that are new.
+NodeReport continued(const NodeReport& before, const NodeReport& later) {
+  NodeReport report = later;
+  report.facts = before.facts;
+  report.facts.erase(kEvents);
+  if (!later.facts.contains(kEvents) || !before.facts.contains(kEvents)) return report;
+  Json events = later.facts.at(kEvents);
+  const auto known = std::min(events.size(), before.facts.at(kEvents).size());
+  events.erase(events.begin(), events.begin() + static_cast<Json::difference_type>(known));
+  report.facts[kEvents] = events;
+  return report;
+}
+
+}  // namespace
+
+std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
+                                 std::vector<NodeReport> later, const Expected& expected) {
+  std::map<std::pair<std::string, std::string>, int> known;  // failures by check and name
+  for (const Finding& finding : judge_nodes(before, expected))
+    if (finding.severity == Severity::fail && finding.check != kKernelLog)
+      ++known[{finding.check, finding.verdict.name}];
+  for (NodeReport& report : later)
+    if (const NodeReport* earlier = find_node(before, report.host))
+      report = continued(*earlier, report);
+  std::vector<Finding> found;
+  for (const Finding& finding : judge_nodes(later, expected))
+    if (finding.severity == Severity::fail && --known[{finding.check, finding.verdict.name}] < 0)
+      found.push_back(finding);
+  return found;
+}
+
+std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
+                                const std::vector<NodeReport>& under_load,
+                                const Expected& expected) {
+  auto findings =
+      each_gpu(before, "pcie-under-load", [&](const std::string& host, const GpuReading& gpu) {
+        return judge_under_load(find_gpu(under_load, host, gpu.uuid), find_node(under_load, host));
+      });
+  std::set<std::string> slow;  // that rule judges by the load as well
+  for (const Finding& finding : findings)
+    if (finding.severity == Severity::fail) slow.insert(finding.verdict.name);
+  for (const Finding& finding : judge_again(before, under_load, expected))
+    if (finding.check != kPcieLink || !slow.contains(finding.verdict.name))
+      findings.push_back(finding);
+  return findings;
+}
+
+std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
+                                  const std::vector<NodeReport>& after, const Expected& expected) {
+  auto findings =
+      each_gpu(before, "errors-at-work", [&](const std::string& host, const GpuReading& gpu) {
+        const GpuReading* later = find_gpu(after, host, gpu.uuid);
+        if (later != nullptr) return judge_growth_of(gpu, *later);
+        if (gpu.uuid.empty()) return not_known("not recognized after the work: it has no UUID");
+        return failure(Class::hardware, "the driver does not report the GPU after the work",
+                       "reboot; RMA if it comes back");
+      });
+  std::ranges::move(judge_again(before, after, expected), std::back_inserter(findings));
+  return findings;
+}
+
+}  // namespace shakedown::node

@@ -1,0 +1,147 @@
+// How the nodes of a job differ.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+
+#include "common/statistics.hpp"
+#include "launch/node/health/rules/comparison.hpp"
+#include "launch/node/health/rules/host_rules.hpp"
+#include "launch/node/health/rules/node_rules.hpp"
+
+namespace shakedown::node {
+namespace {
+
+Judgement judge_setting(const Difference& difference) {
+  return warning(Class::config, difference.cause,
+                 fmt::format("reconfigure: the same {} on all nodes", difference.label));
+}
+/// Ranks with different versions of it do not work together.
+Judgement judge_version(const Difference& difference) {
+  return failure(Class::software, difference.cause,
+                 fmt::format("reconfigure: the same {} on all nodes", difference.label));
+}
+Judgement judge_variable(const Difference& difference) {
+  return warning(Class::config, difference.cause,
+                 fmt::format("set {} on all nodes or on none: mpirun -x, srun --export=ALL",
+                             difference.label));
+}
+Judgement judge_nics(const Difference& difference) {
+  return warning(Class::infrastructure, difference.cause,
+                 "inspect the NICs of this node and their links");
+}
+
+std::string text_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>()
+                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// "100 100" in Gbit/s: the NICs that are up, whatever their names.
+std::string speeds_of(const Json& nics) {
+  std::vector<double> speeds;
+  for (const Json& nic : nics)
+    if (nic.value("state", "") == "up" && nic.contains("speed_mbits"))
+      speeds.push_back(nic.at("speed_mbits").get<double>() / 1e3);
+  std::ranges::sort(speeds);
+  return speeds.empty() ? "none known" : fmt::format("{:g}", fmt::join(speeds, " "));
+}
+
+/// A fact that is an object: how a key of it is named, and the value of one that a node lacks.
+struct Keyed {
+  std::string label;
+  const char* absent;
+  JudgeDifference judge;
+};
+Keyed keyed(const std::string& fact, const std::string& key) {
+  if (fact == "nccl_variables") return {key, "unset", judge_variable};
+  if (fact == "libraries")
+    return {"library " + key, "absent",
+            key == "nccl" || key == "mpi" ? judge_version : judge_setting};
+  return {fmt::format("{} {}", fact, key), "absent", judge_setting};
+}
+
+std::string label_of(std::string fact) {
+  std::ranges::replace(fact, '_', ' ');
+  return fact;
+}
+
+/// A fact that all nodes should have alike. A key that one node has and another lacks differs.
+void add_fact(std::vector<Comparables>& nodes, const std::vector<NodeReport>& reports,
+              const std::string& fact) {
+  std::set<std::string> keys;
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const Json& value = fact_of(reports[i].facts, fact.c_str());
+    if (value.is_null()) continue;
+    if (!value.is_object())
+      nodes[i][label_of(fact)] = {text_of(value),
+                                  fact == "revision" ? judge_version : judge_setting};
+    else
+      for (const auto& [key, part] : value.items()) keys.insert(key);
+  }
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    const Json& value = fact_of(reports[i].facts, fact.c_str());
+    if (!value.is_object()) continue;
+    for (const std::string& key : keys) {
+      const Keyed as = keyed(fact, key);
+      nodes[i][as.label] = {value.contains(key) ? text_of(value.at(key)) : as.absent, as.judge};
+    }
+  }
+}
+
+std::vector<Comparables> comparables_of(const std::vector<NodeReport>& reports) {
+  std::vector<Comparables> nodes(reports.size());
+  for (const Fact& fact : all_facts())
+    if (fact.compared) add_fact(nodes, reports, fact.name);
+  for (std::size_t i = 0; i < reports.size(); ++i) {
+    if (const Json& nics = fact_of(reports[i].facts, "nics"); !nics.is_null())
+      nodes[i]["NICs up, Gbit/s"] = {speeds_of(nics), judge_nics};
+    if (reports[i].gpus.driver_version)
+      nodes[i]["driver"] = {*reports[i].gpus.driver_version, judge_setting};
+  }
+  return nodes;
+}
+
+constexpr double kSameMemory = 0.97;  // the firmware's share differs a little
+
+/// A node with less memory than the others has lost a module.
+std::vector<Finding> compare_memory(const std::vector<NodeReport>& reports) {
+  std::vector<double> sizes;
+  for (const NodeReport& report : reports)
+    if (const Json& gib = fact_of(report.facts, "memory_gib"); !gib.is_null()) sizes.push_back(gib);
+  if (sizes.size() < 2) return {};
+  const double usual = sizes.size() < 3 ? *std::ranges::max_element(sizes) : median_of(sizes);
+  std::vector<Finding> found;
+  for (const NodeReport& report : reports)
+    if (const Json& gib = fact_of(report.facts, "memory_gib");
+        !gib.is_null() && gib < kSameMemory * usual)
+      found.push_back(
+          finding_of(kNodesAlike,
+                     warning(Class::hardware,
+                             fmt::format("{:.0f} GiB of memory, {:.0f} on {}", gib.get<double>(),
+                                         usual, sizes.size() < 3 ? "the other" : "most nodes"),
+                             "inspect the memory modules"),
+                     Scope::node, report.host, report.host));
+  return found;
+}
+
+}  // namespace
+
+std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
+  if (reports.size() < 2) return {};
+  std::vector<std::string> hosts;
+  for (const NodeReport& report : reports) hosts.push_back(report.host);
+  auto [found, alike] = compare(hosts, comparables_of(reports));
+  const Compared ports = compare_infiniband(reports);
+  std::ranges::copy(ports.findings, std::back_inserter(found));
+  alike += ports.alike;
+  std::ranges::move(compare_memory(reports), std::back_inserter(found));
+  if (alike > 0)
+    found.push_back(finding_of(
+        kNodesAlike, passed(fmt::format("{} facts are the same on {} nodes", alike, hosts.size())),
+        Scope::job, "node_check"));
+  return found;
+}
+
+}  // namespace shakedown::node
