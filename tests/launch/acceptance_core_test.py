@@ -12,7 +12,7 @@ import unittest.mock
 from types import SimpleNamespace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch import job, places  # noqa: E402
+from shakedown_launch import gpus, job, places  # noqa: E402
 from shakedown_launch.acceptance import (campaign, fleet, inventory, isolation, judge,  # noqa: E402
                                          options, progress, stages, verdicts)
 from shakedown_launch.acceptance.model import (FAIL, HARDWARE, INCONCLUSIVE,  # noqa: E402
@@ -386,6 +386,21 @@ class Campaign(unittest.TestCase):
             with self.assertRaises(job.Stopped):
                 conduct(made)
         self.assertEqual({task.stage for task in made.tasks}, {stages.INVENTORY})
+
+
+class Settling(unittest.TestCase):
+    def test_until_the_gpus_are_idle(self):
+        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", 0), (b"", 0)]:
+            with unittest.mock.patch.object(gpus.subprocess, "run",
+                                            return_value=SimpleNamespace(stdout=printed)):
+                self.assertEqual(gpus.busiest(), busiest)
+        readings = [90, 40, 2, 0]
+        with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
+                unittest.mock.patch.object(campaign.time, "sleep"):
+            one = campaign.Campaign(FakeFleet("a"), stages.Settings("full", stages.GPU), FakeJudge(),
+                                    None, {})
+            one._settle()
+        self.assertEqual(readings, [0])
 
 
 class Judge(unittest.TestCase):

@@ -108,8 +108,9 @@ class Acceptance(Folder):
         process = subprocess.Popen([*LINE, "--quick", "-n", "2", "--output", self.folder / "out"],
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.kill)
-        ranks = wait_until(lambda: [pid for pid in job.family(process.pid)
-                                    if program_of(pid) == "link_matrix"], 60)
+        record = self.folder / f"out/train/{HOST}.jsonl"
+        self.assertTrue(wait_until(lambda: record.exists() and record.stat().st_size, 60))
+        ranks = [pid for pid in job.family(process.pid) if program_of(pid) == "train"]
         os.kill(ranks[-1], signal.SIGKILL)
         out, error = process.communicate(timeout=120)
         self.assertEqual(process.returncode, 3, out + error)
@@ -117,7 +118,7 @@ class Acceptance(Folder):
         self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
         self.assertRegex(self.verdict(records)["cause"], rf"rank . on {HOST} died: signal 9")
         outcomes = dict(zip(self.verdict(records)["stages"], self.verdict(records)["stage_verdicts"]))
-        self.assertEqual((outcomes["links"], outcomes["soak"]), (INCONCLUSIVE, PASS))
+        self.assertEqual((outcomes["train"], outcomes["soak"]), (INCONCLUSIVE, PASS))
 
     def test_a_signal_keeps_what_was_found(self):
         process = subprocess.Popen([*LINE, "--quick", "-n", "2", "--output", self.folder / "out"],
