@@ -6,11 +6,12 @@ import pathlib
 import resource
 import signal
 
+import support
 from files import other_version, weights
 from programs import PROGRAMS
 
 HERE = pathlib.Path(__file__).resolve().parent
-TIMEOUT_S = 2  # --timeout of a run
+TIMEOUT_S = 10 if support.GPUS >= 2 else 2  # --timeout of a run; NCCL starts in seconds
 BOUND_S = 30   # until a job has ended: after the fault, or for a hang after its time-out
 
 # code: the exit code. said: regular expressions, each found. kept: kinds of records. within: seconds, where
@@ -110,8 +111,9 @@ def next_to_a_full_gpu(words, folder):
     return on_rank(0, f'exec python3 {HERE / "full_gpu.py"} "$@"')([*words, *big], folder)
 
 
-SILENT = r"error: rank 0 on \S+: .* did not finish within 2 s \(--timeout\).*; no answer from rank 1 on \S+"
-FIRST_SILENT = r"error: rank 1 on \S+: .* within 2 s \(--timeout\).*; no answer from rank 0 on \S+"
+LATE = rf"within {TIMEOUT_S} s \(--timeout\)"
+SILENT = rf"error: rank 0 on \S+: .* {LATE}.*; no answer from rank 1 on \S+"
+FIRST_SILENT = rf"error: rank 1 on \S+: .* {LATE}.*; no answer from rank 0 on \S+"
 STOPPED = r"launch/mpi: stopped by {}"
 KILLED = r"launch/mpi: rank {} on \S+ died of signal 9 \(Killed\)"
 NO_GPU = r"SLURM_JOB_GPUS=0,1 requests GPUs"
@@ -151,7 +153,8 @@ def signalled(name):
 
 FAULTS = [
     Fault("kill -9 of rank 1",
-          {**ended(3, KILLED.format(1), within=10), **reported(3, r"rank 1 on \S+ died: signal 9")}, to_rank(1, signal.SIGKILL),
+          {**ended(3, KILLED.format(1), within=10), **reported(3, r"rank 1 on \S+ died: signal 9")},
+          to_rank(1, signal.SIGKILL),
           quick=("collective_perf", "link_matrix", "compute_perf", "soak", "gpu_monitor", "node_check"),
           timeout_s=60),
     Fault("kill -9 of rank 0", ended(3, KILLED.format(0), within=10), to_rank(0, signal.SIGKILL),
@@ -187,11 +190,11 @@ FAULTS = [
           every(Expected(3, ("launch/mpi: (a rank|rank 1) ended with 127: its program, or a library that it needs, "
                              "could not be run",))), arrange=on_rank(1, "exit 127"), quick=("node_check",)),
     Fault("a rank that stops before MPI starts",
-          every(Expected(3, (r"error: rank 0 on \S+: MPI_Init did not finish within 2 s \(--timeout\)",
+          every(Expected(3, (rf"error: rank 0 on \S+: MPI_Init did not finish {LATE}",
                              "launch/mpi: rank 1 did not start MPI"))),
           arrange=on_rank(1, "kill -STOP $$"), quick=("compute_perf",)),
     Fault("a rank that ends before MPI starts",
-          every(Expected(3, (r"error: rank 0 on \S+: MPI_Init did not finish within 2 s \(--timeout\)",
+          every(Expected(3, (rf"error: rank 0 on \S+: MPI_Init did not finish {LATE}",
                              "launch/mpi: rank 1 did not start MPI"))),
           arrange=on_rank(1, "exit 0"), quick=("gpu_monitor",)),
     Fault("GPUs that are not there",
