@@ -2,6 +2,7 @@
 """The job scripts of launch/slurm on a two-node Slurm, as they are submitted by users, and what Slurm
 does to a job. Run by tests/run; skipped where no cluster can be made."""
 
+import json
 import os
 import subprocess
 import unittest
@@ -157,15 +158,22 @@ class Scripts(Jobs):
         self.addCleanup(only_n2.unlink)
         self.expect(self.submit("collectives.sbatch", *QUICK, options=[
             "--nodes=2", "--ntasks-per-node=1"]), 0,
-                    "versions differ from n1's: n2 (versions.onednn 9.8.7 instead of ")
+                    "versions differ from", "on n2 (versions.onednn 9.8.7 instead of ")
 
-    def test_acceptance(self):
-        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
-        self.expect(job, 0)
-        print(job.log)
+    def test_acceptance_of_nodes_without_the_gpus_that_slurm_grants(self):
+        self.expect(self.submit("acceptance.sbatch", "--quick", "--backend", "cpu"), 1,
+                    "0 GPUs, 2 expected (Slurm)", 'scontrol update nodename="n2" state=drain')
 
 
 class Training(Jobs):
+    def test_acceptance(self):
+        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
+        self.assertEqual(job.wait(100), 0, job.log)
+        lines = [json.loads(line) for line in
+                 (self.cluster.work / f"runs/acceptance-{job.number}/acceptance.jsonl").read_text().splitlines()]
+        self.assertEqual({line["name"] for line in lines
+                          if line["kind"] == "verdict" and line["scope"] == "node"}, {"n1", "n2"})
+
     def test_a_signal_queues_it_again_and_it_continues(self):
         jobs, folders = zip(*(self.train(launcher=launcher) for launcher in LAUNCHERS))
         for job in jobs:
