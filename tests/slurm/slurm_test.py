@@ -257,9 +257,12 @@ class Lost(Jobs):
             with self.subTest(launcher):
                 job, _ = self.train("--timeout", 5, launcher=launcher)
                 self.cluster("node", "n2", "cut")
-                self.expect(job, 3, "rank 1 on n2")
-                self.cluster("node", "n2", "heal")
-                self.cluster("scancel", job.number)
+                try:
+                    self.assertEqual(job.wait(30), 3, job.log)
+                    self.assertIn("no answer from rank 1 on n2", job.log)
+                finally:
+                    self.cluster("node", "n2", "heal")
+                    self.cluster("scancel", job.number)
                 self.assert_nothing_runs()
 
     def test_a_lost_node_ends_the_job(self):
