@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # What the job scripts in this folder share. They set `shakedown`, the source tree or
-# PREFIX/libexec/shakedown, and `lead`, the seconds of their --signal, and source this.
+# PREFIX/libexec/shakedown, and source this.
 
 say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
@@ -31,7 +31,7 @@ set_environment() {
 # is launch/mpi's: Slurm's tasks, else one per GPU.
 on_ranks() {
   case $SHAKEDOWN_LAUNCHER in
-    mpirun) in_background "$shakedown/launch/mpi" --grace "$grace" "$@" ;;
+    mpirun) in_background "$shakedown/launch/mpi" "$@" ;;
     srun) by_srun "$@" ;;
     *) say "SHAKEDOWN_LAUNCHER=$SHAKEDOWN_LAUNCHER: choose mpirun or srun" && exit 2 ;;
   esac
@@ -62,7 +62,8 @@ in_background() {
   signalled=
   "$@" &
   job=$!
-  # Once: launch/mpi and srun would end the ranks at a second one, in the middle of a checkpoint.
+  # Once: a second one would end the ranks in the middle of a checkpoint. USR2, which launch/mpi only
+  # passes on: after it the ranks have the time that they need, but 10 s after a failure.
   trap '[[ -n $signalled ]] || kill -USR2 "$job"; signalled=yes' USR2 TERM
   while kill -0 "$job" 2>/dev/null; do wait "$job"; done
   wait "$job"
@@ -70,9 +71,6 @@ in_background() {
   trap - USR2 TERM
   if ((code > 127)); then code=$([[ -n $signalled ]] && echo 5 || echo 3); fi  # ended by a signal
 }
-
-# Seconds from the signal to the time limit, less what launch/mpi needs to end the ranks.
-grace=$((lead - 10))
 
 source_site
 set_environment

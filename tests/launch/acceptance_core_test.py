@@ -48,6 +48,8 @@ class Stages(unittest.TestCase):
         train = stages.named("train")
         self.assertIn("--check-neighbour", stages.words(train, gpu, 2))
         self.assertNotIn("--check-neighbour", stages.words(train, gpu, 1))
+        for ranks in (1, 2):  # bin/train has --output only with it
+            self.assertEqual("--output" in stages.words(train, gpu, ranks, capsules="x"), ranks == 2)
 
     def test_a_fault_is_for_the_programs_that_find_it(self):
         settings = stages.Settings(stages.QUICK, stages.CPU)

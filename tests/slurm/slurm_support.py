@@ -116,9 +116,8 @@ class Job:
                                  f"{self.log}")
 
     def wait(self, seconds=60):
-        """The exit code of a job that has ended."""
-        self.wait_for(lambda: self.state not in {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING"},
-                      seconds)
+        """The exit code of a job that has ended; a lost node may still be COMPLETING."""
+        self.wait_for(lambda: self.state not in {"PENDING", "CONFIGURING", "RUNNING"}, seconds)
         return int(self.show("ExitCode").split(":")[0])
 
     def start_again(self):

@@ -30,7 +30,7 @@ class Stage:
     where_two: str = ""  # options where there are two ranks or more
     faults: tuple = ()  # kinds of --inject-fault that the program finds
     faults_of_two: tuple = ()  # those that it finds on two ranks or more
-    capsules: bool = False  # whether it has --output DIR
+    capsules: int = 0  # ranks from which on it has --output DIR; 0: never
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ STAGES = (
                  PROLOG: ("-b 128M -e 128M --iterations 5 --repeats 3", 4)},
           on_cpu=(f"{OPERATIONS} -b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 1)),
     Stage("train", "train", NODE, faults=("slow",), faults_of_two=("product", "hash"),
-          capsules=True, common="--deterministic --certificate off",
+          capsules=2, common="--deterministic --certificate off",
           where_two="--check-neighbour 4",
           tiers={QUICK: ("--model resnet50 --precision fp16 --batch-size 64 --warmup 5 "
                          "--warmup-seconds 1 --iterations 30", 10),
@@ -87,7 +87,7 @@ STAGES = (
     Stage("throughput", "train", NODE, faults=("slow",),
           tiers={tier: ("--model resnet50 --precision fp16 --batch-size 256 --certificate off", 45)
                  for tier in (DEFAULT, FULL)}),
-    Stage("soak", "soak", NODE, capsules=True,
+    Stage("soak", "soak", NODE, capsules=1,
           faults=("product", "memory", "copy", "hash", "slow"), faults_of_two=("collective",),
           tiers={QUICK: soak(0.12, "--types tf32,fp16 --shape steady", start=4), DEFAULT: soak(2),
                  FULL: soak(SOAK_MINUTES)},
@@ -130,7 +130,7 @@ def words(stage, settings, ranks, fault="", capsules=""):
             *stage.common.split(), *options.split()]
     if ranks >= 2:
         line += stage.where_two.split()
-    if stage.capsules and capsules:
+    if capsules and 0 < stage.capsules <= ranks:
         line += ["--output", capsules]
     if fault and fault.partition(":")[0] in faults(stage, ranks):
         line += ["--inject-fault", fault]
