@@ -299,6 +299,22 @@ class Campaign(unittest.TestCase):
         self.assertIn("soak", one.expected()["b"])
         self.assertIn(("a", "c"), {task.nodes for task in made.tasks})
 
+    def test_a_prolog(self):
+        """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""
+        made = FakeFleet("a")
+        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), absent=["7"])
+        self.assertEqual([(each.outcome, each.subject) for each in one.findings], [(FAIL, "GPU 7")])
+        self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
+        self.assertIn("not found", one.left_out["a"])
+        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
+            made = FakeFleet("a")
+            one = conduct(made, stages.PROLOG, backend)
+            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
+            self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
+        for visible, found, said in [("GPU-a,7", [["GPU-a"]], (2, ["7"])), ("0,1", [], (2, [])),
+                                     ("GPU-a", [["GPU-a"]], (1, [])), ("", [], (0, []))]:
+            self.assertEqual(options.gpus_of_prolog({"CUDA_VISIBLE_DEVICES": visible}, found), said)
+
     def test_a_node_that_is_lost_holds_nobody_up(self):
         def dies(task):
             return {"b"} & set(task.nodes) if task.stage in ("train", "nodes") else ()

@@ -19,15 +19,15 @@ IDLE_PERCENT = 5  # utilisation
 
 
 class Campaign:
-    """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over
-    all nodes. `domains`: the ladder's."""
+    """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over all nodes. `domains`: the
+    ladder's. `absent`: GPUs of a prolog's job that this node does not have."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
-                 fault="", domains=None, visible=gpus.visible):
+                 fault="", domains=None, visible=gpus.visible, absent=()):
         self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
         self._environ, self._visible = environ, visible
         self._ranks, self._expect_gpus = ranks, expect_gpus
-        self._fault, self._domains = fault, domains
+        self._fault, self._domains, self._absent = fault, domains, absent
         self.runs = []
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
@@ -84,8 +84,9 @@ class Campaign:
         self._choose_backend(found)
         if self.settings.backend == stages.GPU and self._expect_gpus is None:
             counts = {node: len(gpus_) for node, gpus_ in found.items()}
-            self.findings = inventory.too_few(counts, self.judge.gpus())
-            self.left_out.update({each.nodes[0]: each.cause for each in self.findings})
+            self.findings += inventory.too_few(counts, self.judge.gpus())
+        self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
+        self.left_out.update({each.nodes[0]: each.cause for each in self.findings})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
@@ -95,6 +96,8 @@ class Campaign:
                                             or self._visible(self._environ) > 0)
             self.settings = dataclasses.replace(
                 self.settings, backend=stages.GPU if seen else stages.CPU)
+            if self.settings.tier == stages.PROLOG and not seen:  # a job without GPUs
+                self.settings = dataclasses.replace(self.settings, tier=stages.PASSIVE)
 
     def _count_ranks(self, run, found):
         node, = run.nodes
@@ -107,6 +110,8 @@ class Campaign:
         findings = self.judge.findings(run)
         unusable = [each.cause for each in findings
                     if each.outcome == FAIL and each.check in UNUSABLE]
+        if node in self.left_out:
+            return
         if unusable or self.ranks[node] == 0:
             self.left_out[node] = (unusable or ["no GPU was found"])[0]
         elif run.code not in (0, 1):

@@ -37,7 +37,14 @@ def too_few(counts, of_reference=None):
     expected, who = of_reference, "in the reference"
     if len(counts) >= 3 and number > len(counts) / 2:
         expected, who = most, f"on {number} of {len(counts)} nodes"
-    return [Finding(INVENTORY, FAIL, (name,), f"{count} GPUs, {expected} {who}",
-                    action="see the kernel's messages; reboot, RMA if it stays away",
-                    subject=f"node {name}", check="gpu-count")
+    return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}")
             for name, count in counts.items() if expected is not None and count < expected]
+
+
+def absent(node, gpu):
+    return missing(node, "the job's GPU (SLURM_JOB_GPUS) is not found", f"GPU {gpu}")
+
+
+def missing(node, cause, subject):
+    return Finding(INVENTORY, FAIL, (node,), cause, subject=subject, check="gpu-count",
+                   action="see the kernel's messages; reboot, RMA if it stays away")

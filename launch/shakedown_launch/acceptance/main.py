@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 
-from .. import mpi, places
+from .. import gpus, mpi, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
 from . import history, jsonl, nagios, options, references, report, slurm_lines, stages, verdicts
@@ -54,9 +54,13 @@ def accept(request, values, environ, hosts, known, output, kept):
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
+    expected, absent = request.expect_gpus, ()
+    if request.settings.tier == stages.PROLOG and environ.get("CUDA_VISIBLE_DEVICES"):
+        count, absent = options.gpus_of_prolog(environ, gpus.listed())
+        expected = count if expected is None else expected
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
                         Progress(log.line, shown=kept and not request.nagios), environ,
-                        request.ranks, request.expect_gpus, request.fault)
+                        request.ranks, expected, request.fault, absent=absent)
     stopped = False
     try:
         campaign.run()

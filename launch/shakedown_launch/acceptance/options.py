@@ -137,6 +137,13 @@ def uuids(environ, found):
             for number in numbers_in(numbers)]
 
 
+def gpus_of_prolog(environ, found):
+    """(how many GPUs the job has here, those of them that are not among `found`): of the
+    environment made above. Where none was found, the inventory says why."""
+    named = [word for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
+    return len(named), [word for word in named if found and word.isdigit()]
+
+
 def output_folder(request_, environ):
     """The folder, or None: nobody reads the files of a prolog."""
     path = request_.output
