@@ -43,6 +43,8 @@ class Cluster:
             # The nodes share this machine's cores.
             "OMPI_MCA_mpi_yield_when_idle": "1", "OMP_NUM_THREADS": "1",
             **{f"CLUSTER_NODE_{name}": text for name, text in lines.items()}}
+        self._owner, self._held = os.pipe()  # however this process ends, the machines do too
+        self._environ["CLUSTER_OWNER"] = str(self._owner)
         self.work = self.folder / "work"  # where jobs are submitted
         for name in ("work", "etc"):
             (self.folder / name).mkdir()
@@ -52,6 +54,8 @@ class Cluster:
 
     def down(self):
         self("down", cwd=TREE)
+        os.close(self._owner)
+        os.close(self._held)
 
     def __call__(self, *words, cwd=None, code=0, **environ):
         """The output of a command on ctl, or of `cluster`'s own commands."""
@@ -59,6 +63,7 @@ class Cluster:
         with tempfile.TemporaryFile("w+") as output:
             result = subprocess.run([SCRIPT, *map(str, words)], cwd=cwd or self.work, stdout=output,
                                     stderr=output, stdin=subprocess.DEVNULL, timeout=120,
+                                    pass_fds=[self._owner],
                                     env={**self._environ, **environ})
             output.seek(0)
             text = output.read()
@@ -87,7 +92,7 @@ class Cluster:
         show = 'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " <$file; echo; done 2>/dev/null'
         lines = self("on", node, "sh", "-c", show).splitlines()
         return [line for line in lines
-                if line and not re.match(r"bash \S+/cluster hold|\S*slurmd |sh -c for|sleep 3600|tr ", line)]
+                if line and not re.match(r"bash \S+/cluster hold|\S*slurmd |sh -c for|sleep 3600|cat $|tr ", line)]
 
 
 class Job:

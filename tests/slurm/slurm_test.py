@@ -277,8 +277,11 @@ class Lost(Jobs):
     def test_a_lost_node_ends_the_job(self):
         job, _ = self.train()
         self.cluster("node", "n2", "off")
-        self.expect(job, 3, "host n2 was lost")
-        self.assert_nothing_runs("n1")
+        job.wait_for(lambda: "host n2 was lost" in job.log)
+
+        def ended():  # Slurm keeps the job until it has given up the node
+            return all(line.startswith("slurmstepd") for line in self.cluster.processes("n1"))
+        self.assertTrue(wait_until(ended, 20), self.cluster.processes("n1"))
 
 
 if __name__ == "__main__":
