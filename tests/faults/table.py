@@ -227,8 +227,8 @@ FAULTS = [
       for option, names in [("--weights", ("train", "compare")), ("--reference", ("compute_perf",)),
                             ("--replay", ("soak",))]],
     Fault("a small /dev/shm",
-          every(Expected(0, ("not enough space for /dev/shm",), ("run", "end")),
-                compute_perf=Expected(3, ("not enough space for /dev/shm",), ("run", "end")),
+          # They go on. Open MPI's warning is at times lost when a job ends; node_check names it.
+          every(Expected(0, (), ("run", "end")), compute_perf=Expected(3, ("rates not judged",), ("run", "end")),
                 node_check=Expected(1, ("FAIL +shared-memory +/dev/shm",), ("run", "verdict", "end"))),
           arrange=with_option(), needs="mounts", quick=("collective_perf",)),
 ]
