@@ -8,7 +8,7 @@ hook=${0##*/}
 export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 # shellcheck source=launch/slurm/site.sh
 for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$here/site.sh"; do
-  [[ -n $site && -r $site ]] && source "$site" && break
+  [[ -z $site || ! -r $site ]] || { source "$site"; break; }  # whatever its last command returned
 done
 
 # log TEXT...: to syslog, to hook_log, and for people who call it themselves.

@@ -579,9 +579,10 @@ class Inventory(unittest.TestCase):
 
     def test_fewer_gpus_than_most(self):
         for counts, reference, wrong in [
-                ({"a": 8, "b": 7, "c": 8}, None, ["b"]), ({"a": 8, "b": 7}, None, []),
+                ({"a": 8, "b": 7, "c": 8}, None, ["b"]), ({"a": 8, "b": 7}, None, ["b"]), ({}, None, []),
                 ({"a": 8, "b": 7}, 8, ["b"]), ({"a": 7}, 8, ["a"]), ({"a": 8}, 4, []),
-                ({"a": 8, "b": 7, "c": 6, "d": 8}, None, []), ({"a": 4, "b": 4, "c": 8}, None, [])]:
+                ({"a": 8, "b": 7, "c": 6, "d": 8}, None, ["b", "c"]),
+                ({"a": 4, "b": 4, "c": 8}, None, [])]:
             found = inventory.too_few(counts, reference)
             self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
         self.assertEqual(inventory.too_few({"a": 7, "b": 8, "c": 8})[0].cause,

@@ -63,7 +63,7 @@ class Lines(unittest.TestCase):
                                    failed(f"n{i}", cause=f"{i} wrong").verdicts])
         drained = commands(slurm_lines.drain_lines(many), "scontrol")
         self.assertEqual([words_[2:] for words_ in drained],
-                         [["nodename=n[0-39]", "state=drain", "reason=shakedown:soak-products"]])
+                         [["nodename=n[0-39]", "state=drain", "reason=shakedown:soak-products: see the report"]])
 
     def test_only_what_failed(self):
         lines = slurm_lines.drain_lines(samples.few())

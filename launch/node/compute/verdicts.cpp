@@ -179,7 +179,7 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       Comparison comparison(results, ranks, metric, judgement.findings);
       const bool peers = comparable(rates);
       const bool split = peers && divided(rates, what.limits);
-      if (peers && !split) comparison.with_peers(rates, what.limits);
+      if (peers) comparison.with_peers(rates, what.limits);  // one far from both groups is slow
       if (!good.rates.empty() && rates.front().size() >= rule.rounds)
         comparison.with_reference(rates, good, what.limits);
       else if (split)
@@ -206,6 +206,9 @@ std::vector<std::size_t> suspects(const RateJudgement& judgement) {
 
 RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) {
   RateJudgement both{{}, first.not_judged};
+  for (const std::string& why : again.not_judged)  // then a slow device is not cleared, either
+    if (std::find(first.not_judged.begin(), first.not_judged.end(), why) == first.not_judged.end())
+      both.not_judged.push_back("again: " + why);
   for (const SlowFinding& finding : first.findings) {
     const bool repeats =
         std::any_of(again.findings.begin(), again.findings.end(), [&](const SlowFinding& other) {

@@ -108,7 +108,8 @@ std::vector<std::int64_t> ProductVerifier::sums(const Buffer& sums, std::int64_t
   const auto done = device_.make_event();
   done->record(stream);
   constexpr double kSpin_s = 0.001;
-  wait_until_done(*done, timeout_s_, kSpin_s, [] {});
+  wait_until_done(
+      *done, timeout_s_, kSpin_s, [] {}, "it hangs, or is too slow for --size");
   return download<std::int64_t>(device_, stream, sums.data(), static_cast<std::size_t>(count));
 }
 

@@ -116,10 +116,17 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
       if (r < window.kernel_events.size() && window.kernel_events[r])
         events.insert(events.end(), window.kernel_events[r]->begin(),
                       window.kernel_events[r]->end());
+    const auto same_host = [&](const RankIdentity& rank) { return rank.host == ranks[r].host; };
+    const bool first = std::find_if(ranks.begin(), ranks.end(), same_host) - ranks.begin() ==
+                       static_cast<std::ptrdiff_t>(r);
     for (const Judgement& judgement : judge_kernel_events(events)) {
-      if (judgement.severity != Severity::fail && judgement.severity != Severity::warn) continue;
+      const bool of_switch = judgement.class_ == Class::infrastructure;  // seen by all its ranks
+      if (judgement.severity == Severity::pass || (of_switch && !first)) continue;
       Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      verdict.outcome = judgement.severity == Severity::fail ? Outcome::fail : Outcome::pass;
+      if (of_switch) verdict = {Scope::node, ranks[r].host, Outcome::pass, ""};
+      verdict.outcome = judgement.severity == Severity::fail      ? Outcome::fail
+                        : judgement.severity == Severity::unknown ? Outcome::inconclusive
+                                                                  : Outcome::pass;
       verdict.class_ = judgement.class_;
       verdict.cause = fmt::format("{}: during the soak: {}",
                                   place_of(static_cast<int>(r), ranks[r]), judgement.cause);

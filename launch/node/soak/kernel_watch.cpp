@@ -1,5 +1,6 @@
 #include "launch/node/soak/kernel_watch.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <tuple>
@@ -17,7 +18,14 @@ bool same_pci_device(const std::string& one, const std::string& other) {
 }
 
 KernelWatch::KernelWatch(std::string pci_id, std::string root)
-    : pci_id_(std::move(pci_id)), root_(std::move(root)), since_s_(uptime_s()) {}
+    : pci_id_(std::move(pci_id)), root_(std::move(root)), newest_s_(uptime_s()) {
+  // The clock of messages drifts from the uptime's, by a minute in some months: messages are
+  // compared with messages alone.
+  if (const auto known = read_kernel_events(kmsg(), 0)) {
+    newest_s_ = 0;
+    for (const KernelEvent& event : *known) newest_s_ = std::max(newest_s_, -event.age_s);
+  }
+}
 
 double KernelWatch::uptime_s() const {
   std::ifstream in(root_ + "/proc/uptime");
@@ -27,13 +35,16 @@ double KernelWatch::uptime_s() const {
 }
 
 std::optional<std::vector<KernelEvent>> KernelWatch::events() {
+  auto events = read_kernel_events(kmsg(), 0);  // an age is then minus the message's time
+  if (!events) return events;
+  const double known_s = newest_s_;
   const double now_s = uptime_s();
-  auto events = read_kernel_events(root_ + "/dev/kmsg", now_s);
-  const double since_s = std::exchange(since_s_, now_s);
-  if (events)
-    std::erase_if(*events, [&](const KernelEvent& event) {
-      return now_s - event.age_s <= since_s || !same_pci_device(event.pci_id, pci_id_);
-    });
+  for (const KernelEvent& event : *events) newest_s_ = std::max(newest_s_, -event.age_s);
+  std::erase_if(*events, [&](const KernelEvent& event) {
+    const bool ours = event.nvswitch || same_pci_device(event.pci_id, pci_id_);
+    return !ours || -event.age_s <= known_s;
+  });
+  for (KernelEvent& event : *events) event.age_s += now_s;
   return events;
 }
 

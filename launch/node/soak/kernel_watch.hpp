@@ -17,14 +17,16 @@ class KernelWatch {
   /// `root`: where the machine's file system is mounted.
   explicit KernelWatch(std::string pci_id, std::string root = "");
 
-  /// Of the GPU, since the last call or the construction; none where the messages cannot be read.
+  /// Of the GPU and of the node's NVSwitches, since the last call or the construction; none where
+  /// the messages cannot be read.
   std::optional<std::vector<KernelEvent>> events();
 
  private:
   double uptime_s() const;
+  std::string kmsg() const { return root_ + "/dev/kmsg"; }
 
   std::string pci_id_, root_;
-  double since_s_;  // after the boot
+  double newest_s_;  // the time of the newest message that is known
 };
 
 }  // namespace shakedown::node

@@ -7,7 +7,7 @@ from .. import gpus, slurm
 from ..job import RUNNING, Stopped
 from . import inventory, ladder, stages, topology
 from .fleet import AT_ONCE, Task
-from .model import FAIL, INCONCLUSIVE
+from .model import FAIL, INCONCLUSIVE, WARN
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
@@ -33,6 +33,7 @@ class Campaign:
         self.left_out = {}  # node: why no further stage ran on it
         self.findings = []  # of the inventory over all nodes
         self.isolations = {}  # stage: the ladder's Isolation
+        self.injected = False  # whether a program was given the fault
 
     def run(self):
         """Raises job.Stopped after a signal; what has run by then is in `runs`."""
@@ -48,9 +49,11 @@ class Campaign:
 
     def nodes(self):
         """As far as the records say what they are."""
-        return [inventory.node(name, [line for run in self.runs if run.nodes == (name,)
-                                      for line in self.judge.records(run)])
-                for name in self.fleet.nodes]
+        records = {}
+        for run in self.runs:
+            if len(run.nodes) == 1:
+                records.setdefault(run.nodes[0], []).extend(self.judge.records(run))
+        return [inventory.node(name, records.get(name, [])) for name in self.fleet.nodes]
 
     def expected(self):
         """{node: names of the stages that it has to pass}."""
@@ -83,10 +86,14 @@ class Campaign:
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found)
         if self.settings.backend == stages.GPU and self._expect_gpus is None:
-            counts = {node: len(gpus_) for node, gpus_ in found.items()}
-            self.findings += inventory.too_few(counts, self.judge.gpus())
+            models = {gpus_[0].model for gpus_ in found.values() if gpus_}
+            for model in models or {""}:
+                counts = {node: len(gpus_) for node, gpus_ in found.items()
+                          if len(models) < 2 or gpus_ and gpus_[0].model == model}
+                self.findings += inventory.too_few(counts, self.judge.gpus())
         self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
-        self.left_out.update({each.nodes[0]: each.cause for each in self.findings})
+        self.left_out.update({each.nodes[0]: each.cause for each in self.findings
+                              if each.outcome == FAIL})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
@@ -146,7 +153,8 @@ class Campaign:
             nodes = [node for node in nodes if node not in lost]
             if not lost or len(nodes) < 2:
                 break
-        named = any(len(each.nodes) == 1 for each in self.judge.findings(run))
+        named = any(len(each.nodes) == 1 and each.outcome != WARN
+                    for each in self.judge.findings(run))
         if self.judge.outcome(run) == INCONCLUSIVE and not named:
             self._isolate(stage, nodes, ATTEMPTS)
 
@@ -186,6 +194,7 @@ class Campaign:
         total = ranks * len(nodes)
         line = stages.words(stage, self.settings, total, self._fault_on(nodes, ranks),
                             self.fleet.folder("capsules"))
+        self.injected |= "--inject-fault" in line
         return Task(stage.name, tuple(nodes), total, (*line, *more),
                     stages.limit(stage, self.settings), round_, group)
 

@@ -43,14 +43,19 @@ def dead_or_lost(run):
                              action="see the log, then run again", subject=f"rank {rank}",
                              check="rank-died", evidence=run.log))
         blamed.append(node)
-    for host in run.lost:
+    for who in run.lost:  # "host n017", or "a node of the allocation"
+        host = who.removeprefix("host ")
         node = Ranks(run.nodes, {"hosts": [host]}).host(host)
+        if node not in run.nodes:
+            found.append(about_run(run, INCONCLUSIVE, f"{who} was lost", "node-lost",
+                                   action="inspect the nodes and their network"))
+            continue
         found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"node {node} was lost",
                              action="inspect the node and its network", subject=f"node {node}",
                              check="node-lost", evidence=run.log))
         blamed.append(node)
     rest = tuple(name for name in run.nodes if name not in blamed)
-    if found and rest:
+    if blamed and rest:
         found.append(Finding(run.stage, INCONCLUSIVE, rest, f"not finished: {found[0].cause}",
                              check="not-finished", evidence=run.log))
     return found

@@ -34,7 +34,10 @@ def host_names(values, environ):
     if "--hosts" in values and "--hostfile" in values:
         raise UsageError("--hosts and --hostfile cannot be combined")
     if "--hosts" in values:
-        return list(dict.fromkeys(values["--hosts"].split(",")))
+        hosts = values["--hosts"].split(",")
+        if not all(hosts):
+            raise UsageError(f"--hosts {values['--hosts']} is not a list such as h1,h2")
+        return list(dict.fromkeys(hosts))
     if "--hostfile" in values:
         return mpi.hosts_in(values["--hostfile"])
     allocation = slurm.allocation(environ)

@@ -2,7 +2,7 @@
 
 import collections
 
-from .model import FAIL, Finding, Gpu, Node
+from .model import FAIL, INCONCLUSIVE, Finding, Gpu, Node
 from .stages import INVENTORY
 
 IDENTITY = ("driver", "processor", "git_revision")  # keys of a `run` record, and versions.*
@@ -33,10 +33,18 @@ def node(name, records):
 def too_few(counts, of_reference=None):
     """Findings about nodes with fewer GPUs than most nodes have, of three or more; else than the
     reference has. `counts`: {node: number}."""
+    if not counts:
+        return []
     (most, number), = collections.Counter(counts.values()).most_common(1)
     expected, who = of_reference, "in the reference"
     if len(counts) >= 3 and number > len(counts) / 2:
         expected, who = most, f"on {number} of {len(counts)} nodes"
+    elif expected is None:  # of as many nodes with each number either may be the right one
+        most = max(counts.values())
+        return [Finding(INVENTORY, INCONCLUSIVE, (name,), f"{count} GPUs, {most} on other nodes: "
+                        "how many there should be is not known", subject=f"node {name}",
+                        check="gpu-count", action="--expect-gpus")
+                for name, count in counts.items() if count < most]
     return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}")
             for name, count in counts.items() if expected is not None and count < expected]
 

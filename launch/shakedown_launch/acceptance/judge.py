@@ -16,7 +16,7 @@ class Judge:
 
     def __init__(self, output, known=(), requested=""):
         self._output, self._known, self._requested = output, known, requested
-        self._lines = {}
+        self._lines, self._figures = {}, {}  # of each record, of each run
         self._references = {}  # node: Reference or None
         self._groups = Groups()
 
@@ -26,12 +26,28 @@ class Judge:
         return self._lines[run.record]
 
     def findings(self, run):
-        return findings.findings(run, self.records(run))
+        return findings.findings(run, self.records(run)) + self._measured(run)[1]
+
+    def _measured(self, run):
+        """(figures, findings): a line that no program writes takes the figures of its run."""
+        if run not in self._figures:
+            try:
+                self._figures[run] = figures.figures(run, self.records(run)), []
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                self._figures[run] = [], [findings.about_run(
+                    run, INCONCLUSIVE, f"its figures cannot be read: {error!r}", "record")]
+            found, wrong = self._figures[run]
+            kind = next((each.measures for each in stages.STAGES if each.name == run.stage), "")
+            if kind and run.code == 0 and not wrong and not any(
+                    each.metric.startswith(kind) for each in found):
+                wrong.append(findings.about_run(
+                    run, INCONCLUSIVE, "passed, and its record has no figure", "record"))
+        return self._figures[run]
 
     def figures(self, runs):
         """Of the ladder only the screen: a figure each per node and group."""
         return [figure for run in runs if not (run.round and run.stage == stages.LADDER)
-                for figure in figures.figures(run, self.records(run))]
+                for figure in self._measured(run)[0]]
 
     def choose(self, nodes, ranks):
         """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
@@ -64,14 +80,13 @@ class Judge:
 
     def outcomes(self, runs):
         """Of a round of the ladder: groups of nodes that were tested at the same time."""
-        slow = self._groups.slow([figures.figures(run, self.records(run)) for run in runs])
+        slow = self._groups.slow([self._measured(run)[0] for run in runs])
         return [worst([self.outcome(run), FAIL if each else PASS])
                 for run, each in zip(runs, slow)]
 
     def outcome(self, run):
         """Of a group of nodes, by itself and the reference."""
-        found = [*self.findings(run),
-                 *self.compared(figures.figures(run, self.records(run)))]
+        found = [*self.findings(run), *self.compared(self._measured(run)[0])]
         return worst(each.outcome for each in found
                      if each.outcome != WARN and each.check not in NOT_COMPARED)
 

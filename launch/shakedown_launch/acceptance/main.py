@@ -13,8 +13,9 @@ from . import history, jsonl, nagios, options, references, report, slurm_lines, 
 from .campaign import Campaign
 from .fleet import Fleet, host_names
 from .judge import Judge
-from .model import FAIL, INCONCLUSIVE, PASS, Acceptance
+from .model import FAIL, INCONCLUSIVE, PASS, Acceptance, Finding
 from .progress import Log, Progress
+from .words import clean
 
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 STOPPED = 5
@@ -22,6 +23,16 @@ PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
 
 
 def main(arguments):
+    try:
+        return run(arguments)
+    except (UsageError, OSError) as error:
+        if "--nagios" not in arguments:
+            raise
+        print(f"ACCEPTANCE UNKNOWN - {clean(error)}".replace("|", "/"), flush=True)
+        return nagios.UNKNOWN
+
+
+def run(arguments):
     request, values = options.request(arguments)
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
@@ -50,12 +61,14 @@ def accept(request, values, environ, hosts, known, output, kept):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, known, request.reference or "")
+    named = request.settings.tier != stages.PASSIVE and request.reference
+    judge = Judge(output, known, named or "")
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
     expected, absent = request.expect_gpus, ()
-    if request.settings.tier == stages.PROLOG and environ.get("CUDA_VISIBLE_DEVICES"):
+    if request.settings.tier == stages.PROLOG and request.settings.backend != stages.CPU and \
+            environ.get("CUDA_VISIBLE_DEVICES"):
         count, absent = options.gpus_of_prolog(environ, gpus.listed())
         expected = count if expected is None else expected
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
@@ -83,6 +96,10 @@ def conclude(campaign, judge, request, values, started):
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
     if request.strict and request.settings.tier != stages.PASSIVE:
         found += judge.unjudged()
+    if request.fault and not campaign.injected:
+        found.append(Finding("inject-fault", INCONCLUSIVE, (), f"{request.fault} was given to no "
+                             "program: no node has this rank, or no stage of this tier finds it",
+                             check="inject-fault", action="another rank, kind or tier"))
     good = {stage: each.good for stage, each in campaign.isolations.items()}
     good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -112,12 +129,17 @@ def write(acceptance, request, output, log, stopped):
     on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
     print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else text, end="",
           flush=True)
-    log.line(f"{acceptance.outcome}\n{text}")
-    jsonl.write(f"{output}/acceptance.jsonl", acceptance)
-    for file, content in [("acceptance.txt", text),
-                          ("acceptance.html", report.html(acceptance, sections=sections))]:
-        with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
-            opened.write(content)
+    try:
+        log.line(f"{acceptance.outcome}\n{text}")
+        jsonl.write(f"{output}/acceptance.jsonl", acceptance)
+        for file, content in [("acceptance.txt", text),
+                              ("acceptance.html", report.html(acceptance, sections=sections))]:
+            with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
+                opened.write(content)
+    except OSError as error:  # a full disk is no reason to let a bad node pass
+        if acceptance.outcome != FAIL:
+            raise
+        say(f"{output}: the report is not complete: {error.strerror}")
     if request.record_reference:
         record_reference(acceptance, request.record_reference)
     if request.nagios:

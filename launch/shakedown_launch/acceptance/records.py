@@ -32,7 +32,7 @@ def read(path):
 def parsed(number, text):
     try:
         line = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return unreadable(number, "no JSON")
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
         return unreadable(number, "no record")
@@ -103,4 +103,5 @@ class Ranks:
 
 
 def short(host):
-    return host.partition(".")[0]
+    """Without its domain; an address is whole."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]

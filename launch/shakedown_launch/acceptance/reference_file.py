@@ -3,6 +3,7 @@ Read strictly: a wrong key, unit or missing source is a UsageError that names fi
 
 import dataclasses
 import json
+import math
 import os
 
 from ..places import UsageError
@@ -122,8 +123,10 @@ def figure(where, line, defaults):
     check(where, line, FIGURE_KEYS, FIGURE_REQUIRED)
     if not line["source"].strip():
         raise UsageError(f"{where}: source is empty")
-    if line["value"] <= 0:
+    if not 0 < line["value"] < math.inf:
         raise UsageError(f"{where}: value {line['value']}: above 0 is allowed")
+    if not 0 <= line.get("spread", 0) < math.inf:
+        raise UsageError(f"{where}: spread {line['spread']}: 0 and above is allowed")
     return ReferenceFigure(**line)
 
 

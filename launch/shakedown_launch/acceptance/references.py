@@ -87,6 +87,7 @@ class Comparison:
         self._compared = set()  # nodes of which a figure was compared
         self._below = []  # (Figure, ReferenceFigure)
         self._met = set()  # metrics that a GPU, or node, met
+        self._count = collections.Counter()  # of the figures of each metric
         self._other_path = {}  # (stage, nodes, text, whether it fails): metrics
         self._other = {}  # (stage, nodes, text, INCONCLUSIVE or WARN): metrics
 
@@ -118,7 +119,8 @@ class Comparison:
             self._met.add(figure.metric)
 
     def findings(self, figures, requested):
-        found = [slow(figure, entry, self._all_alike(figure, figures))
+        self._count.update(each.metric for each in figures)
+        found = [slow(figure, entry, self._all_alike(figure))
                  for figure, entry in self._below if entry.may_fail]
         found += self._remarks()
         for (stage, nodes, text, fails), metrics in self._other_path.items():
@@ -152,10 +154,9 @@ class Comparison:
                         f"validated: {listed(texts)}", check="below-reference")
                 for (stage, nodes), texts in below.items()]
 
-    def _all_alike(self, figure, figures):
+    def _all_alike(self, figure):
         """Whether no other GPU, or node, met it either: then it is no part of this one."""
-        peers = sum(each.metric == figure.metric for each in figures)
-        return peers > 1 and figure.metric not in self._met
+        return self._count[figure.metric] > 1 and figure.metric not in self._met
 
 
 def beyond(value, entry):
@@ -203,4 +204,5 @@ def explanation(figure, entry):
     at_usual = figure.value * (usual / clock if entry.higher_is_better else clock / usual)
     if clock < usual and not beyond(at_usual, entry):
         return ENVIRONMENT, f"; all of it clock: {text}", "inspect cooling and power limit"
-    return HARDWARE, f"; at a normal clock: {text}", "run again; if it repeats, RMA"
+    what = "more than its clock explains" if clock < 0.98 * usual else "at a normal clock"
+    return HARDWARE, f"; {what}: {text}", "run again; if it repeats, RMA"

@@ -26,9 +26,10 @@ def drain_lines(acceptance):
              for each in injected(acceptance)]
     lines += [f"# Drain {count(len(ours), 'node')}; nothing was drained. More than {PER_HOUR} "
               "nodes per hour rarely fail by themselves: look for a common cause first."]
+    if len(reasons) > REASONS:
+        reasons = [(f"{check}: see the report", names) for check, names in grouped(ours, check_of)]
     lines += [f'scontrol update nodename="{names}" state=drain reason="{reason}"'
-              for reason, names in (reasons if len(reasons) <= REASONS else
-                                    grouped(ours, check_of))]
+              for reason, names in reasons]
     lines += [f"# {clean(name, 80)!a} is not a name that Slurm allows: drain it by hand."
               for name in foreign]
     lines += [f"# Not drained, INCONCLUSIVE: {nodes(unclear)}; run the acceptance again."] \
@@ -37,7 +38,9 @@ def drain_lines(acceptance):
     lines += [f"sinfo -hR -n \"{names}\" -o '%N %E' | grep -F ' {check}:' | cut -d' ' -f1 | "
               "xargs -rI{} scontrol update nodename={} state=resume"
               for check, names in grouped(ours, check_of)]
-    return lines if ours else lines[:-1]
+    lines = lines if ours else lines[:-1]
+    # Of a test of itself no line can be run by mistake.
+    return [f"# {line}" if injected(acceptance) and line[0] != "#" else line for line in lines]
 
 
 def grouped(verdicts, reason):

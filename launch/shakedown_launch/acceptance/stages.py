@@ -30,6 +30,7 @@ class Stage:
     where_two: str = ""  # options where there are two ranks or more
     faults: tuple = ()  # kinds of --inject-fault that the program finds
     faults_of_two: tuple = ()  # those that it finds on two ranks or more
+    measures: str = ""  # what its figures' metrics begin with: without one it measured nothing
     capsules: int = 0  # ranks from which on it has --output DIR; 0: never
 
 
@@ -52,28 +53,29 @@ STAGES = (
           tiers={QUICK: ("", 5), DEFAULT: ("", 5), FULL: ("", 5)}, on_cpu=("", 2)),
     Stage("self_test", "train", NODE, least_ranks=2, common="--self-test",
           tiers={DEFAULT: ("", 20), FULL: ("", 20)}, on_cpu=("", 8)),
-    Stage("compute", "compute_perf", NODE, faults=("product", "copy", "slow"),
+    Stage("compute", "compute_perf", NODE, measures="compute/", faults=("product", "copy", "slow"),
           tiers={QUICK: ("--types tf32,fp16 --seconds 0.2", 9), DEFAULT: ("--seconds 1", 90),
                  FULL: ("", 170),
                  PROLOG: ("--types fp16 --tests products,memory --rounds 3 --seconds 0.3", 5)},
           on_cpu=("--types fp32 --size 256 --bytes 1M --seconds 0.02", 3)),
-    Stage("links", "link_matrix", NODE, least_ranks=2,
+    Stage("links", "link_matrix", NODE, least_ranks=2, measures="link/",
           tiers={QUICK: ("--alone off", 6), DEFAULT: ("", 10), FULL: ("", 10)},
           on_cpu=("--bytes 256K --iterations 5 --latency-iterations 20", 1)),
     # The path is proved first, and apart, because to log it adds to the latency. It depends on
     # operation and size, so these are those whose bandwidth is judged.
     Stage("path", "collective_perf", NODE, least_ranks=2,
           common="--path on --iterations 2 --warmup 1 --repeats 1",
-          tiers={DEFAULT: (f"{OPERATIONS} -b 1M -e 1G -f 32", 8),
+          tiers={QUICK: ("-b 2M -e 128M -f 64", 3),
+                 DEFAULT: (f"{OPERATIONS} -b 1M -e 1G -f 32", 8),
                  FULL: ("--operation all -b 2M -e 1G -f 8", 15)}),
     Stage("collectives", "collective_perf", NODE, least_ranks=2,
-          tiers={QUICK: ("--path on -b 2M -e 128M -f 64 --repeats 3", 5),
+          tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 5),
                  DEFAULT: (f"{OPERATIONS} -b 32K -e 1G -f 32", 12),
                  FULL: ("--operation all -b 8 -e 1G -f 8", 40),
                  PROLOG: ("-b 128M -e 128M --iterations 5 --repeats 3", 4)},
           on_cpu=(f"{OPERATIONS} -b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 1)),
-    Stage("train", "train", NODE, faults=("slow",), faults_of_two=("product", "hash"),
-          capsules=2, common="--deterministic --certificate off",
+    Stage("train", "train", NODE, measures="train/", faults=("slow",),
+          faults_of_two=("product", "hash"), capsules=2, common="--deterministic --certificate off",
           where_two="--check-neighbour 4",
           tiers={QUICK: ("--model resnet50 --precision fp16 --batch-size 64 --warmup 5 "
                          "--warmup-seconds 1 --iterations 30", 10),
@@ -84,7 +86,7 @@ STAGES = (
           on_cpu=("--model resnet18 --image-size 32 --classes 10 --batch-size 4 --warmup 1 "
                   "--iterations 4", 3)),
     # As fast as it can, which a reference has.
-    Stage("throughput", "train", NODE, faults=("slow",),
+    Stage("throughput", "train", NODE, measures="train/", faults=("slow",),
           tiers={tier: ("--model resnet50 --precision fp16 --batch-size 256 --certificate off", 45)
                  for tier in (DEFAULT, FULL)}),
     Stage("soak", "soak", NODE, capsules=1,

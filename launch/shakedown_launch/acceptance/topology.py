@@ -27,7 +27,11 @@ def domains(nodes, environ, show=scontrol):
         return None
     found = {}
     for leaf in LEAF.finditer(show()):
-        for host in slurm.hosts(leaf["nodes"]) or ():
+        try:
+            hosts = slurm.hosts(leaf["nodes"])
+        except ValueError:  # a list of another form, such as n[000x111]
+            return None
+        for host in hosts:
             found[short(host)] = leaf["leaf"] or leaf["block"]
     if not all(short(node) in found for node in nodes):
         return None

@@ -7,6 +7,7 @@ from .model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, WARN, Fi
                     worst)
 
 ORDER = (FAIL, INCONCLUSIVE, WARN)
+UNFINISHED = ("not-finished", "record")  # checks
 
 
 def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False, good=None):
@@ -15,21 +16,33 @@ def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False, 
     is INCONCLUSIVE. `good`: {stage: nodes that passed it, whatever failed as well}."""
     cleared = {(stage, name) for stage, names in (good or {}).items() for name in names}
     ran = list(dict.fromkeys(run.stage for run in runs))
-    return [verdict(node, [run for run in runs if node.name in run.nodes], findings,
+    runs_of, found_of, named = {}, {}, {}
+    for run in runs:
+        for name in run.nodes:
+            runs_of.setdefault(name, []).append(run)
+    for found in findings:
+        named.setdefault(found.stage, set()).update(found.nodes)
+        if len(found.nodes) == 1:
+            found_of.setdefault(found.nodes[0], []).append(found)
+    for found, names in untraced(findings):
+        for name in names:
+            found_of.setdefault(name, []).append(of_one(name, found))
+    return [verdict(node, runs_of.get(node.name, []), found_of.get(node.name, []), named,
                     (expected or {}).get(node.name, ran), (left_out or {}).get(node.name, ""),
                     strict, cleared)
             for node in sorted(nodes, key=lambda node: node.name)]
 
 
-def verdict(node, runs, findings, expected, left_out, strict, cleared):
+def verdict(node, runs, own, named, expected, left_out, strict, cleared):
+    """`own`: the findings about it. `named`: {stage: nodes that any finding is about}."""
     ran = list(dict.fromkeys(run.stage for run in runs))
-    own = [found for found in findings if found.nodes == (node.name,)]
-    own += [untraced(node, found) for found in findings if concerns_each(found, node, findings)]
-    own += [found for run in runs if (run.stage, node.name) not in cleared
-            for found in unexplained(node, run, findings)]
+    own = [*own, *(found for run in runs if (run.stage, node.name) not in cleared
+                   for found in unexplained(node, run, named))]
     missing = tuple(name for name in expected if name not in ran)
+    why = f": {left_out}" if left_out else ""
+    if left_out and not missing and ran and all(found.outcome == WARN for found in own):
+        own.append(Finding(ran[-1], INCONCLUSIVE, (node.name,), f"left out{why}", check="missing"))
     if missing:
-        why = f": {left_out}" if left_out else ""
         own.append(Finding(missing[0], INCONCLUSIVE, (node.name,),
                            f"not run: {', '.join(missing)}{why}", check="missing"))
     counted = [(found.stage, outcome_of(found, strict)) for found in own]
@@ -45,27 +58,31 @@ def outcome_of(finding, strict):
     return finding.outcome if finding.outcome in OUTCOMES else INCONCLUSIVE
 
 
-def concerns_each(finding, node, findings):
-    """Whether nodes did not pass together, this one among them, and none of them nor a link between
-    them is the one to blame."""
-    if node.name not in finding.nodes or len(finding.nodes) == 1 or finding.outcome == WARN:
-        return False
-    return not any(each.stage == finding.stage and set(each.nodes) <= set(finding.nodes)
-                   and (len(each.nodes) == 1 and each.outcome == FAIL
-                        or each.class_ == INFRASTRUCTURE) for each in findings)
+def untraced(findings):
+    """(Finding, nodes) of nodes that did not pass together, where none of them nor a link between
+    them is the one to blame, or where the program did not come to its end for any of them."""
+    to_blame = {}
+    for each in findings:
+        if each.outcome == FAIL and len(each.nodes) == 1 or \
+                each.outcome != WARN and each.class_ == INFRASTRUCTURE:
+            to_blame.setdefault(each.stage, set()).add(frozenset(each.nodes))
+    for each in findings:
+        names = frozenset(each.nodes)
+        if len(names) > 1 and each.outcome != WARN and (each.check in UNFINISHED or not any(
+                blamed <= names for blamed in to_blame.get(each.stage, ()))):
+            yield each, names
 
 
-def untraced(node, finding):
+def of_one(name, finding):
     """None of them has proved to be good."""
     return dataclasses.replace(
-        finding, outcome=INCONCLUSIVE, nodes=(node.name,), gpu="",
+        finding, outcome=INCONCLUSIVE, nodes=(name,), gpu="",
         cause=f"{finding.cause} ({len(finding.nodes)} nodes together: not traced to one of them)")
 
 
-def unexplained(node, run, findings):
+def unexplained(node, run, named):
     """A program that did not pass, and of which nothing was found: an iterable of none or one."""
-    if run.code == 0 or any(found.stage == run.stage and set(found.nodes) & set(run.nodes)
-                            for found in findings):
+    if run.code == 0 or not named.get(run.stage, set()).isdisjoint(run.nodes):
         return
     yield Finding(run.stage, FAIL if run.code == 1 and len(run.nodes) == 1 else INCONCLUSIVE,
                   (node.name,), run.note or f"ended with {run.code}, and its record does not say "

@@ -23,8 +23,8 @@ constexpr int kCandidates = 6;
 // to settle, for what is measured later runs for seconds.
 constexpr int kTurns = 3;
 constexpr double kTurn_ms = 50;
-constexpr int kMostRuns = 60;  // of a turn: more than 8192 x 8192 x 8192 needs in any type
-constexpr double kTimeout_s = 60;
+constexpr int kMostRuns = 60;       // of a turn: more than 8192 x 8192 x 8192 needs in any type
+constexpr double kTimeout_s = 300;  // of a turn: --timeout's default
 
 class CublasProduct final : public Product {
  public:
@@ -95,7 +95,8 @@ class CublasProduct final : public Product {
       if (enqueue(algorithm, stream) != CUBLAS_STATUS_SUCCESS)
         return std::numeric_limits<double>::infinity();
     end->record(stream);
-    wait_until_done(*end, kTimeout_s, kTurn_ms / 1e3, [] {});
+    wait_until_done(
+        *end, kTimeout_s, kTurn_ms / 1e3, [] {}, "it hangs, or is too slow for --size");
     return end->milliseconds_since(*start) / runs;
   }
 

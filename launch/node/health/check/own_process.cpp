@@ -75,8 +75,12 @@ class Forwarding {
       const ssize_t bytes = read(ends_[0], text.data(), text.size());
       if (bytes <= 0) {
         close(std::exchange(ends_[0], -1));
-      } else if (write(descriptor_, text.data(), static_cast<std::size_t>(bytes)) < 0) {
-        return;  // nobody reads it
+      }
+      for (ssize_t done = 0; done < bytes;) {
+        const ssize_t wrote =
+            write(descriptor_, text.data() + done, static_cast<std::size_t>(bytes - done));
+        if (wrote <= 0) return;  // nobody reads it
+        done += wrote;
       }
       wait_ms = 0;
     }
