@@ -108,11 +108,18 @@ class Scripts(Jobs):
                         "--strategies", "all-reduce", "--certificate", "off"],
             "soak": ["--backend", "cpu", "--minutes", 0.01, "--types", "fp32", "--loads", "products",
                      "--shape", "steady", "--size", 128]}
-        jobs = [(name, launcher, self.submit(f"{name}.sbatch", *words, launcher=launcher,
-                                             options=["--nodes=2", "--ntasks=3"]))
-                for name, words in checks.items() for launcher in LAUNCHERS]
+
+        def submit(name, launcher):
+            return self.submit(f"{name}.sbatch", *checks[name], launcher=launcher,
+                               options=["--nodes=2", "--ntasks=3"])
+
+        jobs = [(name, launcher, submit(name, launcher)) for name in checks for launcher in LAUNCHERS]
         for name, launcher, job in jobs:
             with self.subTest(name, launcher=launcher):
+                # On busy machines 1 of 550 jobs of srun ended so while MPI started (Debian's Open MPI
+                # 4.1.4 and PMIx 4.2.2).
+                if launcher == "srun" and job.wait() and "Segmentation fault" in job.log:
+                    job = submit(name, launcher)
                 self.expect(job, 0, f"started by {launcher}")
                 run, *_, end = job.records(name)
                 self.assertEqual(run["hosts"], ["n1", "n1", "n2"])
