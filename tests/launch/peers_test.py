@@ -71,10 +71,11 @@ class Outliers(unittest.TestCase):
                                 gpu="GPU-00000003", samples=samples, explains=NORMAL)
             self.assertEqual([each.outcome for each in peers.judge(figures)], outcomes)
 
-    def test_one_sample_warns(self):
-        figures = [figure(i, 650, samples=0) for i in range(8)]
-        figures[2] = figure(2, 400, samples=0)
-        self.assertEqual([each.outcome for each in peers.judge(figures)], [WARN])
+    def test_one_sample_blames_nobody_and_clears_nobody(self):
+        for value, outcome in [(600, WARN), (400, INCONCLUSIVE)]:
+            figures = [figure(i, 650, samples=0) for i in range(8)]
+            figures[2] = figure(2, value, samples=0)
+            self.assertEqual([each.outcome for each in peers.judge(figures)], [outcome])
 
     def test_faster_is_not_wrong(self):
         figures = fleet()

@@ -15,10 +15,10 @@ COMMAND = Command(
     per node, with class, cause and action: node_check, self-test, products, memory, host links,
     links between GPUs, collectives, training with checked gradients, soak; then nodes together,
     whose failures are traced to a node or a link.""",
-    [Option(("--quick",), None, "under 60 s: a job before other jobs"),
+    [Option(("--quick",), None, "a short run, before other jobs; its stages are chosen for 60 s"),
      Option(("--full",), None,
-            "all sizes and types, and a soak of --soak-minutes; without an option under 8 "
-            "minutes, of which soak 2"),
+            "all sizes and types, and a soak of --soak-minutes; without an option the stages are "
+            "chosen for 8 minutes, of which soak 2"),
      Option(("--prolog",), None,
             "at most 20 s, for Slurm's Prolog: this node, and only the GPUs of the job "
             "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
@@ -47,7 +47,7 @@ COMMAND = Command(
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
      Option(("--strict",), None, "what warns, or was not judged, is INCONCLUSIVE"),
      Option(("--inject-fault",), "KIND:RANK",
-            "a fault that must be found: product, memory, copy, collective, hash, slow; RANK over "
+            "a fault that must be found: product, memory, copy, collective, hash, slow, stall; RANK over "
             "all nodes")],
     """
     Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is

@@ -105,8 +105,10 @@ def outcome_of(figure, median, scale):
         return seen >= SHARE * len(samples)
     if not slow(limits.warn):
         return None
+    if shares_cores(figure) or not slow(limits.fail):
+        return WARN
     enough = len(samples) >= LEAST_SAMPLES or figure.metric.startswith("setting/")
-    return FAIL if enough and not shares_cores(figure) and slow(limits.fail) else WARN
+    return FAIL if enough else INCONCLUSIVE
 
 
 def shares_cores(figure):

@@ -111,7 +111,7 @@ def named(name):
 
 
 def chosen(settings, scope, ranks=None):
-    """The stages of a tier, in their order; with `ranks` those that as many ranks can run."""
+    """The stages of a tier, in their order; with `ranks` those for which that many are enough."""
     return [stage for stage in STAGES
             if stage.scope == scope and settings.tier in stage.tiers
             and (settings.backend == GPU or stage.on_cpu)
