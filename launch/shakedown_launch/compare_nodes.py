@@ -3,7 +3,8 @@ the tasks of an array."""
 
 import os
 
-from .acceptance import figures, peers, records
+from .acceptance.evidence import figures, records
+from .acceptance.judge import peers
 from .acceptance.model import FAIL, INCONCLUSIVE, Run
 from .command import Command, UsageError, parse, say
 

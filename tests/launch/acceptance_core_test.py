@@ -13,8 +13,11 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
 from shakedown_launch import gpus, job, places  # noqa: E402
-from shakedown_launch.acceptance import (campaign, fleet, inventory, isolation, judge,  # noqa: E402
-                                         options, progress, stages, verdicts)
+from shakedown_launch.acceptance import options, stages  # noqa: E402
+from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
+from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
+from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
+from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (FAIL, HARDWARE, INCONCLUSIVE,  # noqa: E402
                                                INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu,
                                                Node, Run)

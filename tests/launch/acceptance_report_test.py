@@ -11,8 +11,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import charts, references, report, series, words  # noqa: E402
-from shakedown_launch.acceptance.judge import Judge  # noqa: E402
+from shakedown_launch.acceptance import words  # noqa: E402
+from shakedown_launch.acceptance import references  # noqa: E402
+from shakedown_launch.acceptance.judge.judge import Judge  # noqa: E402
+from shakedown_launch.acceptance.report import charts, page, series, text as report  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
 VOID = {"meta", "br", "img"}
@@ -126,9 +128,9 @@ class Text(unittest.TestCase):
                                   "kind": "published", "source": "a blog"}]}
         acceptance = dataclasses.replace(samples.clean(), reference={"figures": known})
         self.assertRegex(report.text(acceptance), r"memory/copy .* 9,000\n")
-        page = Page(report.html(acceptance)).text
-        self.assertIn("published, a blog", page)
-        self.assertNotIn("floor", page)
+        shown = Page(page.html(acceptance)).text
+        self.assertIn("published, a blog", shown)
+        self.assertNotIn("floor", shown)
 
     def test_our_own_reference(self):
         judge = Judge("", references.load(str(samples.TREE / "results/reference")))
@@ -197,30 +199,30 @@ class Text(unittest.TestCase):
 
 class Html(unittest.TestCase):
     def page(self, acceptance, **more):
-        text = report.html(acceptance, **more)
+        text = page.html(acceptance, **more)
         self.assertTrue(text.startswith("<!DOCTYPE html>\n<html lang=\"en\">"))
         for word in ("http:", "https:", "src=", "<link", "@import", "url("):
             self.assertNotIn(word, text)  # it needs nothing else
         return Page(text)
 
     def test_a_clean_node(self):
-        page = self.page(samples.clean())
-        self.assertIn("node n001: PASS", page.text)
-        self.assertNotIn("did not pass", page.text)
-        self.assertEqual(page.tags.count("svg"), 9)
-        self.assertNotIn("no result", page.text)  # a column without content
-        self.assertIn("GPU 7", page.text)
-        self.assertIn("1650000000107", page.text)
+        shown = self.page(samples.clean())
+        self.assertIn("node n001: PASS", shown.text)
+        self.assertNotIn("did not pass", shown.text)
+        self.assertEqual(shown.tags.count("svg"), 9)
+        self.assertNotIn("no result", shown.text)  # a column without content
+        self.assertIn("GPU 7", shown.text)
+        self.assertIn("1650000000107", shown.text)
 
     def test_what_did_not_pass(self):
-        page = self.page(samples.few(), sections=[("Slurm lines", ["scontrol  update", "# next"])])
+        shown = self.page(samples.few(), sections=[("Slurm lines", ["scontrol  update", "# next"])])
         for part in ["GPU 5, serial 1650000000205: 3 wrong products", "RMA · HARDWARE",
                      "both halves pass", "power limit 650 W", "no result of n003",
                      "SM clock, MHz during compute/fp16/sustained", "GPU temperature, °C",
                      "9 tests of the isolation, 3 rounds", "scontrol update # next",
                      "Reference h200-sxm-8"]:
-            self.assertIn(part, page.text)
-        self.assertEqual(page.tags.count("details"), 4)
+            self.assertIn(part, shown.text)
+        self.assertEqual(shown.tags.count("details"), 4)
 
     def test_without_plots(self):
         self.assertNotIn("svg", self.page(samples.few(), plots=False).tags)
@@ -231,12 +233,12 @@ class Html(unittest.TestCase):
         self.assertIn("PASS", self.page(bare).text)
 
     def test_names_and_causes_of_hosts(self):
-        text = report.html(evil(), sections=[(EVIL, [EVIL])])
-        page = Page(text)
-        self.assertNotIn("script", page.tags)
-        self.assertIn("<script>alert(1)</script> [2J", page.text)
+        text = page.html(evil(), sections=[(EVIL, [EVIL])])
+        shown = Page(text)
+        self.assertNotIn("script", shown.tags)
+        self.assertIn("<script>alert(1)</script> [2J", shown.text)
         self.assertTrue(all(c.isprintable() or c == "\n" for c in text))
-        self.assertFalse([key for key, _ in page.attributes if key.startswith("on")])
+        self.assertFalse([key for key, _ in shown.attributes if key.startswith("on")])
         text.encode()
 
     def test_figures_that_are_not_finite(self):
@@ -265,11 +267,11 @@ class Fleet(unittest.TestCase):
         self.assertRegex(text, r"PASS +3,\d\d\d nodes")
 
     def test_page(self):
-        text = report.html(self.fleet)
+        text = page.html(self.fleet)
         self.assertLess(len(text), 1_000_000)
-        page = Page(text)
-        self.assertIn("A square per node", page.text)
-        self.assertIn("n4095", page.text)
+        shown = Page(text)
+        self.assertIn("A square per node", shown.text)
+        self.assertIn("n4095", shown.text)
 
 
 class Charts(unittest.TestCase):

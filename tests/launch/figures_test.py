@@ -7,7 +7,7 @@ import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance import figures, records  # noqa: E402
+from shakedown_launch.acceptance.evidence import figures, records  # noqa: E402
 from shakedown_launch.acceptance.model import Run  # noqa: E402
 
 H200 = "GPU-f98dd571-5fb7-51a1-c5f6-fa7665f424fb"

@@ -8,7 +8,7 @@ import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance import findings, records  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings, records  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, WARN, Run  # noqa: E402
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]

@@ -12,7 +12,7 @@ from unittest import mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 from support import Folder  # noqa: E402
-from shakedown_launch.acceptance import history  # noqa: E402
+from shakedown_launch.acceptance.report import history  # noqa: E402
 
 DAYS = {day: f"2026-11-{day:02}T08:00:00Z" for day in range(1, 31)}
 

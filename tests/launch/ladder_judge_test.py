@@ -7,7 +7,9 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance import judge, ladder, stages  # noqa: E402
+from shakedown_launch.acceptance import stages  # noqa: E402
+from shakedown_launch.acceptance.judge import judge  # noqa: E402
+from shakedown_launch.acceptance.ladder import ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, FAIL, INCONCLUSIVE, PASS, Figure, Finding, Run)
 

@@ -9,7 +9,7 @@ import unittest
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests" / "simulation")]
 import fleet as simulation  # noqa: E402
-from shakedown_launch.acceptance import isolation, ladder  # noqa: E402
+from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN)
 

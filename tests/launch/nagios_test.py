@@ -8,7 +8,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import nagios  # noqa: E402
+from shakedown_launch.acceptance.report import nagios  # noqa: E402
 
 # 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
 DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"

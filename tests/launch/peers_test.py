@@ -6,7 +6,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance import peer_groups, peers  # noqa: E402
+from shakedown_launch.acceptance.judge import peer_groups, peers  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Figure)
 

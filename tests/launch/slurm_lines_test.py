@@ -9,7 +9,8 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import slurm_lines, words  # noqa: E402
+from shakedown_launch.acceptance import words  # noqa: E402
+from shakedown_launch.acceptance.report import slurm_lines  # noqa: E402
 
 
 def failed(*names, cause="3 wrong products", check="soak-products"):

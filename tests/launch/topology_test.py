@@ -5,7 +5,7 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance import topology  # noqa: E402
+from shakedown_launch.acceptance.campaign import topology  # noqa: E402
 
 TREE = """SwitchName=leaf0 Level=0 LinkSpeed=1 Nodes=n[000-001]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[002,004]

@@ -8,7 +8,8 @@ import random
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch.acceptance import isolation, ladder, peers  # noqa: E402
+from shakedown_launch.acceptance.judge import peers  # noqa: E402
+from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure)
 

@@ -9,15 +9,16 @@ import time
 from .. import gpus, mpi, places
 from ..command import UsageError, name, say
 from ..job import RUNNING, Stopped
-from . import history, jsonl, nagios, options, references, report, slurm_lines, stages, verdicts
-from .campaign import Campaign
-from .fleet import Fleet, host_names
-from .judge import Judge
-from .model import FAIL, INCONCLUSIVE, PASS, Acceptance, Finding
-from .progress import Log, Progress
+from . import options, references, stages
+from .campaign.campaign import Campaign
+from .campaign.fleet import Fleet, host_names
+from .campaign.progress import Log, Progress
+from .judge import verdicts
+from .judge.judge import Judge
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, Acceptance, Finding
+from .report import history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
-EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 STOPPED = 5
 PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
 
@@ -124,16 +125,16 @@ def write(acceptance, request, output, log, stopped):
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
-    text = report.text(acceptance, sections)
+    shown = text.text(acceptance, sections)
     line, nagios_code = nagios.line(acceptance)
     on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
-    print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else text, end="",
+    print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown, end="",
           flush=True)
     try:
-        log.line(f"{acceptance.outcome}\n{text}")
+        log.line(f"{acceptance.outcome}\n{shown}")
         jsonl.write(f"{output}/acceptance.jsonl", acceptance)
-        for file, content in [("acceptance.txt", text),
-                              ("acceptance.html", report.html(acceptance, sections=sections))]:
+        for file, content in [("acceptance.txt", shown),
+                              ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
                 opened.write(content)
     except OSError as error:  # a full disk is no reason to let a bad node pass

@@ -5,6 +5,8 @@ import dataclasses
 PASS, INCONCLUSIVE, FAIL = "PASS", "INCONCLUSIVE", "FAIL"  # from best to worst, as common/verdict
 OUTCOMES = (PASS, INCONCLUSIVE, FAIL)
 WARN = "WARN"  # of a Finding: printed, never a reason against a node
+WORST_FIRST = (FAIL, INCONCLUSIVE, WARN)  # findings
+EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 HARDWARE, CONFIG, SOFTWARE, ENVIRONMENT, INFRASTRUCTURE = CLASSES = (
     "HARDWARE", "CONFIG", "SOFTWARE", "ENVIRONMENT", "INFRASTRUCTURE")
 

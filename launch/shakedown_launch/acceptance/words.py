@@ -27,6 +27,11 @@ def glued(text):
                   "\\1\u00a0", text)
 
 
+def short(host):
+    """Without its domain; an address is whole."""
+    return host if host.replace(".", "").isdigit() else host.partition(".")[0]
+
+
 def count(number, noun):
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

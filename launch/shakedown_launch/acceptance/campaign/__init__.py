@@ -1,0 +1,1 @@
+"""Runs the stages on the nodes, and isolates what failed on several of them."""

@@ -1,0 +1,239 @@
+"""The stages of an acceptance, one after the other: what ran, and which node was left out why."""
+
+import dataclasses
+import time
+
+from ... import gpus, slurm
+from ...job import RUNNING, Stopped
+from .. import stages
+from ..evidence import inventory
+from ..ladder import ladder
+from ..model import FAIL, INCONCLUSIVE, WARN
+from . import topology
+from .fleet import AT_ONCE, Task
+
+CPU_RANKS = 2  # per node
+# Findings of the inventory after which programs cannot start, or would wait for one another
+UNUSABLE = ("gpu-count", "management", "management-stall", "management-error")
+ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
+ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
+SETTLE_S = (0.5, 5)  # between two stages on GPUs, at least and at most
+IDLE_PERCENT = 5  # utilisation
+
+
+class Campaign:
+    """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over all nodes. `domains`: the
+    ladder's. `absent`: GPUs of a prolog's job that this node does not have."""
+
+    def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
+                 fault="", domains=None, visible=gpus.visible, absent=()):
+        self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
+        self._environ, self._visible = environ, visible
+        self._ranks, self._expect_gpus = ranks, expect_gpus
+        self._fault, self._domains, self._absent = fault, domains, absent
+        self.runs = []
+        self.ranks = {}  # node: its ranks
+        self.left_out = {}  # node: why no further stage ran on it
+        self.findings = []  # of the inventory over all nodes
+        self.isolations = {}  # stage: the ladder's Isolation
+        self.injected = False  # whether a program was given the fault
+
+    def run(self):
+        """Raises job.Stopped after a signal; what has run by then is in `runs`."""
+        self._inventory()
+        on_nodes = self._chosen(stages.NODE)[1:]
+        together = self._chosen(stages.GROUP) if len(self.fleet.nodes) > 1 else []
+        self.progress.expect([(stage.name, self._estimate(stage))
+                              for stage in (*on_nodes, *together)])
+        for stage in on_nodes:
+            self._on_each_node(stage)
+        for stage in together:
+            self._on_all_nodes(stage)
+
+    def nodes(self):
+        """As far as the records say what they are."""
+        records = {}
+        for run in self.runs:
+            if len(run.nodes) == 1:
+                records.setdefault(run.nodes[0], []).extend(self.judge.records(run))
+        return [inventory.node(name, records.get(name, [])) for name in self.fleet.nodes]
+
+    def expected(self):
+        """{node: names of the stages that it has to pass}."""
+        scopes = [stages.NODE, stages.GROUP][:2 if len(self.fleet.nodes) > 1 else 1]
+        most = max(self.ranks.values(), default=None)
+        return {node: [stage.name for scope in scopes for stage in
+                       stages.chosen(self.settings, scope, self.ranks.get(node, most))]
+                for node in self.fleet.nodes}
+
+    def _chosen(self, scope):
+        return stages.chosen(self.settings, scope, max(self.ranks.values(), default=0))
+
+    def _estimate(self, stage):
+        waves = -(-len(self.fleet.nodes) // AT_ONCE) if stage.scope == stages.NODE else 1
+        return stages.seconds(stage, self.settings) * waves
+
+    def _usable(self, least_ranks=1):
+        return [node for node in self.fleet.nodes
+                if node not in self.left_out and self.ranks.get(node, 0) >= least_ranks]
+
+    # ---- stages ----
+
+    def _inventory(self):
+        """Which GPUs the nodes have, before any communicator is made."""
+        stage = stages.named(stages.INVENTORY)
+        self._begin(stage, self.fleet.nodes)
+        more = [] if self._expect_gpus is None else ["--expect-gpus", str(self._expect_gpus)]
+        runs = self._run([self._task(stage, [name], ranks=1, more=more)
+                          for name in self.fleet.nodes])
+        found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
+        self._choose_backend(found)
+        if self.settings.backend == stages.GPU and self._expect_gpus is None:
+            models = {gpus_[0].model for gpus_ in found.values() if gpus_}
+            for model in models or {""}:
+                counts = {node: len(gpus_) for node, gpus_ in found.items()
+                          if len(models) < 2 or gpus_ and gpus_[0].model == model}
+                self.findings += inventory.too_few(counts, self.judge.gpus())
+        self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
+        self.left_out.update({each.nodes[0]: each.cause for each in self.findings
+                              if each.outcome == FAIL})
+        for run in runs:
+            self._count_ranks(run, found[run.nodes[0]])
+
+    def _choose_backend(self, found):
+        if self.settings.backend == "auto":
+            seen = any(found.values()) and (len(self.fleet.nodes) > 1
+                                            or self._visible(self._environ) > 0)
+            self.settings = dataclasses.replace(
+                self.settings, backend=stages.GPU if seen else stages.CPU)
+            if self.settings.tier == stages.PROLOG and not seen:  # a job without GPUs
+                self.settings = dataclasses.replace(self.settings, tier=stages.PASSIVE)
+
+    def _count_ranks(self, run, found):
+        node, = run.nodes
+        on_gpus = self.settings.backend == stages.GPU
+        allocation = slurm.allocation(self._environ)
+        count = min(len(found), allocation and allocation.gpus_on_node or len(found))
+        if on_gpus and self.fleet.is_here(node):
+            count = self._visible(self._environ)
+        self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
+        findings = self.judge.findings(run)
+        unusable = [each.cause for each in findings
+                    if each.outcome == FAIL and each.check in UNUSABLE]
+        if node in self.left_out:
+            return
+        if unusable or self.ranks[node] == 0:
+            self.left_out[node] = (unusable or ["no GPU was found"])[0]
+        elif run.code not in (0, 1):
+            self.left_out[node] = run.note or "its inventory has no result"
+
+    def _on_each_node(self, stage):
+        nodes = self._usable(stage.least_ranks)
+        if nodes:
+            self._settle()
+            self._begin(stage, nodes)
+            for run in self._run([self._task(stage, [node]) for node in nodes]):
+                self._leave_out_lost(run, stage)
+
+    def _on_all_nodes(self, stage):
+        nodes = self._usable()
+        if len(nodes) < 2:
+            self.left_out.update({node: "no other node was left" for node in nodes})
+            return
+        self._settle()
+        self._begin(stage, nodes)
+        if stage.name == stages.LADDER:
+            self._isolate(stage, nodes)
+        else:
+            self._together(stage, nodes)
+
+    def _together(self, stage, nodes):
+        """Again without the nodes that were lost; traced to a node where there is no result and
+        nothing says why."""
+        for attempt in range(ATTEMPTS):
+            run, = self._run([self._task(stage, nodes, round_=attempt)])
+            lost = self._leave_out_lost(run, stage)
+            nodes = [node for node in nodes if node not in lost]
+            if not lost or len(nodes) < 2:
+                break
+        named = any(len(each.nodes) == 1 and each.outcome != WARN
+                    for each in self.judge.findings(run))
+        if self.judge.outcome(run) == INCONCLUSIVE and not named:
+            self._isolate(stage, nodes, ATTEMPTS)
+
+    def _isolate(self, stage, nodes, first_round=0):
+        self.judge.choose(self.nodes(), self.ranks)
+        domains = self._domains or topology.domains(nodes, self._environ)
+        search = ladder.isolate(nodes, domains)
+        outcomes, number = None, first_round
+        end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
+        try:
+            while True:
+                groups = search.send(outcomes)
+                if number > first_round and time.monotonic() > end_at:
+                    search.send(None)  # what is open is inconclusive
+                runs = self._run([self._task(stage, group, round_=number, group=i)
+                                  for i, group in enumerate(groups)])
+                outcomes = self.judge.outcomes(runs)
+                number += 1
+        except StopIteration as end:
+            self.isolations[stage.name] = end.value
+
+    # ---- jobs ----
+
+    def _begin(self, stage, nodes):
+        text = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
+        self.progress.begin(stage.name, text)
+
+    def _run(self, tasks):
+        runs = self.fleet.run(tasks, self.progress.tick)
+        self.runs += runs
+        if RUNNING.stopped:
+            raise Stopped
+        return runs
+
+    def _task(self, stage, nodes, ranks=None, more=(), round_=0, group=0):
+        ranks = ranks or (1 if stage.one_rank else min(self.ranks[node] for node in nodes))
+        total = ranks * len(nodes)
+        line = stages.words(stage, self.settings, total, self._fault_on(nodes, ranks),
+                            self.fleet.folder("capsules"))
+        self.injected |= "--inject-fault" in line
+        return Task(stage.name, tuple(nodes), total, (*line, *more),
+                    stages.limit(stage, self.settings), round_, group)
+
+    def _fault_on(self, nodes, ranks):
+        """KIND:RANK within these nodes; "" where the rank is on another."""
+        if not self._fault or not self.ranks:
+            return ""
+        kind, _, text = self._fault.partition(":")
+        rank = int(text)
+        for node in self.fleet.nodes:
+            if rank < self.ranks[node]:
+                if node in nodes and rank < ranks:
+                    return f"{kind}:{list(nodes).index(node) * ranks + rank}"
+                return ""
+            rank -= self.ranks[node]
+        return ""
+
+    def _leave_out_lost(self, run, stage):
+        """The nodes of a run that no longer answer: they would hold up all that is to come."""
+        lost = {name for name in run.nodes if f"host {name}" in run.lost}
+        if len(run.nodes) == 1 and (run.lost or
+                                    run.code == 3 and run.seconds >= self._limit(stage)):
+            lost = set(run.nodes)
+        for name in lost:
+            self.left_out[name] = f"lost in {stage.name}" + (f": {run.note}" if run.note else "")
+        return lost
+
+    def _limit(self, stage):
+        return stages.limit(stage, self.settings)
+
+    def _settle(self):
+        """Until this host's GPUs are idle; other hosts have the same time."""
+        if self.settings.backend != stages.GPU or self.settings.tier == stages.PROLOG:
+            return
+        least, most = SETTLE_S
+        end = time.monotonic() + most
+        time.sleep(least)
+        while time.monotonic() < end and gpus.busiest() > IDLE_PERCENT:
+            time.sleep(0.2)

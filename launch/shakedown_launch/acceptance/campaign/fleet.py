@@ -1,0 +1,158 @@
+"""Runs programs on groups of nodes, many at the same time: in a Slurm allocation on its nodes, else
+over ssh on the hosts named, else on this machine."""
+
+import collections
+import dataclasses
+import math
+import os
+import shlex
+import time
+
+from ... import mpi, slurm
+from ...command import UsageError
+from ...job import RUNNING, Stopped
+from ..model import Run
+
+AT_ONCE = 64  # mpirun: each has a process per node here, and a pipe each for its output
+GRACE = 10  # seconds, as launch/mpi
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A program that is to run on a group of nodes."""
+    stage: str
+    nodes: tuple  # names
+    ranks: int  # over all of them
+    words: tuple
+    limit: float  # seconds, after which it counts as hung
+    round: int = 0
+    group: int = 0  # of the round
+
+
+def host_names(values, environ):
+    """The hosts of --hosts, --hostfile or the Slurm allocation; none: this machine alone."""
+    if "--hosts" in values and "--hostfile" in values:
+        raise UsageError("--hosts and --hostfile cannot be combined")
+    if "--hosts" in values:
+        hosts = values["--hosts"].split(",")
+        if not all(hosts):
+            raise UsageError(f"--hosts {values['--hosts']} is not a list such as h1,h2")
+        return list(dict.fromkeys(hosts))
+    if "--hostfile" in values:
+        return mpi.hosts_in(values["--hostfile"])
+    allocation = slurm.allocation(environ)
+    if allocation is None or allocation.nodes == 1 and allocation.on_node:
+        return []
+    if len(allocation.hosts) != allocation.nodes:
+        raise UsageError("Slurm does not name the nodes of this allocation (SLURM_JOB_NODELIST)")
+    return allocation.hosts
+
+
+class Fleet:
+    """The nodes by name, and what runs on them. `output` gets a folder per stage with the record
+    and the log of each job; `log` a line as each begins and ends. After `deadline` (monotonic)
+    nothing is started, and what runs is ended."""
+
+    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE):
+        self._address = {host: host for host in hosts} or {os.uname().nodename: None}
+        self._output, self._environ, self._log = output, environ, log
+        self._deadline, self._grace = deadline, grace
+
+    @property
+    def nodes(self):
+        return list(self._address)
+
+    def is_here(self, name):
+        return self._address[name] in (None, "localhost", os.uname().nodename)
+
+    def folder(self, name):
+        """A folder in the output for what programs write next to their records."""
+        path = f"{self._output}/{name}"
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def run(self, tasks, tick=lambda: None):
+        """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
+        called about once a second. Tasks that a signal or the deadline came before have no Run."""
+        waiting, running = collections.deque(enumerate(tasks)), []
+        runs = {}
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE and self._may_start():
+                number, task = waiting.popleft()
+                running += self._start(number, task)
+            if not self._may_start():
+                waiting.clear()
+            tick()
+            if running:
+                RUNNING.serve(time.monotonic() + 1)
+            for each in list(running):
+                each.end_if_late()
+                if each.job.result is not None:
+                    running.remove(each)
+                    run = runs[each.number] = each.run()
+                    self._log(f"{run.log}: {run.code} after {run.seconds:.1f} s"
+                              f"{run.note and f': {run.note}'}")
+        return [runs[number] for number in sorted(runs)]
+
+    def _may_start(self):
+        return not RUNNING.stopped and self._time_left() > 0
+
+    def _time_left(self):
+        return math.inf if self._deadline is None else self._deadline - time.monotonic()
+
+    def _start(self, number, task):
+        """[Running]; none where a signal came first."""
+        place = place_of(task)
+        self.folder(task.stage)
+        hosts = [self._address[name] for name in task.nodes]
+        what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record",
+                                                     f"{self._output}/{place}.jsonl"],
+                           self._environ)
+        what = what._replace(hosts=[host for host in hosts if host is not None])
+        job = mpi.job(what, self._environ, log=f"{self._output}/{place}.log", shown=False,
+                      grace=self._grace)
+        limit = min(task.limit, self._time_left())
+        self._log(f"{place}: {shlex.join(task.words)}")
+        try:
+            job.start()
+        except Stopped:
+            return []
+        return [Running(number, task, place, job, limit)]
+
+
+def place_of(task):
+    """The files of a task without their ending: soak/n017, all_reduce/round-1-group-2."""
+    if task.round or len(task.nodes) > 1:
+        return f"{task.stage}/round-{task.round}-group-{task.group}"
+    return f"{task.stage}/{task.nodes[0].replace('/', '_')}"
+
+
+class Running:
+    """A job that runs."""
+
+    def __init__(self, number, task, place, job, limit):
+        self.number, self.job = number, job
+        self._task, self._place, self._limit = task, place, limit
+        self._started = time.time()
+        self._start = time.monotonic()
+        self._late = False
+
+    def end_if_late(self):
+        if not self._late and self.job.result is None and self._seconds() > self._limit:
+            self._late = True
+            self.job.stop()
+
+    def _seconds(self):
+        return time.monotonic() - self._start
+
+    def run(self):
+        result = self.job.result
+        notes = list(result.said)
+        if self._late:
+            notes.insert(0, f"did not end within {self._limit:.0f} s and was stopped")
+        return Run(stage=self._task.stage, nodes=self._task.nodes,
+                   code=3 if self._late else result.code,
+                   started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+                   seconds=self._seconds(), record=f"{self._place}.jsonl",
+                   log=f"{self._place}.log", round=self._task.round, dead=tuple(result.dead),
+                   lost=tuple(result.lost), note="; ".join(notes))

@@ -1,0 +1,221 @@
+"""What a run found wrong, or could not find out, from its records and from how it ended. It fails
+closed: a run without a verdict of its own is INCONCLUSIVE and its finding says why."""
+
+import re
+
+from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, OUTCOMES, PASS, SOFTWARE, WARN, Finding,
+                    worst)
+from .records import UNREADABLE, Ranks, jobs
+
+LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
+NOT_JUDGED = re.compile(r"\bnot judged\b")  # compute_perf without peers and reference
+CODES = {1: (FAIL, "", "failed"),
+         2: (INCONCLUSIVE, CONFIG, "usage error"),
+         3: (INCONCLUSIVE, "", "inconclusive"),
+         4: (INCONCLUSIVE, SOFTWARE, "internal error"),
+         5: (INCONCLUSIVE, "", "stopped by a signal")}
+
+
+def findings(run, records):
+    """`records`: the lines of its record, as records.read returns them."""
+    found = []
+    codes = [] if run.dead or run.lost else [run.code]  # else it is the launcher's of that
+    for head, lines in jobs(records):
+        found += JobFindings(run, head).findings(lines)
+        codes += [line.get("exit_code", 3) for line in lines if line["kind"] == "end"]
+    found += dead_or_lost(run) or unfinished(run, records)
+    found += unreadable(run, records)
+    return found + unexplained(run, codes, found)
+
+
+def about_run(run, outcome, cause, check, **other):
+    """It concerns all nodes of the run; which of several, the ladder finds out."""
+    return Finding(run.stage, outcome, run.nodes, cause, check=check, evidence=run.log, **other)
+
+
+# ---- how it ended ----
+
+def dead_or_lost(run):
+    found, blamed = [], []
+    for rank, host, how in run.dead:
+        node = Ranks(run.nodes, {"hosts": [host]}).host(host)
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"rank {rank} on {node} died: {how}",
+                             action="see the log, then run again", subject=f"rank {rank}",
+                             check="rank-died", evidence=run.log))
+        blamed.append(node)
+    for who in run.lost:  # "host n017", or "a node of the allocation"
+        host = who.removeprefix("host ")
+        node = Ranks(run.nodes, {"hosts": [host]}).host(host)
+        if node not in run.nodes:
+            found.append(about_run(run, INCONCLUSIVE, f"{who} was lost", "node-lost",
+                                   action="inspect the nodes and their network"))
+            continue
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"node {node} was lost",
+                             action="inspect the node and its network", subject=f"node {node}",
+                             check="node-lost", evidence=run.log))
+        blamed.append(node)
+    rest = tuple(name for name in run.nodes if name not in blamed)
+    if blamed and rest:
+        found.append(Finding(run.stage, INCONCLUSIVE, rest, f"not finished: {found[0].cause}",
+                             check="not-finished", evidence=run.log))
+    return found
+
+
+def unreadable(run, records):
+    return [about_run(run, INCONCLUSIVE, line["cause"] if line["line"] == 0 else
+                      f"record line {line['line']}: {line['cause']}", "record")
+            for line in records if line.get("kind") == UNREADABLE]
+
+
+def unfinished(run, records):
+    """The jobs that wrote no `end` line, or that there is none that began."""
+    causes = [f"{head.get('program', 'the program')} did not end in order: its record has no end "
+              "line" for head, lines in jobs(records)
+              if not any(line["kind"] == "end" for line in lines)]
+    if not records:
+        causes.append("wrote no record")
+    how = f": {run.note}" if run.note else f" (exit code {run.code})"
+    return [about_run(run, INCONCLUSIVE, cause + how, "not-finished") for cause in causes]
+
+
+def unexplained(run, codes, found):
+    """An exit code that no finding accounts for. Results that were right and not judged account
+    for 3."""
+    least = {FAIL: 1, INCONCLUSIVE: 3, WARN: 0}
+    accounted = {least[each.outcome] for each in found}
+    if any(each.check == "not-judged" for each in found):
+        accounted.add(3)
+    missing = []
+    for code in dict.fromkeys(codes):
+        outcome, class_, what = CODES.get(code, (INCONCLUSIVE, "", "killed"))
+        if code == 0 or code in accounted or (code == 3 and 1 in accounted):
+            continue
+        why = f": {run.note}" if run.note else ", and its record does not say why"
+        missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}", "exit-code",
+                                 class_=class_, action="see the log"))
+    return missing
+
+
+# ---- what it recorded ----
+
+class JobFindings:
+    """One program's part of the record."""
+
+    def __init__(self, run, head):
+        self._run, self._ranks = run, Ranks(run.nodes, head)
+        self._program = head.get("program", run.stage)
+
+    def findings(self, lines):
+        verdicts = [line for line in lines if line["kind"] == "verdict"]
+        jobs_own = [line.get("verdict") for line in verdicts if line.get("scope") == "job"]
+        passed = bool(jobs_own) and all(outcome == PASS for outcome in jobs_own)
+        found = [self._verdict(line, passed) for line in verdicts if line.get("scope") != "job"]
+        found = [each for each in found if each]
+        found += self._wrong(lines, found)
+        worst_part = worst(each.outcome for each in found if each.outcome != WARN)
+        for line in verdicts:
+            if line.get("scope") == "job":
+                found += self._of_job(line, worst_part)
+        return found
+
+    def _of_job(self, line, worst_part):
+        """A program's own verdict, where none of its parts already accounts for it."""
+        outcome = line.get("verdict")
+        if outcome in OUTCOMES and OUTCOMES.index(outcome) <= OUTCOMES.index(worst_part):
+            return []
+        if outcome == INCONCLUSIVE and NOT_JUDGED.search(line.get("cause", "")):
+            return [self._finding(line, WARN, self._run.nodes, "", "", check="not-judged")]
+        if outcome not in OUTCOMES:
+            return [self._unknown(line)]
+        return [self._finding(line, outcome, self._run.nodes, "", line.get("name", ""))]
+
+    def _verdict(self, line, job_passed):
+        """None where all is well."""
+        outcome, scope = line.get("verdict"), line.get("scope")
+        place = self._place(scope, str(line.get("name", "")), line.get("host"))
+        if outcome not in OUTCOMES or place is None:
+            return self._unknown(line)
+        if outcome == PASS:  # with a class it is a remark: corrected errors, slow within the limits
+            if "class" not in line or scope not in ("gpu", "rank", "link", "node"):
+                return None
+            outcome = WARN
+        elif outcome == INCONCLUSIVE and (line.get("severity") == WARN or job_passed):
+            outcome = WARN  # its program passes in spite of it
+        return self._finding(line, outcome, *place)
+
+    def _place(self, scope, name, host):
+        """(nodes, UUID, subject); None where the record does not say."""
+        ranks, all_ = self._ranks, self._run.nodes
+        if scope == "gpu":
+            rank = ranks.rank_of(name)
+            nodes = (ranks.node(rank),) if rank is not None else \
+                (ranks.host(host),) if host else all_
+            return nodes, name, "" if rank is None else f"GPU of rank {rank}"
+        if scope == "rank" and name.isdigit() and int(name) < len(ranks):
+            return (ranks.node(int(name)),), ranks.gpu(int(name)), f"rank {name}"
+        if scope == "link" and (match := LINK.fullmatch(name)):
+            ends = [int(rank) for rank in match.groups()]
+            if max(ends) < len(ranks):
+                nodes = dict.fromkeys(ranks.node(rank) for rank in ends)
+                return tuple(nodes), "", f"link {name}"
+        if scope == "node" and name:
+            return (ranks.host(name),), "", f"node {name}"
+        if scope in ("operation", "strategy", "rail"):
+            return all_, "", f"rail {name}" if scope == "rail" else name
+        return None
+
+    def _unknown(self, line):
+        known = {key: line.get(key) for key in ("scope", "name", "verdict")}
+        return about_run(self._run, INCONCLUSIVE, f"{self._program}: unknown verdict {known}",
+                         "unknown-verdict", class_=SOFTWARE, action="report it, with the record")
+
+    def _finding(self, line, outcome, nodes, gpu, subject, check=""):
+        class_ = line.get("class", "")
+        return Finding(self._run.stage, outcome, nodes, line.get("cause", ""),
+                       class_=class_ if class_ in CLASSES else "", action=line.get("action", ""),
+                       gpu=gpu, subject=subject,
+                       check=check or line.get("check") or f"{self._program}-{line.get('scope')}",
+                       evidence=self._run.record)
+
+    def _wrong(self, lines, found):
+        """Wrong data that no verdict names, as where the program was killed before its verdicts."""
+        failed = [each for each in found if each.outcome != WARN]
+        wrong = []
+        for line in lines:
+            if line["kind"] == "mismatch":
+                rank = line.get("rank", -1)
+                place = self._place("rank", str(rank), line.get("host")) or \
+                    ((self._ranks.host(line.get("host", "")),), "", f"rank {rank}")
+                if not any(each.gpu == place[1] and each.nodes == place[0] for each in failed):
+                    wrong.append(self._wrong_data(
+                        f"{line.get('load')} {line.get('where')}: {line.get('cause')}", place,
+                        line.get("capsule", "")))
+            elif line["kind"] == "neighbour_check" and not failed:
+                wrong += self._neighbour_check(line)
+            elif line["kind"] == "certificate" and line.get("pass") is False:
+                wrong.append(self._wrong_data(
+                    f"{line.get('strategy')} holds other weights than {line.get('reference')}, "
+                    f"tensor {line.get('tensor')}", (self._run.nodes, "", "certificate"),
+                    class_=SOFTWARE))
+            elif (line.get("wrong_elements") or 0) > 0 and not failed:
+                what = line.get("operation") or f"link {line.get('from')}->{line.get('to')}"
+                count = f"{line['wrong_elements']:.0f} wrong elements"
+                wrong.append(self._wrong_data(f"{what}: {count}", (self._run.nodes, "", what)))
+        return wrong
+
+    def _neighbour_check(self, line):
+        place = self._run.nodes, "", "gradients"
+        if line.get("disputes", 0) > 0:
+            return [self._wrong_data(f"gradients of {line['disputes']} batches differ between "
+                                     "ranks", place, line.get("capsule", ""))]
+        if not line.get("updates_checked"):
+            return [about_run(self._run, INCONCLUSIVE, "the neighbour check checked no update",
+                              "neighbour-check")]
+        return []
+
+    def _wrong_data(self, cause, place, capsule="", class_=""):
+        nodes, gpu, subject = place
+        return Finding(self._run.stage, FAIL, nodes, f"wrong data: {cause}", class_=class_,
+                       action="run bin/soak on it" if not class_ else "report it, with the record",
+                       gpu=gpu, subject=subject, check="wrong-data",
+                       evidence=capsule or self._run.record)

@@ -1,0 +1,58 @@
+"""What a node is, from the records that programs left of it."""
+
+import collections
+
+from ..model import FAIL, INCONCLUSIVE, Finding, Gpu, Node
+from ..stages import INVENTORY
+
+IDENTITY = ("driver", "processor", "git_revision")  # keys of a `run` record, and versions.*
+
+
+def gpus(records):
+    """Those that node_check's `health` records name, in NVML's order."""
+    found = {}
+    for line in records:
+        if line.get("kind") == "health" and line.get("uuid"):
+            found[line["uuid"]] = Gpu(line.get("index", len(found)), line["uuid"],
+                                      line.get("serial", ""), line.get("model", ""),
+                                      line.get("pci_id", ""))
+    return tuple(sorted(found.values(), key=lambda gpu: gpu.index))
+
+
+def node(name, records):
+    """`records`: of all that ran on the node alone."""
+    identity = {}
+    for line in records:
+        if line.get("kind") == "run":
+            for key, value in line.items():
+                if value and (key in IDENTITY or key.startswith("versions.")):
+                    identity.setdefault(key, value)
+    return Node(name, gpus(records), identity)
+
+
+def too_few(counts, of_reference=None):
+    """Findings about nodes with fewer GPUs than most nodes have, of three or more; else than the
+    reference has. `counts`: {node: number}."""
+    if not counts:
+        return []
+    (most, number), = collections.Counter(counts.values()).most_common(1)
+    expected, who = of_reference, "in the reference"
+    if len(counts) >= 3 and number > len(counts) / 2:
+        expected, who = most, f"on {number} of {len(counts)} nodes"
+    elif expected is None:  # of as many nodes with each number either may be the right one
+        most = max(counts.values())
+        return [Finding(INVENTORY, INCONCLUSIVE, (name,), f"{count} GPUs, {most} on other nodes: "
+                        "how many there should be is not known", subject=f"node {name}",
+                        check="gpu-count", action="--expect-gpus")
+                for name, count in counts.items() if count < most]
+    return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}")
+            for name, count in counts.items() if expected is not None and count < expected]
+
+
+def absent(node, gpu):
+    return missing(node, "the job's GPU (SLURM_JOB_GPUS) is not found", f"GPU {gpu}")
+
+
+def missing(node, cause, subject):
+    return Finding(INVENTORY, FAIL, (node,), cause, subject=subject, check="gpu-count",
+                   action="see the kernel's messages; reboot, RMA if it stays away")

@@ -1,0 +1,1 @@
+"""Figures compared with peers and references, and one verdict per node."""

@@ -1,0 +1,167 @@
+"""Which node, or which path between nodes, a failure of several nodes belongs to.
+
+Screen each domain; bisect what failed; where all parts pass and the whole fails, find the boundary
+between them by mixed groups; confirm each suspect with known-good partners, another one each time,
+before it is blamed; test what is left of a domain again; test representatives of the domains
+together. docs/engineering/isolation.md has the method, what it finds and what it misses."""
+
+import math
+
+from .conclusion import Conclusion
+from .isolation import Isolation
+from .rounds import Pool, Rounds
+from .search import Search, left_of, parts_of
+
+ROUNDS = 60  # what is open then is unresolved
+ATTEMPTS = 3  # at a domain of which a part keeps failing
+
+
+def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1,
+            representatives=1):
+    """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
+    the same time; is sent the outcome of each group, in order, or None to end early; returns an
+    Isolation.
+
+    `nodes`: in an order in which neighbours share a switch, as far as that is known. `domains`:
+    {node: name of what it shares a switch with}. Without: groups of ceil(sqrt(N)). `group_size`:
+    the most nodes of a group that is screened. `confirmations`: tests with different known-good
+    partners that a node must fail before it is blamed. `screens`: each more finds intermittent
+    nodes that passed in those before. `representatives` of each domain: of as many paths between
+    the domains, at the same time."""
+    nodes = list(dict.fromkeys(nodes))
+    if not nodes:
+        return Isolation()
+    ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations,
+                     representatives)
+    yield from ladder.run(screens)
+    return Conclusion(ladder).isolation(nodes)
+
+
+def _screened(nodes, domains, group_size):
+    """{name: units}: what is tested first."""
+    if domains is None:
+        count = max(1, len(nodes) // math.ceil(math.sqrt(len(nodes))))
+        chunks = {("", i): chunk for i, chunk in enumerate(parts_of(nodes, count))}
+    else:
+        chunks = {}
+        for node in nodes:
+            chunks.setdefault((domains.get(node, ""), 0), []).append(node)
+    groups = {}
+    for (name, index), members in chunks.items():
+        pieces = math.ceil(len(members) / (group_size or len(members)))
+        for i, piece in enumerate(parts_of(members, pieces)):
+            groups[name, index, i] = tuple((node,) for node in piece)
+    return groups
+
+
+class _Ladder:
+    def __init__(self, groups, domains, confirmations, sets):
+        self.groups, self.domains, self.sets = groups, domains, sets
+        self.home = home = {node: name for name, units in groups.items() for node, in units}
+        self.rounds = Rounds(ROUNDS)
+        self.within = Search(self.rounds, Pool(home, by_chance=not domains), confirmations)
+        self.across = Search(self.rounds, Pool(home, across=True), confirmations)
+        self.failing = set()  # names of groups of which what is left did not pass
+        self.separate = ()  # units that did not pass across, where that is not explained yet
+        self.alone = {}  # unit: Test
+        self.islands = {self.within: [], self.across: []}  # fail with others, pass together
+        self.known = set()  # what was tested together: frozensets of units
+
+    def run(self, screens):
+        self.rounds.spawn(self.screen(screens))
+        yield from self.rounds.run()
+        for _ in range(ATTEMPTS):
+            tests = self.rounds.tests
+            for task in (self.remainders, self.blamed_nodes, self.blamed_domains):
+                self.rounds.spawn(task())
+            yield from self.rounds.run()
+            for task in (self.representatives, self.blamed_by_others, self.blamed_nodes):
+                self.rounds.spawn(task())
+            yield from self.rounds.run()
+            if self.rounds.tests == tests:
+                break
+
+    def screen(self, screens):
+        failed = {}
+        for _ in range(screens):
+            tests = {name: self.within.test(units) for name, units in self.groups.items()
+                     if name not in failed}
+            yield list(tests.values())
+            failed.update((name, test) for name, test in tests.items() if not test.passed)
+        self.failing = set(failed)
+        self.rounds.spawn(self.representatives())
+        for name in sorted(self.failing):
+            self.within.failed(self.groups[name], failed[name])
+
+    def remainders(self):
+        """What is left of each group that failed has to pass: another fault may be in it."""
+        rest = {name: left_of(self.within, self.groups[name]) for name in sorted(self.failing)}
+        tests = {name: self.within.test(units) for name, units in rest.items() if len(units) > 1}
+        yield list(tests.values())
+        self.failing = {name for name, test in tests.items() if not test.passed}
+        for name in sorted(self.failing):
+            self.within.failed(rest[name], tests[name])
+
+    def representatives(self):
+        """One node of each domain that passed, or several disjoint sets of them."""
+        domains = (tuple(node for node, in left_of(self.within, units))
+                   for name, units in self.groups.items() if name not in self.failing)
+        units = left_of(self.across, tuple(filter(None, domains)))
+        self.separate = ()
+        if len(units) < 2 or frozenset(units) in self.known:
+            return
+        sets = min(self.sets, min(map(len, units)))
+        tests = [self.across.test(units, turn) for turn in range(sets)]
+        yield tests
+        failed = [turn for turn, test in enumerate(tests) if not test.passed]
+        if not failed:
+            self.known.add(frozenset(units))
+            return
+        self.separate = units  # the other sets are tested again after this one is explained
+        self.across.failed(tuple(unit[failed[0]:] + unit[:failed[0]] for unit in units),
+                           tests[failed[0]])
+
+    def blamed_by_others(self):
+        """Nodes that only partners of other domains were left for: now one of their own may be."""
+        yield []
+        good = {self.home[node] for node in self.within.pool.good}
+        known = {unit for units in self.islands[self.within] for unit in units}
+        for unit, tests in list(self.within.faulty.items()):
+            home = self.home[unit[0]]
+            partners = {self.home[test.partner] for test in tests if test.partner}
+            if partners and home in good - partners and unit not in known:
+                del self.within.faulty[unit]
+                self.rounds.spawn(self.within.confirm(unit, []))
+
+    def blamed_nodes(self):
+        """Whether it is the node or what connects it; and whether several pass with one another,
+        because they share what fails: a switch that `domains` does not know."""
+        tests = {unit: self.within.test((unit,)) for unit in self.within.faulty
+                 if unit not in self.alone}
+        self.alone.update(tests)
+        yield list(tests.values())
+        groups = {}
+        for unit, tests in self.within.faulty.items():
+            if self.alone[unit].passed and not any(test.passed for test in tests):
+                groups.setdefault(self.home[unit[0]] if self.domains else "", []).append(unit)
+        for units in groups.values():
+            self.rounds.spawn(self.together(self.within, tuple(units)))
+
+    def blamed_domains(self):
+        yield []
+        by_home = {self.home[unit[0]]: unit for unit in self.across.faulty}
+        self.rounds.spawn(self.together(self.across, tuple(by_home.values())))
+
+    def together(self, search, units):
+        if len(units) < 2 or frozenset(units) in self.known:
+            return
+        self.known.add(frozenset(units))
+        test = search.test(units)
+        yield [test]
+        if test.passed:
+            others = [each for each in self.islands[search] if not set(each) <= set(units)]
+            self.islands[search] = [*others, units]
+            search.pool.drop(test.nodes)
+        elif len(units) > 2:
+            for half in parts_of(units, 2):
+                self.rounds.spawn(self.together(search, half))

@@ -1,0 +1,7 @@
+"""What good nodes of each kind measured (results/reference), and figures compared with it."""
+
+from .comparison import judge, match
+from .file import load
+from .recording import record
+
+__all__ = ["load", "match", "judge", "record"]

@@ -1,0 +1,233 @@
+"""What the text and the page show of an acceptance: verdicts grouped, stages, sentences."""
+
+import dataclasses
+
+from ..model import FAIL, INCONCLUSIVE, PASS, WORST_FIRST
+from ..words import by_number, clean, count, duration, nodes
+from .series import FEW_PEERS, measured
+
+MISSING = "no result"
+
+
+# ---- nodes ---------------------------------------------------------------------------------------
+
+@dataclasses.dataclass(frozen=True)
+class NodeGroup:
+    """Nodes with the same verdict for the same reasons."""
+    outcome: str
+    names: list
+    findings: list  # of Shown
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """A finding as people read it."""
+    outcome: str
+    text: str  # "GPU 3, serial 1654922003211: 7 % slow, all of it clock"
+    class_: str
+    action: str
+    check: str  # of its stage, or the stage
+    evidence: str
+
+
+def gpus_of(acceptance):
+    """{UUID: (node's name, Gpu)}"""
+    return {gpu.uuid: (verdict.node.name, gpu)
+            for verdict in acceptance.verdicts for gpu in verdict.node.gpus}
+
+
+def part(finding, gpus):
+    """"GPU 3, serial 1654922003211"; empty for a whole node."""
+    if not finding.gpu:
+        named = finding.subject in [f"node {name}" for name in finding.nodes] or \
+            finding.cause.startswith(finding.subject)
+        return "" if named else clean(finding.subject)
+    if finding.gpu not in gpus:
+        return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
+                     else f"GPU {finding.gpu}")
+    gpu = gpus[finding.gpu][1]
+    name = f"GPU {gpu.index}, serial {clean(gpu.serial, 40)}" if gpu.serial else \
+        f"GPU {gpu.index}, {clean(gpu.uuid, 48)}"
+    return name if finding.subject.startswith("GPU") or not finding.subject else \
+        f"{name}, {clean(finding.subject)}"
+
+
+def shown(finding, gpus, with_nodes=False):
+    words = [part(finding, gpus)]
+    if with_nodes and finding.nodes:
+        words.insert(0, nodes(finding.nodes, 60))
+    about = ", ".join(filter(None, words))
+    cause = clean(finding.cause)
+    return Shown(finding.outcome, f"{about}: {cause}" if about else cause, finding.class_,
+                 clean(finding.action), clean(finding.check or finding.stage),
+                 clean(finding.evidence))
+
+
+def groups(acceptance):
+    """[NodeGroup] of the nodes that did not pass: FAIL first."""
+    gpus = gpus_of(acceptance)
+    found = {}
+    for verdict in in_order(acceptance):
+        if verdict.outcome != PASS:
+            # The file differs from node to node where the reason is the same.
+            same = (verdict.outcome, tuple(dataclasses.replace(shown(each, gpus), evidence="")
+                                           for each in verdict.findings))
+            found.setdefault(same, []).append(verdict)
+    made = [NodeGroup(outcome, [each.node.name for each in verdicts],
+                  [shown(each, gpus) for each in verdicts[0].findings])
+            for (outcome, _), verdicts in found.items()]
+    return sorted(made, key=lambda group: group.outcome != FAIL)
+
+
+def kinds(of):
+    """[("HARDWARE, soak-products", names)] of groups, by their worst finding."""
+    found = {}
+    for group in of:
+        worst = group.findings[0] if group.findings else None
+        kind = f"{worst.class_ or 'class unknown'}, {worst.check}" if worst else "no finding"
+        found.setdefault(kind, []).extend(group.names)
+    return sorted(found.items(), key=lambda item: -len(item[1]))
+
+
+def warnings(acceptance):
+    """[Shown] of nodes that passed, and of no node; the same of several nodes once."""
+    gpus = gpus_of(acceptance)
+    found = {}
+    for verdict in acceptance.verdicts:
+        for each in verdict.findings if verdict.outcome == PASS else ():
+            found.setdefault((part(each, gpus), each.cause, each.check, each.stage),
+                             []).append((verdict.node.name, each))
+    return [shown(dataclasses.replace(of[0][1], nodes=tuple(name for name, _ in of)), gpus, True)
+            for of in found.values()]
+
+
+def others(acceptance):
+    """[Shown] of links and of the job, worst first."""
+    gpus = gpus_of(acceptance)
+    return [shown(each, gpus, True) for each in sorted(
+        acceptance.findings, key=lambda each: WORST_FIRST.index(each.outcome))]
+
+
+def in_order(acceptance):
+    """The verdicts, by the names of the nodes: n2 before n10."""
+    return sorted(acceptance.verdicts, key=lambda each: by_number(each.node.name))
+
+
+def tally(acceptance):
+    """{outcome: number of nodes}, FAIL first, without those of none."""
+    of = [each.outcome for each in acceptance.verdicts]
+    return {outcome: of.count(outcome) for outcome in (FAIL, INCONCLUSIVE, PASS)
+            if outcome in of}
+
+
+def headline(acceptance):
+    """"2 of 128 nodes FAIL, 1 INCONCLUSIVE, 125 PASS"."""
+    total = len(acceptance.verdicts)
+    if not total:
+        return "no node was judged"
+    parts = [f"{number:,} {outcome}" for outcome, number in tally(acceptance).items()]
+    return f"{count(total, 'node')}: {', '.join(parts)}" if total > 1 else \
+        f"node {clean(acceptance.verdicts[0].node.name)}: {acceptance.verdicts[0].outcome}"
+
+
+def injected(acceptance):
+    """Settings that make an acceptance a test of itself."""
+    return [f"{clean(key)} {clean(value)}" for key, value in acceptance.settings.items()
+            if "inject" in key and value]
+
+
+# ---- what ran ------------------------------------------------------------------------------------
+
+@dataclasses.dataclass(frozen=True)
+class StageSummary:
+    name: str
+    runs: int
+    rounds: int
+    nodes: int
+    seconds: float  # of each round its longest run
+    outcomes: dict  # {outcome or MISSING: number of nodes}
+
+
+def stages(acceptance):
+    """[StageSummary], in the order in which they began."""
+    runs = {}
+    for run in acceptance.runs:
+        runs.setdefault(run.stage, []).append(run)
+    made = []
+    for name, of in runs.items():
+        longest = {}
+        for run in of:
+            longest[run.round] = max(run.seconds, longest.get(run.round, 0))
+        outcomes = [each.stages.get(name, MISSING) for each in acceptance.verdicts
+                    if name in each.stages or name in each.missing]
+        made.append(StageSummary(
+            name, len(of), len(longest), len({n for run in of for n in run.nodes}),
+            sum(longest.values()), {outcome: outcomes.count(outcome)
+                                    for outcome in (FAIL, INCONCLUSIVE, PASS, MISSING)
+                                    if outcome in outcomes}))
+    return made
+
+
+def not_judged(acceptance):
+    """Sentences on what this acceptance leaves open."""
+    found = {}
+    for verdict in acceptance.verdicts:
+        for stage in verdict.missing:
+            found.setdefault(stage, []).append(verdict.node.name)
+    lines = [f"{clean(stage)}: no result of {nodes(names)}" for stage, names in found.items()]
+    found_ = measured(acceptance)
+    if found_ and not acceptance.reference:
+        alone = sum(len(each.figures) < FEW_PEERS for each in found_)
+        lines.append("no reference matched: " + (
+            f"{alone} of {len(found_)} metrics have fewer than {FEW_PEERS} values and were "
+            "compared with nothing" if alone else "figures were compared with one another only"))
+    elif "figures" in acceptance.reference:
+        unknown = [each.name for each in found_ if not each.reference]
+        if unknown:
+            lines.append(f"not in the reference: {', '.join(unknown[:3])}" +
+                         (f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""))
+    if not acceptance.statement:
+        lines.append("the soak did not pass: it proves nothing of rare wrong results"
+                     if any(run.stage == "soak" for run in acceptance.runs) else
+                     "no soak: rare wrong results would not have been found")
+    return lines
+
+
+# ---- identity ------------------------------------------------------------------------------------
+
+def identity(acceptance):
+    """Sentences: what the nodes are, and who differs from most."""
+    models = {}
+    for verdict in acceptance.verdicts:
+        gpus = [gpu.model for gpu in verdict.node.gpus]
+        kind = f"{len(gpus)} x {most(gpus)}" if gpus else "no GPU"
+        models.setdefault(clean(kind), []).append(verdict.node.name)
+    lines = [f"{count(len(names), 'node')} with {kind}" + (
+        f": {nodes(names, 60)}" if len(models) > 1 else "") for kind, names in models.items()]
+    keys = dict.fromkeys(key for verdict in acceptance.verdicts for key in verdict.node.identity)
+    usual, differ = [], []
+    for key in keys:
+        values = {}
+        for verdict in acceptance.verdicts:
+            value = clean(verdict.node.identity.get(key, "unknown"), 60)
+            values.setdefault(value, []).append(verdict.node.name)
+        ranked = sorted(values, key=lambda value: -len(values[value]))
+        name = clean(key).replace("versions.", "")
+        usual.append(f"{name} {ranked[0]}")
+        differ += [f"{name} {value} on {nodes(values[value], 60)}, {ranked[0]} elsewhere"
+                   for value in ranked[1:]]
+    return lines + ([", ".join(usual)] if usual else []) + differ
+
+
+def most(values):
+    return max(sorted(set(values)), key=values.count)
+
+
+def about(acceptance):
+    """"default, 7 min 12 s, 2026-11-23T09:12:44Z"."""
+    ladder = ""
+    if acceptance.tests:
+        ladder = f"; isolation: {count(acceptance.tests, 'test')} in " \
+                 f"{count(acceptance.rounds, 'round')}"
+    return f"{clean(acceptance.tier)}, {duration(acceptance.seconds)}, " \
+           f"started {clean(acceptance.started)}{ladder}"

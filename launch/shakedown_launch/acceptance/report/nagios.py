@@ -1,0 +1,74 @@
+"""One line and an exit code, as Nagios, Icinga and Naemon want them of a plugin."""
+
+import math
+
+from ..model import FAIL, INCONCLUSIVE, PASS, WARN, WORST_FIRST
+from ..words import clean, count, nodes
+from . import series
+
+OK, WARNING, CRITICAL, UNKNOWN = range(4)
+STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
+TEXT = 400  # characters
+FIGURES = 16
+LINE = 1000  # NRPE 2 cuts after 1,023
+
+
+def line(acceptance):
+    """(text, exit code). INCONCLUSIVE is UNKNOWN; what only warns is WARNING."""
+    code = code_of(acceptance)
+    text = f"ACCEPTANCE {STATES[code]} - {sentence(acceptance)}"
+    text = clean(text, TEXT).replace("|", "/")  # what follows a bar is performance data
+    for number, data in enumerate(performance(acceptance)):
+        word = (" | " if number == 0 else " ") + data
+        if len((text + word).encode()) > LINE:
+            break
+        text += word
+    return text, code
+
+
+def code_of(acceptance):
+    if acceptance.outcome == FAIL:
+        return CRITICAL
+    if acceptance.outcome != PASS:
+        return UNKNOWN
+    return WARNING if any(each.outcome == WARN for each in findings(acceptance)) else OK
+
+
+def findings(acceptance):
+    """Worst first."""
+    found = [*(each for verdict in acceptance.verdicts for each in verdict.findings),
+             *acceptance.findings]
+    return sorted(found, key=lambda each: WORST_FIRST.index(each.outcome))
+
+
+def sentence(acceptance):
+    total = len(acceptance.verdicts)
+    parts = []
+    for outcome in (FAIL, INCONCLUSIVE):
+        names = [each.node.name for each in acceptance.verdicts if each.outcome == outcome]
+        if names:
+            parts.append(f"{len(names)} of {count(total, 'node')} {outcome}: {nodes(names, 60)}")
+    if not parts:
+        parts.append(f"{count(total, 'node')} {PASS}" if total else "no node was judged")
+    found = findings(acceptance)
+    if found:
+        first = found[0]
+        where = " ".join(filter(None, [",".join(first.nodes[:2]), first.subject]))
+        parts.append(f"{where}: {first.cause}" if where else first.cause)
+    return "; ".join(parts)
+
+
+def performance(acceptance):
+    """label=value[unit];warn;crit;min;max. A figure is that of the worst GPU or node, and is
+    critical beyond the reference's floor."""
+    of = [each.outcome for each in acceptance.verdicts]
+    yield f"nodes={len(of)};;;0"
+    yield f"pass={of.count(PASS)};;;0;{len(of)}"
+    yield f"fail={of.count(FAIL)};;0;0;{len(of)}"
+    yield f"inconclusive={of.count(INCONCLUSIVE)};0;;0;{len(of)}"
+    yield f"time={acceptance.seconds:.0f}s;;;0"
+    for each in series.headlines(series.measured(acceptance), FIGURES):
+        floor = f"{each.floor:.6g}" if math.isfinite(each.floor) else ""
+        label = each.name.replace("'", "").replace("=", "").replace("|", "/")
+        yield f"'{label}'={each.worst.value:.6g};;" + \
+            (f"{floor}:" if floor and each.higher_is_better else floor)

@@ -1,0 +1,130 @@
+"""acceptance.txt. The text is bounded: what passed is counted, not listed."""
+
+import textwrap
+
+from ..model import FAIL, INCONCLUSIVE, PASS, WARN
+from ..words import clean, count, duration, figure, glued, nodes
+from . import digest, series
+
+WIDTH = 98
+MARGIN = 14  # of what stands below an outcome
+GROUPS = {FAIL: 9, INCONCLUSIVE: 4}  # of nodes, shown at most
+KINDS, LINES, METRICS = 6, 8, 20  # shown at most
+FINDINGS, LEAST = 9, 3  # of all groups, and of each at least
+LONGEST = 100_000  # characters of a command, which is never cut
+MORE = "more: acceptance.jsonl"
+
+
+def text(acceptance, sections=()):
+    """`sections`: [(title, lines)] to add: repeat offenders, Slurm lines."""
+    parts = [[f"Shakedown acceptance: {acceptance.outcome}", digest.headline(acceptance),
+              digest.about(acceptance),
+              *(f"injected for a test: {each}" for each in digest.injected(acceptance))],
+             node_lines(acceptance),
+             titled("Links and job", listed(map(finding_lines, digest.others(acceptance)))),
+             titled("Warnings", listed(map(finding_lines, digest.warnings(acceptance)))),
+             titled("Stages", stage_lines(acceptance)),
+             titled("Figures", figure_lines(acceptance)),
+             titled("Soak", folded(clean(acceptance.statement))),
+             titled("Not judged", listed(map(folded, digest.not_judged(acceptance)))),
+             titled("Machine", listed(map(folded, digest.identity(acceptance)))),
+             *(titled(clean(title), [f"  {clean(line, LONGEST)}" for line in lines])
+               for title, lines in sections)]
+    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def titled(title, lines):
+    return [title, *lines] if lines else []
+
+
+def folded(sentence, margin=2):
+    lines = textwrap.wrap(glued(sentence), WIDTH, initial_indent=" " * margin,
+                          subsequent_indent=" " * (margin + 2), break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
+
+
+def listed(blocks):
+    """The lines of the first blocks."""
+    blocks = list(blocks)
+    lines = [line for block in blocks[:LINES] for line in block]
+    return lines + ([f"  and {len(blocks) - LINES} {MORE}"] if len(blocks) > LINES else [])
+
+
+# ---- nodes and findings --------------------------------------------------------------------------
+
+def node_lines(acceptance):
+    lines, failed = [], digest.groups(acceptance)
+    for outcome, most in GROUPS.items():
+        groups = [group for group in failed if group.outcome == outcome]
+        for group in groups[:most]:
+            lines += group_lines(group, max(LEAST, FINDINGS // len(failed)))
+        for kind, names in digest.kinds(groups[most:])[:KINDS]:
+            lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
+                      f"{'':{MARGIN}}{nodes(names)}"]
+    passed = [each.node.name for each in acceptance.verdicts if each.outcome == PASS]
+    if passed:
+        lines.append(f"{PASS:<{MARGIN}}" + (nodes(passed) if len(passed) <= 4 else
+                                            count(len(passed), "node")))
+    return lines
+
+
+def group_lines(group, most):
+    lines = [f"{group.outcome:<{MARGIN}}{nodes(group.names, 60)}"]
+    for finding in group.findings[:most]:
+        same = finding.outcome == group.outcome
+        lines += finding_lines(finding, MARGIN, "" if same else f"{finding.outcome} ")
+    if len(group.findings) > most:
+        lines.append(f"{'':{MARGIN}}and {len(group.findings) - most} {MORE}")
+    return lines
+
+
+def finding_lines(finding, margin=2, before=None):
+    """The cause, and below it class, action, check, evidence. Of a warning only what is known."""
+    before = f"{finding.outcome} " if before is None else before
+    warns = finding.outcome == WARN
+    if warns and not finding.class_ and not finding.action:
+        return folded(f"{before}{finding.text} [{finding.check}]", margin)
+    about = {"class": finding.class_ or "unknown" * (not warns),
+             "action": finding.action or "none known" * (not warns), "check": finding.check,
+             "evidence": finding.evidence}
+    return [*folded(before + finding.text, margin),
+            *folded("; ".join(f"{name}:\u00a0{value}" for name, value in about.items() if value),
+                    margin + 2)]
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+def stage_lines(acceptance):
+    return aligned([
+        [clean(stage.name, 24), duration(stage.seconds), count(stage.nodes, "node"),
+         count(stage.runs, "run"), f"{stage.rounds} rounds" if stage.rounds > 1 else "",
+         ", ".join(f"{number:,} {outcome}" for outcome, number in stage.outcomes.items())]
+        for stage in digest.stages(acceptance)], left={0, 5})
+
+
+def figure_lines(acceptance):
+    gpus, found = digest.gpus_of(acceptance), series.measured(acceptance)
+    chosen = series.chosen(found, METRICS)
+    lines = aligned([
+        [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
+         each.off, figure(each.median), known(each.floor), known(each.expected),
+         "missed" if each.missed else ""] for each in chosen],
+        left={0, 1, 3, 8}, head=["", "unit", "worst", "of", "off", "median", "floor", "ref.", ""])
+    if len(found) > len(chosen):
+        lines.append(f"  and {len(found) - len(chosen)} {MORE}")
+    reference = series.reference_name(acceptance)
+    return lines + (folded(f"reference {reference}") if found and reference else [])
+
+
+def known(value):
+    return figure(value) if value == value else "-"
+
+
+def aligned(rows, left, head=None):
+    """Lines of a table, columns in `left` flush left; a column without any content is left out."""
+    cells = [*([head] if head and rows else []), *rows]
+    columns = [at for at in range(len(cells[0]) if cells else 0)
+               if {row[at] for row in rows} - {"", "-"}]
+    wide = {at: max(len(row[at]) for row in cells) for at in columns}
+    return ["  " + "  ".join(f"{row[at]:<{wide[at]}}" if at in left else f"{row[at]:>{wide[at]}}"
+                             for at in columns).rstrip() for row in cells]
