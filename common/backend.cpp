@@ -130,7 +130,7 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     omp_set_num_threads(threads);  // else each rank of a host draws weights on all its cores
     const std::vector<int> devices = place_on_gpus(views);
     const auto me = static_cast<std::size_t>(session.rank());
-    backend.device = gpu::make_device(devices[me]);
+    backend.device = gpu::make_device(devices[me], options.timeout_s);
     if (session.world_size() == 1 && views[0].gpus.size() > 1)
       backend.remark += fmt::format(", on 1 of {} GPUs: start it with launch/mpi to use them all",
                                     views[0].gpus.size());

@@ -69,7 +69,8 @@ namespace gpu {
 bool built();
 /// The UUIDs of the GPUs visible to this process; `problem` is the reason if there are none.
 std::vector<std::string> visible_devices(std::string& problem);
-std::unique_ptr<Device> make_device(int index);
+/// `timeout_s`: how long the host waits for the device.
+std::unique_ptr<Device> make_device(int index, double timeout_s = BackendOptions{}.timeout_s);
 std::unique_ptr<Communicator> make_communicator(const MpiSession& session, Device& device,
                                                 int ctas = 0);
 std::vector<LibraryVersion> library_versions();

@@ -30,7 +30,8 @@ class Stream {
   /// ignored: a graph starts after all earlier work of the stream that it is launched on, and ends
   /// before all later work, so whatever it depends on must be joined to that stream.
   virtual void wait(const Event& event) = 0;
-  /// Blocks the host. Where ranks depend on one another, use Communicator::wait: it times out.
+  /// Blocks the host; throws TimeoutError past --timeout. Where ranks depend on one another, use
+  /// Communicator::wait: it names them.
   virtual void synchronize() = 0;
 };
 
@@ -44,6 +45,7 @@ class Event {
   /// stream must not wait for it.
   virtual void record_time(Stream& stream) { record(stream); }
   virtual bool done() const = 0;
+  /// As Stream::synchronize.
   virtual void synchronize() const = 0;
   /// Milliseconds from `start` to this event; both made with timing and done.
   virtual double milliseconds_since(const Event& start) const = 0;
@@ -178,6 +180,7 @@ class Buffer {
 template <class T>
 std::vector<T> download(Device& device, Stream& stream, const void* from, std::size_t count) {
   std::vector<T> host(count);
+  stream.synchronize();  // which times out, while a copy to pageable memory waits for ever
   device.copy(host.data(), from, count * sizeof(T), stream);
   stream.synchronize();
   return host;

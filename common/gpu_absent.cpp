@@ -9,7 +9,7 @@ std::vector<std::string> visible_devices(std::string& problem) {
   problem = "built without gpu";
   return {};
 }
-std::unique_ptr<Device> make_device(int) { throw UsageError("built without gpu"); }
+std::unique_ptr<Device> make_device(int, double) { throw UsageError("built without gpu"); }
 std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int) {
   throw UsageError("built without gpu");
 }

@@ -3,6 +3,11 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <thread>
 
 // Header only; the CUDA of some machines comes without it.
 #if __has_include(<nvtx3/nvToolsExt.h>)
@@ -17,6 +22,7 @@
 #include "common/gpu/check.hpp"
 #include "common/gpu/kernels.hpp"
 #include "common/gpu/native.hpp"
+#include "common/wait.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -29,9 +35,50 @@ unsigned long long capture_of(cudaStream_t stream) {
   return status == cudaStreamCaptureStatusActive ? id : 0;
 }
 
+constexpr auto kGrace = std::chrono::seconds(10);
+
+/// Ends the process where the device still hangs in kGrace: then the error that is thrown gets
+/// nowhere, because calls that free memory wait for the device as well.
+void end_if_it_hangs(const std::string& reason) {
+  int device = 0;
+  cudaGetDevice(&device);
+  std::packaged_task<void()> task([device] {
+    cudaSetDevice(device);
+    cudaDeviceSynchronize();
+  });
+  std::thread([reason, finished = task.get_future()] {
+    if (finished.wait_for(kGrace) == std::future_status::ready) return;
+    std::fprintf(stderr, "error: %s\n", reason.c_str());
+    std::_Exit(static_cast<int>(ExitCode::inconclusive));
+  }).detach();
+  std::thread(std::move(task)).detach();
+}
+
+/// As cudaStreamSynchronize and cudaEventSynchronize, which wait for ever. `query`: whether the
+/// work is done, as CUDA answers it.
+template <class Query>
+void wait_for_device(Query&& query, double timeout_s) {
+  constexpr double kSpin_s = 0.1;
+  const auto done = [&] {
+    const cudaError_t status = query();
+    if (status == cudaErrorNotReady) return false;
+    CHECK_CUDA(status);
+    return true;
+  };
+  try {
+    wait_until(
+        done, timeout_s, kSpin_s, [] {}, "it hangs, or the work is too large");
+  } catch (const TimeoutError& error) {
+    end_if_it_hangs(error.what());
+    throw;
+  }
+}
+
 class CudaEvent final : public Event {
  public:
-  CudaEvent() { CHECK_CUDA(cudaEventCreate(&event_)); }
+  explicit CudaEvent(double timeout_s) : timeout_s_(timeout_s) {
+    CHECK_CUDA(cudaEventCreate(&event_));
+  }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   ~CudaEvent() override { cudaEventDestroy(event_); }
@@ -51,7 +98,9 @@ class CudaEvent final : public Event {
     CHECK_CUDA(status);
     return true;
   }
-  void synchronize() const override { CHECK_CUDA(cudaEventSynchronize(event_)); }
+  void synchronize() const override {
+    wait_for_device([this] { return cudaEventQuery(event_); }, timeout_s_);
+  }
   double milliseconds_since(const Event& start) const override {
     float milliseconds = 0;
     CHECK_CUDA(cudaEventElapsedTime(&milliseconds, native(start), event_));
@@ -62,6 +111,7 @@ class CudaEvent final : public Event {
   unsigned long long capture() const { return capture_; }
 
  private:
+  double timeout_s_;
   cudaEvent_t event_ = nullptr;
   unsigned long long capture_ = 0;
 };
@@ -69,7 +119,8 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   /// `capture`: the one in progress, or 0.
-  CudaStream(StreamPriority priority, const unsigned long long& capture) : capture_(capture) {
+  CudaStream(StreamPriority priority, double timeout_s, const unsigned long long& capture)
+      : timeout_s_(timeout_s), capture_(capture) {
     int lowest = 0;
     int highest = 0;
     CHECK_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -86,10 +137,13 @@ class CudaStream final : public Stream {
     const bool joins = here == 0 && recorded == capture_;
     if (recorded == here || joins) CHECK_CUDA(cudaStreamWaitEvent(stream_, native(event), 0));
   }
-  void synchronize() override { CHECK_CUDA(cudaStreamSynchronize(stream_)); }
+  void synchronize() override {
+    wait_for_device([this] { return cudaStreamQuery(stream_); }, timeout_s_);
+  }
   cudaStream_t get() const { return stream_; }
 
  private:
+  double timeout_s_;
   const unsigned long long& capture_;
   cudaStream_t stream_ = nullptr;
 };
@@ -124,7 +178,7 @@ std::string uuid_text(const cudaUUID_t& uuid) {
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index) : index_(index) {
+  CudaDevice(int index, double timeout_s) : index_(index), timeout_s_(timeout_s) {
     CHECK_CUDA(cudaSetDevice(index));
     CHECK_CUDA(cudaGetDeviceProperties(&properties_, index));
   }
@@ -146,9 +200,9 @@ class CudaDevice final : public Device {
   void use_on_this_thread() override { CHECK_CUDA(cudaSetDevice(index_)); }
 
   std::unique_ptr<Stream> make_stream(StreamPriority priority) override {
-    return std::make_unique<CudaStream>(priority, capture_);
+    return std::make_unique<CudaStream>(priority, timeout_s_, capture_);
   }
-  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(); }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<CudaEvent>(timeout_s_); }
 
   bool has_graphs() const override { return true; }
   std::unique_ptr<Graph> capture(Stream& stream, const std::function<void()>& body) override {
@@ -213,6 +267,7 @@ class CudaDevice final : public Device {
   }
 
   int index_;
+  double timeout_s_;
   unsigned long long capture_ = 0;  // in progress
   cudaDeviceProp properties_{};
   CudaKernels kernels_;
@@ -243,6 +298,8 @@ std::vector<std::string> visible_devices(std::string& problem) {
   return uuids;
 }
 
-std::unique_ptr<Device> make_device(int index) { return std::make_unique<CudaDevice>(index); }
+std::unique_ptr<Device> make_device(int index, double timeout_s) {
+  return std::make_unique<CudaDevice>(index, timeout_s);
+}
 
 }  // namespace shakedown::gpu

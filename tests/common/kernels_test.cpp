@@ -1,7 +1,12 @@
 // The elementwise kernels of every backend against plain arithmetic.
 #include "common/kernels.hpp"
 
+#include <chrono>
+#include <thread>
+
+#include "common/backend.hpp"
 #include "common/half.hpp"
+#include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -117,6 +122,27 @@ TEST_CASE("a link is busy for what is needed, each way on its own", "[kernels]")
   CHECK(second.send >= first.send + 10 * kMs);
   CHECK(second.send == second.receive + 5 * kMs);  // both ways were free
   CHECK(end->milliseconds_since(*begin) >= 29.9);
+}
+
+TEST_CASE("the host does not wait for ever for a device", "[kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const auto device = gpu::make_device(test::session().local_rank(), 0.05);
+  const auto stream = device->make_stream();
+  const auto end = device->make_event();
+  const Buffer link(*device, sizeof(DuplexTime));
+  auto* const free_at = static_cast<DuplexTime*>(link.data());
+  device->zero(link.data(), link.bytes(), *stream);
+  stream->synchronize();
+
+  constexpr std::uint64_t kMs = 1000000;
+  device->kernels().occupy_link(free_at, {500 * kMs, 0}, *stream);
+  end->record(*stream);
+  const auto late = ContainsSubstring("within 0.05 s (--timeout): it hangs");
+  CHECK_THROWS_WITH(stream->synchronize(), late);
+  CHECK_THROWS_WITH(end->synchronize(), late);
+  CHECK_THROWS_WITH(download<DuplexTime>(*device, *stream, link.data(), 1), late);
+  while (!end->done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  stream->synchronize();
 }
 
 TEST_CASE("a link that is not free yet is waited for", "[kernels]") {

@@ -23,7 +23,7 @@ class ProductTest final : public RateTest {
         bench_(bench),
         spec_{type, n, n, n},
         product_(make_product(spec_, bench.device(), bench.stream, algorithm)),
-        verifier_(spec_, kSeed, bench.device(), bench.stream, bench.session.timeout_s()) {
+        verifier_(spec_, kSeed, bench.device(), bench.stream) {
     for (Series& one : series_) one.detail = product_->algorithm();
   }
 

@@ -39,9 +39,8 @@ std::string text_of(const WrongSums& wrong, const ProductSpec& spec);
 /// row and column. The sign of a zero does not count.
 class ProductVerifier {
  public:
-  /// Throws UsageError where C would not be exact, TimeoutError where the device takes longer.
-  ProductVerifier(const ProductSpec& spec, std::uint64_t seed, Device& device, Stream& stream,
-                  double timeout_s = 300);
+  /// Throws UsageError where C would not be exact.
+  ProductVerifier(const ProductSpec& spec, std::uint64_t seed, Device& device, Stream& stream);
 
   /// Waits for the stream. C is of operands of integers of the same seed.
   WrongSums check(ConstView c, Stream& stream) const;
@@ -51,7 +50,6 @@ class ProductVerifier {
 
   ProductSpec spec_;
   Device& device_;
-  double timeout_s_;
   std::unique_ptr<Checksums> kernels_;
   Buffer row_sums_, column_sums_;
   std::vector<std::int64_t> expected_rows_, expected_columns_;

@@ -8,7 +8,6 @@
 
 #include "common/nvml.hpp"
 #include "common/random.hpp"
-#include "common/wait.hpp"
 #include "launch/node/soak/evidence.hpp"
 
 namespace shakedown::node {
@@ -51,16 +50,6 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
                      batch.number);
 }
 
-void ProductLoad::wait(const Event& event) const {
-  constexpr double kSpin_s = 0.001;
-  try {
-    wait_until_done(event, settings_.timeout_s, kSpin_s, [] {});
-  } catch (const TimeoutError&) {  // a product waits for no other rank
-    throw TimeoutError(fmt::format("{}: this GPU did not finish within {:g} s (--timeout)", name_,
-                                   settings_.timeout_s));
-  }
-}
-
 void ProductLoad::rest_in_pulse() {
   if (pulse_hertz_ <= 0) return;
   const double periods =
@@ -75,9 +64,7 @@ void ProductLoad::work(int index, Clock::time_point until) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
   rig_.fill(batch.operands(), seed_of(batch));
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
-  if (index == 0)
-    verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream(),
-                     settings_.timeout_s);
+  if (index == 0) verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
   batch.products = 0;
   batch.began->record(rig_.stream());
   do {
@@ -94,7 +81,7 @@ void ProductLoad::work(int index, Clock::time_point until) {
     // One chunk is under way while the next one is enqueued.
     chunk_ended_[static_cast<std::size_t>(turn_)]->record(rig_.stream());
     turn_ = 1 - turn_;
-    wait(*chunk_ended_[static_cast<std::size_t>(turn_)]);
+    chunk_ended_[static_cast<std::size_t>(turn_)]->synchronize();
     constexpr auto kShortest = std::chrono::milliseconds(5);
     if (Clock::now() - start < kShortest && chunk_ < 1024) chunk_ *= 2;
   } while (Clock::now() < until && !settings_.stopped());
@@ -113,7 +100,7 @@ LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
   for (auto& event : chunk_ended_) event->record(rig_.stream());
   const auto start = Clock::now();
   for (int i = 0; i < kBatches; ++i) work(i, start + duration_of(seconds * (i + 1) / kBatches));
-  wait(*batches_.back().ended);
+  batches_.back().ended->synchronize();
   take_sample(kBatches - 1);
   LoadCount count;
   for (Batch& batch : batches_) {

@@ -24,7 +24,6 @@ struct ProductSettings {
   std::string algorithm;           // empty: what the first juror finds fastest
   std::uint64_t seed = 0;          // the same on every rank
   std::optional<FaultKind> fault;  // product, hash or slow: of this rank
-  double timeout_s = 300;          // of what is enqueued
   std::function<bool()> stopped = [] { return false; };
 };
 
@@ -78,7 +77,6 @@ class ProductLoad final : public Load {
 
   std::uint64_t seed_of(const Batch& batch) const;
   void work(int index, std::chrono::steady_clock::time_point until);
-  void wait(const Event& event) const;
   void rest_in_pulse();
   void check_known_answer(const ProductVerifier& verifier);
   void take_sample(int index);

@@ -120,7 +120,6 @@ ExitCode SoakRun::run() {
   settings.size = size_of_products(options_, backend_.kind);
   settings.seed = static_cast<std::uint64_t>(options_.seed);
   settings.fault = fault_;
-  settings.timeout_s = session_.timeout_s();
   settings.retention_s = window_s_;
   settings.stopped = [this] { return !signals_.received().empty(); };
   std::vector<std::string> types;

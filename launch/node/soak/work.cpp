@@ -89,7 +89,6 @@ std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   settings.algorithm = algorithms_[*phase.type];
   settings.seed = derive_seed(settings_.seed, windows_);
   settings.fault = settings_.fault;
-  settings.timeout_s = settings_.timeout_s;
   settings.stopped = settings_.stopped;
   auto products = std::make_unique<ProductLoad>(settings, *backend_.device, jurors_);
   algorithms_[*phase.type] = products->algorithm();

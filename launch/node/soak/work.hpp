@@ -21,7 +21,6 @@ struct WorkSettings {
   std::int64_t size = 0;      // m, n and k
   std::uint64_t seed = 0;
   std::optional<FaultKind> fault;  // of this rank
-  double timeout_s = 300;
   double retention_s = 10;  // that memory is left alone before it is verified
   std::function<bool()> stopped;
 };

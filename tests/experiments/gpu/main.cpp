@@ -8,13 +8,10 @@
 #include "common/backend.hpp"
 #include "common/gpu_sampler.hpp"
 #include "common/statistics.hpp"
-#include "common/wait.hpp"
 #include "tests/experiments/gpu/experiment.hpp"
 
 namespace shakedown::experiments {
 namespace {
-
-constexpr double kTimeout_s = 20;
 
 /// Milliseconds of all runs; 0 where it is refused.
 double time_ms(const Bench& bench, const Variant& variant, int runs) {
@@ -24,7 +21,7 @@ double time_ms(const Bench& bench, const Variant& variant, int runs) {
   for (int run = 0; run < runs; ++run)
     if (!variant.run()) return 0;
   end->record(bench.stream);
-  wait_until_done(*end, kTimeout_s, 0.1, [] {});
+  end->synchronize();
   return end->milliseconds_since(*start);
 }
 
@@ -80,7 +77,7 @@ int main(int argc, char** argv) {
   bool memory = false;
   int size = 8192;
   std::size_t bytes = std::size_t{1} << 30;
-  const auto device = gpu::make_device(0);
+  const auto device = gpu::make_device(0, /*timeout_s=*/20);
   const auto stream = device->make_stream();
   experiments::Bench bench{*device, *stream, Nvml::open(), device->identity().uuid};
   for (int i = 1; i < argc; ++i) {
