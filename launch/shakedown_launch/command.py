@@ -99,10 +99,22 @@ def paragraphs(text):
 
 # ---- the program ---------------------------------------------------------------------------------
 
+def open_standard_streams():
+    """Those that a daemon closed before it started this: a file opened later would be in their
+    place, and get what programs print."""
+    file = os.open(os.devnull, os.O_RDWR)
+    while file <= 2:
+        os.set_inheritable(file, True)
+        setattr(sys, ("stdin", "stdout", "stderr")[file], open(file, "w" if file else "r"))
+        file = os.open(os.devnull, os.O_RDWR)
+    os.close(file)
+
+
 def run(module):
     """Runs main of a module of this package and ends the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
+    open_standard_streams()
     sys.stdout.reconfigure(errors="replace")  # ✓ in a locale that lacks it
     try:
         RUNNING.install()

@@ -62,8 +62,7 @@ def accept(request, values, environ, hosts, known, output, kept):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    named = request.settings.tier != stages.PASSIVE and request.reference
-    judge = Judge(output, known, named or "")
+    judge = Judge(output, known, request.reference or "")
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
@@ -166,9 +165,9 @@ def brief(acceptance):
     """A line per finding, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
     lines = [f"{acceptance.outcome} {nodes}"]
+    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
     lines += [f"{each.outcome} {each.subject or each.stage}: {each.cause}"
-              f"{each.action and f'; {each.action}'}"
-              for verdict in acceptance.verdicts for each in verdict.findings]
+              f"{each.action and f'; {each.action}'}" for each in [*found, *acceptance.findings]]
     return "\n".join(lines) + "\n"
 
 

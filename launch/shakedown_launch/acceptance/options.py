@@ -8,6 +8,7 @@ from .. import gpus, places
 from ..command import Command, Option, UsageError, parse, positive
 from . import stages
 
+NOT_PASSIVE = {"--reference", "--record-reference", "--inject-fault", "-n"}
 TIER_OPTIONS = {f"--{tier}": tier for tier in stages.TIERS if tier != stages.DEFAULT}
 COMMAND = Command(
     "[options]",
@@ -71,15 +72,24 @@ def request(arguments):
     if expect is not None and not (expect.isascii() and expect.isdigit()):
         raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
     hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
-    for option in ("--record-reference", "--history"):
-        folder = os.path.dirname(os.path.abspath(values.get(option, ".")))
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"{option} {values[option]}: its folder cannot be written")
+    for option in {"--record-reference", "--history"} & values.keys():
+        check_writable(option, values[option])
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
         values.get("--reference"), values.get("--record-reference"), values.get("--history"),
         values.get("--output"), "--nagios" in values, "--strict" in values, hosts), values
+
+
+def check_writable(option, path):
+    """Before anything runs: later the figures would be lost."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UsageError(f"{option} {path} is a folder: name a file")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: its folder cannot be written")
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise UsageError(f"{option} {path} cannot be written")
 
 
 def settings(values):
@@ -91,6 +101,9 @@ def settings(values):
         raise UsageError("--soak-minutes: only with --full")
     if tier in (stages.PROLOG, stages.PASSIVE) and {"--hosts", "--hostfile"} & values.keys():
         raise UsageError(f"--{tier} is for this machine alone: leave out --hosts and --hostfile")
+    idle = sorted(NOT_PASSIVE & values.keys())
+    if tier == stages.PASSIVE and idle:
+        raise UsageError(f"--passive measures nothing: leave out {' and '.join(idle)}")
     backend = values.get("--backend", "auto")
     if backend not in ("auto", stages.GPU, stages.CPU):
         raise UsageError(f"--backend {backend}: choose from auto, gpu, cpu")
@@ -130,8 +143,10 @@ def environment(tier, environ, listed=gpus.listed):
 def uuids(environ, found):
     """Those of SLURM_JOB_GPUS, "0,2" or "0-3". One that is not there is left as it is: missing."""
     numbers = environ.get("SLURM_JOB_GPUS", "")
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+    if not numbers:
         return []
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+        raise UsageError(f"SLURM_JOB_GPUS={numbers} is not a list of GPUs such as 0,2-3")
     from ..slurm import numbers_in
     return [found[int(number)][0] if int(number) < len(found) else number
             for number in numbers_in(numbers)]
@@ -157,4 +172,6 @@ def output_folder(request_, environ):
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {path} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"--output {path} cannot be written")
     return os.path.abspath(path)
