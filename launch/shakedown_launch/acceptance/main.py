@@ -15,11 +15,10 @@ from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
-STOPPED = 5
 PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
 
 
@@ -131,7 +130,7 @@ def write(acceptance, request, output, log, stopped):
           flush=True)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
-        jsonl.write(f"{output}/acceptance.jsonl", acceptance)
+        jsonl.write(f"{output}/acceptance.jsonl", acceptance, stopped)
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
