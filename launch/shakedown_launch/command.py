@@ -1,6 +1,7 @@
 """What the commands share: options, messages and exit codes."""
 
 import collections
+import contextlib
 import importlib
 import os
 import signal
@@ -28,7 +29,8 @@ def say(text, write=None):
     if write:
         write(f"{name()}: {text}")
     else:
-        print(f"{name()}: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(f"{name()}: {text}", file=sys.stderr, flush=True)
 
 
 # ---- options -------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """launch/acceptance without ranks: tiers and options, which jobs run on which nodes, who is left out,
 and one verdict per node that fails closed."""
 
+import contextlib
 import dataclasses
+import errno
+import io
 import os
 import pathlib
 import re
@@ -15,7 +18,7 @@ from types import SimpleNamespace
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch import gpus, job, places  # noqa: E402
-from shakedown_launch.acceptance import options, stages  # noqa: E402
+from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
@@ -141,6 +144,26 @@ class Hosts(unittest.TestCase):
             fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
         with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
             fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
+
+
+class Main(unittest.TestCase):
+    def test_a_disk_that_is_full_loses_no_report(self):
+        full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
+        out = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
+                unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
+                unittest.mock.patch.object(main.mpi, "check_open_mpi"):
+            code = main.main(["--quick", "--output", folder])
+            self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
+        self.assertEqual(code, 3)
+        self.assertIn("train/n1.log: No space left on device", out.getvalue())
+
+    def test_standard_output_that_cannot_be_written_changes_nothing(self):
+        said = io.StringIO()
+        with open("/dev/full", "w") as file, contextlib.redirect_stdout(file), \
+                contextlib.redirect_stderr(said):
+            main.show("FAIL n1\n")
+        self.assertIn("standard output: No space left on device", said.getvalue())
 
 
 class FakeJob:

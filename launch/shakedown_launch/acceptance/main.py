@@ -78,11 +78,13 @@ def accept(request, values, environ, hosts, known, output, kept):
         campaign.run()
     except Stopped:
         stopped = True
+    except OSError as error:  # a full disk: what ran by then is reported all the same
+        campaign.end(f"{error.filename or output}: {error.strerror}")
     campaign.progress.end()
     acceptance = conclude(campaign, judge, request, values, started)
     code = write(acceptance, request, output, log, stopped)
     if kept and not request.nagios:
-        print(f"results: {output}", flush=True)
+        show(f"results: {output}\n")
     return STOPPED if stopped and not request.nagios else code
 
 
@@ -126,8 +128,7 @@ def write(acceptance, request, output, log, stopped):
     shown = text.text(acceptance, sections)
     line, nagios_code = nagios.line(acceptance)
     on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
-    print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown, end="",
-          flush=True)
+    show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
         jsonl.write(f"{output}/acceptance.jsonl", acceptance, stopped)
@@ -146,6 +147,15 @@ def write(acceptance, request, output, log, stopped):
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
         return 0
     return EXIT_CODES[acceptance.outcome]
+
+
+def show(what):
+    """A reader that has left, such as a pager, and a full disk change no verdict."""
+    try:
+        print(what, end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(f"standard output: {error.strerror}")
 
 
 def remembered(path, acceptance):

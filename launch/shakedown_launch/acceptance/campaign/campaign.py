@@ -50,6 +50,11 @@ class Campaign:
         for stage in together:
             self._on_all_nodes(stage)
 
+    def end(self, why):
+        """No further stage runs on any node."""
+        for node in self.fleet.nodes:
+            self.left_out.setdefault(node, why)
+
     def nodes(self):
         """As far as the records say what they are."""
         records = {}
