@@ -152,11 +152,23 @@ class Main(unittest.TestCase):
         out = io.StringIO()
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
                 unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
-                unittest.mock.patch.object(main.mpi, "check_open_mpi"):
+                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(main, "check_programs"):
             code = main.main(["--quick", "--output", folder])
             self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
         self.assertEqual(code, 3)
         self.assertIn("train/n1.log: No space left on device", out.getvalue())
+
+    def test_every_program_is_there_before_the_first_runs(self):
+        there = places.find_program
+        with unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(places, "find_program") as find, \
+                tempfile.TemporaryDirectory() as folder:
+            find.side_effect = lambda word, environ: there(
+                "no-such-program" if word == "soak" else "sh", environ)
+            with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
+                main.main(["--quick", "--output", f"{folder}/out"])
+            self.assertFalse(os.path.exists(f"{folder}/out"))
 
     def test_standard_output_that_cannot_be_written_changes_nothing(self):
         said = io.StringIO()

@@ -36,6 +36,7 @@ def run(arguments):
     request, values = options.request(arguments)
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
+    check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
     known = known_references(request)
     kept = options.output_folder(request, os.environ)
@@ -46,6 +47,13 @@ def run(arguments):
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
+
+
+def check_programs(tier, environ):
+    """Before the first runs: what it found would be lost where a later one is missing."""
+    for stage in stages.STAGES:
+        if tier in stage.tiers:
+            places.find_program(stage.program, environ)
 
 
 def known_references(request):
