@@ -51,9 +51,9 @@ Json record_of(const Verdict& verdict) {
 }
 
 std::string line_of(const Verdict& verdict) {
+  const bool acts = verdict.outcome != Outcome::pass && !verdict.action.empty();
   return fmt::format("{} {} {}: {}{}{}", name_of(verdict.outcome), name_of(verdict.scope),
-                     verdict.name, verdict.cause, verdict.action.empty() ? "" : "; ",
-                     verdict.action);
+                     verdict.name, verdict.cause, acts ? "; " : "", acts ? verdict.action : "");
 }
 
 ExitCode exit_code_of(Outcome outcome) {

@@ -52,11 +52,13 @@ void declare_options(OptionSet& options, LinkOptions& values) {
   options.heading("Verdict");
   options
       .add("--outlier-mad", values.outlier.mad,
-           "multiple of 1.4826 MAD by which an outlier exceeds the median time ...")
+           "an outlier's time exceeds the median by more than this multiple of 1.4826 MAD, and by "
+           "more than --outlier-percent")
       .at_least(0);
   options
       .add("--outlier-percent", values.outlier.percent,
-           "... and percentage of the median by which it exceeds it")
+           "an outlier's time exceeds the median by more than this percentage, and by more than "
+           "--outlier-mad")
       .at_least(0)
       .metavar("PERCENT");
   options.add("--fail-on-outlier", values.fail_on_outlier,

@@ -10,17 +10,17 @@ from .steps import Steps
 COMMAND = Command(
     "[--source DIR] [train options that override the ones below]",
     """
-    Trains ResNet-18 by DDP on Fashion-MNIST, on what the machine has, then compares every strategy
-    of gradient exchange, and reports.
+    Trains ResNet-18 with DDP on Fashion-MNIST, on the GPUs or the CPU of this machine, then compares
+    every strategy of gradient exchange, and writes a report.
 
       GPUs: all 60,000 images at 64x64, fp16, one rank per GPU; ResNet-50 at 256
             per rank compared.
-      else: 6,000 of them at 32x32, on two CPU ranks; ResNet-18 compared; about
+      CPU:  6,000 of them at 32x32, on two ranks; ResNet-18 compared; about
             four minutes on two cores.
     """,
     [Option(("--source",), "DIR",
-            "the folder of the four Fashion-MNIST .gz files, where Debian's package is not "
-            "installed; without either, images are generated, in a folder of that name")],
+            "folder of the four Fashion-MNIST .gz files (default: that of Debian's package "
+            "dataset-fashion-mnist; where it is not installed, images are generated)")],
     """
     The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder
     of their own there, whose path is printed at the end. Ends with the exit code of the first step

@@ -1,6 +1,7 @@
 """What the commands share: options, messages and exit codes."""
 
 import collections
+import contextlib
 import importlib
 import os
 import signal
@@ -28,7 +29,8 @@ def say(text, write=None):
     if write:
         write(f"{name()}: {text}")
     else:
-        print(f"{name()}: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(f"{name()}: {text}", file=sys.stderr, flush=True)
 
 
 # ---- options -------------------------------------------------------------------------------------
@@ -99,10 +101,22 @@ def paragraphs(text):
 
 # ---- the program ---------------------------------------------------------------------------------
 
+def open_standard_streams():
+    """Those that a daemon closed before it started this: a file opened later would be in their
+    place, and get what programs print."""
+    file = os.open(os.devnull, os.O_RDWR)
+    while file <= 2:
+        os.set_inheritable(file, True)
+        setattr(sys, ("stdin", "stdout", "stderr")[file], open(file, "w" if file else "r"))
+        file = os.open(os.devnull, os.O_RDWR)
+    os.close(file)
+
+
 def run(module):
     """Runs main of a module of this package and ends the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
+    open_standard_streams()
     sys.stdout.reconfigure(errors="replace")  # ✓ in a locale that lacks it
     try:
         RUNNING.install()

@@ -27,14 +27,15 @@ def main(arguments):
         raise UsageError("no record named")
     found = [figure for path in files(paths) for figure in figures_of(path)]
     lines = peers.summary(found)
-    print(*lines, sep="\n")
+    for line in lines:
+        print(line)
     findings = list(peers.judge(found))
     for each in findings:
         print(f"{each.outcome} {' '.join(each.nodes)} {each.subject}: {each.cause}")
     outcomes = {each.outcome for each in findings}
     if not lines:
-        say(f"{len({each.nodes for each in found})} nodes: peers are compared from "
-            f"{peers.FEWEST} on, by figures of one node that were measured alike")
+        say(f"nodes with figures: {len({each.nodes for each in found})}; at least {peers.FEWEST} "
+            "are needed, each measured alone and with the same options")
     return 1 if FAIL in outcomes else 3 if INCONCLUSIVE in outcomes or not lines else 0
 
 

@@ -12,25 +12,28 @@ from .steps import Steps, finish
 
 COMMAND = Command(
     "--data-dir DIR [options] [other options of bin/train]",
-    """The three classic experiments on real images, and their report: DDP, all-reduce and the
-    parameter server trained one after the other from the same start, on what the machine has.""",
+    """Trains a network with DDP, all-reduce and the parameter server, one after the other from the
+    same start on real images, and writes a report.""",
     [Option(("--data-dir", "--data_dir"), "DIR",
-            "holds train/ and val/, each with a sub-folder of images per class; or "
-            "the sub-folders themselves: then nothing is validated"),
-     Option(("--val-dir", "--val_dir"), "DIR", "other images to validate on than val/ of the data"),
-     Option(("--epochs",), "N", "epochs of each experiment (3)"),
-     Option(("--quick",), None, "one epoch"),
-     Option(("--strategies",), "A,B", "others than ddp,all-reduce,parameter-server"),
-     Option(("-n",), "N", "ranks; default as launch/mpi's; the parameter server is one of them"),
+            "folder with train/ and val/, each with a sub-folder of images per class; or a folder "
+            "of such sub-folders, without validation"),
+     Option(("--val-dir", "--val_dir"), "DIR",
+            "folder of the validation images (default: val/ of --data-dir)"),
+     Option(("--epochs",), "N", "epochs of each experiment (default: 3)"),
+     Option(("--quick",), None, "train one epoch"),
+     Option(("--strategies",), "A,B",
+            "strategies to train (default: ddp,all-reduce,parameter-server)"),
+     Option(("-n",), "N",
+            "number of ranks, the parameter server included (default: as launch/mpi)"),
      Option(("--output",), "DIR",
-            "the results' folder (runs/experiments-DATE-TIME-PID, runs/ being that of the current "
-            "folder, or SHAKEDOWN_RUNS)")],
+            "folder of the results (default: experiments-DATE-TIME-PID in runs/ of the current "
+            "folder, or in SHAKEDOWN_RUNS)")],
     """
     An option of bin/train that a strategy does not use is ignored for it.
 
-    First a few steps of each strategy estimate the total time. Ends with 0 when all trained, else
-    with the exit code of the first that did not; what was measured is reported all the same. A
-    signal stops it at once: 5.
+    A few steps of each strategy first estimate the total time. Ends with 0 when all trained, else
+    with the exit code of the first that did not; what was measured is reported in any case. A
+    signal stops it at once (5).
     """)
 
 

@@ -18,13 +18,14 @@ COMMAND = Command(
     OUTPUT_DIR/train/<class>/NNNNN.png and OUTPUT_DIR/val/<class>/NNNNN.png, NNNNN being the image's
     number in its file.""",
     [Option(("--source",), "DIR",
-            "the folder of the four .gz files (/usr/share/datasets/fashion-mnist)"),
+            "folder of the four .gz files (default: /usr/share/datasets/fashion-mnist)"),
      Option(("--generate",), None,
-            "generated images of the same classes, number and size, for a machine that lacks the "
-            "files"),
-     Option(("--train",), "N", "training images: of each class the first N/10 (all)"),
-     Option(("--validation",), "N", "validation images, likewise (all)")],
-    "Ends with 2, with the file named, when the input is not what it should be.")
+            "generate images of the same classes, number and size, on a machine without the files"),
+     Option(("--train",), "N",
+            "number of training images, the first N/10 of each class (default: all)"),
+     Option(("--validation",), "N",
+            "number of validation images, the first N/10 of each class (default: all)")],
+    "Ends with 2 and the name of the file when an input is damaged, missing or another one.")
 SOURCE = "/usr/share/datasets/fashion-mnist"  # Debian's package dataset-fashion-mnist
 CLASSES = ["0_t-shirt-top", "1_trouser", "2_pullover", "3_dress", "4_coat",
            "5_sandal", "6_shirt", "7_sneaker", "8_bag", "9_ankle-boot"]

@@ -6,6 +6,7 @@ import subprocess
 
 from .places import TREE, UsageError
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENTRY = r"\d+|(GPU|MIG)-[^,]+"  # of CUDA_VISIBLE_DEVICES
 
 
@@ -74,14 +75,29 @@ def visible(environ, gpus=listed):
     """How many GPUs a program started here would use."""
     if not built(environ):
         return 0
-    if "CUDA_VISIBLE_DEVICES" in environ:
-        return len(named(environ["CUDA_VISIBLE_DEVICES"]))
+    if VISIBLE in environ:
+        return len(named(environ[VISIBLE]))
     return len(gpus())
+
+
+def requested(environ):
+    """The variable by which the user or Slurm requests GPUs, as gpu_request of
+    common/placement.cpp: "SLURM_JOB_GPUS=0,1"; "" where none does."""
+    if VISIBLE in environ:
+        return f"{VISIBLE}={environ[VISIBLE]}" if named(environ[VISIBLE]) else ""
+    for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
+        if environ.get(name):
+            return f"{name}={environ[name]}"
+    for name in ("SLURM_GPUS_ON_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE",
+                 "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK"):
+        if re.search(r"(^|[:,])0*[1-9]\d*(,|$)", environ.get(name, "")):
+            return f"{name}={environ[name]}"
+    return ""
 
 
 def check(environ, allocation, gpus=listed):
     """Fewer GPUs than requested would be a smaller job than was meant, or one that fails later."""
-    request = environ.get("CUDA_VISIBLE_DEVICES")
+    request = environ.get(VISIBLE)
     granted = allocation.gpus_on_node if allocation and allocation.on_node else None
     if not built(environ) or not (request or granted):
         return

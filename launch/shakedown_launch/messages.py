@@ -24,6 +24,7 @@ LOST = r"lost communication with a remote daemon[\s\S]*Remote daemon\s*:.* on no
 UNREACHED = (r"unable to reliably start one or more|route a message to the specified daemon|"
              r"communication connection to the\s+specified daemon")
 UNREACHED_NODE = r"target node:\s*(\S+)"
+NO_FOLDER = r"unable to create the desired directory:\s+Directory:\s*(.+)\s+Error:\s*(.+)"
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = "orte_base_help_aggregate"
 FORWARDS = rb"mpirun: Forwarding signal \d+ to job\n"  # in one write, to its standard error
@@ -46,6 +47,7 @@ class Messages:
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
         self._waiting = set()  # ranks
         self._not_run = False
+        self._no_folder = ""  # that mpirun needs, and why
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
     def sent(self, number):
@@ -95,6 +97,9 @@ class Messages:
             if ended and int(ended[2]) in NOT_RUN:
                 self._not_run = True
                 self._report(f"rank {ended[1]} ended with {ended[2]}: {COULD_NOT_BE_RUN}")
+        elif re.search(NO_FOLDER, block):
+            self._no_folder = "mpirun cannot make {}: {}; see TMPDIR".format(
+                *re.search(NO_FOLDER, block).groups())
         else:
             return False
         return True
@@ -148,7 +153,8 @@ class Messages:
         if status in NOT_RUN:  # mpirun 4.1 sometimes ends before it has written which
             return 3, f"a rank ended with {status}: {COULD_NOT_BE_RUN}"
         if not self.rank_ended:
-            return 3, f"the job could not be started (mpirun ended with {status})"
+            why = self._no_folder or f"mpirun ended with {status}"
+            return 3, f"the job could not be started ({why})"
         return status, None
 
 

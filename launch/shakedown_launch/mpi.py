@@ -11,16 +11,16 @@ from .job import RUNNING, Job, Output
 
 RANK_OPTIONS = [
     Option(("-n", "-np"), "N",
-           "ranks; default: on each host one per GPU visible here, without GPUs (or with "
-           "--backend cpu) two; Slurm's number of tasks, unless that is one per node with several "
-           "GPUs"),
+           "number of ranks (default: Slurm's number of tasks, unless that is one per node with "
+           "several GPUs; else on each host one per GPU visible here, or two without GPUs or with "
+           "--backend cpu)"),
     Option(("--gpus",), "0,1,2,3",
-           "use these GPUs of each host; a CUDA_VISIBLE_DEVICES of the environment counts on this "
-           "host alone"),
-    Option(("--hosts",), "h1,h2", "run on these hosts, with equally many ranks on each"),
+           "use these GPUs of each host; CUDA_VISIBLE_DEVICES of the environment applies to this "
+           "host only"),
+    Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each"),
     Option(("--hostfile",), "FILE",
-           "the same, one host per line; in a Slurm allocation only its nodes, and by default all "
-           "of them"),
+           "as --hosts, one host per line; in a Slurm allocation only its nodes are allowed "
+           "(default: all of them)"),
     Option(("--bind",), "WHAT",
            "none (default: the programs divide the cores themselves), core or numa"),
 ]
@@ -29,17 +29,18 @@ COMMAND = Command(
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
     [*RANK_OPTIONS,
      Option(("--grace",), "S",
-            "seconds that the ranks have to end once one has failed, or after a signal (10); then "
-            "they are killed: more where bin/train writes a large checkpoint"),
-     Option(("--dry-run",), None, "print the mpirun line only")],
+            "seconds between the failure of a rank, or a signal, and the kill of the ranks that "
+            "still run (default: 10); use more where bin/train writes a large checkpoint"),
+     Option(("--dry-run",), None, "print the mpirun command, and exit")],
     """
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
     commands, and in PATH.
 
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
     requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
-    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT, at which the
-    ranks are sent SIGUSR2, and at a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the ranks.
+    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
+    these sends SIGUSR2 to the ranks, a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the
+    ranks.
     """)
 
 

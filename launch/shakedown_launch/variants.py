@@ -39,11 +39,11 @@ COMMAND = Command(
     once per process, and prints one table: what each variant costs, and which error has which cause
     and remedy. First it reports whether this host's shared memory is fit.""",
     [Option(("--variants",), "a,b,c",
-            "these, in this order; default: NCCL's where GPUs are used, else MPI's. "
-            '"default" is what the others are compared with'),
-     Option(("--list",), None, "print the variants and what they set"),
+            "variants to run, in this order (default: NCCL's where GPUs are used, else MPI's); "
+            'the others are compared with the one named "default"'),
+     Option(("--list",), None, "print the variants and the variables that they set, and exit"),
      Option(("--timeout",), "S",
-            "seconds for each variant (600: a program's own --timeout comes first)"),
+            "seconds per variant (default: 600, more than the programs' own --timeout)"),
      Option(("--table",), "FOLDER", "print the table of an earlier run again"),
      *mpi.RANK_OPTIONS],
     """

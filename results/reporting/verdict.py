@@ -91,12 +91,16 @@ def merged(found):
 
 
 def recorded(run):
-    """A warning is no reason against what its program concluded."""
+    """Neither a warning nor, where the program passed, what a part of it left unknown is a reason
+    against what the program concluded."""
+    passed = {record.get("verdict") for record in run.of("verdict")
+              if record.get("scope") == "job"} == {PASS}
+    dropped = {PASS, INCONCLUSIVE} if passed else {PASS}
     return [Verdict(record.get("verdict"), record.get("scope"), record.get("name"),
                     f"{record.get('cause')} ({run.name})", record.get("class") or "",
                     record.get("action") or "")
             for record in run.of("verdict")
-            if record.get("verdict") != PASS and record.get("severity") != "WARN"]
+            if record.get("verdict") not in dropped and record.get("severity") != "WARN"]
 
 
 def of_learning(summary, measured):

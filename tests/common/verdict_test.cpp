@@ -16,6 +16,8 @@ TEST_CASE("a verdict's record and line name class and action where they are know
   CHECK(record_of(verdict).at("class") == "HARDWARE");
   CHECK(record_of(verdict).at("action") == "reseat the cable");
   CHECK(line_of(verdict) == "FAIL link 2->5: 12 GB/s; reseat the cable");
+  verdict.outcome = Outcome::pass;  // a remark: nothing has to be done
+  CHECK(line_of(verdict) == "PASS link 2->5: 12 GB/s");
 }
 
 TEST_CASE("the worst verdict is the exit code: fail, then inconclusive, then pass", "[verdict]") {

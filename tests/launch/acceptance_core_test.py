@@ -1,19 +1,24 @@
 """launch/acceptance without ranks: tiers and options, which jobs run on which nodes, who is left out,
 and one verdict per node that fails closed."""
 
+import contextlib
 import dataclasses
+import errno
+import io
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
 import unittest.mock
 from types import SimpleNamespace
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch import gpus, job, places  # noqa: E402
-from shakedown_launch.acceptance import options, stages  # noqa: E402
+from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
@@ -83,9 +88,25 @@ class Options(unittest.TestCase):
                 (["--prolog", "--hosts", "a"], "--prolog is for this machine alone"),
                 (["--inject-fault", "wat:1"], "--inject-fault wat:1: must be KIND:RANK"),
                 (["--history", "/nonexistent/h"], "--history /nonexistent/h: its folder"),
+                (["--history", "/tmp"], "--history /tmp is a folder"),
+                (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
+                (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
                 (["--inject-fault", "slow"], "--inject-fault slow: must be")]:
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
+
+    def test_a_user_who_may_not_write_everywhere(self):
+        with unittest.mock.patch("os.access", return_value=False):
+            options.request(["--passive"])  # the parent of the current folder is of no concern
+            with tempfile.TemporaryDirectory() as folder, \
+                    self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
+                options.output_folder(options.request(["--output", folder])[0], {})
+
+    def test_a_daemon_without_standard_output(self):
+        command = [sys.executable, TREE / "launch/acceptance", "--quik"]
+        result = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&-', *command],
+                                stderr=subprocess.PIPE, text=True)
+        self.assertEqual((result.returncode, "--quik" in result.stderr), (2, True), result.stderr)
 
     def test_a_prolog_names_the_gpus_of_its_job(self):
         found = [["GPU-a"], ["GPU-b", "MIG-b1"], ["GPU-c"]]
@@ -96,6 +117,8 @@ class Options(unittest.TestCase):
             self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                                     "CUDA_VISIBLE_DEVICES": visible})
         self.assertEqual(options.environment("default", job_), job_)
+        with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
+            options.environment("prolog", {**job_, "SLURM_JOB_GPUS": "0:1"}, lambda: found)
 
     def test_output(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +144,38 @@ class Hosts(unittest.TestCase):
             fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
         with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
             fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
+
+
+class Main(unittest.TestCase):
+    def test_a_disk_that_is_full_loses_no_report(self):
+        full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
+        out = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
+                unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
+                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(main, "check_programs"):
+            code = main.main(["--quick", "--output", folder])
+            self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
+        self.assertEqual(code, 3)
+        self.assertIn("train/n1.log: No space left on device", out.getvalue())
+
+    def test_every_program_is_there_before_the_first_runs(self):
+        there = places.find_program
+        with unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(places, "find_program") as find, \
+                tempfile.TemporaryDirectory() as folder:
+            find.side_effect = lambda word, environ: there(
+                "no-such-program" if word == "soak" else "sh", environ)
+            with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
+                main.main(["--quick", "--output", f"{folder}/out"])
+            self.assertFalse(os.path.exists(f"{folder}/out"))
+
+    def test_standard_output_that_cannot_be_written_changes_nothing(self):
+        said = io.StringIO()
+        with open("/dev/full", "w") as file, contextlib.redirect_stdout(file), \
+                contextlib.redirect_stderr(said):
+            main.show("FAIL n1\n")
+        self.assertIn("standard output: No space left on device", said.getvalue())
 
 
 class FakeJob:
@@ -258,11 +313,11 @@ class FakeJudge:
         self.chosen = ranks_
 
 
-def conduct(made, tier=stages.QUICK, backend="auto", judge=None, **more):
+def conduct(made, tier=stages.QUICK, backend="auto", judge=None, environ=None, **more):
     quiet = progress.Progress(lambda text: None, shown=False)
     with unittest.mock.patch.object(campaign, "SETTLE_S", (0, 0)):
         one = campaign.Campaign(made, stages.Settings(tier, backend), judge or FakeJudge(), quiet,
-                                {}, visible=lambda environ: 0, **more)
+                                environ or {}, visible=lambda environ: 0, **more)
         one.run()
     return one
 
@@ -301,6 +356,21 @@ class Campaign(unittest.TestCase):
         self.assertEqual(one.left_out, {"b": "7 GPUs, 8 expected"})
         self.assertIn("soak", one.expected()["b"])
         self.assertIn(("a", "c"), {task.nodes for task in made.tasks})
+
+    def test_what_is_meant_for_gpus_is_not_accepted_on_the_cpu(self):
+        for environ, has, why in [
+                ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
+                ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
+                ({}, 8, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "the node has 8")]:
+            made = FakeFleet("a")
+            one = conduct(made, judge=FakeJudge(has), environ=environ)
+            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
+            self.assertEqual([(each.outcome, each.nodes) for each in one.findings],
+                             [(INCONCLUSIVE, ("a",))])
+            self.assertIn(why, one.left_out["a"])
+        for environ in ({"CUDA_VISIBLE_DEVICES": "-1"}, {"SLURM_GPUS_ON_NODE": "0"}):
+            one = conduct(FakeFleet("a"), environ=environ)
+            self.assertEqual((one.findings, one.left_out), ([], {}))
 
     def test_a_prolog(self):
         """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""

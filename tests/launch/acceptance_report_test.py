@@ -76,6 +76,16 @@ class Text(unittest.TestCase):
         self.assertIn("  0 wrong in 2.1e6 products and 9.8 PB: below 1.5 per GPU-hour (95 %)", lines)
         self.assertNotIn("Not judged", lines)
 
+    def test_no_gpu_is_in_the_first_lines(self):
+        one = samples.clean()
+        bare = [dataclasses.replace(each, node=dataclasses.replace(each.node, gpus=()))
+                for each in one.verdicts]
+        for acceptance, said in [
+                (dataclasses.replace(one, settings={"backend": "cpu"}),
+                 "--backend cpu: no GPU was tested"),
+                (dataclasses.replace(one, verdicts=tuple(bare)), "no GPU was found")]:
+            self.assertIn(f"; {said}", self.lines(acceptance)[2])
+
     def test_what_did_not_pass(self):
         lines = self.lines(samples.few())
         text = "\n".join(lines)

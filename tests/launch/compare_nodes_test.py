@@ -54,7 +54,7 @@ class Table(unittest.TestCase):
         self.write("n3", 100, hosts=["n1", "n2"])  # of two nodes
         code, said = self.compare()
         self.assertEqual(code, 3)
-        self.assertIn("2 nodes: peers are compared from 3 on", said)
+        self.assertIn("nodes with figures: 2; at least 3 are needed", said)
         for wrong in ([], ["nothing"]):
             with self.assertRaises(command.UsageError):
                 compare_nodes.main(wrong)

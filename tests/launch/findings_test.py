@@ -66,6 +66,18 @@ class HowItEnded(Case):
             self.assertIn("line 3", self.one(findings.findings(run_of(), records.read(path)),
                                              INCONCLUSIVE, self.BOTH, "record").cause)
 
+    def test_a_record_that_was_not_begun(self):
+        """What ended the program is the cause, not the missing file."""
+        for run, said in [(run_of(5), "stopped by a signal, exit code 5"),
+                          (run_of(3, note="the job could not be started"),
+                           "inconclusive, exit code 3: the job could not be started"),
+                          (run_of(3, ("n1",), lost=("host n1",),
+                                  note="host n1 could not be reached"),
+                           "host n1 could not be reached")]:
+            found = findings.findings(run, records.read("/nonexistent"))
+            self.assertEqual([(each.outcome, each.cause) for each in found],
+                             [(INCONCLUSIVE, said)])
+
     def test_no_line_at_all(self):
         self.one(findings.findings(run_of(), []), INCONCLUSIVE, self.BOTH, "not-finished")
 

@@ -30,6 +30,8 @@ class Jsonl(Folder):
         self.assertFalse([key for line in lines for key, value in line.items()
                           if isinstance(value, dict)])
         self.assertEqual(lines[-1]["exit_code"], 1)
+        *_, end = jsonl.records(samples.few(), stopped=True)
+        self.assertEqual(end["exit_code"], 5)
 
     def test_one_verdict_per_node_and_one_of_the_job(self):
         verdicts = [line for line in self.write(samples.few()) if line["kind"] == "verdict"]

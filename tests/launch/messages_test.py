@@ -49,6 +49,10 @@ class Classification(unittest.TestCase):
             (4, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
             (5, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
             (4, "", 4, 3, "the job could not be started (mpirun ended with 4)"),
+            (4, block("A call to mkdir was unable to create the desired directory:\n\n  Directory: "
+                      "/x/ompi.vm.0\n  Error:     No such file or directory\n"), 1, 3,
+             "the job could not be started (mpirun cannot make /x/ompi.vm.0: No such file or "
+             "directory; see TMPDIR)"),
             (4, "", 205, 3, "a rank or a host was lost (mpirun ended with 205)"),
             (4, "", 137, 3, "a rank died of signal 9 (Killed); mpirun does not say which"),
             (4, "", -11, 3, "mpirun died of signal 11 (Segmentation fault)"),
@@ -91,7 +95,8 @@ class Classification(unittest.TestCase):
                              (version, text))
             # Only what the line above does not say is shown; of Open MPI 5 all was shown already.
             self.assertEqual(judged.shown, [MISSING] if version == 4 and MISSING in text else [])
-            self.assertEqual(judged.job_must_end, bool(text) and MISSING not in text, text)
+            self.assertEqual(judged.job_must_end, bool(text) and not any(
+                word in text for word in (MISSING, "mkdir")), text)
 
     def test_who_died(self):
         text = "".join(block(f"mpirun noticed that process rank {n} with PID 7 on node n{n} exited on signal 11 (Segmentation fault).")

@@ -213,6 +213,7 @@ class Judging(Case):
             found = self.one(found, WARN, "below-reference", "")
             self.assertIn("500 TFLOP/s (16.7 % below 600, ", found.cause)
             self.assertIn("400 TFLOP/s (33.3 % below 600, ", found.cause)
+            self.assertIn(f"600, {changes.get('kind', 'measured, not validated')}: ", found.cause)
 
     def test_a_measured_figure_is_used_before_a_published_one(self):
         published = {**ENTRY, "kind": "published", "value": 900}

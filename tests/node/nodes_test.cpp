@@ -69,6 +69,8 @@ TEST_CASE("the number of GPUs is that of the option, of Slurm, of most nodes or 
   CHECK(count_of(reports, 8).severity == Severity::pass);
   reports[0].facts["slurm"] = {{"SLURM_JOB_GPUS", "0,1,2,3"}};  // a part of the node's
   CHECK(count_of(reports).severity == Severity::pass);
+  reports[0].facts["slurm"] = {{"SLURM_JOB_GPUS", "0,2-9"}};
+  CHECK(count_of(reports).severity == Severity::fail);
   reports[0].facts["slurm"] = {{"SLURM_GPUS_ON_NODE", "8"}};
   CHECK(count_of(reports).severity == Severity::pass);
   reports[0].facts.erase("slurm");

@@ -96,7 +96,10 @@ class Install(unittest.TestCase):
         self.assertEqual(self.use("shakedown", "--version", bindir=moved), f"shakedown {version}")
         self.assertIn("--operation", self.use("shakedown", "collective-perf", "--help"))
         self.assertIn("no command nothing", self.use("shakedown", "nothing", code=2))
-        self.assertIn("usage: shakedown COMMAND", self.use("shakedown", code=2))
+        usage = self.use("shakedown", code=2)
+        self.assertIn("usage: shakedown COMMAND", usage)
+        for path in self.prefix.glob("bin/shakedown-*"):
+            self.assertIn(path.name.replace("shakedown-", "", 1), usage.replace(",", " ").split())
         self.assertIn("✓ make", execute(self.prefix / "bin/shakedown", "doctor").stdout)
 
     def test_manual(self):

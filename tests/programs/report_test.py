@@ -285,6 +285,9 @@ class Sentences(Report):
         self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(unknown))
         warning = {**unknown, "verdict": "INCONCLUSIVE", "severity": "WARN"}
         self.assertIn("Verdict: PASS\n", self.text_of(warning))
+        part = {**unknown, "scope": "node", "verdict": "INCONCLUSIVE", "severity": "UNKNOWN"}
+        self.assertIn("Verdict: PASS\n", self.text_of(part, {**unknown, "verdict": "PASS"}))
+        self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(part))
 
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, shown in ((["", ""], "nothing"), ([None, None], "unknown"),

@@ -87,9 +87,9 @@ void declare_options(OptionSet& options, DetectorOptions& values) {
   options
       .add("--check-neighbour", values.check_neighbour,
            "before every K-th update, each rank computes the gradients of its own and of its "
-           "neighbour's batch, apart from the update itself, and "
-           "both results must have the same bits; a third rank decides which GPU is wrong. Two "
-           "extra passes, forward and backward: 2/K of the time")
+           "neighbour's batch, outside of the update, and both ranks' results must have the same "
+           "bits; where they differ, a third rank decides which GPU is wrong. Costs two more "
+           "forward and backward passes every K updates: about 2/K of the time")
       .at_least(1)
       .only_with({"--deterministic"})
       .not_with(others)

@@ -70,7 +70,7 @@ void declare_recipes(OptionSet& options, std::string& recipe) {
   options
       .add("--recipe", recipe,
            "options of a published training as defaults: a name of --list-recipes, or a file with "
-           "one option a line")
+           "one option per line")
       .metavar("NAME|FILE")
       .default_text("none");
   options.add_text("--list-recipes",

@@ -149,7 +149,8 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .not_with(others);
   options
       .add("--kernels", values.kernels,
-           "the same by kernel: time, bandwidth relative to a copy, TFLOP/s")
+           "time every kernel as --layers does, and print its bandwidth relative to a copy and its "
+           "TFLOP/s")
       .not_with(others);
   options
       .add("--loader-only", values.loader_only,

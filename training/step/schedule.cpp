@@ -11,8 +11,8 @@ namespace shakedown::training {
 void declare_options(OptionSet& options, ScheduleOptions& values) {
   options
       .add("--schedule,--lr-scheduler", values.schedule,
-           "learning rate over the updates: constant, steps down at regular epochs or at "
-           "--lr-milestones, or falling as half a cosine or a polynomial")
+           "learning-rate schedule. step: multiplied by --lr-step-factor every --lr-step-epochs; "
+           "multi-step: the same at --lr-milestones; cosine, polynomial: falls to --lr-min")
       .one_of({"constant", "step", "multi-step", "cosine", "polynomial"})
       .only_with({"--epochs"});
   options

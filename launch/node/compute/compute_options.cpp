@@ -48,8 +48,8 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
       .default_text(fmt::format("{} MiB on gpu, {} MiB on cpu", kGpuMiB, kCpuMiB));
   options
       .add("--seconds", values.seconds,
-           "timed seconds of a type's sustained products per round, after 0.2 of it as warm-up; a "
-           "direction of memory or host has a twentieth of it")
+           "timed seconds of each type's sustained products per round, after a warm-up of a fifth "
+           "of that; each direction of memory and host is timed for a twentieth of it")
       .at_least(0.001)
       .at_most(300);
   options

@@ -15,11 +15,10 @@ from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
-STOPPED = 5
 PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
 
 
@@ -37,6 +36,7 @@ def run(arguments):
     request, values = options.request(arguments)
     environ = options.environment(request.settings.tier, os.environ)
     mpi.check_open_mpi(environ)
+    check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
     known = known_references(request)
     kept = options.output_folder(request, os.environ)
@@ -47,6 +47,13 @@ def run(arguments):
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
+
+
+def check_programs(tier, environ):
+    """Before the first runs: what it found would be lost where a later one is missing."""
+    for stage in stages.STAGES:
+        if tier in stage.tiers:
+            places.find_program(stage.program, environ)
 
 
 def known_references(request):
@@ -62,8 +69,7 @@ def accept(request, values, environ, hosts, known, output, kept):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    named = request.settings.tier != stages.PASSIVE and request.reference
-    judge = Judge(output, known, named or "")
+    judge = Judge(output, known, request.reference or "")
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
@@ -80,11 +86,13 @@ def accept(request, values, environ, hosts, known, output, kept):
         campaign.run()
     except Stopped:
         stopped = True
+    except OSError as error:  # a full disk: what ran by then is reported all the same
+        campaign.end(f"{error.filename or output}: {error.strerror}")
     campaign.progress.end()
     acceptance = conclude(campaign, judge, request, values, started)
     code = write(acceptance, request, output, log, stopped)
     if kept and not request.nagios:
-        print(f"results: {output}", flush=True)
+        show(f"results: {output}\n")
     return STOPPED if stopped and not request.nagios else code
 
 
@@ -128,11 +136,10 @@ def write(acceptance, request, output, log, stopped):
     shown = text.text(acceptance, sections)
     line, nagios_code = nagios.line(acceptance)
     on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
-    print(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown, end="",
-          flush=True)
+    show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
-        jsonl.write(f"{output}/acceptance.jsonl", acceptance)
+        jsonl.write(f"{output}/acceptance.jsonl", acceptance, stopped)
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
@@ -148,6 +155,15 @@ def write(acceptance, request, output, log, stopped):
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
         return 0
     return EXIT_CODES[acceptance.outcome]
+
+
+def show(what):
+    """A reader that has left, such as a pager, and a full disk change no verdict."""
+    try:
+        print(what, end="", flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        say(f"standard output: {error.strerror}")
 
 
 def remembered(path, acceptance):
@@ -166,9 +182,9 @@ def brief(acceptance):
     """A line per finding, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
     lines = [f"{acceptance.outcome} {nodes}"]
+    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
     lines += [f"{each.outcome} {each.subject or each.stage}: {each.cause}"
-              f"{each.action and f'; {each.action}'}"
-              for verdict in acceptance.verdicts for each in verdict.findings]
+              f"{each.action and f'; {each.action}'}" for each in [*found, *acceptance.findings]]
     return "\n".join(lines) + "\n"
 
 

@@ -8,53 +8,62 @@ from .. import gpus, places
 from ..command import Command, Option, UsageError, parse, positive
 from . import stages
 
+NOT_PASSIVE = {"--reference", "--record-reference", "--inject-fault", "-n"}
 TIER_OPTIONS = {f"--{tier}": tier for tier in stages.TIERS if tier != stages.DEFAULT}
 COMMAND = Command(
     "[options]",
     """Runs every check and benchmark on one or more nodes, and concludes PASS, FAIL or INCONCLUSIVE
     per node, with class, cause and action: node_check, self-test, products, memory, host links,
-    links between GPUs, collectives, training with checked gradients, soak; then nodes together,
-    whose failures are traced to a node or a link.""",
-    [Option(("--quick",), None, "a short run, before other jobs; its stages are chosen for 60 s"),
+    links between GPUs, collectives, training with checked gradients, soak; then several nodes
+    together, where a failure is traced to a node or a link.""",
+    [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 60 s"),
      Option(("--full",), None,
-            "all sizes and types, and a soak of --soak-minutes; without an option the stages are "
-            "chosen for 8 minutes, of which soak 2"),
+            "all sizes and types, and a soak of --soak-minutes; the stages of the default run are "
+            "chosen for 8 minutes, 2 of them soak"),
      Option(("--prolog",), None,
-            "at most 20 s, for Slurm's Prolog: this node, and only the GPUs of the job "
+            "run for Slurm's Prolog, at most 20 s: this node, and only the GPUs of the job "
             "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
      Option(("--passive",), None,
-            "at most 5 s, for Slurm's HealthCheckProgram: only reads; safe next to a running job"),
-     Option(("--soak-minutes",), "X", "minutes of --full's soak (15)"),
-     Option(("--backend",), "WHERE", "auto (default), gpu or cpu"),
-     Option(("-n",), "N", "ranks on each node; default: one per GPU, without GPUs two"),
+            "run for Slurm's HealthCheckProgram, at most 5 s: only reads; safe next to a running "
+            "job"),
+     Option(("--soak-minutes",), "X", "minutes of soak in a --full run (default: 15)"),
+     Option(("--backend",), "WHERE",
+            "auto, gpu or cpu (default: auto: the GPUs; the CPU where the node has none and none "
+            "is requested)"),
+     Option(("-n",), "N", "ranks on each node (default: one per GPU, or two without GPUs)"),
      Option(("--hosts",), "h1,h2",
-            "accept these hosts, reached by ssh or within Slurm's allocation; default: all nodes "
-            "of the allocation, else this machine"),
-     Option(("--hostfile",), "FILE", "the same, one host per line"),
+            "hosts to accept, reached by ssh or within Slurm's allocation (default: all nodes of "
+            "the allocation, else this machine)"),
+     Option(("--hostfile",), "FILE", "as --hosts, one host per line"),
      Option(("--expect-gpus",), "N",
-            "GPUs of each node; fewer is FAIL before any communicator is made; default: as "
-            "Slurm grants, else as most of three nodes or more have, else as the --reference"),
+            "GPUs that each node must have; fewer is FAIL, before any communicator is made "
+            "(default: as Slurm grants, else as most of three nodes or more have, else as the "
+            "--reference)"),
      Option(("--reference",), "PATH",
-            "file, or folder of files, that the figures are compared with where GPU model, number "
-            "and links are the same (results/reference)"),
-     Option(("--record-reference",), "FILE", "write the figures as a reference, if all nodes pass"),
+            "file or folder of reference figures; a file applies to nodes of its GPU model, number "
+            "of GPUs and links (default: results/reference)"),
+     Option(("--record-reference",), "FILE",
+            "write the figures as a reference, if all nodes pass; those of GPUs fail a node that "
+            "misses them later, those of the CPU backend only warn"),
      Option(("--history",), "FILE",
-            "append what failed, by serial number, and name repeat offenders"),
+            "append failures by serial number, and name the parts that failed before"),
      Option(("--output",), "DIR",
             "folder of acceptance.jsonl, .txt, .html, the log, and the records and logs of all "
-            "programs; several nodes must see it (acceptance-DATE-TIME-PID in runs/ of the current "
-            "folder, or in SHAKEDOWN_RUNS)"),
+            "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
+            "current folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
-     Option(("--strict",), None, "what warns, or was not judged, is INCONCLUSIVE"),
+     Option(("--strict",), None,
+            "treat warnings, and figures that nothing judged, as INCONCLUSIVE"),
      Option(("--inject-fault",), "KIND:RANK",
-            "a fault that must be found: product, memory, copy, collective, hash, slow, stall; RANK over "
-            "all nodes")],
+            "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
+            "stall, on this rank, counted over all nodes")],
     """
     Prints the report and, where a node failed, the lines that drain it in Slurm; nothing is
     drained.
 
-    Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: INCONCLUSIVE, as is whatever
-    could not be measured; 5: stopped by a signal, after the report of what had run by then.
+    Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: a node INCONCLUSIVE, as
+    something could not be measured; 5: stopped by a signal, after the report of what had run by
+    then.
     """)
 
 Request = collections.namedtuple(
@@ -71,15 +80,24 @@ def request(arguments):
     if expect is not None and not (expect.isascii() and expect.isdigit()):
         raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
     hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
-    for option in ("--record-reference", "--history"):
-        folder = os.path.dirname(os.path.abspath(values.get(option, ".")))
-        if not os.access(folder, os.W_OK):
-            raise UsageError(f"{option} {values[option]}: its folder cannot be written")
+    for option in {"--record-reference", "--history"} & values.keys():
+        check_writable(option, values[option])
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
         values.get("--reference"), values.get("--record-reference"), values.get("--history"),
         values.get("--output"), "--nagios" in values, "--strict" in values, hosts), values
+
+
+def check_writable(option, path):
+    """Before anything runs: later the figures would be lost."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        raise UsageError(f"{option} {path} is a folder: name a file")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"{option} {path}: its folder cannot be written")
+    if os.path.exists(path) and not os.access(path, os.W_OK):
+        raise UsageError(f"{option} {path} cannot be written")
 
 
 def settings(values):
@@ -91,6 +109,9 @@ def settings(values):
         raise UsageError("--soak-minutes: only with --full")
     if tier in (stages.PROLOG, stages.PASSIVE) and {"--hosts", "--hostfile"} & values.keys():
         raise UsageError(f"--{tier} is for this machine alone: leave out --hosts and --hostfile")
+    idle = sorted(NOT_PASSIVE & values.keys())
+    if tier == stages.PASSIVE and idle:
+        raise UsageError(f"--passive measures nothing: leave out {' and '.join(idle)}")
     backend = values.get("--backend", "auto")
     if backend not in ("auto", stages.GPU, stages.CPU):
         raise UsageError(f"--backend {backend}: choose from auto, gpu, cpu")
@@ -130,8 +151,10 @@ def environment(tier, environ, listed=gpus.listed):
 def uuids(environ, found):
     """Those of SLURM_JOB_GPUS, "0,2" or "0-3". One that is not there is left as it is: missing."""
     numbers = environ.get("SLURM_JOB_GPUS", "")
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+    if not numbers:
         return []
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+        raise UsageError(f"SLURM_JOB_GPUS={numbers} is not a list of GPUs such as 0,2-3")
     from ..slurm import numbers_in
     return [found[int(number)][0] if int(number) < len(found) else number
             for number in numbers_in(numbers)]
@@ -157,4 +180,6 @@ def output_folder(request_, environ):
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--output {path} cannot be made: {error.strerror}") from None
+    if not os.access(path, os.W_OK):
+        raise UsageError(f"--output {path} cannot be written")
     return os.path.abspath(path)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include "launch/node/health/rules/comparison.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
@@ -18,14 +19,24 @@ int number_at_end(const std::string& text) {
   return std::atoi(text.c_str() + (colon == std::string::npos ? 0 : colon + 1));
 }
 
+/// "0,2-3" are 3, "" is none.
+int numbers_in(const std::string& list) {
+  int count = 0;
+  std::istringstream in(list);
+  for (std::string one; std::getline(in, one, ',');) {
+    const auto dash = one.find('-');
+    count += dash == std::string::npos
+                 ? 1
+                 : 1 + std::atoi(one.c_str() + dash + 1) - std::atoi(one.c_str());
+  }
+  return count;
+}
+
 /// What Slurm gave the job on this node; 0: it does not say.
 int gpus_of_slurm(const Json& slurm) {
   if (!slurm.is_object()) return 0;
   if (slurm.contains("SLURM_GPUS_ON_NODE")) return number_at_end(slurm.at("SLURM_GPUS_ON_NODE"));
-  if (slurm.contains("SLURM_JOB_GPUS")) {
-    const std::string list = slurm.at("SLURM_JOB_GPUS");
-    return list.empty() ? 0 : 1 + static_cast<int>(std::ranges::count(list, ','));
-  }
+  if (slurm.contains("SLURM_JOB_GPUS")) return numbers_in(slurm.at("SLURM_JOB_GPUS"));
   if (slurm.contains("SLURM_GPUS_PER_NODE")) return number_at_end(slurm.at("SLURM_GPUS_PER_NODE"));
   return 0;
 }

@@ -50,6 +50,11 @@ class Campaign:
         for stage in together:
             self._on_all_nodes(stage)
 
+    def end(self, why):
+        """No further stage runs on any node."""
+        for node in self.fleet.nodes:
+            self.left_out.setdefault(node, why)
+
     def nodes(self):
         """As far as the records say what they are."""
         records = {}
@@ -101,13 +106,28 @@ class Campaign:
             self._count_ranks(run, found[run.nodes[0]])
 
     def _choose_backend(self, found):
-        if self.settings.backend == "auto":
-            seen = any(found.values()) and (len(self.fleet.nodes) > 1
-                                            or self._visible(self._environ) > 0)
-            self.settings = dataclasses.replace(
-                self.settings, backend=stages.GPU if seen else stages.CPU)
-            if self.settings.tier == stages.PROLOG and not seen:  # a job without GPUs
-                self.settings = dataclasses.replace(self.settings, tier=stages.PASSIVE)
+        if self.settings.backend != "auto":
+            return
+        usable = any(found.values()) and (len(self.fleet.nodes) > 1
+                                          or self._visible(self._environ) > 0)
+        meant = "" if usable else self._meant_for_gpus(found)
+        tier = self.settings.tier
+        if tier == stages.PROLOG and not usable and not meant:  # a job without GPUs
+            tier = stages.PASSIVE
+        self.settings = dataclasses.replace(
+            self.settings, backend=stages.GPU if usable or meant else stages.CPU, tier=tier)
+        for node in self.fleet.nodes if meant else ():
+            self.findings.append(inventory.unusable(node, meant))
+            self.left_out[node] = self.findings[-1].cause
+
+    def _meant_for_gpus(self, found):
+        """Why a node without a usable GPU is not accepted on the CPU; "" where it is."""
+        request = gpus.requested(self._environ)
+        if request:
+            return f"{request} requests GPUs"
+        count = max(map(len, found.values()), default=0)
+        alone = self.settings.tier in (stages.PROLOG, stages.PASSIVE)  # for jobs without GPUs too
+        return f"the node has {count}" if count and not alone else ""
 
     def _count_ranks(self, run, found):
         node, = run.nodes

@@ -1,6 +1,7 @@
 """What runs and how long the rest will need: a line that is rewritten on a terminal, else one line
 per stage; and the log with the times of everything."""
 
+import contextlib
 import os
 import sys
 import time
@@ -60,8 +61,9 @@ class Progress:
 
 
 def to_standard_error(text):
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # nobody reads it
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
 
 def minutes(seconds):

@@ -3,8 +3,8 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, OUTCOMES, PASS, SOFTWARE, WARN, Finding,
-                    worst)
+from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, OUTCOMES, PASS, SOFTWARE, STOPPED, WARN,
+                     Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -13,7 +13,7 @@ CODES = {1: (FAIL, "", "failed"),
          2: (INCONCLUSIVE, CONFIG, "usage error"),
          3: (INCONCLUSIVE, "", "inconclusive"),
          4: (INCONCLUSIVE, SOFTWARE, "internal error"),
-         5: (INCONCLUSIVE, "", "stopped by a signal")}
+         STOPPED: (INCONCLUSIVE, "", "stopped by a signal")}
 
 
 def findings(run, records):
@@ -50,7 +50,9 @@ def dead_or_lost(run):
             found.append(about_run(run, INCONCLUSIVE, f"{who} was lost", "node-lost",
                                    action="inspect the nodes and their network"))
             continue
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"node {node} was lost",
+        cause = next((said for said in run.note.split("; ") if said.startswith(f"{who} ")),
+                     f"node {node} was lost")
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), cause,
                              action="inspect the node and its network", subject=f"node {node}",
                              check="node-lost", evidence=run.log))
         blamed.append(node)
@@ -62,9 +64,12 @@ def dead_or_lost(run):
 
 
 def unreadable(run, records):
+    """Without a record that is missing because its program did not come that far."""
+    cut_short = run.dead or run.lost or run.code not in (0, 1)
     return [about_run(run, INCONCLUSIVE, line["cause"] if line["line"] == 0 else
                       f"record line {line['line']}: {line['cause']}", "record")
-            for line in records if line.get("kind") == UNREADABLE]
+            for line in records
+            if line.get("kind") == UNREADABLE and (line["line"] > 0 or not cut_short)]
 
 
 def unfinished(run, records):
@@ -90,7 +95,8 @@ def unexplained(run, codes, found):
         outcome, class_, what = CODES.get(code, (INCONCLUSIVE, "", "killed"))
         if code == 0 or code in accounted or (code == 3 and 1 in accounted):
             continue
-        why = f": {run.note}" if run.note else ", and its record does not say why"
+        why = f": {run.note}" if run.note else \
+            "" if code == STOPPED else ", and its record does not say why"
         missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}", "exit-code",
                                  class_=class_, action="see the log"))
     return missing

@@ -53,6 +53,13 @@ def absent(node, gpu):
     return missing(node, "the job's GPU (SLURM_JOB_GPUS) is not found", f"GPU {gpu}")
 
 
+def unusable(node, why):
+    return Finding(INVENTORY, INCONCLUSIVE, (node,), f"no GPU can be used, though {why}",
+                   subject=f"node {node}", check="gpu-count",
+                   action="see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node "
+                          "without its GPUs")
+
+
 def missing(node, cause, subject):
     return Finding(INVENTORY, FAIL, (node,), cause, subject=subject, check="gpu-count",
                    action="see the kernel's messages; reboot, RMA if it stays away")

@@ -145,9 +145,10 @@ class Comparison:
             if not entry.may_fail:
                 below.setdefault((figure.stage, figure.nodes), []).append(
                     f"{figure.metric} {figure.value:.4g} {figure.unit} "
-                    f"({percent(figure, entry)} {entry.value:.4g}, {entry.kind}: {entry.source})")
-        return [Finding(stage, WARN, nodes, "missed, of figures that are published, stated or not "
-                        f"validated: {listed(texts)}", check="below-reference")
+                    f"({percent(figure, entry)} {entry.value:.4g}, "
+                    f"{entry.kind}{', not validated' * (entry.kind == MEASURED)}: {entry.source})")
+        return [Finding(stage, WARN, nodes, "worse than the reference, which only warns here: "
+                        f"{listed(texts)}", check="below-reference")
                 for (stage, nodes), texts in below.items()]
 
     def _all_alike(self, figure):

@@ -230,4 +230,11 @@ def about(acceptance):
         ladder = f"; isolation: {count(acceptance.tests, 'test')} in " \
                  f"{count(acceptance.rounds, 'round')}"
     return f"{clean(acceptance.tier)}, {duration(acceptance.seconds)}, " \
-           f"started {clean(acceptance.started)}{ladder}"
+           f"started {clean(acceptance.started)}{ladder}{without_gpus(acceptance)}"
+
+
+def without_gpus(acceptance):
+    if acceptance.settings.get("backend") == "cpu":
+        return "; --backend cpu: no GPU was tested"
+    none = not any(verdict.node.gpus for verdict in acceptance.verdicts)
+    return "; no GPU was found: nothing but the host was tested" if none else ""

@@ -8,7 +8,7 @@ import math
 import os
 import secrets
 
-from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN
+from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED, WARN
 from . import digest, series
 
 PROGRAM = "acceptance"
@@ -17,13 +17,13 @@ GPU_KEYS = {"gpu_indices": "index", "gpu_uuids": "uuid", "gpu_serials": "serial"
             "gpu_models": "model", "gpu_pci_ids": "pci_id"}
 
 
-def write(path, acceptance):
-    """Replaces the file, once all is written."""
+def write(path, acceptance, stopped=False):
+    """Replaces the file, once all is written. `stopped`: by a signal."""
     run_id = secrets.token_hex(8)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="ascii") as file:
-            for record in records(acceptance):
+            for record in records(acceptance, stopped):
                 kind = record.pop("kind")
                 line = {"kind": kind, "run_id": run_id, **finite(record)}
                 file.write(json.dumps(line, allow_nan=False) + "\n")
@@ -45,7 +45,7 @@ def finite(value):
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def records(acceptance):
+def records(acceptance, stopped=False):
     """Each line as a flat object, without run_id."""
     yield run_record(acceptance)
     yield from map(stage_record, acceptance.runs)
@@ -57,7 +57,7 @@ def records(acceptance):
     yield from (finding_record(finding) for finding in acceptance.findings)
     yield {"kind": "verdict", "scope": "job", "name": PROGRAM, "verdict": acceptance.outcome,
            "cause": digest.headline(acceptance)}
-    yield {"kind": "end", "exit_code": EXIT_CODES[acceptance.outcome],
+    yield {"kind": "end", "exit_code": STOPPED if stopped else EXIT_CODES[acceptance.outcome],
            "elapsed_s": max(acceptance.seconds, 0)}
 
 
