@@ -1,5 +1,6 @@
 """launch/mpi: runs a program on several ranks with Open MPI's mpirun."""
 
+import contextlib
 import os
 import re
 import signal
@@ -118,6 +119,25 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], slurm.for_mpirun(environ),
                output, messages.Messages(report, output.line, hosts, placement.ranks), grace,
                report, stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def session_folder(environ):
+    """Open MPI 4 has the files of all jobs of a user in one folder of a host. The first job makes it and
+    the last removes it: of jobs that start at the same time one could not, and would fail. Here it
+    stays, because something is in it."""
+    place = next(filter(None, map(environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
+    top = f"{place}/ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}"
+    kept = f"{top}/shakedown.{os.getpid()}"
+    with contextlib.suppress(OSError):  # mpirun will say why
+        os.makedirs(top, mode=0o700, exist_ok=True)
+        os.mkdir(kept, mode=0o700)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # another job may use it
+            os.rmdir(kept)
+            os.rmdir(top)
 
 
 def main(arguments):

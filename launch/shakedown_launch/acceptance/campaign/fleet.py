@@ -74,8 +74,11 @@ class Fleet:
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
         called about once a second. Tasks that a signal or the deadline came before have no Run."""
-        waiting, running = collections.deque(enumerate(tasks)), []
-        runs = {}
+        with mpi.session_folder(self._environ):
+            return self._run(collections.deque(enumerate(tasks)), tick)
+
+    def _run(self, waiting, tick):
+        running, runs = [], {}
         while waiting or running:
             while waiting and len(running) < AT_ONCE and self._may_start():
                 number, task = waiting.popleft()

@@ -62,7 +62,8 @@ def dead_or_lost(run):
 
 
 def unreadable(run, records):
-    return [about_run(run, INCONCLUSIVE, line["cause"] if line["line"] == 0 else
+    why = f"{run.note}; " if run.note else ""  # rather than the record that it did not write
+    return [about_run(run, INCONCLUSIVE, why + line["cause"] if line["line"] == 0 else
                       f"record line {line['line']}: {line['cause']}", "record")
             for line in records if line.get("kind") == UNREADABLE]
 
