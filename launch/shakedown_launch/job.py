@@ -310,15 +310,16 @@ PR_SET_PDEATHSIG = 1
 
 def own_group():
     """What a child does before it becomes the command: it leaves this process's group, and is
-    terminated where this process is killed."""
+    terminated where this process is killed. It has no terminal, on which ssh would wait for a
+    password."""
     try:
         import ctypes
         prctl = ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
-        return lambda: os.setpgid(0, 0)
+        return os.setsid
 
     def prepare():
-        os.setpgid(0, 0)
+        os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return prepare
 

@@ -3,11 +3,10 @@
 does to a job. Run by tests/run; skipped where no cluster can be made."""
 
 import json
-import os
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, skip_where_impossible
+from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, long, skip_where_impossible
 from support import TREE, make_image_folder, the_machine, wait_until
 
 
@@ -17,10 +16,6 @@ LAUNCHERS = ("mpirun", "srun")
 SHOWS = """#!/bin/bash
 echo "rank on $(hostname): gpus=$CUDA_VISIBLE_DEVICES cpus=$SLURM_CPUS_PER_TASK psec=$PMIX_MCA_psec"
 """
-
-
-# In `make slurm-test`, not in tests/run.
-long = unittest.skipUnless(os.environ.get("SHAKEDOWN_LONG_TESTS"), "lasts minutes: make slurm-test")
 
 
 def setUpModule():

@@ -3,8 +3,8 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, OUTCOMES, PASS, SOFTWARE, WARN, Finding,
-                    worst)
+from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, SOFTWARE,
+                     WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -24,7 +24,7 @@ def findings(run, records):
         found += JobFindings(run, head).findings(lines)
         codes += [line.get("exit_code", 3) for line in lines if line["kind"] == "end"]
     found += dead_or_lost(run) or unfinished(run, records)
-    found += unreadable(run, records)
+    found += [] if run.lost else unreadable(run, records)
     return found + unexplained(run, codes, found)
 
 
@@ -50,8 +50,9 @@ def dead_or_lost(run):
             found.append(about_run(run, INCONCLUSIVE, f"{who} was lost", "node-lost",
                                    action="inspect the nodes and their network"))
             continue
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"node {node} was lost",
-                             action="inspect the node and its network", subject=f"node {node}",
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"node {node} was lost"
+                             f"{run.note and f': {run.note}'}", INFRASTRUCTURE,
+                             "inspect the node and its network", subject=f"node {node}",
                              check="node-lost", evidence=run.log))
         blamed.append(node)
     rest = tuple(name for name in run.nodes if name not in blamed)
