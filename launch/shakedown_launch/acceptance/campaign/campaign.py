@@ -192,7 +192,8 @@ class Campaign:
                                      for name in lost or run.nodes)]
         lost = {run.nodes[0]: run.note for run in self.fleet.run(tasks, self.progress.tick)
                 if run.code not in (0, 1)}
-        self.left_out.update({name: f"lost in {stage.name}: {note}" for name, note in lost.items()})
+        self.left_out.update({name: f"lost in {stage.name}" + (f": {note}" if note else "")
+                              for name, note in lost.items()})
         return set(lost)
 
     # ---- jobs ----
