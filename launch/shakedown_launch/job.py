@@ -92,7 +92,10 @@ class Running:
         times += [limit] if limit is not None else []
         timeout = max(0, min(times) - time.monotonic()) if times else None
         pipes = {descriptor: job for job in self.jobs for descriptor in job.pipes}
-        for descriptor in select.select([self._woken, *pipes], [], [], timeout)[0]:
+        poll = select.poll()  # select() has no descriptor above 1023
+        for descriptor in (self._woken, *pipes):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(None if timeout is None else 1000 * timeout):
             if descriptor == self._woken:
                 with contextlib.suppress(BlockingIOError):
                     os.read(descriptor, 4096)

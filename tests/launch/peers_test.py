@@ -116,6 +116,12 @@ class Outliers(unittest.TestCase):
         found, = peers.judge([of_cpu(rank, 1 if rank else 0.5) for rank in range(4)])
         self.assertEqual((found.outcome, found.subject), (WARN, "rank 0"))
 
+    def test_ranks_that_share_cores_are_no_peers(self):
+        self.assertEqual(peers.judge([Figure(
+            "compute", ("n000",), "compute/fp32/sustained", 1 if rank else 0.3, "TFLOP/s", samples=(1,) * 5,
+            conditions={"backend": "cpu"}, explains={"rank": rank, "shares": "3 ranks on 2 cores of n000"})
+            for rank in range(3)]), [])
+
     def test_zero(self):
         figures = fleet()
         figures[3] = figure(3, 0)

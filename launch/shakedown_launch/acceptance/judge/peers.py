@@ -63,6 +63,8 @@ def peers_of(figures):
     for figure in figures:
         if len(figure.nodes) != 1:
             continue  # of a group of nodes there are no peers
+        if figure.explains.get("shares"):
+            continue  # more ranks than cores: how many of them run, is the scheduler's choice
         conditions = tuple(sorted((key, str(value)) for key, value in figure.conditions.items()))
         near = figure.explains.get("numa") if figure.metric.startswith("host/") else None
         key = figure.stage, figure.metric, figure.unit, bool(figure.gpu), near, conditions
