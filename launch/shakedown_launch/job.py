@@ -92,7 +92,10 @@ class Running:
         times += [limit] if limit is not None else []
         timeout = max(0, min(times) - time.monotonic()) if times else None
         pipes = {descriptor: job for job in self.jobs for descriptor in job.pipes}
-        for descriptor in select.select([self._woken, *pipes], [], [], timeout)[0]:
+        poll = select.poll()  # select() has no descriptor above 1023
+        for descriptor in (self._woken, *pipes):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(None if timeout is None else 1000 * timeout):
             if descriptor == self._woken:
                 with contextlib.suppress(BlockingIOError):
                     os.read(descriptor, 4096)
@@ -310,15 +313,16 @@ PR_SET_PDEATHSIG = 1
 
 def own_group():
     """What a child does before it becomes the command: it leaves this process's group, and is
-    terminated where this process is killed."""
+    terminated where this process is killed. It has no terminal, on which ssh would wait for a
+    password."""
     try:
         import ctypes
         prctl = ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):
-        return lambda: os.setpgid(0, 0)
+        return os.setsid
 
     def prepare():
-        os.setpgid(0, 0)
+        os.setsid()
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     return prepare
 

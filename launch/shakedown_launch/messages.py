@@ -25,8 +25,13 @@ UNREACHED = (r"unable to reliably start one or more|route a message to the speci
              r"communication connection to the\s+specified daemon")
 UNREACHED_NODE = r"target node:\s*(\S+)"
 NO_FOLDER = r"unable to create the desired directory:\s+Directory:\s*(.+)\s+Error:\s*(.+)"
+# Of ssh: the host, and why.
+SSH = (r"^(?:ssh: connect to host |ssh: Could not resolve hostname |\S+@(?=\S+: Permission denied))"
+       r"(\S+?)(?: port \d+)?: (.+)")
+NOT_THERE = (r"could not access\s+or execute an executable:\s+Executable:\s*(\S+)\s+Node:\s*(\S+)\s+"
+             r"while attempting to start process rank (\d+)")
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
-IDLE = "orte_base_help_aggregate"
+IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
 FORWARDS = rb"mpirun: Forwarding signal \d+ to job\n"  # in one write, to its standard error
 LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
 
@@ -46,6 +51,7 @@ class Messages:
         self.said = []
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
         self._waiting = set()  # ranks
+        self._refused = {}  # host that ssh did not reach: why
         self._not_run = False
         self._no_folder = ""  # that mpirun needs, and why
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
@@ -87,10 +93,16 @@ class Messages:
             self.dead.append(died.groups())
             self._report(f"rank {died[1]} on {died[2]} died of {died[3]}")
         elif lost:
-            self._lose(f"host {lost[1]}", "was lost: it or its network link failed")
+            self._lose([f"host {lost[1]}"], "was lost: it or its network link failed")
         elif re.search(UNREACHED, block):
             node = re.search(UNREACHED_NODE, block)
-            self._lose(f"host {node[1]}" if node else self._other_hosts(), "could not be reached")
+            hosts = [node[1]] if node else self._refused
+            self._lose([f"host {host}" for host in hosts] or [self._other_hosts()],
+                       "could not be reached")
+        elif re.search(NOT_THERE, block):
+            path, node, rank = re.search(NOT_THERE, block).groups()
+            self._not_run = True
+            self._report(f"rank {rank} on {node}: {path} is not there or cannot be executed")
         elif re.search(ENDED, block):
             self.rank_ended = True
             ended = re.search(ENDED_WITH, block)
@@ -109,15 +121,19 @@ class Messages:
         waits = re.search(WAITS, line)
         if waits:
             self._waiting.add(int(waits[1]))
+        refused = re.search(SSH, line)
+        if refused:
+            self._refused[refused[1]] = refused[2]
         if re.search(ABORT, line):
             self.rank_ended = True
             return True
         return bool(re.search(IDLE, line))
 
-    def _lose(self, who, what):
-        if not self.lost:
-            self._report(f"{who} {what}")
-        self.lost.append(who)
+    def _lose(self, whom, what):
+        for who in whom if not self.lost else ():
+            why = self._refused.get(who.removeprefix("host "))
+            self._report(f"{who} {what}" + (f": {why}" if why else ""))
+        self.lost += whom
 
     def _report(self, text):
         self.said.append(text)

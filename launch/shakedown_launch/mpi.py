@@ -1,5 +1,6 @@
 """launch/mpi: runs a program on several ranks with Open MPI's mpirun."""
 
+import contextlib
 import os
 import re
 import signal
@@ -24,6 +25,9 @@ RANK_OPTIONS = [
     Option(("--bind",), "WHAT",
            "none (default: the programs divide the cores themselves), core or numa"),
 ]
+# Between mpirun and its daemons: a host that is silent for 20 s is lost; Open MPI's own are 8 minutes.
+KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive_intvl": "4",
+             "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
@@ -116,9 +120,29 @@ def job(what, environ=None, log=None, shown=True, grace=10):
         say(text, output.line)
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
-    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]], slurm.for_mpirun(environ),
-               output, messages.Messages(report, output.line, hosts, placement.ranks), grace,
-               report, stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+    return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
+               {**KEEPALIVE, **slurm.for_mpirun(environ)}, output,
+               messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
+               stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+
+
+@contextlib.contextmanager
+def session_folder(environ):
+    """Open MPI 4 has the files of all jobs of a user in one folder of a host. The first job makes it and
+    the last removes it: of jobs that start at the same time one could not, and would fail. Here it
+    stays, because something is in it."""
+    place = next(filter(None, map(environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
+    top = f"{place}/ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}"
+    kept = f"{top}/shakedown.{os.getpid()}"
+    with contextlib.suppress(OSError):  # mpirun will say why
+        os.makedirs(top, mode=0o700, exist_ok=True)
+        os.mkdir(kept, mode=0o700)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # another job may use it
+            os.rmdir(kept)
+            os.rmdir(top)
 
 
 def main(arguments):

@@ -5,7 +5,9 @@ import random
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests" / "simulation")]
+import fleet as simulation  # noqa: E402
 from shakedown_launch.acceptance.judge import peer_groups, peers  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
     CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Figure)
@@ -59,9 +61,11 @@ class Outliers(unittest.TestCase):
                                  ("GPU-00000005", ("n000",), metric))
 
     def test_ratio_alone_is_not_enough(self):
-        """12 % below, among GPUs that differ by as much."""
-        self.assertEqual(peers.judge([figure(i, value) for i, value in enumerate(
-            (700, 690, 680, 655, 650, 645, 630, 610, 572))]), [])
+        """12 % below, among GPUs that differ by as much: nobody is blamed, nor are the last cleared."""
+        found = peers.judge([figure(i, value) for i, value in enumerate(
+            (700, 690, 680, 655, 650, 645, 630, 610, 572))])
+        self.assertEqual([(each.outcome, each.gpu) for each in found],
+                         [(INCONCLUSIVE, "GPU-00000007"), (INCONCLUSIVE, "GPU-00000008")])
 
     def test_most_samples_must_be_slow(self):
         figures = fleet()
@@ -112,10 +116,47 @@ class Outliers(unittest.TestCase):
         found, = peers.judge([of_cpu(rank, 1 if rank else 0.5) for rank in range(4)])
         self.assertEqual((found.outcome, found.subject), (WARN, "rank 0"))
 
+    def test_ranks_that_share_cores_are_no_peers(self):
+        self.assertEqual(peers.judge([Figure(
+            "compute", ("n000",), "compute/fp32/sustained", 1 if rank else 0.3, "TFLOP/s", samples=(1,) * 5,
+            conditions={"backend": "cpu"}, explains={"rank": rank, "shares": "3 ranks on 2 cores of n000"})
+            for rank in range(3)]), [])
+
     def test_zero(self):
         figures = fleet()
         figures[3] = figure(3, 0)
         self.assertEqual([each.outcome for each in peers.judge(figures)], [FAIL])
+
+
+class Spread(unittest.TestCase):
+    """Peers among which z shows no outlier."""
+    RATES = (50, 60, 70, 80, 100, 100, 100, 100)
+
+    def test_far_below_the_better_half(self):
+        for metric in (COMPUTE, MEMORY, HOST):
+            found = peers.judge([figure(i, rate, metric, node=f"n{i}") for i, rate in enumerate(self.RATES)])
+            self.assertEqual([(each.outcome, *each.nodes) for each in found],
+                             [(INCONCLUSIVE, f"n{i}") for i in range(4)])
+            self.assertIn("50 against 100 TFLOP/s, the median of the better half of 8 GPUs",
+                          found[0].cause)
+
+    def test_time_and_three_peers(self):
+        times = [Figure("train", (f"n{i}",), "train/resnet50/step", 1000 / rate, "ms",
+                        higher_is_better=False) for i, rate in enumerate(self.RATES)]
+        self.assertEqual([each.nodes[0] for each in peers.judge(times)], ["n0", "n1", "n2", "n3"])
+        found, = peers.judge([figure(i, rate) for i, rate in enumerate((100, 90, 50))])
+        self.assertEqual((found.outcome, found.gpu), (INCONCLUSIVE, "GPU-00000002"))
+
+    def test_ranks_of_a_cpu_are_not_judged_by_it(self):
+        self.assertEqual(peers.judge([figure(i, rate, conditions={"backend": "cpu"})
+                                      for i, rate in enumerate(self.RATES)]), [])
+
+    def test_healthy_peers_are_not_concerned(self):
+        """With the spread that healthy hardware was measured to have."""
+        for seed in range(300):
+            fleet_ = simulation.Fleet((1, 2, 4, 16)[seed % 4], seed)
+            self.assertEqual([each for each in peers.judge(fleet_.figures())
+                              if each.outcome != WARN], [], seed)
 
 
 class Explained(unittest.TestCase):

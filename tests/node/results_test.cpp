@@ -46,6 +46,25 @@ std::vector<Verdict> concluded(const Results& results, const ComputeReference& r
   return verdicts_of(results, confirmed(judgement, judge(results, reference)));
 }
 
+TEST_CASE("ranks that share cores are no peers", "[compute]") {
+  using Cores = std::vector<std::vector<int>>;
+  const std::vector<std::string> hosts{"a", "b", "b", "b"};
+  const auto shares = shared_cores(hosts, Cores{{0}, {0, 1}, {0, 1}, {0, 1}});
+  CHECK(shares == std::vector<std::string>{"", "3 ranks on 2 cores of b", "3 ranks on 2 cores of b",
+                                           "3 ranks on 2 cores of b"});
+  CHECK(shared_cores(hosts, Cores{{0}, {0}, {1}, {2}}) == std::vector<std::string>(4));  // bound
+  CHECK(shared_cores(hosts, Cores(4)) == std::vector<std::string>(4));  // GPUs
+
+  Results slow = good(4);
+  slow[2].series[0] = series(kBf16, 300, 1500);
+  CHECK(concluded(slow).back().outcome == Outcome::fail);
+  for (RankResult& result : slow) result.shares = "4 ranks on 2 cores of n1";
+  const std::vector<Verdict> verdicts = concluded(slow);
+  CHECK(verdicts.size() == 1);
+  CHECK(verdicts.back().outcome == Outcome::inconclusive);
+  CHECK_THAT(verdicts.back().cause, Catch::Contains("4 ranks on 2 cores of n1: they compete"));
+}
+
 std::string record_text(const Results& results) {
   std::string text = R"({"kind":"run"})";
   for (const RankResult& result : results)

@@ -32,6 +32,7 @@ CLOCK_MHZ, HEAT_C = 1530, 71
 # Assumed, in seconds: starting a job on the nodes of a group, its all_reduce, and the time-out of a
 # group in which a node does not answer. The tests of a round run at the same time.
 TEST_S, TIMEOUT_S = 45, 120
+PROBE_S = 30  # whether the nodes of such a group answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,13 +124,15 @@ class Fleet:
         return FAIL if bad.get(fault.kind) else None
 
     def isolate(self, with_domains=True, **options):
-        search = ladder.isolate(self.nodes, self.domains if with_domains else None, **options)
-        outcomes = None
+        lost, outcomes = set(), None
+        search = ladder.isolate(self.nodes, self.domains if with_domains else None, lost=lost, **options)
+        dead = {node for fault in self.faults if fault.kind == "dead node" for node in fault.nodes}
         try:
             while True:
                 groups = search.send(outcomes)
                 outcomes = [self.test(group) for group in groups]
-                self.seconds += TIMEOUT_S if INCONCLUSIVE in outcomes else TEST_S
+                lost |= dead.intersection(node for group in groups for node in group)
+                self.seconds += TIMEOUT_S + PROBE_S if INCONCLUSIVE in outcomes else TEST_S
         except StopIteration as end:
             return end.value
 
@@ -187,7 +190,7 @@ class Fleet:
             class_, by = KINDS[fault.kind]
             score[self.fate(fault, class_, result, found if by is ladder else findings)] += 1
         guilty = {node for fault in self.faults for node in fault.nodes}
-        blamed = {each.node for each in (*result.faulty, *result.dead)}
+        blamed = {each.node for each in (*result.faulty, *result.dead)} | set(result.lost)
         blamed |= {each.nodes[0] for each in findings if each.outcome == FAIL}
         score["wrong nodes"] = len(blamed - guilty)
         score["wrong links"] = sum(

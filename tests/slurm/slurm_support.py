@@ -16,11 +16,15 @@ SCRIPT = pathlib.Path(__file__).with_name("cluster")
 HOOKS = TREE / "launch/slurm"
 TWO_GPUS = "Name=gpu File=/dev/null\nName=gpu File=/dev/zero"  # any two devices
 
+# In `make slurm-test`, not in tests/run.
+long = unittest.skipUnless(os.environ.get("SHAKEDOWN_LONG_TESTS"), "lasts minutes: make slurm-test")
 
-def skip_where_impossible():
+
+def skip_where_impossible(service="slurm"):
     """Before anything else: clusters need namespaces, which not every container may make."""
     with tempfile.TemporaryDirectory() as folder:
-        result = subprocess.run([SCRIPT, "can"], env={**os.environ, "CLUSTER": folder},
+        result = subprocess.run([SCRIPT, "can"], env={**os.environ, "CLUSTER": folder,
+                                                      "CLUSTER_SERVICE": service},
                                 capture_output=True, text=True, timeout=60)
     if result.returncode:
         print(f"SKIPPED: {result.stderr.strip()}", file=sys.stderr, flush=True)
@@ -29,15 +33,18 @@ def skip_where_impossible():
 
 class Cluster:
     """`conf`: lines of slurm.conf; `node`: what all NodeName lines say, or
-    {name: what its line says}; @CLUSTER@ is the cluster's folder."""
+    {name: what its line says}; @CLUSTER@ is the cluster's folder. `service`: slurm, or ssh for
+    hosts without it."""
 
-    def __init__(self, nodes="n1 n2", conf="", gres="", node="CPUs=4 RealMemory=8000"):
+    def __init__(self, nodes="n1 n2", conf="", gres="", node="CPUs=4 RealMemory=8000",
+                 service="slurm"):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_slurm_"))
         lines = node if isinstance(node, dict) else dict.fromkeys(nodes.split(), node)
         kept = {name: value for name, value in os.environ.items()
                 if not re.match("SLURM|SBATCH|SRUN|OMPI|PMIX|CUDA_VISIBLE|SHAKEDOWN_", name)}
         self._environ = {
             **kept, "CLUSTER": str(self.folder), "CLUSTER_NODES": nodes, "CLUSTER_GRES": gres,
+            "CLUSTER_SERVICE": service,
             "CLUSTER_CONF": conf.replace("@CLUSTER@", str(self.folder)), "CLUSTER_SHARED": str(TREE),
             "SHAKEDOWN": str(TREE), "SHAKEDOWN_BIN": str(BIN),
             # The nodes share this machine's cores.
@@ -56,6 +63,11 @@ class Cluster:
         self("down", cwd=TREE)
         os.close(self._owner)
         os.close(self._held)
+
+    def start(self, *words, **options):
+        """A command on ctl that runs on; subprocess.Popen."""
+        return subprocess.Popen([SCRIPT, *map(str, words)], cwd=self.work, stdin=subprocess.DEVNULL,
+                                pass_fds=[self._owner], env=self._environ, text=True, **options)
 
     def __call__(self, *words, cwd=None, code=0, **environ):
         """The output of a command on ctl, or of `cluster`'s own commands."""
@@ -88,11 +100,12 @@ class Cluster:
         return found[1].strip() if found else ""
 
     def processes(self, node):
-        """Command lines on a node: neither its first process nor slurmd, nor this command itself."""
+        """Command lines on a node: neither its first process nor its daemon, nor this command
+        itself."""
         show = 'for file in /proc/[0-9]*/cmdline; do tr "\\0" " " <$file; echo; done 2>/dev/null'
         lines = self("on", node, "sh", "-c", show).splitlines()
         return [line for line in lines
-                if line and not re.match(r"bash \S+/cluster hold|\S*slurmd |sh -c for|sleep 3600|cat $|tr ", line)]
+                if line and not re.match(r"bash \S+/cluster hold|\S*slurmd |sshd: \S*/sshd |sh -c for|sleep 3600|cat $|tr ", line)]
 
 
 class Job:

@@ -3,11 +3,10 @@
 does to a job. Run by tests/run; skipped where no cluster can be made."""
 
 import json
-import os
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, skip_where_impossible
+from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, long, skip_where_impossible
 from support import TREE, make_image_folder, the_machine, wait_until
 
 
@@ -17,10 +16,6 @@ LAUNCHERS = ("mpirun", "srun")
 SHOWS = """#!/bin/bash
 echo "rank on $(hostname): gpus=$CUDA_VISIBLE_DEVICES cpus=$SLURM_CPUS_PER_TASK psec=$PMIX_MCA_psec"
 """
-
-
-# In `make slurm-test`, not in tests/run.
-long = unittest.skipUnless(os.environ.get("SHAKEDOWN_LONG_TESTS"), "lasts minutes: make slurm-test")
 
 
 def setUpModule():
@@ -289,6 +284,31 @@ class Lost(Jobs):
         def ended():  # Slurm keeps the job until it has given up the node
             return all(line.startswith("slurmstepd") for line in self.cluster.processes("n1"))
         self.assertTrue(wait_until(ended, 20), self.cluster.processes("n1"))
+
+
+@long
+class LostInAcceptance(Jobs):
+    """Slurm gives up the node, by SlurmdTimeout, while the acceptance goes on."""
+    OPTIONS = {"nodes": "n1 n2 n3"}
+
+    def test_the_other_nodes_keep_their_verdicts(self):
+        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1,
+                          options=["--nodes=3"])
+        output = self.cluster.work / f"runs/acceptance-{job.number}"
+        record = output / "compute/n3.jsonl"
+        job.wait_for(lambda: record.exists() and record.stat().st_size, 60)
+        self.cluster("node", "n3", "off")
+        self.assertEqual(job.wait(120), 3, job.log)
+        lines = map(json.loads, (output / "acceptance.jsonl").read_text().splitlines())
+        found = {line["name"]: line for line in lines if line["kind"] == "verdict"
+                 and line["scope"] == "node" and "stage" not in line}
+        self.assertEqual([found[node]["verdict"] for node in ("n1", "n2", "n3")],
+                         ["PASS", "PASS", "INCONCLUSIVE"], job.log)
+        self.assertEqual(found["n3"]["class"], "INFRASTRUCTURE")
+        self.assertIn("node n3 was lost", found["n3"]["cause"])
+        self.assertIn("soak", found["n1"]["stages"])
+        self.assertNotIn("soak", found["n3"]["stages"])
+        self.assert_nothing_runs("n1", "n2")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 #include "launch/node/compute/results.hpp"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
 #include <sstream>
 
 #include "common/error.hpp"
@@ -13,6 +16,16 @@
 
 namespace shakedown::node {
 namespace {
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
 
 double number_of(const Json& value) { return value.is_number() ? value.get<double>() : kUnknown; }
 
@@ -79,9 +92,26 @@ double RankResult::rate(std::size_t metric) const {
   return rates.empty() ? kUnknown : median_of(rates);
 }
 
+std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
+                                      const std::vector<std::vector<int>>& cores) {
+  std::map<std::string, std::set<int>> of_host;
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank)
+    of_host[hosts[rank]].insert(cores[rank].begin(), cores[rank].end());
+  std::vector<std::string> shares;
+  for (const std::string& host : hosts) {
+    const auto ranks = static_cast<std::size_t>(std::count(hosts.begin(), hosts.end(), host));
+    const std::size_t own = of_host[host].size();
+    shares.push_back(own == 0 || ranks <= own ? ""
+                                              : fmt::format("{} ranks on {} core{} of {}", ranks,
+                                                            own, own == 1 ? "" : "s", host));
+  }
+  return shares;
+}
+
 Results gather(const MpiSession& session, const DeviceIdentity& device,
                const std::vector<std::unique_ptr<RateTest>>& tests) {
   Json mine{{"gpu", device.uuid}, {"model", device.model}, {"series", Json::array()}};
+  mine["cores"] = device.uuid.empty() ? allowed_cores() : std::vector<int>{};
   std::vector<Metric> metrics;
   for (const auto& test : tests)
     for (const Series& series : test->series()) {
@@ -89,6 +119,7 @@ Results gather(const MpiSession& session, const DeviceIdentity& device,
       metrics.push_back(series.metric);
     }
   Results results;
+  std::vector<std::vector<int>> cores;
   const std::vector<std::string> all = session.all_gather(mine.dump());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const Json of_rank = Json::parse(all[rank]);
@@ -96,7 +127,10 @@ Results gather(const MpiSession& session, const DeviceIdentity& device,
     for (std::size_t m = 0; m < metrics.size(); ++m)
       result.series.push_back(series_of(metrics[m], of_rank.at("series")[m]));
     results.push_back(std::move(result));
+    cores.push_back(of_rank.at("cores"));
   }
+  const std::vector<std::string> shares = shared_cores(session.hosts(), cores);
+  for (std::size_t rank = 0; rank < results.size(); ++rank) results[rank].shares = shares[rank];
   return results;
 }
 
@@ -163,6 +197,7 @@ Json record_of(const RankResult& result, std::size_t metric) {
               {"correct", series.wrong.empty()}};
   if (!series.detail.empty())
     fields[series.metric.follows_clock ? "algorithm" : "numa"] = series.detail;
+  if (!result.shares.empty()) fields["shares"] = result.shares;
   if (result.gpu.empty()) return fields;
   fields["gpu"] = result.gpu;
   fields.update({{"sm_clock_mhz", typical(series, &GpuWindow::sm_clock_mhz)},

@@ -17,6 +17,7 @@ namespace shakedown::node {
 struct RankResult {
   std::string host, gpu, model;  // gpu: its UUID; empty on the cpu backend
   std::vector<Series> series;
+  std::string shares = {};  // of a cpu: "3 ranks on 2 cores of n1", which is no measure of a core
 
   double rate(std::size_t metric) const;  // median of the rounds
 };
@@ -27,6 +28,9 @@ double typical(const Series& series, double GpuWindow::*reading);
 /// All that were seen in any round.
 std::optional<std::uint64_t> throttle_reasons_of(const Series& series);
 
+/// RankResult::shares of each rank; `cores`: those that it may run on, none of a GPU's.
+std::vector<std::string> shared_cores(const std::vector<std::string>& hosts,
+                                      const std::vector<std::vector<int>>& cores);
 /// Collective.
 Results gather(const MpiSession& session, const DeviceIdentity& device,
                const std::vector<std::unique_ptr<RateTest>>& tests);

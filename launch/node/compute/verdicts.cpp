@@ -177,13 +177,16 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       const Rates rates = rates_of(results, ranks, metric);
       const ReferenceFigures good = reference.figures(model, what.name);
       Comparison comparison(results, ranks, metric, judgement.findings);
-      const bool peers = comparable(rates);
+      const std::string& shares = results[ranks.front()].shares;
+      const bool peers = comparable(rates) && shares.empty();
       const bool split = peers && divided(rates, what.limits);
       if (peers) comparison.with_peers(rates, what.limits);  // one far from both groups is slow
       if (!good.rates.empty() && rates.front().size() >= rule.rounds)
         comparison.with_reference(rates, good, what.limits);
       else if (split)
         missing.insert(division_of(what, rates));
+      else if (comparable(rates) && !peers)
+        missing.insert(shares + ": they compete for them, and are no peers");
       else if (!peers)
         missing.insert(rates.front().size() < rule.rounds
                            ? fmt::format("--rounds {}: rates are compared over {} or more",

@@ -10,6 +10,7 @@ INVENTORY = "inventory"  # always the first: its records name the GPUs of each n
 LADDER = "all_reduce"  # the stage whose failure over several nodes is traced to a node or link
 PROLOG_SECONDS = 18  # of the 20 that a prolog may need
 LEAST_LIMIT = 180  # seconds: no other stage is ended before
+INVENTORY_LIMIT = 30  # it reads for 5 s at most: what takes longer is a host whose login hangs
 HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
 OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
@@ -151,4 +152,6 @@ def limit(stage, settings):
     """Seconds after which a job of it counts as hung."""
     if settings.tier == PROLOG:
         return PROLOG_SECONDS
+    if stage.name == INVENTORY:
+        return INVENTORY_LIMIT
     return max(LEAST_LIMIT, 3 * seconds(stage, settings))

@@ -184,7 +184,8 @@ class Campaign:
     def _isolate(self, stage, nodes, first_round=0):
         self.judge.choose(self.nodes(), self.ranks)
         domains = self._domains or topology.domains(nodes, self._environ)
-        search = ladder.isolate(nodes, domains)
+        lost = set()
+        search = ladder.isolate(nodes, domains, lost=lost)
         outcomes, number = None, first_round
         end_at = time.monotonic() + ISOLATION_S.get(self.settings.tier, ISOLATION_S[stages.DEFAULT])
         try:
@@ -196,8 +197,24 @@ class Campaign:
                                   for i, group in enumerate(groups)])
                 outcomes = self.judge.outcomes(runs)
                 number += 1
+                lost |= self._lost(stage, number, [run for run, outcome in zip(runs, outcomes)
+                                                   if outcome == INCONCLUSIVE])
         except StopIteration as end:
             self.isolations[stage.name] = end.value
+
+    def _lost(self, stage, number, runs):
+        """The nodes of these runs that do not answer: every later round would wait for them."""
+        named = [[name for name in run.nodes if f"host {name}" in run.lost] for run in runs]
+        inventory_ = stages.named(stages.INVENTORY)
+        tasks = [dataclasses.replace(
+            self._task(inventory_, [name], round_=number, group=i), stage=f"{stage.name}/answer")
+            for i, name in enumerate(name for run, lost in zip(runs, named)
+                                     for name in lost or run.nodes)]
+        lost = {run.nodes[0]: run.note for run in self.fleet.run(tasks, self.progress.tick)
+                if run.code not in (0, 1)}
+        self.left_out.update({name: f"lost in {stage.name}" + (f": {note}" if note else "")
+                              for name, note in lost.items()})
+        return set(lost)
 
     # ---- jobs ----
 

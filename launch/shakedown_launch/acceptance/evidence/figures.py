@@ -25,7 +25,7 @@ from .records import Ranks, jobs
 LATENCY_BYTES = 65536  # up to here a collective is judged by its time
 SETTLED_S = 1  # timed seconds per round from which on a GPU is at its power limit
 EXPLAINS = ("sm_clock_mhz", "power_w", "temperature_c", "throttle_reasons", "rate_per_ghz", "numa",
-            "algorithm")
+            "algorithm", "shares")
 COLLECTIVE = ("transport", "mpi_algorithm", "launch_mode", "reduction", "root", "registration",
               "aggregate", "blocking", "average", "ctas")
 PATH = ("algorithm", "protocol")

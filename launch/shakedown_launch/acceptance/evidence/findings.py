@@ -3,8 +3,8 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, OUTCOMES, PASS, SOFTWARE, STOPPED, WARN,
-                     Finding, worst)
+from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, SOFTWARE,
+                     STOPPED, WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -24,7 +24,7 @@ def findings(run, records):
         found += JobFindings(run, head).findings(lines)
         codes += [line.get("exit_code", 3) for line in lines if line["kind"] == "end"]
     found += dead_or_lost(run) or unfinished(run, records)
-    found += unreadable(run, records)
+    found += [] if run.lost else unreadable(run, records)
     return found + unexplained(run, codes, found)
 
 
@@ -51,9 +51,9 @@ def dead_or_lost(run):
                                    action="inspect the nodes and their network"))
             continue
         cause = next((said for said in run.note.split("; ") if said.startswith(f"{who} ")),
-                     f"node {node} was lost")
-        found.append(Finding(run.stage, INCONCLUSIVE, (node,), cause,
-                             action="inspect the node and its network", subject=f"node {node}",
+                     f"node {node} was lost{run.note and f': {run.note}'}")
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), cause, INFRASTRUCTURE,
+                             "inspect the node and its network", subject=f"node {node}",
                              check="node-lost", evidence=run.log))
         blamed.append(node)
     rest = tuple(name for name in run.nodes if name not in blamed)
@@ -66,7 +66,8 @@ def dead_or_lost(run):
 def unreadable(run, records):
     """Without a record that is missing because its program did not come that far."""
     cut_short = run.dead or run.lost or run.code not in (0, 1)
-    return [about_run(run, INCONCLUSIVE, line["cause"] if line["line"] == 0 else
+    why = f"{run.note}; " if run.note else ""  # rather than the record that it did not write
+    return [about_run(run, INCONCLUSIVE, why + line["cause"] if line["line"] == 0 else
                       f"record line {line['line']}: {line['cause']}", "record")
             for line in records
             if line.get("kind") == UNREADABLE and (line["line"] > 0 or not cut_short)]

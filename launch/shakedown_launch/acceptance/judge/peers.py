@@ -3,7 +3,8 @@
 A figure is an outlier where both its ratio to the median is beyond the metric's limit and its
 robust z, |x - median| / max(1.4826 MAD, 0.5 % of the median), is above 5, in 60 % of its samples.
 Limits are as far from 1 as healthy devices differ in the metric. What the clock, the heat, the
-power limit explains is not the chip's."""
+power limit explains is not the chip's. Where the peers differ so much that z could not show one at
+the limit, those beyond the limit of the better half's median are inconclusive."""
 
 import dataclasses
 import re
@@ -46,7 +47,7 @@ def judge(figures):
     found = []
     for peers in peers_of(figures):
         if len(peers) >= FEWEST:
-            found += second_group(peers) or outliers(peers, settings)
+            found += second_group(peers) or [*outliers(peers, settings), *far_below_best(peers)]
     return found
 
 
@@ -62,6 +63,8 @@ def peers_of(figures):
     for figure in figures:
         if len(figure.nodes) != 1:
             continue  # of a group of nodes there are no peers
+        if figure.explains.get("shares"):
+            continue  # more ranks than cores: how many of them run, is the scheduler's choice
         conditions = tuple(sorted((key, str(value)) for key, value in figure.conditions.items()))
         near = figure.explains.get("numa") if figure.metric.startswith("host/") else None
         key = figure.stage, figure.metric, figure.unit, bool(figure.gpu), near, conditions
@@ -97,18 +100,20 @@ def outliers(peers, settings):
 def outcome_of(figure, median, scale):
     """FAIL, WARN or None."""
     limits = limits_of(figure.metric)
-    samples = figure.samples or (figure.value,)
-
-    def slow(limit):
-        seen = sum(ratio(sample, median, figure) < limit and abs(sample - median) / scale > Z
-                   for sample in samples)
-        return seen >= SHARE * len(samples)
-    if not slow(limits.warn):
+    if not is_slow(figure, limits.warn, median, scale):
         return None
-    if shares_cores(figure) or not slow(limits.fail):
+    if shares_cores(figure) or not is_slow(figure, limits.fail, median, scale):
         return WARN
+    samples = figure.samples or (figure.value,)
     enough = len(samples) >= LEAST_SAMPLES or figure.metric.startswith("setting/")
     return FAIL if enough else INCONCLUSIVE
+
+
+def is_slow(figure, limit, median, scale=0):
+    samples = figure.samples or (figure.value,)
+    seen = sum(ratio(sample, median, figure) < limit and abs(sample - median) > Z * scale
+               for sample in samples)
+    return seen >= SHARE * len(samples)
 
 
 def shares_cores(figure):
@@ -127,6 +132,29 @@ def finding(figure, peers, median, scale, outcome, settings):
     return Finding(figure.stage, outcome, figure.nodes,
                    f"{percent(below)} {cause}; {figure.metric}: {evidence}", class_, action,
                    gpu=figure.gpu, subject=subject(figure), check=figure.metric)
+
+
+# ---- peers that differ too much ----
+
+def far_below_best(peers):
+    """Of peers among which z shows no outlier: who is right is not known, but not all of them are."""
+    values = [each.value for each in peers]
+    median, limit = statistics.median(values), limits_of(peers[0].metric).fail
+    scale = deviation(values, median)
+    mad = statistics.median(abs(value - median) for value in values)
+    if Z * 1.4826 * mad <= (1 - limit) * median or shares_cores(peers[0]):
+        return
+    better = sorted(values, reverse=peers[0].higher_is_better)[:(len(values) + 1) // 2]
+    best = statistics.median(better)
+    for figure in peers:
+        if is_slow(figure, limit, best) and outcome_of(figure, median, scale) != FAIL:
+            cause = (f"{percent(ratio(figure.value, best, figure))} slower than the better half; "
+                     f"{figure.metric}: {shown(figure.value)} against {shown(best)} {figure.unit}, the "
+                     f"median of the better half of {count(peers)}, which differ too much to show "
+                     "who is wrong")
+            yield Finding(figure.stage, INCONCLUSIVE, figure.nodes, cause, gpu=figure.gpu,
+                          action="compare the settings of the slow ones, or use a reference",
+                          subject=subject(figure), check=figure.metric)
 
 
 # ---- two groups ----

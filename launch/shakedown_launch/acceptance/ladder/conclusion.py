@@ -24,11 +24,14 @@ class Conclusion:
         self.doubtful = self.doubtful_nodes() - self.excused
 
     def isolation(self, nodes):
-        passed = self.ladder.rounds.passed
+        gone = self.within.pool.lost
+        lost = tuple(node for node in nodes if node in gone)
+        nodes = [node for node in nodes if node not in gone]
+        passed = self.ladder.rounds.passed - gone
         if not passed and len(nodes) > 1:
             return Isolation(unresolved=(Unresolved(
                 tuple(nodes), "no test of any of them passed: the test, or what all of them share"),
-            ), **self.counts())
+            ), lost=lost, **self.counts())
         blamed = self.blamed()
         faulty, dead = (tuple(self.suspect(unit, tests) for unit, tests in blamed.items()
                               if is_silent(tests) is silent) for silent in (False, True))
@@ -42,7 +45,8 @@ class Conclusion:
             unresolved.append(Unresolved(unproven, "passed in no test"))
         bad.update(node for unit in self.excused for node in unit)
         return Isolation(faulty, dead, links, tuple(unresolved), tuple(self.transients(bad)),
-                         tuple(node for node in nodes if node in passed - bad), **self.counts())
+                         tuple(node for node in nodes if node in passed - bad), lost,
+                         **self.counts())
 
     def counts(self):
         return {"tests": self.ladder.rounds.tests, "rounds": self.ladder.rounds.rounds}
@@ -63,8 +67,10 @@ class Conclusion:
     def blamed(self):
         """By node; a domain of one node is a node."""
         single = {unit: tests for unit, tests in self.across.faulty.items() if self.is_node(unit)}
+        lost = {(node,) for node in self.within.pool.lost}
         return {unit: tests for unit, tests in {**self.within.faulty, **single}.items()
-                if unit not in self.excused | self.doubtful}
+                if unit not in self.excused | self.doubtful
+                and not (unit in lost and is_silent(tests))}
 
     def doubtful_nodes(self):
         """Where no domains are given, nodes that do not fail alone, if paths are bad or several

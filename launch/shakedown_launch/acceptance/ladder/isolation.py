@@ -38,6 +38,7 @@ class Isolation:
     unresolved: tuple = ()  # of Unresolved
     transient: tuple = ()  # of Unresolved: failed once, then passed again and again
     good: tuple = ()  # nodes that passed and are in none of the above but transient
+    lost: tuple = ()  # nodes that no longer answered, and were left out of the further tests
     tests: int = 0
     rounds: int = 0
 
@@ -54,6 +55,9 @@ def findings(isolation, stage, transient=WARN):
     stage passes INCONCLUSIVE."""
     return [*(_of_faulty(each, stage) for each in isolation.faulty),
             *(_of_dead(each, stage) for each in isolation.dead),
+            *(Finding(stage, INCONCLUSIVE, (node,), "was lost, and did not answer again",
+                      INFRASTRUCTURE, "inspect the node and its network", subject=f"node {node}",
+                      check="node-lost") for node in isolation.lost),
             *(_of_link(each, stage) for each in isolation.links),
             *(found for each in isolation.unresolved
               for found in _of_each(each, stage, INCONCLUSIVE, "run again")),

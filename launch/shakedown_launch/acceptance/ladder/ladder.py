@@ -17,7 +17,7 @@ ATTEMPTS = 3  # at a domain of which a part keeps failing
 
 
 def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1,
-            representatives=1):
+            representatives=1, lost=None):
     """A generator: yields rounds, lists of disjoint groups (tuples of node names) to be tested at
     the same time; is sent the outcome of each group, in order, or None to end early; returns an
     Isolation.
@@ -27,12 +27,14 @@ def isolate(nodes, domains=None, *, group_size=None, confirmations=3, screens=1,
     the most nodes of a group that is screened. `confirmations`: tests with different known-good
     partners that a node must fail before it is blamed. `screens`: each more finds intermittent
     nodes that passed in those before. `representatives` of each domain: of as many paths between
-    the domains, at the same time."""
+    the domains, at the same time. `lost`: a set to which the caller adds nodes that no longer answer,
+    before it sends the outcomes of a round: each is in no further test, and those that had no result
+    with it are repeated without it."""
     nodes = list(dict.fromkeys(nodes))
     if not nodes:
         return Isolation()
     ladder = _Ladder(_screened(nodes, domains, group_size), domains or {}, confirmations,
-                     representatives)
+                     representatives, set() if lost is None else lost)
     yield from ladder.run(screens)
     return Conclusion(ladder).isolation(nodes)
 
@@ -55,12 +57,12 @@ def _screened(nodes, domains, group_size):
 
 
 class _Ladder:
-    def __init__(self, groups, domains, confirmations, sets):
+    def __init__(self, groups, domains, confirmations, sets, lost):
         self.groups, self.domains, self.sets = groups, domains, sets
         self.home = home = {node: name for name, units in groups.items() for node, in units}
         self.rounds = Rounds(ROUNDS)
-        self.within = Search(self.rounds, Pool(home, by_chance=not domains), confirmations)
-        self.across = Search(self.rounds, Pool(home, across=True), confirmations)
+        self.within = Search(self.rounds, Pool(home, lost, by_chance=not domains), confirmations)
+        self.across = Search(self.rounds, Pool(home, lost, across=True), confirmations)
         self.failing = set()  # names of groups of which what is left did not pass
         self.separate = ()  # units that did not pass across, where that is not explained yet
         self.alone = {}  # unit: Test

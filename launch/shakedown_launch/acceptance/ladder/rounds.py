@@ -8,8 +8,9 @@ from ..model import INCONCLUSIVE, OUTCOMES, PASS
 class Pool:
     """Nodes that are known to be good: they passed in a group of two or more."""
 
-    def __init__(self, home, across=False, by_chance=False):
+    def __init__(self, home, lost, across=False, by_chance=False):
         self.home = home  # node: name of its domain
+        self.lost = lost  # nodes that no longer answer
         self.across = across  # partners of other domains, else of its own as long as there is one
         self.by_chance = by_chance  # the domains are no switches': partners of any, alternately
         self.place = {node: i for i, node in enumerate(home)}  # neighbours may share a switch
@@ -31,7 +32,7 @@ class Pool:
         side, then on the other. None: all are busy; "": there is none."""
         home, place = self.home[node], self.place[node]
         known = [each for each in self.good
-                 if each != node and not (self.across and self.home[each] == home)]
+                 if each != node and each not in self.lost and not (self.across and self.home[each] == home)]
         if not known:
             return ""
         if not self.by_chance:  # another domain's would add the paths between them to the test
@@ -60,7 +61,8 @@ class Test:
 
     @property
     def group(self):
-        return self.nodes + ((self.partner,) if self.partner else ())
+        lost = self.pool.lost
+        return tuple(node for node in (*self.nodes, *filter(None, [self.partner])) if node not in lost)
 
     @property
     def passed(self):
@@ -74,6 +76,9 @@ class Test:
 
     def place(self, busy):
         """Whether it can be in a round in which these nodes are busy."""
+        if self.pool.lost.issuperset(self.nodes):
+            self.outcome = INCONCLUSIVE
+            return False
         if busy.intersection(self.group):
             return False
         if self.needs_partner:
@@ -121,7 +126,7 @@ class Rounds:
                     self.abandoned += [test for test in pending if test not in self.abandoned]
                     self._live = []
                     return
-                self._record(chosen, outcomes)
+                self._record(chosen, groups, outcomes)
             live, self._live = self._live, []
             for task, tests in live:
                 if all(test.outcome for test in tests):
@@ -129,13 +134,15 @@ class Rounds:
                 else:
                     self._live.append((task, tests))
 
-    def _record(self, chosen, outcomes):
+    def _record(self, chosen, groups, outcomes):
         outcomes = list(outcomes)
         if len(outcomes) != len(chosen):
             raise ValueError(f"{len(outcomes)} outcomes of {len(chosen)} groups")
         self.rounds += 1
         self.tests += len(chosen)
-        for test, outcome in zip(chosen, outcomes):
+        for test, group, outcome in zip(chosen, groups, outcomes):
+            if outcome != PASS and not test.pool.lost.isdisjoint(group):
+                continue  # again, without the nodes that were lost
             test.answer(outcome if outcome in OUTCOMES else INCONCLUSIVE)
             if test.passed:
                 self.passed.update(test.group)

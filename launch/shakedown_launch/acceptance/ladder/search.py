@@ -41,6 +41,7 @@ def left_of(search, units):
         lesser = sorted(sides, key=len)[:-1] or sides
         gone.update(node for side in lesser for unit in side for node in unit)
     gone.update(node for group, _ in search.unresolved for unit in group for node in unit)
+    gone |= search.pool.lost
     left = (tuple(node for node in unit if node not in gone) for unit in units)
     return tuple(filter(None, left))
 
@@ -56,7 +57,8 @@ class Search:
         self.links = []  # (sides, Tests): each side passes, or each unit of the only one
 
     def test(self, units, turn=0, partner=False, before=()):
-        return Test([unit[turn % len(unit)] for unit in units], self.pool, partner, before)
+        left = [tuple(node for node in unit if node not in self.pool.lost) or unit for unit in units]
+        return Test([unit[turn % len(unit)] for unit in left], self.pool, partner, before)
 
     def failed(self, units, test):
         """The units did not pass together: finds out why."""

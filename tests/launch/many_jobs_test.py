@@ -1,0 +1,47 @@
+"""As many jobs at the same time as a fleet of thousands of nodes needs."""
+
+import os
+import pathlib
+import resource
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+from shakedown_launch import job  # noqa: E402
+from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
+
+
+class ManyJobs(unittest.TestCase):
+    def test_descriptors_above_1023(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if hard != resource.RLIM_INFINITY and hard < 1200:
+            self.skipTest(f"at most {hard} open files")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1200), hard))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        taken = [os.open(os.devnull, os.O_RDONLY)]
+        while taken[-1] < 1024:
+            taken.append(os.dup(taken[0]))
+        self.addCleanup(lambda: [os.close(descriptor) for descriptor in taken])
+        with tempfile.TemporaryDirectory() as folder:
+            one = job.Job(["sh", "-c", "echo said; exit 3"],
+                          output=job.Output(f"{folder}/log", shown=False))
+            one.start()
+            self.assertTrue(one.wait(20))
+            self.assertEqual(one.result.code, 3)
+            self.assertEqual(pathlib.Path(f"{folder}/log").read_text(), "said\n")
+
+    def test_how_many(self):
+        unlimited = resource.RLIM_INFINITY
+        for cores, files, processes, most in [(2, 20000, unlimited, 64), (64, 20000, unlimited, 1024),
+                                              (64, 1024, unlimited, 204), (64, 20000, 4096, 256),
+                                              (64, unlimited, unlimited, 1024), (1, 64, 64, 16)]:
+            limits = {resource.RLIMIT_NOFILE: files, resource.RLIMIT_NPROC: processes}
+            with unittest.mock.patch.object(fleet.os, "sched_getaffinity", lambda pid: range(cores)), \
+                    unittest.mock.patch.object(fleet.resource, "getrlimit", lambda which: (limits[which], 0)):
+                self.assertEqual(fleet.at_once(), most)
+
+
+if __name__ == "__main__":
+    unittest.main()

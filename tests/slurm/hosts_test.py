@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""launch/mpi and launch/acceptance over ssh on hosts that are network namespaces, each with a name, an sshd and a /tmp
+of its own. Run by tests/run; skipped where such hosts cannot be made."""
+
+import json
+import re
+import subprocess
+import unittest
+
+from slurm_support import Cluster, long, skip_where_impossible
+from support import TREE, needs_cpu_backend, the_machine, wait_until
+
+
+def setUpModule():
+    skip_where_impossible("ssh")
+
+
+@needs_cpu_backend
+class Hosts(unittest.TestCase):
+    """n1 and n2 are good, n3 refuses ssh, on n4 the programs are missing, n6 does not let this user in,
+    and nobody knows n9."""
+
+    def setUp(self):
+        context = the_machine()
+        context.__enter__()
+        self.addCleanup(context.__exit__, None, None, None)
+        self.cluster = Cluster(nodes="n1 n2 n3 n4 n5 n6", service="ssh")
+        self.addCleanup(self.cluster.down)
+        self.cluster.up()
+        self.cluster("node", "n3", "kill")
+        self.cluster("on", "n4", "mount", "-t", "tmpfs", "none", TREE)
+        self.cluster("on", "n6", "mount", "--bind", "/dev/null",
+                     self.cluster.folder / "etc/authorized_keys")
+
+    def accept(self, *words):
+        self.output = self.cluster.work / self._testMethodName
+        return self.cluster.start("on", "n1", TREE / "launch/acceptance", "--quick", "--backend", "cpu",
+                                  "-n", 1, "--output", self.output, *words,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def verdicts(self):
+        """{node: its verdict's record}"""
+        lines = map(json.loads, (self.output / "acceptance.jsonl").read_text().splitlines())
+        return {line["name"]: line for line in lines if line["kind"] == "verdict"
+                and line["scope"] == "node" and "stage" not in line}
+
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 30),
+                            f"{node}: {self.cluster.processes(node)}")
+
+    def test_a_job_names_the_host_that_it_lacks(self):
+        line = ["on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts"]
+        program = [TREE / "bin/node_check", "--passive"]
+        for node, cause in [("n3", "host n3 could not be reached: Connection refused"),
+                            ("n4", f"rank 1 on n4: {TREE}/bin/node_check is not there or cannot be"),
+                            ("n6", "host n6 could not be reached: Permission denied"),
+                            ("n9", "host n9 could not be reached: Temporary failure in name")]:
+            self.assertIn(cause, self.cluster(*line, f"n1,{node}", *program, code=3))
+        process = self.cluster.start(*line, "n1,n5", "sleep", 300, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT)
+        self.addCleanup(process.kill)
+        self.assertTrue(wait_until(lambda: "sleep 300 " in self.cluster.processes("n5")))
+        self.cluster("node", "n5", "off")
+        out, _ = process.communicate(timeout=30)
+        self.assertEqual(process.returncode, 3)
+        self.assertIn("host n5 was lost", out)
+        self.assert_nothing_runs("n1", "n4")
+
+    @long
+    def test_each_host_has_its_own_verdict(self):
+        """n2 computes wrong products, n5 loses its power while it works."""
+        process = self.accept("--hosts", "n1,n2,n3,n4,n5,n6,n9", "--inject-fault", "product:1")
+        self.addCleanup(process.kill)
+        record = self.output / "compute/n5.jsonl"
+        wait_until(lambda: record.exists() and record.stat().st_size, 60)
+        self.cluster("node", "n5", "off")
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 1, out)
+        verdicts = self.verdicts()
+        for node, outcome, class_, cause in [
+                ("n1", "PASS", None, ""),
+                ("n2", "FAIL", "HARDWARE", "wrong"),
+                ("n3", "INCONCLUSIVE", "INFRASTRUCTURE", "host n3 could not be reached: Connection refused"),
+                ("n4", "INCONCLUSIVE", None, "bin/node_check is not there or cannot be executed"),
+                ("n5", "INCONCLUSIVE", "INFRASTRUCTURE", "node n5 was lost"),
+                ("n6", "INCONCLUSIVE", "INFRASTRUCTURE", "host n6 could not be reached: Permission denied"),
+                ("n9", "INCONCLUSIVE", "INFRASTRUCTURE", "host n9 could not be reached: Temporary failure")]:
+            with self.subTest(node):
+                found = verdicts[node]
+                self.assertEqual((found["verdict"], found.get("class")), (outcome, class_), out)
+                self.assertIn(cause, found.get("cause", ""))
+        self.assertIn("soak", verdicts["n1"]["stages"])
+        self.assert_nothing_runs("n1", "n2", "n4")
+
+    @long
+    def test_a_host_whose_link_is_cut_while_it_works(self):
+        process = self.accept("--hosts", "n1,n2,n5")
+        self.addCleanup(process.kill)
+        record = self.output / "compute/n5.jsonl"
+        wait_until(lambda: record.exists() and record.stat().st_size, 60)
+        self.cluster("node", "n5", "cut")
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 3, out)
+        self.assertEqual([self.verdicts()[node]["verdict"] for node in ("n1", "n2", "n5")],
+                         ["PASS", "PASS", "INCONCLUSIVE"], out)
+        self.assertIn("host n5 was lost", self.verdicts()["n5"]["cause"])
+        self.assert_nothing_runs("n1", "n2")
+        left = [line for line in self.cluster.processes("n5") if not re.match("sshd: |orted ", line)]
+        self.assertEqual(left, [])  # its connections end when the kernel gives them up
+
+
+if __name__ == "__main__":
+    unittest.main()
