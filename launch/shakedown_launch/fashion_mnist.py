@@ -1,5 +1,6 @@
 """launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -146,14 +147,18 @@ def generated_split(count, seed):
 
 def spots(label, brightest):
     """A class's image, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
+    return [int.from_bytes(bytes(int(brightest * value) for value in shape), "big")
+            for shape in shapes(label)]
+
+
+@functools.lru_cache(maxsize=None)
+def shapes(label):
+    """A class's image, shifted by up to three pixels, each as SIDE x SIDE brightnesses up to 1."""
     places = random.Random(label)  # the same in all splits
     centers = [(5 + 18 * places.random(), 5 + 18 * places.random()) for _ in range(4)]
-
-    def image(dx, dy):
-        return bytes(int(brightest * max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8)
-                                         for u, v in centers))
-                     for y in range(SIDE) for x in range(SIDE))
-    return [int.from_bytes(image(dx, dy), "big") for dx in range(-3, 4) for dy in range(-3, 4)]
+    return [[max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8) for u, v in centers)
+             for y in range(SIDE) for x in range(SIDE)]
+            for dx in range(-3, 4) for dy in range(-3, 4)]
 
 
 # ---- the folder ----------------------------------------------------------------------------------

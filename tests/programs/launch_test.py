@@ -574,7 +574,7 @@ class Jobs(Scratch):
                 wait_until(lambda: pids_path.exists() and len(pids_path.read_text().split()) == 2)
                 pids = pids_path.read_text().split()
                 send(job.pid, stop)
-                self.assertEqual(job.wait(timeout=20), 5, (script, stop))
+                self.assertEqual(job.wait(timeout=60), 5, (script, stop))
                 self.assertTrue(gone(*pids), "still running")
                 self.assertEqual(self.ran(), ["train"] * 2, (script, stop))
                 pids_path.unlink()

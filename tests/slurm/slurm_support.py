@@ -62,7 +62,7 @@ class Cluster:
         # The daemons that it starts have its standard error as well: a pipe would stay open.
         with tempfile.TemporaryFile("w+") as output:
             result = subprocess.run([SCRIPT, *map(str, words)], cwd=cwd or self.work, stdout=output,
-                                    stderr=output, stdin=subprocess.DEVNULL, timeout=120,
+                                    stderr=output, stdin=subprocess.DEVNULL, timeout=240,
                                     pass_fds=[self._owner],
                                     env={**self._environ, **environ})
             output.seek(0)
@@ -111,7 +111,7 @@ class Job:
     def log(self):
         return "".join(path.read_text() for path in self.cluster.work.glob(f"*-{self.number}.out"))
 
-    def wait_for(self, done, seconds=30):
+    def wait_for(self, done, seconds=90):
         """Until done() is true; else an error with the log."""
         if not wait_until(done, seconds):
             logs = [self.cluster.folder / "ctl/slurmctld.log",
@@ -120,7 +120,7 @@ class Job:
             raise AssertionError(f"{self.cluster('scontrol', 'show', 'job', self.number)}\n{said}\n"
                                  f"{self.log}")
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=180):
         """The exit code of a job that has ended; a lost node may still be COMPLETING."""
         self.wait_for(lambda: self.state not in {"PENDING", "CONFIGURING", "RUNNING"}, seconds)
         return int(self.show("ExitCode").split(":")[0])

@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, skip_where_impossible
-from support import TREE, make_image_folder, the_machine, wait_until
+from support import TREE, make_image_folder, wait_until
 
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
@@ -45,11 +45,6 @@ class Jobs(unittest.TestCase):
         # In the place of one of Shakedown's programs: what a rank has of its environment.
         executable(cls.cluster.work / "shows/collective_perf", SHOWS)
 
-    def setUp(self):
-        context = the_machine()
-        context.__enter__()
-        self.addCleanup(context.__exit__, None, None, None)
-
     def submit(self, script, *arguments, launcher="mpirun", options=("--nodes=2",), **environ):
         job = self.cluster.submit(script, *arguments, options=options, SHAKEDOWN_LAUNCHER=launcher,
                                   **environ)
@@ -63,7 +58,7 @@ class Jobs(unittest.TestCase):
 
     def assert_nothing_runs(self, *nodes):
         for node in nodes or ["n1", "n2"]:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 15),
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
                             f"{node}: {self.cluster.processes(node)}")
 
     def train(self, *words, launcher="mpirun", options=()):
@@ -175,7 +170,7 @@ class Scripts(Jobs):
 class Training(Jobs):
     def test_acceptance(self):
         job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
-        self.assertEqual(job.wait(100), 0, job.log)
+        self.assertEqual(job.wait(), 0, job.log)
         lines = [json.loads(line) for line in
                  (self.cluster.work / f"runs/acceptance-{job.number}/acceptance.jsonl").read_text().splitlines()]
         self.assertEqual({line["name"] for line in lines
@@ -204,7 +199,7 @@ class Training(Jobs):
         job.wait_for(lambda: job.state in ("PENDING", "NODE_FAIL"))
         self.assert_nothing_runs("n1")
         self.cluster("node", "n2", "start")
-        self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE", 30))
+        self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE"))
         self.continue_(job)
         self.cluster("scancel", job.number)
         job.wait()
@@ -267,7 +262,6 @@ class Lost(Jobs):
         self.cluster = Cluster(conf="SlurmdTimeout=300")
         self.addCleanup(self.cluster.down)
         self.cluster.up()
-        super().setUp()
 
     def lose_the_link(self, launcher):
         job, _ = self.train("--timeout", 5, launcher=launcher)
