@@ -155,10 +155,16 @@ def spots(label, brightest):
 def shapes(label):
     """A class's image, shifted by up to three pixels, each as SIDE x SIDE brightnesses up to 1."""
     places = random.Random(label)  # the same in all splits
-    centers = [(5 + 18 * places.random(), 5 + 18 * places.random()) for _ in range(4)]
-    return [[max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8) for u, v in centers)
+    shifts = range(-3, 4)
+
+    def squares():
+        """Of the distances from a random center, by shift."""
+        center = 5 + 18 * places.random()
+        return {shift: [(at - center - shift) ** 2 for at in range(SIDE)] for shift in shifts}
+    centers = [(squares(), squares()) for _ in range(4)]
+    return [[math.exp(-min(across[dx][x] + down[dy][y] for across, down in centers) / 8)
              for y in range(SIDE) for x in range(SIDE)]
-            for dx in range(-3, 4) for dy in range(-3, 4)]
+            for dx in shifts for dy in shifts]
 
 
 # ---- the folder ----------------------------------------------------------------------------------

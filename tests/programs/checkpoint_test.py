@@ -146,7 +146,7 @@ class Checkpoints(unittest.TestCase):
         self.assertTrue(support.wait_until(lambda: header(self.latest)))
         resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (1000000, 1000000))
         self.assertTrue(support.wait_until(went_on), job.poll())
-        (self.dir / "STOP").touch()
+        job.send_signal(signal.SIGTERM)
         said = "".join(job.communicate(timeout=60))
         self.assertEqual(job.returncode, 3, said)
         self.assertIn("cannot be written: File too large; the one before is kept", said)

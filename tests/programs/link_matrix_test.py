@@ -95,7 +95,7 @@ class LinkMatrix(Folder):
     def test_a_slow_rank_is_named_while_others_wait_past_the_timeout(self):
         # Each message ends within the time-out; a pair's turn, which the others wait for, does not.
         _, records = self.measure(*SLOW, "--alone", "on", "--timeout", 1, "--inject-delay",
-                                  f"2:{DELAY_US}", "--fail-on-outlier", ranks=4, code=1)
+                                  f"2:{DELAY_US * 3 // 2}", "--fail-on-outlier", ranks=4, code=1)
         self.assertEqual(self.verdicts(records, "rank"), {"2": "FAIL"})
         self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
         slow, others = ([line["time_us_p50"] for line in records["link"] if (2 in (line["from"], line["to"])) == of_2]
