@@ -133,3 +133,30 @@ class Job:
 
     def records(self, name):
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")
+
+
+class Jobs(unittest.TestCase):
+    """On a cluster for all tests of a class."""
+    OPTIONS = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(**cls.OPTIONS)
+        cls.addClassCleanup(cls.cluster.down)
+        cls.cluster.up()
+
+    def submit(self, script, *arguments, launcher="mpirun", options=("--nodes=2",), **environ):
+        job = self.cluster.submit(script, *arguments, options=options, SHAKEDOWN_LAUNCHER=launcher,
+                                  **environ)
+        self.addCleanup(self.cluster, "scancel", job.number, code=None)
+        return job
+
+    def expect(self, job, code, *said):
+        self.assertEqual(job.wait(), code, job.log)
+        for words in said:
+            self.assertIn(words, job.log)
+
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes or ["n1", "n2"]:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
+                            f"{node}: {self.cluster.processes(node)}")
