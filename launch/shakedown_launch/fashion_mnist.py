@@ -1,5 +1,6 @@
 """launch/fashion_mnist: makes an image folder of Fashion-MNIST, or of generated images."""
 
+import functools
 import gzip
 import hashlib
 import json
@@ -147,14 +148,24 @@ def generated_split(count, seed):
 
 def spots(label, brightest):
     """A class's image, shifted by up to three pixels, each as one number of SIDE x SIDE bytes."""
-    places = random.Random(label)  # the same in all splits
-    centers = [(5 + 18 * places.random(), 5 + 18 * places.random()) for _ in range(4)]
+    return [int.from_bytes(bytes(int(brightest * value) for value in shape), "big")
+            for shape in shapes(label)]
 
-    def image(dx, dy):
-        return bytes(int(brightest * max(math.exp(-((x - u - dx) ** 2 + (y - v - dy) ** 2) / 8)
-                                         for u, v in centers))
-                     for y in range(SIDE) for x in range(SIDE))
-    return [int.from_bytes(image(dx, dy), "big") for dx in range(-3, 4) for dy in range(-3, 4)]
+
+@functools.lru_cache(maxsize=None)
+def shapes(label):
+    """A class's image, shifted by up to three pixels, each as SIDE x SIDE brightnesses up to 1."""
+    places = random.Random(label)  # the same in all splits
+    shifts = range(-3, 4)
+
+    def squares():
+        """Of the distances from a random center, by shift."""
+        center = 5 + 18 * places.random()
+        return {shift: [(at - center - shift) ** 2 for at in range(SIDE)] for shift in shifts}
+    centers = [(squares(), squares()) for _ in range(4)]
+    return [[math.exp(-min(across[dx][x] + down[dy][y] for across, down in centers) / 8)
+             for y in range(SIDE) for x in range(SIDE)]
+            for dx in shifts for dy in shifts]
 
 
 # ---- the folder ----------------------------------------------------------------------------------

@@ -417,21 +417,29 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
   CHECK(session.local_rank() < session.local_size());
 }
 
+/// A communicator whose operations time out soon. Its ranks come to the making of it at the same time:
+/// that must end in this time, too.
+std::unique_ptr<Communicator> make_impatient(Device& device, MpiAlgorithm algorithm) {
+  test::session().barrier();
+  test::session().set_timeout(0.3);
+  auto communicator = make_mpi_communicator(test::session(), device, algorithm);
+  test::session().set_timeout(60);
+  return communicator;
+}
+
 TEST_CASE("an operation that a rank never joins times out and says what it was", "[communicator]") {
   const MpiSession& session = test::session();
   if (session.world_size() == 1) return;
   Backend backend = test::open_backend_of(test::backends().front());
   if (backend.kind == BackendKind::gpu) return;  // NCCL's own is tested with the collectives
-  test::session().set_timeout(0.2);
-  const auto impatient = make_mpi_communicator(session, *backend.device);
-  test::session().set_timeout(60);
+  const auto impatient = make_impatient(*backend.device, MpiAlgorithm::library);
   const auto stream = backend.device->make_stream();
   Buffer buffer(*backend.device, 4096);
   const View view = buffer.view(DataType::float32);
   if (session.rank() != 0)
     CHECK_THROWS_WITH(
         impatient->recv(view, 0, *stream),
-        ContainsSubstring("recv of 4 KiB float32") && ContainsSubstring("within 0.2 s"));
+        ContainsSubstring("recv of 4 KiB float32") && ContainsSubstring("within 0.3 s"));
   session.barrier();
   // complete what was left open, so that MPI can finish
   if (session.rank() == 0)
@@ -446,9 +454,7 @@ TEST_CASE("a rank that comes after the timeout finds the memory that it is to re
   const auto algorithm = GENERATE(MpiAlgorithm::library, MpiAlgorithm::own);
   const auto device = test::open_device(test::backends().front());
   const auto stream = device->make_stream();
-  test::session().set_timeout(0.2);
-  auto comm = make_mpi_communicator(session, *device, algorithm);
-  test::session().set_timeout(60);
+  auto comm = make_impatient(*device, algorithm);
   const std::size_t bytes = std::size_t{8} << 20;  // of its own pages: freed, they are gone
   const auto reduce = [&] {
     const Buffer buffer(*device, bytes);

@@ -35,7 +35,9 @@ TEST_CASE("a part of a session counts its own ranks", "[session]") {
 }
 
 TEST_CASE("ranks of one host have one clock", "[session]") {
-  CHECK(std::abs(training::seconds_ahead_of_root(test::session())) < 0.005);
+  // Its error is half of the quickest round trip, which is many time slices where cores are shared;
+  // clocks of two hosts differ by the time between their boots.
+  CHECK(std::abs(training::seconds_ahead_of_root(test::session())) < 0.5);
 }
 
 TEST_CASE("a part of a backend exchanges among its own ranks", "[session]") {

@@ -114,7 +114,7 @@ class Job:
 
     def left(self):
         """The processes that it leaves."""
-        support.wait_until(lambda: not processes(self.marker), 3)
+        support.wait_until(lambda: not processes(self.marker), 10)
         return processes(self.marker)
 
     def close(self):

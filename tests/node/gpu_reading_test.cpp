@@ -72,16 +72,16 @@ std::set<std::string> missing_in(const Json& reading, const Json& full) {
   return keys;
 }
 
-constexpr double kShort_s = 0.05;
+constexpr double kShort_s = 0.1;  // a call that does return takes microseconds of it
 
 }  // namespace
 
 TEST_CASE("every field of a reading comes from the driver and back from JSON", "[node][nvml]") {
   Json expected = h200();
   const auto start = std::chrono::steady_clock::now();
-  const HostGpus host = read(expected);
+  const HostGpus host = read(expected, 60);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  CHECK(took.count() < 2);
+  CHECK(took.count() < 30);  // calls that return are not waited for until their deadline
   expected.erase("source");
   CHECK(to_json(host) == expected);
   CHECK(to_json(host_gpus_of(expected)) == expected);
@@ -125,7 +125,7 @@ TEST_CASE("a call that does not return is named, and the other GPUs are read", "
 }
 
 TEST_CASE("a GPU is read again once its late call has returned", "[node][nvml]") {
-  const Fake fake(two_gpus({{"stall_s", {{"nvmlDeviceGetPersistenceMode", 4 * kShort_s}}}}));
+  const Fake fake(two_gpus({{"stall_s", {{"nvmlDeviceGetPersistenceMode", 1}}}}));
   GpuReader reader(kShort_s, fake_library());
   CHECK(reader.read().gpus.at(1).sm_clock_mhz == 345);
   CHECK_FALSE(reader.read().gpus.at(1).sm_clock_mhz);  // the call has not returned yet

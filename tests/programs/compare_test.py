@@ -11,7 +11,7 @@ import time
 import unittest
 
 import support
-from support import BIN, SCHEMA, Folder, alone, make_image_folder, read_record, run, run_bare
+from support import BIN, SCHEMA, Folder, make_image_folder, read_record, run, run_bare
 
 COMPARE = BIN / "compare"
 TERMS = ("compute_ms", "exposed_comm_ms", "interference_ms", "input_stall_ms", "optimizer_ms")
@@ -255,7 +255,6 @@ class Configurations(Folder):
         self.assertEqual(self.lines("certificate"), [])
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
 
-    @alone
     def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
         result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 0.02,
                               "--ranks", "2,3", "--certificate", "off", "--verbose")
@@ -271,8 +270,10 @@ class Configurations(Folder):
     def check_forecast(self, text):
         """The links are those of --throttle-gbs, and so slow that they decide what a step takes."""
         for link in self.lines("link_cost"):
-            self.assertLess(link["bandwidth_gbs"], 0.022)  # what the transfer itself takes comes on top
-            self.assertGreater(link["bandwidth_gbs"], 0.01)
+            for count, time_us in zip(link["bytes"], link["time_us"]):
+                self.assertGreaterEqual(time_us, 0.99 * count / 20)  # what the transfer itself takes comes on top
+            self.assertLess(link["bandwidth_gbs"], 0.04)  # of a line through times that include others' work
+            self.assertGreater(link["bandwidth_gbs"], 0.005)
             self.assertEqual(link["bytes"], sorted(link["bytes"]))
             self.assertEqual(len(link["bytes"]), len(link["time_us"]))
             self.assertEqual("average_gbs" in link, link["path"] == "star")
@@ -340,7 +341,7 @@ class Hangs(Folder):
             ranks=2, after="compare: ")
         self.assertEqual(code, 3, said)
         self.assertRegex(said, r"rank 1 on .* no progress within 2 s .*no answer from rank 0 on")
-        self.assertLess(seconds, 10)
+        self.assertLess(seconds, 45)  # 3 s where the cores are free
 
     def stop(self, rank, *arguments, ranks, after):
         """Stops that rank while it works, once this was printed: exit code, output, seconds."""

@@ -12,7 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import BIN, GPUS, TREE, read_record, the_machine
+from support import BIN, GPUS, TREE, read_record
 
 NOBODY = 65534
 
@@ -20,10 +20,9 @@ NOBODY = 65534
 def execute(*words, cwd=TREE, **variables):
     kept = {name: value for name, value in os.environ.items() if name not in
             {"SHAKEDOWN_RUNS", "MAKEFLAGS", "MAKELEVEL", "DESTDIR", "PREFIX", "REVISION"}}
-    with the_machine():
-        return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True,
-                              stdin=subprocess.DEVNULL, timeout=120,
-                              env={**kept, **{name: str(value) for name, value in variables.items()}})
+    return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True,
+                          stdin=subprocess.DEVNULL, timeout=240,
+                          env={**kept, **{name: str(value) for name, value in variables.items()}})
 
 
 def make(*words, cwd=TREE, **variables):

@@ -2,9 +2,10 @@
 
 import csv
 import itertools
+import statistics
 import unittest
 
-from support import BIN, Folder, alone, read_record, run
+from support import BIN, Folder, read_record, run
 
 LINK_MATRIX = BIN / "link_matrix"
 QUICK = ["--bytes", 65536, "--iterations", 3, "--warmup", 1, "--latency-iterations", 5]
@@ -91,15 +92,16 @@ class LinkMatrix(Folder):
         for line in records["split"]:
             self.assertEqual(line["wrong_elements"], 4 if line["scope"] != "rail" else 0, line)
 
-    @alone
     def test_a_slow_rank_is_named_while_others_wait_past_the_timeout(self):
         # Each message ends within the time-out; a pair's turn, which the others wait for, does not.
-        _, records = self.measure(*SLOW, "--alone", "on", "--timeout", 0.6, "--inject-delay",
-                                  f"2:{DELAY_US}", "--fail-on-outlier", ranks=4, code=1)
+        _, records = self.measure(*SLOW, "--alone", "on", "--timeout", 1, "--inject-delay",
+                                  f"2:{DELAY_US * 3 // 2}", "--fail-on-outlier", ranks=4, code=1)
         self.assertEqual(self.verdicts(records, "rank"), {"2": "FAIL"})
         self.assertEqual(self.verdicts(records, "job"), {"link_matrix": "FAIL"})
-        for line in records["link"]:
-            self.assertEqual(line["time_us_p50"] > DELAY_US, 2 in (line["from"], line["to"]), line)
+        slow, others = ([line["time_us_p50"] for line in records["link"] if (2 in (line["from"], line["to"])) == of_2]
+                        for of_2 in (True, False))
+        self.assertGreater(min(slow), DELAY_US)
+        self.assertLess(statistics.median(others), DELAY_US)
 
     def test_limits(self):
         _, records = self.measure("--min-bandwidth", 1e6, "--max-latency", 1e-3, "--alone", "off",
@@ -120,7 +122,6 @@ class LinkMatrix(Folder):
                           if {x["from"], x["to"]} == {1, 2}},
                          {("node0", "node1"), ("node1", "node0")})
 
-    @alone
     def test_a_slow_node_is_named_by_leaving_it_out(self):
         out, records = self.measure(*SLOW, "--inject-delay", f"1:{DELAY_US}",
                                     "--pretend-nodes", 3, ranks=3)

@@ -103,18 +103,18 @@ class Ranks(Mpi):
             job = self.start("-n", 2, self.probe, "sleep", 0)
             pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
             job.send_signal(stop)
-            self.assertEqual(job.wait(timeout=20), code, stop)
+            self.assertEqual(job.wait(timeout=60), code, stop)
             self.assertTrue(gone(*pids), f"ranks are still running after {stop}")
 
     def test_sigusr1_reaches_the_ranks(self):
         ranks = ["-n", 2, "bash", "-c",
-                 "trap 'exit 5' USR1; echo up >&2; for i in {1..40}; do sleep 0.1; done"]
+                 "trap 'exit 5' USR1; echo up >&2; for i in {1..300}; do sleep 0.1; done"]
 
         def code_after_sigusr1(job):
             for _ in range(2):
                 self.assertEqual(job.stderr.readline(), b"up\n")
             job.send_signal(signal.SIGUSR1)
-            return job.wait(timeout=20)
+            return job.wait(timeout=60)
 
         if code_after_sigusr1(self.start(*ranks)) != 5:
             # Seen on one machine with Open MPI 4.1.6.
@@ -127,7 +127,7 @@ class Ranks(Mpi):
         self.assertEqual(job.stderr.read(11), b"half a line")
         self.assertIsNone(job.poll())
         job.terminate()
-        job.wait(timeout=20)
+        job.wait(timeout=60)
 
     def test_a_reader_that_leaves(self):
         """`launch/mpi ... | head` ends the ranks without a word of mpirun's about SIGPIPE."""
@@ -135,7 +135,7 @@ class Ranks(Mpi):
                          stdout=subprocess.PIPE)
         self.assertEqual(job.stdout.readline(), b"line\n")
         job.stdout.close()
-        self.assertEqual((job.wait(timeout=20), job.stderr.read()), (5, b""))
+        self.assertEqual((job.wait(timeout=60), job.stderr.read()), (5, b""))
 
     def test_more_ranks_than_cores(self):
         self.assertEqual(self.mpi("-n", 2 * os.cpu_count(), "--bind", "core", "true").returncode, 0)

@@ -1,7 +1,5 @@
 """What the program tests share: running programs, their records, small image folders."""
 
-import contextlib
-import fcntl
 import functools
 import json
 import os
@@ -35,36 +33,9 @@ needs_cpu_backend = unittest.skipIf(
     "built without the cpu backend")
 # For launch/mpi and the like: this Python, not a shim of pyenv, which takes longer than the start of a job.
 os.environ["PATH"] = f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
-
-
-# tests/run runs two files at a time, and names a file to lock.
-LOCK = os.environ.get("SHAKEDOWN_TEST_LOCK")
-_holds_the_machine = False
-
-
-@contextlib.contextmanager
-def the_machine(how=fcntl.LOCK_SH):
-    """Shared with the programs of the other file; with LOCK_EX for this one alone."""
-    global _holds_the_machine
-    if LOCK is None or _holds_the_machine:
-        yield
-        return
-    with open(LOCK) as lock:
-        fcntl.flock(lock, how)
-        _holds_the_machine = how == fcntl.LOCK_EX
-        try:
-            yield
-        finally:
-            _holds_the_machine = False
-
-
-def alone(test):
-    """For a test that judges times: no program of another file runs meanwhile."""
-    @functools.wraps(test)
-    def wrapped(*arguments):
-        with the_machine(fcntl.LOCK_EX):
-            return test(*arguments)
-    return wrapped
+# Where programs share cores, threads and ranks that poll keep them from those that work.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 
 def run(*arguments, ranks=1, env=None, timeout=300):
@@ -80,12 +51,11 @@ def run(*arguments, ranks=1, env=None, timeout=300):
 
 def run_bare(*arguments, env=None, timeout=300):
     """Runs a program without a launcher."""
-    with the_machine():
-        return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
-                              timeout=timeout, env={**os.environ, **(env or {})})
+    return subprocess.run(list(map(str, arguments)), cwd=TREE, capture_output=True, text=True,
+                          timeout=timeout, env={**os.environ, **(env or {})})
 
 
-def wait_until(done, seconds=20):
+def wait_until(done, seconds=60):
     """What `done` returns, once that is not empty; the last when it takes longer."""
     limit = time.monotonic() + seconds
     while not (found := done()) and time.monotonic() < limit:
@@ -94,13 +64,13 @@ def wait_until(done, seconds=20):
 
 
 def gone(*pids):
-    """Whether the processes have ended, within five seconds; one that nobody reaps has."""
+    """Whether the processes end soon; one that nobody reaps has."""
     def runs(pid):
         try:
             return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "XZ"
         except OSError:
             return False
-    return wait_until(lambda: not any(map(runs, pids)), 5)
+    return wait_until(lambda: not any(map(runs, pids)))
 
 
 def let_work(pid, seconds):
@@ -115,6 +85,11 @@ def let_work(pid, seconds):
         time.sleep(0.01)
 
 
+@functools.cache
+def validator_of(kind):
+    return jsonschema.Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": SCHEMA["$defs"]})
+
+
 def schema_error(line):
     """What is wrong with a record, or None."""
     kind = line.get("kind")
@@ -122,9 +97,7 @@ def schema_error(line):
         return f"unknown kind {kind}"
     if jsonschema is None:
         return None
-    validator = jsonschema.Draft202012Validator({"$ref": f"#/$defs/{kind}",
-                                                 "$defs": SCHEMA["$defs"]})
-    error = jsonschema.exceptions.best_match(validator.iter_errors(line))
+    error = jsonschema.exceptions.best_match(validator_of(kind).iter_errors(line))
     return None if error is None else f"{kind}: {'/'.join(map(str, error.path))}: {error.message}"
 
 

@@ -125,7 +125,7 @@ class Runs(Folder):
 
     def test_a_variant_that_hangs_is_ended_and_the_next_one_runs(self):
         program = self.program('echo $$ >>pids; [[ ${NCCL_ALGO:-} == Ring ]] || exec sleep 60')
-        result = self.variants("-n", 2, "--timeout", 2, "--variants", "default,ring", program)
+        result = self.variants("-n", 2, "--timeout", 5, "--variants", "default,ring", program)
         self.expect(result, 3)
         rows = self.rows(result.stdout)
         self.assertIn("default timeout", rows["default"][0])
@@ -147,7 +147,7 @@ class Runs(Folder):
             support.wait_until(lambda: path.exists() and path.read_text().count("\n") == 2)
             pids = path.read_text().split()
             job.send_signal(stop)
-            output = job.communicate(timeout=20)[0]
+            output = job.communicate(timeout=60)[0]
             self.assertEqual(job.returncode, 5, output)
             self.assertEqual(list(self.rows(output)), ["default"])
             self.assertIn("default stopped", self.rows(output)["default"][0])

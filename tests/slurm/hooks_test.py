@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Cluster, skip_where_impossible
-from support import the_machine, wait_until
+from support import wait_until
 
 
 # Files in the cluster's configuration, such as broken_n2, let the checks of a node fail.
@@ -50,11 +50,6 @@ class Hooks(unittest.TestCase):
         cls.cluster.set_site(SITE.format(folder=cls.cluster.folder))
         cls.cluster.up()
 
-    def setUp(self):
-        context = the_machine()
-        context.__enter__()
-        self.addCleanup(context.__exit__, None, None, None)
-
     def log(self, node):
         path = self.cluster.folder / f"log-{node}"
         return path.read_text() if path.exists() else ""
@@ -65,7 +60,7 @@ class Hooks(unittest.TestCase):
         return (found[0], int(found[1])) if len(found) == 2 else ("", 0)
 
     def until_state(self, node, state):
-        self.assertTrue(wait_until(lambda: re.search(state, self.cluster.node(node, "State")), 20),
+        self.assertTrue(wait_until(lambda: re.search(state, self.cluster.node(node, "State"))),
                         f"{self.cluster.node(node, 'State')}: {self.log(node)}")
 
     def test_a_node_that_fails_twice_is_drained_until_it_passes_twice(self):
@@ -102,7 +97,7 @@ class Hooks(unittest.TestCase):
 
     def drained_by(self, node, *said):
         """Once its log has these, and the Epilog has ended."""
-        self.assertTrue(wait_until(lambda: all(re.search(words, self.log(node)) for words in said), 40),
+        self.assertTrue(wait_until(lambda: all(re.search(words, self.log(node)) for words in said)),
                         self.log(node))
         self.until_state(node, r"^IDLE\+DRAIN$")
         self.assertRegex(self.cluster.node(node, "Reason"), "^(Prolog|Epilog) error")
@@ -130,8 +125,8 @@ class Hooks(unittest.TestCase):
         self.cluster("on", "n1", "kill", (self.cluster.work / "left").read_text().strip())
 
     def test_what_hangs_is_not_waited_for(self):
-        script = f"source {HOOKS}/hook.sh; within 1 bash -c 'echo up; trap : TERM; sleep 60 & wait'; echo $? $said"
-        result = subprocess.run(["bash", "-c", script, "hook"], capture_output=True, text=True, timeout=10)
+        script = f"source {HOOKS}/hook.sh; within 2 bash -c 'echo up; trap : TERM; sleep 60 & wait'; echo $? $said"
+        result = subprocess.run(["bash", "-c", script, "hook"], capture_output=True, text=True, timeout=50)
         self.assertEqual(result.stdout, "124 up\n", result)
 
 

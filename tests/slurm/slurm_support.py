@@ -74,7 +74,7 @@ class Cluster:
         # The daemons that it starts have its standard error as well: a pipe would stay open.
         with tempfile.TemporaryFile("w+") as output:
             result = subprocess.run([SCRIPT, *map(str, words)], cwd=cwd or self.work, stdout=output,
-                                    stderr=output, stdin=subprocess.DEVNULL, timeout=120,
+                                    stderr=output, stdin=subprocess.DEVNULL, timeout=240,
                                     pass_fds=[self._owner],
                                     env={**self._environ, **environ})
             output.seek(0)
@@ -124,7 +124,7 @@ class Job:
     def log(self):
         return "".join(path.read_text() for path in self.cluster.work.glob(f"*-{self.number}.out"))
 
-    def wait_for(self, done, seconds=30):
+    def wait_for(self, done, seconds=90):
         """Until done() is true; else an error with the log."""
         if not wait_until(done, seconds):
             logs = [self.cluster.folder / "ctl/slurmctld.log",
@@ -133,7 +133,7 @@ class Job:
             raise AssertionError(f"{self.cluster('scontrol', 'show', 'job', self.number)}\n{said}\n"
                                  f"{self.log}")
 
-    def wait(self, seconds=60):
+    def wait(self, seconds=180):
         """The exit code of a job that has ended; a lost node may still be COMPLETING."""
         self.wait_for(lambda: self.state not in {"PENDING", "CONFIGURING", "RUNNING"}, seconds)
         return int(self.show("ExitCode").split(":")[0])
@@ -146,3 +146,30 @@ class Job:
 
     def records(self, name):
         return read_record(self.cluster.work / f"runs/{name}-{self.number}.jsonl")
+
+
+class Jobs(unittest.TestCase):
+    """On a cluster for all tests of a class."""
+    OPTIONS = {}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(**cls.OPTIONS)
+        cls.addClassCleanup(cls.cluster.down)
+        cls.cluster.up()
+
+    def submit(self, script, *arguments, launcher="mpirun", options=("--nodes=2",), **environ):
+        job = self.cluster.submit(script, *arguments, options=options, SHAKEDOWN_LAUNCHER=launcher,
+                                  **environ)
+        self.addCleanup(self.cluster, "scancel", job.number, code=None)
+        return job
+
+    def expect(self, job, code, *said):
+        self.assertEqual(job.wait(), code, job.log)
+        for words in said:
+            self.assertIn(words, job.log)
+
+    def assert_nothing_runs(self, *nodes):
+        for node in nodes or ["n1", "n2"]:
+            self.assertTrue(wait_until(lambda: not self.cluster.processes(node)),
+                            f"{node}: {self.cluster.processes(node)}")

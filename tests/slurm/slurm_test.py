@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""The job scripts of launch/slurm on a two-node Slurm, as they are submitted by users, and what Slurm
-does to a job. Run by tests/run; skipped where no cluster can be made."""
+"""The job scripts of launch/slurm on a Slurm of two and of four nodes, as they are submitted by users. Run by
+tests/run; skipped where no cluster can be made."""
 
-import json
 import subprocess
 import unittest
 
-from slurm_support import HOOKS, TWO_GPUS, Cluster, Job, long, skip_where_impossible
-from support import TREE, make_image_folder, the_machine, wait_until
-
+from slurm_support import HOOKS, TWO_GPUS, Job, Jobs, skip_where_impossible
+from support import TREE
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
@@ -28,59 +26,9 @@ def executable(path, text):
     path.chmod(0o755)
 
 
-class Jobs(unittest.TestCase):
-    """On a cluster for all tests of a class."""
-    OPTIONS = {}
-
-    @classmethod
-    def setUpClass(cls):
-        cls.cluster = Cluster(**cls.OPTIONS)
-        cls.addClassCleanup(cls.cluster.down)
-        cls.cluster.up()
-        # In the place of one of Shakedown's programs: what a rank has of its environment.
-        executable(cls.cluster.work / "shows/collective_perf", SHOWS)
-
-    def setUp(self):
-        context = the_machine()
-        context.__enter__()
-        self.addCleanup(context.__exit__, None, None, None)
-
-    def submit(self, script, *arguments, launcher="mpirun", options=("--nodes=2",), **environ):
-        job = self.cluster.submit(script, *arguments, options=options, SHAKEDOWN_LAUNCHER=launcher,
-                                  **environ)
-        self.addCleanup(self.cluster, "scancel", job.number, code=None)
-        return job
-
-    def expect(self, job, code, *said):
-        self.assertEqual(job.wait(), code, job.log)
-        for words in said:
-            self.assertIn(words, job.log)
-
-    def assert_nothing_runs(self, *nodes):
-        for node in nodes or ["n1", "n2"]:
-            self.assertTrue(wait_until(lambda: not self.cluster.processes(node), 15),
-                            f"{node}: {self.cluster.processes(node)}")
-
-    def train(self, *words, launcher="mpirun", options=()):
-        """A training without an end that has written a checkpoint, and its folder of checkpoints."""
-        if not (self.cluster.work / "images").exists():
-            make_image_folder(self.cluster.work / "images", 4)
-        folder = self.cluster.work / f"checkpoints-{len(list(self.cluster.work.iterdir()))}"
-        job = self.submit("train.sbatch", *TINY, "--train-dir", "images", "--batch-size", 2, "--epochs",
-                          1000000, "--checkpoint-minutes", 1e-6, *words, launcher=launcher,
-                          options=["--nodes=2", "--ntasks-per-node=1", *options],
-                          CHECKPOINT_DIR=str(folder))
-        job.wait_for((folder / "checkpoint_latest.safetensors").exists)
-        return job, folder
-
-    def continue_(self, *jobs):
-        """Trainings that are queued again."""
-        self.assert_nothing_runs()
-        for job in jobs:
-            job.start_again()
-        for job in jobs:
-            job.wait_for(lambda: "continues /" in job.log)
-            self.assertIn("restart 1", job.log)
+def show_environment(cluster):
+    """Puts a script in the place of one of Shakedown's programs: what a rank has of its environment."""
+    executable(cluster.work / "shows/collective_perf", SHOWS)
 
 
 class Scripts(Jobs):
@@ -92,6 +40,7 @@ class Scripts(Jobs):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
+        show_environment(cls.cluster)
         # A module that only n2 has loaded.
         executable(cls.cluster.folder / "etc/task_prolog",
                    "#!/bin/sh\n[ $(hostname) != n2 ] || cat /etc/slurm/only_n2 2>/dev/null\nexit 0\n")
@@ -167,54 +116,14 @@ class Scripts(Jobs):
                     "0 GPUs, 2 expected (Slurm)", 'scontrol update nodename="n2" state=drain')
 
 
-class Training(Jobs):
-    def test_acceptance(self):
-        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
-        self.assertEqual(job.wait(100), 0, job.log)
-        lines = [json.loads(line) for line in
-                 (self.cluster.work / f"runs/acceptance-{job.number}/acceptance.jsonl").read_text().splitlines()]
-        self.assertEqual({line["name"] for line in lines
-                          if line["kind"] == "verdict" and line["scope"] == "node"}, {"n1", "n2"})
-
-    def test_a_signal_queues_it_again_and_it_continues(self):
-        jobs, folders = zip(*(self.train(launcher=launcher) for launcher in LAUNCHERS))
-        for job in jobs:
-            self.cluster("scancel", "--signal=USR2", "--batch", job.number)
-        self.continue_(*jobs)
-        by_mpirun, by_srun = jobs
-        (folders[1] / "STOP").touch()
-        self.cluster("scancel", by_mpirun.number)
-        self.expect(by_srun, 5)
-        by_mpirun.wait()
-        self.assert_nothing_runs()
-        by_srun.wait_for(lambda: by_srun.state == "FAILED")  # neither is queued again
-        by_mpirun.wait_for(lambda: by_mpirun.state == "CANCELLED")
-        for job in jobs:
-            runs = [line for line in job.records("train") if line["kind"] == "run"]
-            self.assertEqual([run.get("environment.SLURM_RESTART_COUNT") for run in runs], [None, "1"])
-
-    def test_slurmd_dies_and_it_continues(self):
-        job, _ = self.train(launcher="srun")
-        self.cluster("node", "n2", "kill")
-        job.wait_for(lambda: job.state in ("PENDING", "NODE_FAIL"))
-        self.assert_nothing_runs("n1")
-        self.cluster("node", "n2", "start")
-        self.assertTrue(wait_until(lambda: self.cluster.node("n2", "State") == "IDLE", 30))
-        self.continue_(job)
-        self.cluster("scancel", job.number)
-        job.wait()
-        self.assert_nothing_runs()
-
-    @long
-    def test_the_time_limit_queues_it_again(self):
-        job, _ = self.train(options=["--time=1"])
-        job.wait_for(lambda: "is queued again" in job.log, 100)  # it comes at a tick of 30 s
-        self.continue_(job)
-
-
 class FourNodes(Jobs):
     """Without GPUs. A slow one is found only where there are peers."""
     OPTIONS = {"nodes": "n1 n2 n3 n4", "node": "CPUs=2 RealMemory=4000"}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        show_environment(cls.cluster)
 
     def test_a_slow_node_is_named(self):
         self.cluster("node", "n3", "slow", *"tbf rate 40mbit burst 32k latency 400ms".split())
@@ -247,68 +156,6 @@ class FourNodes(Jobs):
         said = self.cluster("salloc", "--nodes=2", TREE / "launch/mpi", "-n", 2,
                             self.cluster.work / "shows/collective_perf", CUDA_VISIBLE_DEVICES="7")
         self.assertEqual(said.count("gpus= "), 2, said)
-
-
-@long
-class Lost(Jobs):
-    """With Slurm's own time-out of a node: the programs and launch/mpi are faster. A cluster each: a
-    node that was lost is Slurm's for minutes."""
-
-    @classmethod
-    def setUpClass(cls):
-        pass
-
-    def setUp(self):
-        self.cluster = Cluster(conf="SlurmdTimeout=300")
-        self.addCleanup(self.cluster.down)
-        self.cluster.up()
-        super().setUp()
-
-    def lose_the_link(self, launcher):
-        job, _ = self.train("--timeout", 5, launcher=launcher)
-        self.cluster("node", "n2", "cut")
-        self.assertEqual(job.wait(40), 3, job.log)
-        self.assertIn("no answer from rank 1 on n2", job.log)
-
-    def test_a_lost_link_ends_the_job_under_mpirun(self):
-        self.lose_the_link("mpirun")
-
-    def test_a_lost_link_ends_the_job_under_srun(self):
-        self.lose_the_link("srun")
-
-    def test_a_lost_node_ends_the_job(self):
-        job, _ = self.train()
-        self.cluster("node", "n2", "off")
-        job.wait_for(lambda: "host n2 was lost" in job.log)
-
-        def ended():  # Slurm keeps the job until it has given up the node
-            return all(line.startswith("slurmstepd") for line in self.cluster.processes("n1"))
-        self.assertTrue(wait_until(ended, 20), self.cluster.processes("n1"))
-
-
-@long
-class LostInAcceptance(Jobs):
-    """Slurm gives up the node, by SlurmdTimeout, while the acceptance goes on."""
-    OPTIONS = {"nodes": "n1 n2 n3"}
-
-    def test_the_other_nodes_keep_their_verdicts(self):
-        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1,
-                          options=["--nodes=3"])
-        output = self.cluster.work / f"runs/acceptance-{job.number}"
-        record = output / "compute/n3.jsonl"
-        job.wait_for(lambda: record.exists() and record.stat().st_size, 60)
-        self.cluster("node", "n3", "off")
-        self.assertEqual(job.wait(120), 3, job.log)
-        lines = map(json.loads, (output / "acceptance.jsonl").read_text().splitlines())
-        found = {line["name"]: line for line in lines if line["kind"] == "verdict"
-                 and line["scope"] == "node" and "stage" not in line}
-        self.assertEqual([found[node]["verdict"] for node in ("n1", "n2", "n3")],
-                         ["PASS", "PASS", "INCONCLUSIVE"], job.log)
-        self.assertEqual(found["n3"]["class"], "INFRASTRUCTURE")
-        self.assertIn("node n3 was lost", found["n3"]["cause"])
-        self.assertIn("soak", found["n1"]["stages"])
-        self.assertNotIn("soak", found["n3"]["stages"])
-        self.assert_nothing_runs("n1", "n2")
 
 
 if __name__ == "__main__":

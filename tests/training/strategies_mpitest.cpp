@@ -19,7 +19,7 @@
 namespace shakedown::training {
 namespace {
 
-constexpr int kSize = 64;
+constexpr int kSize = 32;
 constexpr int kBatch = 8;
 constexpr int kClasses = 10;
 
@@ -444,6 +444,7 @@ TEST_CASE("a worker whose gradients overflow runs no farther ahead than others",
     constexpr int kSteps = 6;
     constexpr std::chrono::milliseconds kSlow{100};
     const auto start = std::chrono::steady_clock::now();
+    session.barrier();  // the slow one starts after all have this time
     for (int step = 0; step < kSteps; ++step)
       engine.step.run(
           [&](int) {

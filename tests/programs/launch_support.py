@@ -1,0 +1,57 @@
+"""What the tests of launch/'s scripts share: a copy of launch/ in a scratch folder, faked programs, an
+environment in which nothing is found but what a test names."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import TREE
+
+# What decides where things are found; each test sets its own.
+PLACES = ["BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDNN_HOME",
+          "CUDNN_ROOT", "NCCL_HOME", "NCCL_ROOT", "NVHPC_ROOT", "DNNL_HOME", "DNNL_ROOT", "DNNLROOT",
+          "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_JOB_NUM_NODES", "SLURM_GPUS",
+          "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS", "SLURMD_NODENAME", "MODULEPATH", "LIBRARY_PATH",
+          "PKG_CONFIG_PATH", "MPICXX", "CXX", "NVCC", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
+          "NCCL_DEBUG", "SHAKEDOWN_BIN", "SHAKEDOWN_RUNS", "SHAKEDOWN_TERMINAL"]
+
+
+def environment(**changes):
+    kept = {name: value for name, value in os.environ.items() if name not in PLACES}
+    return {**kept, **{name: str(value) for name, value in changes.items()}}
+
+
+def run(*command, timeout=60, cwd=None, **changes):
+    return subprocess.run([str(word) for word in command], env=environment(**changes), text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout, cwd=cwd)
+
+
+def write_script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/bash\n" + text)
+    path.chmod(0o755)
+
+
+class Scratch(unittest.TestCase):
+    """A scratch folder with a copy of launch/, so that no .deps/ of the tree is seen or touched, and
+    a folder of faked programs before the others on PATH."""
+
+    def setUp(self):
+        self.scratch = Path(tempfile.mkdtemp(prefix="launch_test."))
+        self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
+        self.launch = self.scratch / "tree" / "launch"
+        self.launch.mkdir(parents=True)
+        for name in ["machine", "requirements", "setup", "mpi", "bench", "experiments", "variants",
+                     "tested_versions"]:
+            shutil.copy(TREE / "launch" / name, self.launch / name)
+        self.fakes = self.scratch / "fakes"
+        self.fakes.mkdir()
+        # Not through a shim of pyenv, which takes ten times as long.
+        self.path = f"{self.fakes}:{Path(sys.executable).resolve().parent}:{os.environ['PATH']}"
+
+    def fake(self, name, text):
+        write_script(self.fakes / name, text)

@@ -1,0 +1,253 @@
+"""bin/train on image folders: epochs, evaluation, the loader, a rank that hangs. Run by tests/run."""
+
+import csv
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import struct
+import subprocess
+import time
+import unittest
+
+import support
+from support import BIN, Folder, make_image_folder, read_record, read_safetensors, run, run_bare
+
+TRAIN = BIN / "train"
+
+
+class Epochs(Folder):
+    def setUp(self):
+        super().setUp()
+        make_image_folder(self.folder / "train", 32)
+        make_image_folder(self.folder / "val", 11)
+
+    def train(self, *arguments, ranks=1):
+        return run(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 8,
+                   "--lr", 0.02, "--train-dir", self.folder / "train", "--val-dir",
+                   self.folder / "val", *arguments, ranks=ranks)
+
+    def test_learns_saves_and_evaluates_alike(self):
+        record = self.folder / "r.jsonl"
+        weights = self.folder / "w.safetensors"
+        history, mllog = self.folder / "history", self.folder / "mllog.txt"
+        result = self.train("--epochs", 8, "--record", record, "--save", weights, "--history", history,
+                            "--mllog", mllog, "--schedule", "cosine", "--lr-warmup-steps", 2, "--ema", 0.5,
+                            "--norm-stats", "average", "--clip-grad-norm", 5, ranks=2)
+        self.expect(result, 0, "96 images of 3 classes", "33 to validate")
+        epochs = [line for line in read_record(record) if line["kind"] == "epoch"]
+        self.assertEqual([line["epoch"] for line in epochs], list(range(1, 9)))
+        self.assertTrue(all(line["validated_images"] == 33 for line in epochs))
+        self.assertLess(epochs[-1]["train_loss"], epochs[0]["train_loss"])
+        self.assertGreater(epochs[-1]["val_top1"], 0.8)
+        self.assertEqual(epochs[-1]["val_top5"], 1)
+        self.assertLess(epochs[-1]["learning_rate"], epochs[0]["learning_rate"])
+        self.assertTrue(all(line["grad_norm"] > 0 for line in epochs))
+        self.assertNotEqual(epochs[-1]["val_loss_ema"], epochs[-1]["val_loss"])
+        self.check_history(history, epochs, result)
+        self.check_mllog(mllog, epochs)
+
+        again = self.folder / "again.jsonl"
+        logits = self.folder / "logits.safetensors"
+        evaluate = ["--batch-size", 8, "--precision", "fp32", "--evaluate", "--weights", weights, "--val-dir"]
+        found = []
+        for ranks in (1, min(3, support.GPUS or 3)):  # parts of 33 and 11 images, in padded batches of 8
+            result = run(TRAIN, *evaluate, self.folder / "val", "--record", again, "--logits", logits,
+                         ranks=ranks)
+            self.expect(result, 0, "tiny, fp32", "32x32 pixels", "33 images of 3 classes",
+                        "to evaluate", f"top-1 {100 * epochs[-1]['val_top1_ema']:.2f} %", "of 33 images")
+            found.append(read_safetensors(logits))
+        rows, labels = found[0]["logits"], found[0]["labels"]
+        self.assertEqual(labels, [i for i in range(3) for _ in range(11)])  # sorted classes
+        self.assertEqual(found[1]["labels"], labels)
+        for one, three in zip(rows, found[1]["logits"], strict=True):
+            for a, b in zip(one, three, strict=True):
+                self.assertAlmostEqual(a, b, delta=1e-4)
+        evaluated = [line for line in read_record(again) if line["kind"] == "epoch"]
+        self.assertEqual(len(evaluated), 2)
+        for line in evaluated:  # with an average of the weights, that is what was saved
+            self.assertEqual(line["epoch"], 0)
+            self.assertEqual(line["val_top1"], epochs[-1]["val_top1_ema"])
+            self.assertEqual(line["validated_images"], 33)
+            self.assertAlmostEqual(line["val_loss"], epochs[-1]["val_loss_ema"], places=3 if support.GPUS else 4)
+        right = sum(row.index(max(row)) == label for row, label in zip(rows, labels))
+        self.assertAlmostEqual(right / 33, evaluated[0]["val_top1"])
+        (self.folder / "val/dots").rename(self.folder / "val/spots")
+        self.expect(run_bare(TRAIN, *evaluate, self.folder / "val"), 2, str(weights),
+                    "not in " + str(self.folder / "val") + ": dots",
+                    "not in " + str(weights) + ": spots")
+        (self.folder / "val/spots").rename(self.folder / "val/dots")
+        self.set_first_value(weights, "bn1.running_var", -1)
+        self.expect(self.train("--evaluate", "--weights", weights, "--ignore-idle"), 2, str(weights),
+                    "bn1.running_var")
+        self.set_first_value(weights, "layer1.0.conv1.weight", float("nan"))
+        self.expect(self.train("--epochs", 1, "--weights", weights, "--save", weights, ranks=2), 2,
+                    str(weights), "layer1.0.conv1.weight")
+
+    def check_history(self, folder, epochs, result):
+        lists = json.loads((folder / "training_history.json").read_text())
+        keys = {"train_loss": "train_loss", "val_loss": "val_loss", "learning_rate": "learning_rate",
+                "images_per_s": "images_per_s", "input_stall_ms": "input_stall_ms"}
+        for key, recorded in keys.items():
+            self.assertEqual(lists[key], [epoch[recorded] for epoch in epochs])
+        for key, recorded in (("train_acc", "train_top1"), ("val_acc", "val_top1"),
+                              ("val_acc_top5", "val_top5")):
+            self.assertEqual(lists[key], [100 * epoch[recorded] for epoch in epochs])
+        self.assertEqual(lists["peak_memory_bytes"],
+                         [max(epoch["peak_memory_bytes"]) for epoch in epochs])
+        for whole, training in zip(lists["epoch_time"], epochs):
+            self.assertGreater(whole, training["epoch_s"])
+        with open(folder / "training_history.csv", newline="") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([float(row["val_loss"]) for row in rows], lists["val_loss"])
+        self.assertEqual([int(row["epoch"]) for row in rows], lists["epoch"])
+        if "matplotlib is missing" not in result.stderr:
+            self.assertEqual((folder / "curves.png").read_bytes()[1:4], b"PNG")
+
+    def check_mllog(self, path, epochs):
+        lines = path.read_text().splitlines()
+        self.assertTrue(all(line.startswith(":::MLLOG {") for line in lines))
+        lines = [json.loads(line[len(":::MLLOG "):]) for line in lines]
+        self.assertEqual([line["value"] for line in lines if line["key"] == "train_samples"], [96])
+        accuracies = [line for line in lines if line["key"] == "eval_accuracy"]
+        target = next((e["epoch"] for e in epochs if e["val_top1"] >= 0.759), None)
+        self.assertEqual([line["metadata"]["epoch_num"] for line in accuracies],
+                         list(range(1, (target or 8) + 1)))
+        self.assertEqual(accuracies[0]["value"], epochs[0]["val_top1"])
+        end = lines[-1]
+        self.assertEqual((end["key"], end["metadata"]["status"]),
+                         ("run_stop", "success" if target else "aborted"))
+        times = [line["time_ms"] for line in lines]
+        self.assertEqual(times, sorted(times))
+
+    def set_first_value(self, path, tensor, value):
+        """Of a tensor of float32 in a safetensors file."""
+        data = bytearray(path.read_bytes())
+        length = int.from_bytes(data[:8], "little")
+        begin = 8 + length + json.loads(data[8:8 + length])[tensor]["data_offsets"][0]
+        data[begin:begin + 4] = struct.pack("<f", value)
+        path.write_bytes(data)
+
+    def test_the_result_does_not_depend_on_the_loader(self):
+        """Nor on where the images lie; a bad one keeps its slot."""
+        (self.folder / "train/dots/007.png").write_text("not an image")
+        epochs = []
+        record = self.folder / "r.jsonl"
+
+        def train(*data):
+            self.expect(run(TRAIN, "--model", "tiny", "--image-size", 32, "--batch-size", 8, *data,
+                            "--epochs", 1, "--seed", 5, "--deterministic", "--max-bad-images", 1,
+                            "--record", record, ranks=2), 0,
+                        "007.png: its content is neither JPEG nor PNG; another image replaces it",
+                        "bad images, replaced by the next ones: 1 of 96: ")
+            epochs.append([line for line in read_record(record) if line["kind"] == "epoch"][-1])
+
+        train("--train-dir", self.folder / "train", "--val-dir", self.folder / "val", "--workers", 1)
+        pack = self.folder / "train.pack"
+        self.expect(run(TRAIN, "--data-dir", self.folder, "--pack", pack, ranks=2), 0,
+                    f"{pack}: 96 images of 3 classes, 0.00 GB in")
+        shutil.rmtree(self.folder / "train")
+        train("--data-dir", self.folder, "--workers", 3, "--cache")
+        for key in ("train_loss", "val_loss", "bad_images"):
+            self.assertEqual(epochs[0][key], epochs[1][key])
+        self.assertEqual(epochs[0]["bad_images"], 1)
+
+    def test_the_loader_alone(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--image-size", 160,
+                     "--batch-size", 8, "--iterations", 13, "--warmup", 1, "--workers", 2, "--prefetch", 3,
+                     "--decoder", "cpu", "--record", record, ranks=2)
+        self.expect(result, 0, "96 images of 3 classes", "input: 2 workers per rank", "start over", "us to open")
+        _, rate, end = read_record(record)
+        self.assertEqual([rate["kind"], end["kind"]], ["loader", "end"])
+        self.assertEqual([rate[key] for key in ("workers", "decoder", "warmup", "world_size")], [2, "cpu", 5, 2])
+        self.assertAlmostEqual(rate["images_per_s"], sum(rate["images_per_s_per_rank"]))
+        self.assertGreater(rate["stage_augment_ms"], 0)
+
+    @support.needs_cpu_backend
+    def test_no_device_decoder_without_a_gpu(self):
+        result = run_bare(TRAIN, "--loader-only", "--train-dir", self.folder / "train", "--decoder", "nvjpeg",
+                          "--backend", "cpu", "--batch-size", 8)
+        self.expect(result, 2, "--decoder nvjpeg: the cpu backend has no device decoder")
+
+    def test_bad_data_is_named(self):
+        (self.folder / "train/dots/007.png").write_text("not an image")
+        self.expect(self.train("--epochs", 1), 2, "train/dots/007.png")
+        shutil.rmtree(self.folder / "val/dots")
+        self.expect(self.train("--epochs", 1), 2, "dots")
+        self.expect(run_bare(TRAIN, "--epochs", 1, "--train-dir", self.folder / "nowhere"), 2,
+                    "nowhere")
+
+    def test_ranks_that_see_other_images_are_told(self):
+        other = self.folder / "other"
+        shutil.copytree(self.folder / "train", other / "train")
+        (other / "train/dots/007.png").unlink()
+        command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo {other}; else echo {self.folder}; fi);' \
+                  f' {shlex.quote(str(TRAIN))} --model tiny --image-size 32 --batch-size 8 ' \
+                  '--train-dir train --epochs 1'
+        self.expect(support.run("bash", "-c", command, ranks=2), 2, "rank 1 on", "other images")
+
+    def test_a_shard_smaller_than_a_batch_is_told(self):
+        self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")
+
+
+class Hangs(Folder):
+    def test_a_rank_stopped_in_validation_ends_the_job(self):
+        make_image_folder(self.folder / "train", 6)
+        make_image_folder(self.folder / "val", 128)
+        record = self.folder / "stopped.jsonl"
+        job = self.start(record, "--model", "resnet18", "--image-size", 32, "--batch-size", 8,
+                         "--strategy", "fsdp", "--train-dir", self.folder / "train", "--val-dir",
+                         self.folder / "val", "--epochs", 1000)
+        self.wait_for("epoch", job, record)
+        self.stop(job, record, after=0.2)  # validation takes most of an epoch
+
+    def start(self, record, *arguments):
+        if 0 < support.GPUS < 2:
+            self.skipTest("two ranks need two GPUs")
+        return subprocess.Popen(
+            [support.TREE / "launch/mpi", "-n", "2", TRAIN, *map(str, arguments), "--timeout", "2",
+             "--record", record],
+            cwd=support.TREE, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def wait_for(self, kind, job, record):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and job.poll() is None:
+            if record.exists() and f'"kind":"{kind}"' in record.read_text():
+                return
+            time.sleep(0.1)
+        self.fail("the job did not start: " + job.communicate()[1])
+
+    def stop(self, job, record, after):
+        """Stops rank 1 after `after` seconds: the job ends, and prints which rank waited for it."""
+        victim = self.rank_of(record, rank=1)
+        support.let_work(victim, after)
+        os.kill(victim, signal.SIGSTOP)
+        started = time.monotonic()
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 3, out + err)
+        self.assertIn("rank 0 on", err)
+        self.assertIn("within 2 s", err)
+        self.assertIn("no answer from rank 1", err)
+        self.assertLess(time.monotonic() - started, 45)  # 3 s where the cores are free
+        self.assertEqual(read_record(record)[0]["kind"], "run")  # what was written is whole
+        self.assertTrue(support.gone(victim))
+
+    def rank_of(self, record, rank):
+        """The pid of a rank of the job that writes this record."""
+        for path in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                environment = (path / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == bytes(TRAIN) and bytes(record) in words and \
+                    f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+                return int(path.name)
+        self.fail(f"rank {rank} is not here")
+
+
+if __name__ == "__main__":
+    unittest.main()

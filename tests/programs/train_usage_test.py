@@ -1,0 +1,153 @@
+"""bin/train's options, and what it refuses. Run by tests/run."""
+
+import json
+import re
+import shlex
+import unittest
+
+import support
+from support import BIN, Folder, read_record, run, run_bare
+
+SMALL = ["--model", "tiny", "--image-size", 32, "--classes", 10, "--batch-size", 8]
+TRAIN = BIN / "train"
+
+
+class Usage(Folder):
+    def test_options_are_read_before_mpi_starts(self):
+        no_mpi = {"OMPI_MCA_pml": "none"}
+        self.assertNotEqual(run_bare(TRAIN, "--describe", env=no_mpi).returncode, 0)
+        for program in ("train", "compare", "collective_perf", "all_reduce_perf", "link_matrix"):
+            self.expect(run_bare(BIN / program, "--help", env=no_mpi), 0, f"Usage: {program} ",
+                        "--timeout SECONDS")
+            self.expect(run_bare(BIN / program, "--version", env=no_mpi), 0,
+                        f"{program} (Shakedown) ", "revision ", "backends ", "mpi ")
+            self.expect(run_bare(BIN / program, "--bogus", env=no_mpi), 2, "--bogus")
+        other = run_bare(TRAIN, "--bogus", env={"OMPI_COMM_WORLD_RANK": "1", **no_mpi})
+        self.assertEqual((other.returncode, other.stdout + other.stderr), (2, ""))
+
+    def test_a_usage_error_is_printed_once(self):
+        result = run(TRAIN, "--bach-size", 3, ranks=3)
+        self.assertEqual((result.returncode, result.stdout, result.stderr),
+                         (2, "", "train: unknown option --bach-size; did you mean --batch-size?; "
+                                 "see --help\n"))
+        result = run(TRAIN, "--version", ranks=3)
+        self.assertEqual((result.returncode, result.stdout.count("revision"), result.stderr),
+                         (0, 1, ""))
+
+    def test_a_batch_that_does_not_fit_is_told_before_the_first_step(self):
+        result = run_bare(TRAIN, "--model", "resnet50", "--batch-size", 200000)
+        self.expect(result, 2, "--batch-size 200000", "needs", "are free", "largest batch that fits")
+        self.assertGreater(int(re.search(r"fits is about (\d+)", result.stderr)[1]), 10)
+
+    def test_describe_names_layers_memory_and_buckets(self):
+        result = run_bare(TRAIN, "--model", "resnet50", "--describe", "--batch-size", 8)
+        self.assertRegex(result.stdout, r"optimizer state +97\.(49|5) MiB")
+        self.expect(result, 0, "161 tensors, 25557032 parameters", "layer4.2.conv3",
+                    "8196000 bytes", "activations and their gradients")
+
+    def test_a_file_missing_on_one_rank_is_named(self):
+        (self.folder / "w.safetensors").write_text("")
+        command = f'cd $(if ((OMPI_COMM_WORLD_RANK)); then echo /; else echo {self.folder}; fi);' \
+                  f' exec {shlex.quote(str(TRAIN))} --weights w.safetensors --timeout 600'
+        result = support.run("bash", "-c", command, ranks=2)  # ends before the 600 s, within which it waits
+        self.expect(result, 2, "rank 1 on", "--weights w.safetensors: No such file or directory",
+                    "torchvision's resnet50-0676ba61.pth", "training/convert_weights.py")
+
+    def test_weights_are_checked(self):
+        pickle = self.folder / "resnet50-0676ba61.pth"
+        pickle.write_bytes(b"PK\x03\x04....")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", pickle), 2, "Convert it",
+                    "training/convert_weights.py", "resnet50-0676ba61.pth")
+        header = json.dumps({"conv1.weight": {"dtype": "F32", "shape": [1],
+                                              "data_offsets": [0, 4]}}).encode()
+        wrong = self.folder / "wrong.safetensors"
+        wrong.write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0\0\0")
+        self.expect(run_bare(TRAIN, *SMALL, "--weights", wrong), 2, "wrong.safetensors",
+                    "conv1.weight")
+
+    def test_outputs_that_cannot_be_written_are_told_at_once(self):
+        for option, path in (("--record", "/proc/no/r.jsonl"), ("--trace", "/proc/no/t.json"),
+                             ("--save", "/proc/no/w.safetensors")):
+            result = run_bare(TRAIN, *SMALL, option, path)
+            self.expect(result, 2, f"{option} {path}: cannot be written: No such file")
+            self.assertNotIn("images/s", result.stdout)
+        self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
+        self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
+                    "--pack /proc/no/t.pack: cannot be written: No such file")
+
+    @support.needs_cpu_backend
+    def test_what_a_backend_cannot_exchange_is_refused(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--backend", "cpu", "--comm-ctas", 4), 2,
+                    "--comm-ctas 4", "cpu backend")
+
+    def test_weights_that_cannot_be_saved_cost_no_result(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--save", self.folder), 2, str(self.folder))
+        full = self.folder / "full"
+        full.symlink_to("/dev/full")
+        result = run_bare(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--certificate", "off",
+                          "--save", full, "--record", self.folder / "r.jsonl")
+        self.expect(result, 3, "images/s", f"--save {full}: cannot be written: No space left")
+        self.assertEqual([r["kind"] for r in read_record(self.folder / "r.jsonl")][1], "step")
+
+    def test_a_foreign_launcher_is_noticed(self):
+        self.expect(run_bare(TRAIN, *SMALL, env={"PMI_SIZE": "4"}), 2, "PMI_SIZE=4", "launch/mpi")
+
+    @unittest.skipIf(support.GPUS, "a GPU is here")
+    def test_requested_gpus_that_are_missing_are_no_reason_for_the_cpu(self):
+        request = {"SLURM_JOB_GPUS": "0,1"}
+        result = run_bare(TRAIN, *SMALL, env=request)
+        built = "built without gpu" not in result.stderr
+        self.expect(result, 3 if built else 2, "SLURM_JOB_GPUS=0,1", "--backend cpu")
+        arguments = [*SMALL, "--precision", "fp16", "--describe"]
+        result = run_bare(TRAIN, *arguments, "--backend", "cpu", env=request)
+        self.expect(result, 2, "--precision fp16", "fp32 only")
+        self.assertNotIn("no GPU is visible", result.stderr)
+        self.expect(run_bare(TRAIN, *arguments), 2, "fp32 only", "as no GPU is visible (")
+
+    def test_outputs_in_one_file_are_refused(self):
+        both = self.folder / "both"
+        both.write_text("{}")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", both, "--trace", both), 2, "--trace",
+                    "the file of --record")
+        self.expect(run_bare(TRAIN, *SMALL, "--record", both), 2, "is not a record")
+        self.assertEqual(both.read_text(), "{}")
+
+    def test_a_missing_gpu_is_told(self):
+        self.expect(run_bare(TRAIN, *SMALL, "--backend", "gpu",
+                             env={"CUDA_VISIBLE_DEVICES": ""}), 2, "--backend gpu")
+
+
+@unittest.skipIf(support.GPUS == 0, "no GPU here")
+class Placement(Folder):
+    """How ranks and GPUs may be matched, for real; the decisions are tested without (placement)."""
+
+    def rank_sees(self, devices, ranks):
+        """Runs bin/train with CUDA_VISIBLE_DEVICES set by a shell expression on every rank."""
+        script = self.folder / "rank"
+        script.write_text(f'#!/bin/sh\nexport CUDA_VISIBLE_DEVICES={devices}\nexec "$@"\n')
+        script.chmod(0o755)
+        return run(script, TRAIN, *SMALL, "--iterations", 1, "--warmup", 1, ranks=ranks,
+                   env={"SHAKEDOWN_TEST": "1"})
+
+    def test_two_ranks_on_one_gpu_are_told(self):
+        self.expect(self.rank_sees("0", 2), 2, "2 ranks and 1 visible GPU", "is held by rank 0")
+
+    def test_a_gpu_missing_on_one_rank_is_told(self):
+        result = self.rank_sees('"$([ $OMPI_COMM_WORLD_RANK = 1 ] || echo 0)"', 2)
+        self.expect(result, 2, "no GPU is visible to rank 1 on", "while others see some")
+
+    @unittest.skipIf(support.GPUS < 2, "needs two GPUs")
+    def test_a_gpu_of_its_own_for_each_rank(self):
+        result = self.rank_sees("$OMPI_COMM_WORLD_LOCAL_RANK", 2)
+        self.expect(result, 0, "images/s", "2 ranks", "gpu")
+
+
+class CommittedRecords(unittest.TestCase):
+    def test_committed_records_fit_the_schema(self):
+        for path in sorted((support.TREE / "results").glob("**/*.jsonl")):
+            with self.subTest(path=path):
+                read_record(path, with_run_id=False)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,91 @@
+#include "tests/support/image_files.hpp"
+
+#include <png.h>
+#include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/catch.hpp"
+#include "tests/support.hpp"
+
+namespace shakedown::test {
+
+using namespace training;
+namespace fs = std::filesystem;
+
+TempFolder::TempFolder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
+TempFolder::~TempFolder() { fs::remove_all(path); }
+
+std::string TempFolder::write(const std::string& name, const Bytes& content) const {
+  const fs::path file = fs::path(path) / name;
+  fs::create_directories(file.parent_path());
+  std::ofstream(file, std::ios::binary)
+      .write(reinterpret_cast<const char*>(content.data()),
+             static_cast<std::streamsize>(content.size()));
+  return file.string();
+}
+
+Bytes png_of(int number) {
+  Bytes gray(kSide * kSide);
+  for (std::size_t i = 0; i < gray.size(); ++i) gray[i] = static_cast<std::uint8_t>(40 + 17 * i);
+  gray[0] = static_cast<std::uint8_t>(number);
+  png_image png{};
+  png.version = PNG_IMAGE_VERSION;
+  png.width = png.height = kSide;
+  png.format = PNG_FORMAT_GRAY;
+  png_alloc_size_t bytes = 0;
+  REQUIRE(png_image_write_to_memory(&png, nullptr, &bytes, 0, gray.data(), 0, nullptr));
+  Bytes file(bytes);
+  REQUIRE(png_image_write_to_memory(&png, file.data(), &bytes, 0, gray.data(), 0, nullptr));
+  file.resize(bytes);
+  return file;
+}
+
+Bytes half_white_jpeg() {
+  Picture picture{16, 8, Bytes(std::size_t{16} * 8 * 3)};
+  for (std::size_t i = 0; i < picture.values.size(); ++i)
+    picture.values[i] = i / 3 % 16 < 8 ? 255 : 0;
+  return write_jpeg(picture);
+}
+
+FolderSource numbered_images(const TempFolder& folder, int count) {
+  for (int i = 0; i < count; ++i) {
+    const std::string name =
+        (i % 5 == 4 ? "z/" : "") + std::to_string(1000 + i) + (i % 2 ? ".png" : ".JPG");
+    folder.write((i < count / 2 ? "a/" : "b/") + name, png_of(i));
+  }
+  return FolderSource(scan_image_folder(folder.path));
+}
+
+Bytes image_of(const ImageSource& source, std::size_t index) {
+  Bytes bytes;
+  StageTimes times;
+  source.read(index, bytes, times);
+  return bytes;
+}
+
+LoaderSettings loader_settings() {
+  LoaderSettings settings;
+  settings.batch_size = 4;
+  settings.transform = {kSide, Augmentation::resized_crop};
+  settings.drop_last = false;
+  return settings;
+}
+
+Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int threads,
+               int epoch) {
+  const auto device = open_device(backends().front());
+  Workers workers(threads);
+  Loader loader(source, settings, *device, workers);
+  loader.start_epoch(epoch);
+  Bytes all;
+  while (const Batch* batch = loader.next()) {
+    all.insert(all.end(), batch->images.begin(), batch->images.end());
+    all.insert(all.end(), batch->labels.begin(), batch->labels.end());
+    loader.release(batch);
+  }
+  return all;
+}
+
+}  // namespace shakedown::test
