@@ -3,6 +3,7 @@
 #include "common/identity.hpp"
 #include "common/options.hpp"
 #include "common/program.hpp"
+#include "launch/node/soak/capsule.hpp"
 #include "launch/node/soak/replay.hpp"
 #include "launch/node/soak/soak_run.hpp"
 
@@ -10,6 +11,7 @@ namespace shakedown::node {
 namespace {
 
 ExitCode soak(const SoakOptions& options, const OptionSet& set, MpiSession& session) {
+  if (options.replay.empty()) check_capsules(options.output, session.rank());
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));

@@ -73,6 +73,9 @@ class Soak(Folder):
         refused = run(SOAK, "--replay", broken)
         self.assertEqual(refused.returncode, 2)
         self.assertIn(f"{broken}: seed: must be", refused.stderr)
+        refused = run(SOAK, "--output", "/proc/none", *QUICK)
+        self.assertEqual(refused.returncode, 2)
+        self.assertIn("--output /proc/none/capsule-rank0.json: cannot be written", refused.stderr)
 
     def test_one_and_two_ranks_are_judged_by_the_known_answer(self):
         for ranks in (1, 2):

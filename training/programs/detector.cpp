@@ -114,7 +114,9 @@ Detector::Detector(const Run& run)
     check_fault(options_, *fault_, engine_);
     say(run_.session, line_of(*fault_));
   }
-  if (options_.check_neighbour > 0) check_ = make_check(engine_, fault_);
+  if (options_.check_neighbour == 0) return;
+  if (run.session.is_root()) check_writable({"--output", options_.output + "/capsule-train.json"});
+  check_ = make_check(engine_, fault_);
 }
 
 Detector::~Detector() { engine_.step.before_update(nullptr); }

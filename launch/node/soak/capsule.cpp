@@ -127,6 +127,10 @@ Capsule capsule_of(const Json& json, const std::string& file) {
   return capsule;
 }
 
+void check_capsules(const std::string& folder, int rank) {
+  check_writable({"--output", fmt::format("{}/capsule-rank{}.json", folder, rank)});
+}
+
 std::string write_capsule(const std::string& folder, const std::string& name,
                           const Capsule& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);

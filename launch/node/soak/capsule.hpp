@@ -33,6 +33,9 @@ Json to_json(const Capsule& capsule);
 /// Throws UsageError "FILE: key: what is allowed".
 Capsule capsule_of(const Json& json, const std::string& file);
 
+/// Throws UsageError where `rank` could write no capsule: before the hours whose evidence it is.
+void check_capsules(const std::string& folder, int rank);
+
 /// Writes FOLDER/capsule-NAME.json and returns its path.
 std::string write_capsule(const std::string& folder, const std::string& name,
                           const Capsule& capsule);
