@@ -177,6 +177,15 @@ class WhatItRecorded(Case):
                     verdict("job", "node_check", INCONCLUSIVE), ended(3), run=run_of(3)),
                  INCONCLUSIVE, ("n1",))
 
+    def test_what_is_unknown_of_a_node_is_not_worse_for_the_failure_of_another(self):
+        lines = [verdict("node", "n1", FAIL), verdict("node", "n2", INCONCLUSIVE, severity="UNKNOWN")]
+        job, not_run = verdict("job", "node_check", FAIL), verdict("job", "node_check", INCONCLUSIVE,
+                                                                   check="all-reduce")
+        for more, of_n2 in [([job], WARN), ([not_run, job], INCONCLUSIVE)]:
+            found = of(*lines, *more, ended(1), run=run_of(1))
+            self.assertEqual([(each.nodes, each.outcome) for each in found],
+                             [(("n1",), FAIL), (("n2",), of_n2)])
+
     def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
         path = TREE / "results/0.2/h200/compute-1gpu.jsonl"
         lines = [line for line in records.read(path) if line["kind"] != "compute"][:3]

@@ -114,9 +114,8 @@ class JobFindings:
 
     def findings(self, lines):
         verdicts = [line for line in lines if line["kind"] == "verdict"]
-        jobs_own = [line.get("verdict") for line in verdicts if line.get("scope") == "job"]
-        passed = bool(jobs_own) and all(outcome == PASS for outcome in jobs_own)
-        found = [self._verdict(line, passed) for line in verdicts if line.get("scope") != "job"]
+        jobs_own = {line.get("verdict") for line in verdicts if line.get("scope") == "job"}
+        found = [self._verdict(line, jobs_own) for line in verdicts if line.get("scope") != "job"]
         found = [each for each in found if each]
         found += self._wrong(lines, found)
         worst_part = worst(each.outcome for each in found if each.outcome != WARN)
@@ -136,8 +135,9 @@ class JobFindings:
             return [self._unknown(line)]
         return [self._finding(line, outcome, self._run.nodes, "", line.get("name", ""))]
 
-    def _verdict(self, line, job_passed):
-        """None where all is well."""
+    def _verdict(self, line, jobs_own):
+        """None where all is well. What node_check does not know (UNKNOWN) is no reason of its FAIL,
+        which is another node's perhaps."""
         outcome, scope = line.get("verdict"), line.get("scope")
         place = self._place(scope, str(line.get("name", "")), line.get("host"))
         if outcome not in OUTCOMES or place is None:
@@ -146,7 +146,9 @@ class JobFindings:
             if "class" not in line or scope not in ("gpu", "rank", "link", "node"):
                 return None
             outcome = WARN
-        elif outcome == INCONCLUSIVE and (line.get("severity") == WARN or job_passed):
+        elif outcome == INCONCLUSIVE and (
+                line.get("severity") == WARN or jobs_own == {PASS}
+                or line.get("severity") == "UNKNOWN" and jobs_own and jobs_own <= {PASS, FAIL}):
             outcome = WARN  # its program passes in spite of it
         return self._finding(line, outcome, *place)
 
