@@ -118,13 +118,17 @@ def interval_of(measured):
 
 
 def rate_notes(rows):
-    kinds = {m.rate.kind for m in rows}
-    said = {intervals.RANGE: "low-high: range of fewer than six runs",
-            intervals.OF_MEDIAN: f"low-high: {intervals.OF_MEDIAN}",
-            intervals.OF_MEAN: f"low-high: {intervals.OF_MEAN} over the steps of the one run; "
+    """What low-high is; where it is not the same for all rows, of which strategies."""
+    of = {}
+    for m in rows:
+        of.setdefault(m.rate.kind, {})[m.strategy] = None
+    said = {intervals.RANGE: "{}: range of fewer than six runs",
+            intervals.OF_MEDIAN: f"{{}}: {intervals.OF_MEDIAN}",
+            intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of the one run; "
                                "another run may differ by more",
-            "": f"no low-high: {intervals.NO_INTERVAL}"}
-    return [said[kind] for kind in said if kind in kinds]
+            "": f"no {{}}: {intervals.NO_INTERVAL}"}
+    return [text.format(f"low-high of {', '.join(of[kind])}" if len(of) > 1 else "low-high")
+            for kind, text in said.items() if kind in of]
 
 
 def trainings(summary):

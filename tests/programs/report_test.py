@@ -54,6 +54,9 @@ class Figures(Report):
         text = self.text_of(step("ddp", 1000, **of_median), step("ddp", 1004, 0.1))
         self.assertEqual(row(text, "ddp")["low-high"], "1,000-1,004")
         self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "2 runs")
+        text = self.text_of(step("ddp", 1000, 0.01), step("none", 1100), step("none", 1200))
+        self.assertIn("low-high of none: range of fewer than six runs\n"
+                      "low-high of ddp: 95 % interval of the mean over the steps", text)
 
     def test_six_repetitions_have_an_interval_and_more_leave_outliers_out(self):
         rates = [1000, 1010, 1020, 1030, 1040, 1050, 1060, 1070, 5000]
