@@ -109,6 +109,22 @@ class Hosts(unittest.TestCase):
         left = [line for line in self.cluster.processes("n5") if not re.match("sshd: |orted ", line)]
         self.assertEqual(left, [])  # its connections end when the kernel gives them up
 
+    @long
+    def test_a_host_that_is_lost_while_hosts_are_tested_together(self):
+        process = self.accept("--hosts", "n1,n2,n5")
+        self.addCleanup(process.kill)
+        wait_until((self.output / "all_reduce/round-0-group-0.log").exists, 90)
+        self.cluster("node", "n5", "off")
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 3, out)
+        self.assertEqual([self.verdicts()[node]["verdict"] for node in ("n1", "n2", "n5")],
+                         ["PASS", "PASS", "INCONCLUSIVE"], out)
+        self.assertIn("was lost, and did not answer again", self.verdicts()["n5"]["cause"])
+        self.assertEqual(self.verdicts()["n5"]["class"], "INFRASTRUCTURE")
+        rounds = sorted(path.name for path in (self.output / "all_reduce").glob("round-*.log"))
+        self.assertEqual(rounds, ["round-0-group-0.log", "round-1-group-0.log"])
+        self.assert_nothing_runs("n1", "n2")
+
 
 if __name__ == "__main__":
     unittest.main()
