@@ -9,7 +9,7 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch import job  # noqa: E402
+from shakedown_launch import job, mpi  # noqa: E402
 from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
 
 
@@ -31,6 +31,19 @@ class ManyJobs(unittest.TestCase):
             self.assertTrue(one.wait(20))
             self.assertEqual(one.result.code, 3)
             self.assertEqual(pathlib.Path(f"{folder}/log").read_text(), "said\n")
+
+    def test_open_mpi_s_folder_stays_while_jobs_start_and_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder, f"ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}")
+            with mpi.session_folder({"TMPDIR": folder}):
+                self.assertRaises(OSError, top.rmdir)  # as the last of several jobs tries
+                self.assertEqual(top.stat().st_mode & 0o777, 0o700)
+            self.assertFalse(top.exists())
+            with mpi.session_folder({"TMPDIR": folder}):
+                (top / "pid.7").mkdir()  # of a job that somebody else runs
+            self.assertTrue((top / "pid.7").exists())
+        with mpi.session_folder({"TMPDIR": "/proc/none"}):  # mpirun says why
+            pass
 
     def test_how_many(self):
         unlimited = resource.RLIM_INFINITY
