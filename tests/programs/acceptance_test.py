@@ -92,7 +92,8 @@ class Acceptance(Folder):
         table = json.loads(reference.read_text())
         for figure in table["figures"]:
             if figure["metric"].startswith("compute/"):
-                figure.update(validated=True, spread=None)
+                figure["validated"] = True
+                figure.pop("spread", None)  # then a figure's floor is 92 % of it
         good = self.folder / "good.json"
         good.write_text(json.dumps(table))
         result = run_bare(*LINE, "--prolog", "-n", "2", "--reference", good, "--inject-fault", "slow:1")
