@@ -1,4 +1,5 @@
-"""As many jobs at the same time as a fleet of thousands of nodes needs."""
+"""As many jobs at the same time as a fleet of thousands of nodes needs, and when a host that does not
+answer is lost."""
 
 import os
 import pathlib
@@ -11,6 +12,19 @@ import unittest.mock
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
 from shakedown_launch import job, mpi  # noqa: E402
 from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
+
+
+class TimeOuts(unittest.TestCase):
+    def test_ssh_has_them_unless_the_site_has_its_own_agent_or_arguments(self):
+        with tempfile.TemporaryDirectory() as home, \
+                unittest.mock.patch.dict(os.environ, {"HOME": home}):
+            name = "OMPI_MCA_plm_rsh_args"
+            self.assertIn("ConnectTimeout=15", mpi.time_outs({"PATH": home}).get(name, ""))
+            self.assertNotIn(name, mpi.time_outs({"PATH": home, "OMPI_MCA_plm_rsh_agent": "rsh"}))
+            path = pathlib.Path(home, ".openmpi/mca-params.conf")
+            path.parent.mkdir()
+            path.write_text("btl = tcp,self\nplm_rsh_args = -p 2222\n")
+            self.assertEqual(mpi.time_outs({"PATH": home}), mpi.KEEPALIVE)
 
 
 class ManyJobs(unittest.TestCase):
