@@ -28,6 +28,8 @@ RANK_OPTIONS = [
 # Between mpirun and its daemons: a host that is silent for 20 s is lost; Open MPI's own are 8 minutes.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive_intvl": "4",
              "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
+# Of ssh, while the daemons start: the site's own agent or arguments (in a file of parameters) stay.
+SSH_ARGUMENTS = "-o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
@@ -121,9 +123,23 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
-               {**KEEPALIVE, **slurm.for_mpirun(environ)}, output,
+               {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
                stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+
+
+def time_outs(environ):
+    """Open MPI's settings after which a host that does not answer is lost."""
+    files = ["~/.openmpi/mca-params.conf", "/etc/openmpi/openmpi-mca-params.conf"]
+    mpirun = places.which("mpirun", environ)
+    files += [os.path.join(os.path.dirname(mpirun), "../etc/openmpi-mca-params.conf")] if mpirun else []
+    text = ""
+    for path in map(os.path.expanduser, files):
+        with contextlib.suppress(OSError), open(path, errors="replace") as file:
+            text += file.read()
+    if "OMPI_MCA_plm_rsh_agent" in environ or re.search(r"^\s*plm_rsh_a", text, re.M):
+        return KEEPALIVE
+    return {**KEEPALIVE, "OMPI_MCA_plm_rsh_args": SSH_ARGUMENTS}
 
 
 @contextlib.contextmanager

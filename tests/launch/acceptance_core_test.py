@@ -336,6 +336,13 @@ class Campaign(unittest.TestCase):
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
         self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
 
+    def test_nodes_with_one_rank_each_are_also_tested_together(self):
+        made = FakeFleet(["a", "b"])
+        one = conduct(made, ranks=1)
+        self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
+                         ["nodes", "all_reduce"])
+        self.assertNotIn("links", one.expected()["a"])
+
     def test_a_rank_per_gpu(self):
         made = FakeFleet(["a", "b"])
         one = conduct(made, judge=FakeJudge(gpus=8))

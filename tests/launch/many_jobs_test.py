@@ -1,4 +1,5 @@
-"""As many jobs at the same time as a fleet of thousands of nodes needs."""
+"""As many jobs at the same time as a fleet of thousands of nodes needs, and when a host that does not
+answer is lost."""
 
 import os
 import pathlib
@@ -9,8 +10,21 @@ import unittest
 import unittest.mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
-from shakedown_launch import job  # noqa: E402
+from shakedown_launch import job, mpi  # noqa: E402
 from shakedown_launch.acceptance.campaign import fleet  # noqa: E402
+
+
+class TimeOuts(unittest.TestCase):
+    def test_ssh_has_them_unless_the_site_has_its_own_agent_or_arguments(self):
+        with tempfile.TemporaryDirectory() as home, \
+                unittest.mock.patch.dict(os.environ, {"HOME": home}):
+            name = "OMPI_MCA_plm_rsh_args"
+            self.assertIn("ConnectTimeout=15", mpi.time_outs({"PATH": home}).get(name, ""))
+            self.assertNotIn(name, mpi.time_outs({"PATH": home, "OMPI_MCA_plm_rsh_agent": "rsh"}))
+            path = pathlib.Path(home, ".openmpi/mca-params.conf")
+            path.parent.mkdir()
+            path.write_text("btl = tcp,self\nplm_rsh_args = -p 2222\n")
+            self.assertEqual(mpi.time_outs({"PATH": home}), mpi.KEEPALIVE)
 
 
 class ManyJobs(unittest.TestCase):
@@ -31,6 +45,19 @@ class ManyJobs(unittest.TestCase):
             self.assertTrue(one.wait(20))
             self.assertEqual(one.result.code, 3)
             self.assertEqual(pathlib.Path(f"{folder}/log").read_text(), "said\n")
+
+    def test_open_mpi_s_folder_stays_while_jobs_start_and_end(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder, f"ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}")
+            with mpi.session_folder({"TMPDIR": folder}):
+                self.assertRaises(OSError, top.rmdir)  # as the last of several jobs tries
+                self.assertEqual(top.stat().st_mode & 0o777, 0o700)
+            self.assertFalse(top.exists())
+            with mpi.session_folder({"TMPDIR": folder}):
+                (top / "pid.7").mkdir()  # of a job that somebody else runs
+            self.assertTrue((top / "pid.7").exists())
+        with mpi.session_folder({"TMPDIR": "/proc/none"}):  # mpirun says why
+            pass
 
     def test_how_many(self):
         unlimited = resource.RLIM_INFINITY

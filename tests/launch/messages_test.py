@@ -33,6 +33,25 @@ class Judged:
 
 
 class Classification(unittest.TestCase):
+    def test_hosts_that_ssh_does_not_reach(self):
+        for line, said in [
+                ("ssh: connect to host n9 port 22: Connection refused", "host n9 could not be reached: Connection refused"),
+                ("ssh: Could not resolve hostname n9: Name or service not known",
+                 "host n9 could not be reached: Name or service not known"),
+                ("root@n9: Permission denied (publickey).", "host n9 could not be reached: Permission denied (publickey).")]:
+            shown = []
+            messages = Messages(shown.append, shown.append, ("n8", "n9"))
+            messages.read_shared(f"{line}\n".encode())
+            messages.read_own(block("ORTE was unable to reliably start one or more daemons.").encode())
+            self.assertEqual((shown, messages.lost, messages.judge(1)[0]), ([said], ["host n9"], 3))
+
+    def test_a_program_that_is_missing_on_a_host(self):
+        text = ("mpirun was unable to launch the specified application as it could not access\nor execute an "
+                "executable:\n\nExecutable: /tree/bin/train\nNode: n2\n\nwhile attempting to start process rank 3.")
+        judged = Judged(4, block(text), 132)
+        self.assertEqual((judged.code, judged.said, judged.shown), (
+            3, ["rank 3 on n2: /tree/bin/train is not there or cannot be executed"], []))
+
     def test_exit_codes(self):
         died = "{} noticed that process rank 1 with PID 7 on node n2 exited on signal 9 (Killed)."
         nonzero = ("{} detected that one or more processes exited with non-zero status, thus "

@@ -5,10 +5,11 @@ of its own. Run by tests/run; skipped where such hosts cannot be made."""
 import json
 import re
 import subprocess
+import time
 import unittest
 
 from slurm_support import Cluster, long, skip_where_impossible
-from support import TREE, needs_cpu_backend, the_machine, wait_until
+from support import TREE, needs_cpu_backend, wait_until
 
 
 def setUpModule():
@@ -21,9 +22,6 @@ class Hosts(unittest.TestCase):
     and nobody knows n9."""
 
     def setUp(self):
-        context = the_machine()
-        context.__enter__()
-        self.addCleanup(context.__exit__, None, None, None)
         self.cluster = Cluster(nodes="n1 n2 n3 n4 n5 n6", service="ssh")
         self.addCleanup(self.cluster.down)
         self.cluster.up()
@@ -62,10 +60,18 @@ class Hosts(unittest.TestCase):
         self.addCleanup(process.kill)
         self.assertTrue(wait_until(lambda: "sleep 300 " in self.cluster.processes("n5")))
         self.cluster("node", "n5", "off")
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=40)
         self.assertEqual(process.returncode, 3)
         self.assertIn("host n5 was lost", out)
         self.assert_nothing_runs("n1", "n4")
+
+    @long
+    def test_a_host_whose_ssh_hangs(self):
+        self.cluster("on", "n2", "kill", "-STOP", (self.cluster.folder / "n2/sshd.pid").read_text().strip())
+        start = time.monotonic()
+        said = self.cluster("on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts", "n1,n2", "hostname", code=3)
+        self.assertIn("host n2 could not be reached", said)
+        self.assertLess(time.monotonic() - start, 30)
 
     @long
     def test_each_host_has_its_own_verdict(self):
@@ -83,7 +89,7 @@ class Hosts(unittest.TestCase):
                 ("n2", "FAIL", "HARDWARE", "wrong"),
                 ("n3", "INCONCLUSIVE", "INFRASTRUCTURE", "host n3 could not be reached: Connection refused"),
                 ("n4", "INCONCLUSIVE", None, "bin/node_check is not there or cannot be executed"),
-                ("n5", "INCONCLUSIVE", "INFRASTRUCTURE", "node n5 was lost"),
+                ("n5", "INCONCLUSIVE", "INFRASTRUCTURE", "host n5 "),  # was lost, or not reached
                 ("n6", "INCONCLUSIVE", "INFRASTRUCTURE", "host n6 could not be reached: Permission denied"),
                 ("n9", "INCONCLUSIVE", "INFRASTRUCTURE", "host n9 could not be reached: Temporary failure")]:
             with self.subTest(node):
@@ -108,6 +114,22 @@ class Hosts(unittest.TestCase):
         self.assert_nothing_runs("n1", "n2")
         left = [line for line in self.cluster.processes("n5") if not re.match("sshd: |orted ", line)]
         self.assertEqual(left, [])  # its connections end when the kernel gives them up
+
+    @long
+    def test_a_host_that_is_lost_while_hosts_are_tested_together(self):
+        process = self.accept("--hosts", "n1,n2,n5")
+        self.addCleanup(process.kill)
+        wait_until((self.output / "all_reduce/round-0-group-0.log").exists, 90)
+        self.cluster("node", "n5", "off")
+        out, _ = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 3, out)
+        self.assertEqual([self.verdicts()[node]["verdict"] for node in ("n1", "n2", "n5")],
+                         ["PASS", "PASS", "INCONCLUSIVE"], out)
+        self.assertIn("was lost, and did not answer again", self.verdicts()["n5"]["cause"])
+        self.assertEqual(self.verdicts()["n5"]["class"], "INFRASTRUCTURE")
+        rounds = sorted(path.name for path in (self.output / "all_reduce").glob("round-*.log"))
+        self.assertEqual(rounds, ["round-0-group-0.log", "round-1-group-0.log"])
+        self.assert_nothing_runs("n1", "n2")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ class Campaign:
                 outcomes = self.judge.outcomes(runs)
                 number += 1
                 lost |= self._lost(stage, number, [run for run, outcome in zip(runs, outcomes)
-                                                   if outcome == INCONCLUSIVE])
+                                                   if outcome == INCONCLUSIVE and run.code == 3])
         except StopIteration as end:
             self.isolations[stage.name] = end.value
 
