@@ -417,8 +417,8 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
   CHECK(session.local_rank() < session.local_size());
 }
 
-/// A communicator whose operations time out soon. Its ranks come to the making of it at the same time:
-/// that must end in this time, too.
+/// A communicator whose operations time out soon. Its ranks come to the making of it at the same
+/// time: that must end in this time, too.
 std::unique_ptr<Communicator> make_impatient(Device& device, MpiAlgorithm algorithm) {
   test::session().barrier();
   test::session().set_timeout(0.3);

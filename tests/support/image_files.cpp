@@ -73,8 +73,7 @@ LoaderSettings loader_settings() {
   return settings;
 }
 
-Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int threads,
-               int epoch) {
+Bytes epoch_of(const ImageSource& source, const LoaderSettings& settings, int threads, int epoch) {
   const auto device = open_device(backends().front());
   Workers workers(threads);
   Loader loader(source, settings, *device, workers);

@@ -17,14 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::Bytes;
-using test::TempFolder;
-using test::error_of;
 using test::epoch_of;
+using test::error_of;
 using test::half_white_jpeg;
 using test::image_of;
 using test::kSide;
 using test::loader_settings;
 using test::numbered_images;
+using test::TempFolder;
 
 }  // namespace
 

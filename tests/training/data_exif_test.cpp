@@ -12,9 +12,9 @@ namespace shakedown::training {
 namespace {
 
 using test::Bytes;
-using test::TempFolder;
 using test::half_white_jpeg;
 using test::png_of;
+using test::TempFolder;
 
 /// An EXIF segment with one entry, in one of its byte orders.
 Bytes exif_segment(int orientation, bool big_endian) {

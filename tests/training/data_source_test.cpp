@@ -27,13 +27,13 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 using test::Bytes;
-using test::TempFolder;
-using test::error_of;
 using test::epoch_of;
+using test::error_of;
 using test::image_of;
 using test::loader_settings;
 using test::numbered_images;
 using test::png_of;
+using test::TempFolder;
 
 Bytes content_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);

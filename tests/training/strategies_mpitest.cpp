@@ -9,58 +9,20 @@
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
-#include "tests/support/lossy_strategy.hpp"
-#include "tests/support/network.hpp"
-#include "training/measure/records.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/measure/weights_check.hpp"
-#include "training/step/engine.hpp"
 
 namespace shakedown::training {
 namespace {
 
-constexpr int kSize = 32;
-constexpr int kBatch = 8;
-constexpr int kClasses = 10;
-
-struct Case {
-  BackendKind backend;
-  Precision precision;
-};
-
-std::vector<Case> cases() {
-  std::vector<Case> list;
-  for (BackendKind kind : test::backends()) {
-    list.push_back({kind, Precision::fp32});
-    if (kind == BackendKind::gpu) list.push_back({kind, Precision::fp16});
-  }
-  return list;
-}
-
-EngineSettings settings_of(Precision precision, const std::string& strategy) {
-  EngineSettings settings;
-  settings.network.architecture = find_architecture("tiny");
-  settings.network.batch_size = kBatch;
-  settings.network.image_size = kSize;
-  settings.network.classes = kClasses;
-  settings.network.precision = precision;
-  settings.network.tuning.autotune = false;
-  settings.network.tuning.fusion = Fusion::none;  // cuDNN's sums differ from run to run
-  settings.optimizer.learning_rate = 1e-3;
-  settings.strategy.strategy = strategy;
-  settings.seed = 11;
-  return settings;
-}
-
-/// Batch of a shard in a step: the same wherever it is computed.
-void load(Network& network, int shard, int step) {
-  const auto seed = static_cast<std::uint64_t>(1000 * (step + 1) + shard);
-  std::vector<std::int32_t> labels;
-  Random random(seed);
-  for (int i = 0; i < kBatch; ++i)
-    labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
-  test::set_batch(network, test::random_values(kBatch * 3 * kSize * kSize, seed, -2, 2), labels);
-}
+using test::Case;
+using test::cases;
+using test::exchanging_strategies;
+using test::image_size;
+using test::kBatch;
+using test::load;
+using test::settings_of;
+using test::small_buckets_of;
 
 struct Trained {
   std::vector<float> start, one_step, three_steps;  // weights
@@ -130,32 +92,6 @@ void check_same(const Trained& a, const Trained& b, const EngineSettings& settin
     CHECK(relative_difference(a.average, b.average, b.start) < (fp32 ? 0.15 : 0.5));
     CHECK(a.average != a.three_steps);
   }
-}
-
-/// Its buckets are several in this small network.
-StrategyOptions small_buckets_of(const std::string& strategy) {
-  StrategyOptions options;
-  options.strategy = strategy;
-  options.small_bucket_mb = 0.125;
-  options.bucket_cap_mb = 0.25;
-  return options;
-}
-
-/// With the options that make another exchange of it.
-std::vector<StrategyOptions> exchanging_strategies() {
-  std::vector<StrategyOptions> list;
-  for (const StrategyEntry& entry : strategies()) {
-    if (!entry.ranks_agree || test::session().world_size() < entry.ranks.least) continue;
-    StrategyOptions options = small_buckets_of(entry.name);
-    list.push_back(options);
-    if (options.strategy != "parameter-server") continue;
-    options.ps_partition_mb = 0.25;  // does not divide the weights
-    list.push_back(options);
-    options.ps_partition_mb = 0;
-    options.ps_exchange = "reduce-broadcast";
-    list.push_back(options);
-  }
-  return list;
 }
 
 /// Of ddp, and of zero1 and all-reduce where they have them too, by what they are called.
@@ -245,89 +181,6 @@ TEST_CASE("each option of the exchange equals the serial emulation too", "[strat
         train(settings, backend, [&](int micro) { return session.rank() * kAccumulate + micro; }),
         alone, settings);
   }
-}
-
-TEST_CASE("running statistics are rank 0's before each forward, where requested", "[strategies]") {
-  const MpiSession& session = test::session();
-  const bool enabled = GENERATE(true, false);
-  Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = settings_of(Precision::fp32, "ddp");
-  settings.strategy.broadcast_buffers = enabled;
-  Engine engine(settings, backend);
-  engine.allocate(session.local_size());
-  const auto statistics = [&] {
-    const View view = engine.model.network().weights().statistics();
-    engine.finish();
-    return download<float>(engine.device(), engine.stream(), view.data, view.count);
-  };
-  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
-  const std::vector<float> own = statistics();
-  std::vector<float> first = own;
-  const View view{std::span<float>(first)};
-  backend.host->broadcast(view, view, 0, engine.stream());
-  if (session.rank() > 0) CHECK(own != first);  // each saw a shard of its own
-  engine.step.exchange_alone();
-  CHECK(statistics() == (enabled ? first : own));
-}
-
-// As timm's distribute_bn(reduce=True).
-TEST_CASE("what is saved has the first rank's running statistics, or their average",
-          "[strategies]") {
-  const MpiSession& session = test::session();
-  const bool average = GENERATE(true, false);
-  const std::string strategy = GENERATE("ddp", "parameter-server");
-  const StrategyEntry& entry = find_strategy(strategy);
-  if (session.world_size() < entry.ranks.least) return;
-  CAPTURE(average, strategy);
-  Backend backend = test::open_backend_of(test::backends().front());
-  EngineSettings settings = settings_of(Precision::fp32, strategy);
-  if (average) settings.norm_stats = "average";
-  Engine engine(settings, backend);
-  engine.allocate(session.local_size());
-  engine.step.run([&](int) { load(engine.model.network(), session.rank(), 0); }, 1e-3);
-  const std::vector<float> own = engine.model.statistics();
-  std::vector<float> wanted = own;
-  const int root = entry.first_computing();
-  if (average ? root > session.rank() : root != session.rank())
-    std::fill(wanted.begin(), wanted.end(), 0.0F);
-  const View sum{std::span<float>(wanted)};
-  backend.host->all_reduce(sum, sum, Reduction::sum, engine.stream());
-  if (average)
-    for (float& value : wanted) value /= static_cast<float>(entry.computing(session.world_size()));
-
-  std::vector<float> common;
-  engine.model.with_common_weights([&] { common = engine.model.statistics(); });
-  CHECK(test::relative_error(common, wanted) < 1e-6);
-  CHECK(engine.model.statistics() == own);
-  const std::vector<Tensor> state = engine.model.state();
-  CHECK(engine.model.statistics() == own);
-  const auto mean = std::find_if(state.begin(), state.end(), [](const Tensor& tensor) {
-    return tensor.name == "bn1.running_mean";
-  });
-  REQUIRE(mean != state.end());
-  const ParameterTable& table = engine.model.network().table();
-  const std::size_t at =
-      table.statistics()[static_cast<std::size_t>(table.statistic("bn1"))].offset;
-  CHECK(mean->values.front() == common[at]);
-}
-
-TEST_CASE("running statistics are exchanged once an update of several micro-batches",
-          "[strategies]") {
-  Backend backend = test::open_backend_of(test::backends().front());
-  std::map<bool, std::uint64_t> operations;
-  for (const bool enabled : {false, true}) {
-    EngineSettings settings = settings_of(Precision::fp32, "ddp");
-    settings.accumulate = 3;
-    settings.strategy.broadcast_buffers = enabled;
-    Engine engine(settings, backend);
-    engine.allocate(test::session().local_size());
-    const auto before = engine.world().traffic().operations;
-    engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 1e-3);
-    engine.model.evaluate();  // exchanges none either
-    engine.finish();
-    operations[enabled] = engine.world().traffic().operations - before;
-  }
-  CHECK(operations[true] == operations[false] + 1);
 }
 
 TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
@@ -449,7 +302,7 @@ TEST_CASE("a worker whose gradients overflow runs no farther ahead than others",
       engine.step.run(
           [&](int) {
             if (session.rank() == 1) std::this_thread::sleep_for(kSlow);
-            auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
+            auto images = test::random_values(kBatch * 3 * image_size() * image_size(), 1);
             if (session.rank() == 2) images[17] = INFINITY;
             test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
           },
@@ -477,7 +330,7 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
     const auto start = engine.model.master_weights();
     engine.step.run(
         [&](int) {
-          auto images = test::random_values(kBatch * 3 * kSize * kSize, 1);
+          auto images = test::random_values(kBatch * 3 * image_size() * image_size(), 1);
           if (session.is_root()) images[17] = INFINITY;
           test::set_batch(engine.model.network(), images, std::vector<std::int32_t>(kBatch, 3));
         },
@@ -499,106 +352,6 @@ TEST_CASE("deterministic steps repeat to the last bit", "[strategies]") {
   const auto shard = [](int) { return test::session().rank(); };
   const Trained once = train(settings, backend, shard);
   CHECK(train(settings, backend, shard).three_steps == once.three_steps);
-}
-
-TEST_CASE("ranks that exchange nothing are found to diverge", "[strategies]") {
-  if (test::session().world_size() == 1) return;
-  const BackendKind kind = test::backends().front();
-  Backend backend = test::open_backend_of(kind);
-  Engine engine(settings_of(Precision::fp32, "none"), backend);
-  engine.allocate(test::session().local_size());
-  check_ranks_agree(engine, test::session(), "here");
-  engine.step.run([&](int) { load(engine.model.network(), test::session().rank(), 0); }, 0.01);
-  CHECK_THROWS_WITH(check_ranks_agree(engine, test::session(), "here"),
-                    ContainsSubstring("rank 1 on ") && ContainsSubstring("differs from rank 0 on"));
-}
-
-TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategies]") {
-  const Case c = GENERATE(from_range(cases()));
-  const MpiSession& session = test::session();
-  Backend backend = test::open_backend_of(c.backend);
-  for (const StrategyOptions& strategy : exchanging_strategies()) {
-    CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_exchange,
-            strategy.ps_partition_mb);
-    EngineSettings settings = settings_of(c.precision, "");
-    settings.strategy = strategy;
-    settings.network.tuning.fusion = Fusion::statistics;  // not while strategies are compared
-    bool loses = false;
-    make_lossy(settings, loses);
-    Engine engine(settings, backend);
-    engine.allocate(session.local_size());
-    const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
-                                                static_cast<std::uint64_t>(session.rank()) + 1);
-    const Certificate certificate = certify(engine, *batches, 0.01, session);
-    INFO(record_of(certificate).dump());
-    if (session.world_size() == 1 || engine.step.strategy_entry().reference[0] == '\0') {
-      CHECK_FALSE(certificate.waived.empty());
-      continue;
-    }
-    CHECK(certificate.pass);
-    CHECK(engine.model.read_scalars().updates == 0);  // the engine is as at the start
-
-    loses = true;
-    const Certificate failed = certify(engine, *batches, 0.01, session);
-    INFO(record_of(failed).dump());
-    CHECK_FALSE(failed.pass);
-    CHECK(failed.waived.empty());
-  }
-}
-
-TEST_CASE("a reference that diverges fails the certificate", "[strategies]") {
-  const MpiSession& session = test::session();
-  if (session.world_size() == 1) return;
-  Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(settings_of(Precision::fp32, "ddp"), backend);
-  engine.allocate(session.local_size());
-  const auto batches =
-      make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network, 1);
-  const Certificate certificate = certify(engine, *batches, 1e38, session);
-  CHECK_FALSE(certificate.pass);
-  CHECK_THAT(certificate.cause, ContainsSubstring("diverged"));
-  CHECK_NOTHROW(check_weights(engine, session, "here"));  // the engine is as at the start
-}
-
-TEST_CASE("certificates show the effect of a conversion", "[strategies]") {
-  const MpiSession& session = test::session();
-  if (session.world_size() == 1) return;
-  Backend backend = test::open_backend_of(test::backends().front());
-  for (const char* strategy : {"ddp", "all-reduce"}) {
-    EngineSettings settings = settings_of(Precision::fp32, strategy);
-    settings.strategy.grad_dtype = "bf16";
-    bool loses = false;
-    make_lossy(settings, loses);
-    Engine engine(settings, backend);
-    engine.allocate(session.local_size());
-    const auto batches = make_synthetic_batches(engine.device(), engine.stream(), settings.network,
-                                                static_cast<std::uint64_t>(session.rank()) + 1);
-    const Certificate certificate = certify(engine, *batches, 0.01, session);
-    INFO(record_of(certificate).dump());
-    CHECK(certificate.reference == "all-reduce");
-    CHECK(certificate.pass);
-    CHECK(certificate.difference.relative_diff > 1e-4);  // bfloat16's roundings
-    loses = true;
-    CHECK_FALSE(certify(engine, *batches, 0.01, session).pass);
-  }
-}
-
-TEST_CASE("ranks that train independently are far outside the tolerance", "[strategies]") {
-  const MpiSession& session = test::session();
-  if (session.world_size() == 1) return;
-  Backend backend = test::open_backend_of(test::backends().front());
-  Engine engine(settings_of(Precision::fp32, "none"), backend);
-  engine.allocate(session.local_size());
-  const auto batches =
-      make_synthetic_batches(engine.device(), engine.stream(), engine.settings().network,
-                             static_cast<std::uint64_t>(session.rank()) + 1);
-  CHECK_FALSE(certify(engine, *batches, 0.01, session).waived.empty());
-  StrategyOptions reference;
-  reference.strategy = "all-reduce";
-  const WeightDifference wrong =
-      compare_strategies(engine, *batches, 0.01, session, reference, engine.settings().strategy);
-  CHECK_FALSE(wrong.pass);
-  CHECK(wrong.relative_diff > 0.3);
 }
 
 }  // namespace shakedown::training

@@ -1,0 +1,68 @@
+#include "tests/support/strategies.hpp"
+
+#include "common/mpi_session.hpp"
+
+namespace shakedown::test {
+
+using namespace training;
+
+int image_size() { return has(BackendKind::gpu) ? 64 : 32; }
+
+std::vector<Case> cases() {
+  std::vector<Case> list;
+  for (BackendKind kind : test::backends()) {
+    list.push_back({kind, Precision::fp32});
+    if (kind == BackendKind::gpu) list.push_back({kind, Precision::fp16});
+  }
+  return list;
+}
+
+EngineSettings settings_of(Precision precision, const std::string& strategy) {
+  EngineSettings settings;
+  settings.network.architecture = find_architecture("tiny");
+  settings.network.batch_size = kBatch;
+  settings.network.image_size = image_size();
+  settings.network.classes = kClasses;
+  settings.network.precision = precision;
+  settings.network.tuning.autotune = false;
+  settings.network.tuning.fusion = Fusion::none;  // cuDNN's sums differ from run to run
+  settings.optimizer.learning_rate = 1e-3;
+  settings.strategy.strategy = strategy;
+  settings.seed = 11;
+  return settings;
+}
+
+void load(Network& network, int shard, int step) {
+  const auto seed = static_cast<std::uint64_t>(1000 * (step + 1) + shard);
+  std::vector<std::int32_t> labels;
+  Random random(seed);
+  for (int i = 0; i < kBatch; ++i)
+    labels.push_back(static_cast<std::int32_t>(random.below(kClasses)));
+  set_batch(network, random_values(kBatch * 3 * image_size() * image_size(), seed, -2, 2), labels);
+}
+
+StrategyOptions small_buckets_of(const std::string& strategy) {
+  StrategyOptions options;
+  options.strategy = strategy;
+  options.small_bucket_mb = 0.125;
+  options.bucket_cap_mb = 0.25;
+  return options;
+}
+
+std::vector<StrategyOptions> exchanging_strategies() {
+  std::vector<StrategyOptions> list;
+  for (const StrategyEntry& entry : strategies()) {
+    if (!entry.ranks_agree || session().world_size() < entry.ranks.least) continue;
+    StrategyOptions options = small_buckets_of(entry.name);
+    list.push_back(options);
+    if (options.strategy != "parameter-server") continue;
+    options.ps_partition_mb = 0.25;  // does not divide the weights
+    list.push_back(options);
+    options.ps_partition_mb = 0;
+    options.ps_exchange = "reduce-broadcast";
+    list.push_back(options);
+  }
+  return list;
+}
+
+}  // namespace shakedown::test
