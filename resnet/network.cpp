@@ -212,11 +212,14 @@ struct Network::Build {
                              in.producer + 1, in.producer);
     if (b == blocks.size()) return;
     Border& out = borders[b + 1];
-    if (blocks[b].shortcut)
-      in.dx.second = gradient(blocks[b].name + " dshortcut", in.shape, out.producer, in.producer);
-    else
+    if (blocks[b].shortcut) {
+      if (net.units_->compacts_gradients()) in.dx.second_stride = blocks[b].shortcut->stride;
+      in.dx.second = gradient(blocks[b].name + " dshortcut", strided(in.shape, in.dx.second_stride),
+                              out.producer, in.producer);
+    } else {
       in.dx.second = out.dx.first =
           gradient(blocks[b].name + " dy", in.shape, out.producer + 1, in.producer);
+    }
   }
 
   /// The units of block b, and the gradients of the border after it. Returns its output.
@@ -255,6 +258,7 @@ struct Network::Build {
                          .dy = out.dx,
                          .dx = dx,
                          .dshortcut = in.dx.second,
+                         .dshortcut_stride = in.dx.second_stride,
                          .rebuilt_x = rebuilt_x};
     if (block.shortcut) last.shortcut_layer = net.normed(*block.shortcut, in.shape);
     units.push_back(net.units_->conv_norm_add(last));

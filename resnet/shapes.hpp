@@ -40,6 +40,11 @@ struct ConvShape {
   bool operator==(const ConvShape&) const = default;
 };
 
+/// Every stride-th row and column, from the first on.
+inline ActivationShape strided(const ActivationShape& x, int stride) {
+  return {x.n, x.c, (x.h - 1) / stride + 1, (x.w - 1) / stride + 1};
+}
+
 /// The stem's max-pooling: 3x3, stride 2, padding 1.
 inline ActivationShape pooled(const ActivationShape& x) {
   return {x.n, x.c, (x.h - 1) / 2 + 1, (x.w - 1) / 2 + 1};

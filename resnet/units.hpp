@@ -51,6 +51,8 @@ struct Moments {
 struct Addends {
   const Slot* first = nullptr;
   const Slot* second = nullptr;
+  int second_stride =
+      1;  // of the second, which is zero between: only every stride-th row and column
 };
 
 /// Indices of a convolution's and its normalisation's parameters and running statistics.
@@ -96,6 +98,7 @@ struct ConvNormAddSpec {
   Addends dy;
   const Slot* dx = nullptr;
   const Slot* dshortcut = nullptr;  // of the block's input; by the identity: dy.first
+  int dshortcut_stride = 1;         // as Addends::second_stride
   const Slot* rebuilt_x = nullptr;  // as of ConvNormSpec
   const Slot* x_in_backward() const { return rebuilt_x != nullptr ? rebuilt_x : x; }
 };
@@ -178,6 +181,9 @@ class UnitFactory {
   virtual std::unique_ptr<Unit> conv_norm_add(const ConvNormAddSpec& spec) = 0;
   virtual std::unique_ptr<Unit> head(const HeadSpec& spec) = 0;
 
+  /// Whether a strided shortcut's gradient may leave out the pixels that the shortcut does not
+  /// read, where it is zero.
+  virtual bool compacts_gradients() const { return false; }
   /// Whether units can rebuild what is not kept.
   virtual bool rebuilds() const { return false; }
   /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.

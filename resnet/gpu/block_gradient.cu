@@ -19,9 +19,9 @@ constexpr int kBlocksAtOnce = 2;  // resident per SM (measured on H200)
 template <class T, bool kNormShortcut>
 struct BlockGradient {
   static constexpr int kSums = kNormShortcut ? 3 : 2;
-  const T* dz;  // rows x depth
-  const T* w;   // depth x channels
-  const T* dy;  // rows x channels, as everything below
+  const T* dz;        // rows x depth
+  const T* w;         // depth x channels
+  EvenVectors<T> dy;  // rows x channels, as everything below; with kEven only its even pixels
   const std::uint8_t* mask;
   const T* z;
   const T* s;
@@ -34,7 +34,7 @@ struct BlockGradient {
   unsigned channels;
 };
 
-template <class T, bool kNormShortcut>
+template <class T, bool kNormShortcut, bool kEven>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     block_gradient_kernel(const BlockGradient<T, kNormShortcut> p) {
   constexpr int kSums = BlockGradient<T, kNormShortcut>::kSums;
@@ -85,15 +85,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
       return tile * kRows + warp_row + lane / 4 + static_cast<unsigned>(row) * 8;
     };
     const auto exists = [&](int row) { return row_of(row) < p.rows; };
+    const auto loaded_row = [&](int row) { return min(row_of(row), p.rows - 1); };
     const auto vector_of = [&](int row) {
-      return min(row_of(row), p.rows - 1) * (p.channels / 8) + channel / 8;
+      return loaded_row(row) * (p.channels / 8) + channel / 8;
     };
     Pack<T> dy[4];
     Pack<T> z[4];
     unsigned bits[4];
 #pragma unroll
     for (int row = 0; row < 4; ++row) {
-      dy[row] = Pack<T>::load(p.dy + std::size_t{vector_of(row)} * 8);
+      if constexpr (kEven)
+        dy[row] = p.dy.load(loaded_row(row), p.channels / 8, channel / 8);
+      else
+        dy[row] = Pack<T>::load(p.dy.data + std::size_t{vector_of(row)} * 8);
       z[row] = Pack<T>::load(p.z + std::size_t{vector_of(row)} * 8);
       bits[row] = exists(row) ? p.mask[vector_of(row)] : 0;
     }
@@ -144,11 +148,11 @@ std::size_t shared_bytes(int depth) {
   return static_cast<std::size_t>(depth) * kColumns * 2 + std::size_t{kStages} * kStageBytes;
 }
 
-template <class T, bool kNormShortcut>
+template <class T, bool kNormShortcut, bool kEven>
 int launch(const GradientProduct& product, const void* dy, const std::uint8_t* mask, void* dsum,
            const AddedNorm& main, const AddedNorm* shortcut, const ActivationShape& shape,
            float* partials, cudaStream_t stream) {
-  const auto kernel = block_gradient_kernel<T, kNormShortcut>;
+  const auto kernel = block_gradient_kernel<T, kNormShortcut, kEven>;
   const std::size_t bytes = shared_bytes(product.depth);
   const auto channels = static_cast<unsigned>(shape.c);
   const auto rows = static_cast<unsigned>(shape.count() / channels);
@@ -159,11 +163,19 @@ int launch(const GradientProduct& product, const void* dy, const std::uint8_t* m
              reduction_scratch(shape, DataType::float16, kNormShortcut ? 3 : 2),
          "room for partial sums");
   kernel<<<dim3(columns, chunks), kThreads, bytes, stream>>>(
-      {static_cast<const T*>(product.dz), static_cast<const T*>(product.w),
-       static_cast<const T*>(dy), mask, static_cast<const T*>(main.z),
-       kNormShortcut ? static_cast<const T*>(shortcut->z) : nullptr, static_cast<T*>(dsum),
-       main.vectors.mean, kNormShortcut ? shortcut->vectors.mean : nullptr, partials, rows,
-       static_cast<unsigned>(product.depth), channels});
+      {static_cast<const T*>(product.dz),
+       static_cast<const T*>(product.w),
+       {static_cast<const T*>(dy), EvenPixels(shape)},
+       mask,
+       static_cast<const T*>(main.z),
+       kNormShortcut ? static_cast<const T*>(shortcut->z) : nullptr,
+       static_cast<T*>(dsum),
+       main.vectors.mean,
+       kNormShortcut ? shortcut->vectors.mean : nullptr,
+       partials,
+       rows,
+       static_cast<unsigned>(product.depth),
+       channels});
   CHECK_LAUNCH();
   return static_cast<int>(chunks);
 }
@@ -172,16 +184,19 @@ int launch(const GradientProduct& product, const void* dy, const std::uint8_t* m
 
 bool has_conv_add_relu_backward(DataType type, int depth, int channels) {
   return size_of(type) == 2 && depth % kDepth == 0 && channels % kColumns == 0 &&
-         runs_kernel(block_gradient_kernel<__half, true>, shared_bytes(depth));
+         runs_kernel(block_gradient_kernel<__half, true, false>, shared_bytes(depth));
 }
 
-int conv_add_relu_backward(const GradientProduct& product, const void* dy, const std::uint8_t* mask,
-                           void* dsum, const AddedNorm& main, const AddedNorm* shortcut,
-                           const ActivationShape& shape, DataType type, float* partials,
-                           cudaStream_t stream) {
+int conv_add_relu_backward(const GradientProduct& product, const Addend& dy,
+                           const std::uint8_t* mask, void* dsum, const AddedNorm& main,
+                           const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
+                           float* partials, cudaStream_t stream) {
+  ENSURE(dy.stride == 1 || dy.stride == 2, "a second addend: of stride 1 or 2");
   return with_16_bits(type, [&]<class T>(T) {
-    const auto with = shortcut == nullptr ? launch<T, false> : launch<T, true>;
-    return with(product, dy, mask, dsum, main, shortcut, shape, partials, stream);
+    const auto with = dy.stride == 1
+                          ? (shortcut == nullptr ? launch<T, false, false> : launch<T, true, false>)
+                          : (shortcut == nullptr ? launch<T, false, true> : launch<T, true, true>);
+    return with(product, dy.data, mask, dsum, main, shortcut, shape, partials, stream);
   });
 }
 

@@ -21,7 +21,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     if (spec.shortcut_layer)
       projection_ = std::make_unique<NormedConvolution>(
           context, *spec.shortcut_layer, when,
-          NormedConvolution::Tensors{spec.shortcut, spec.shortcut, dsum_, dz_, spec.dshortcut});
+          NormedConvolution::Tensors{spec.shortcut, spec.shortcut, dsum_, dz_, spec.dshortcut,
+                                     spec.dshortcut_stride > 1});
     context.reductions.emplace(dsum_, this);
   }
 
@@ -63,25 +64,23 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
 
   void run_unfused() override {
     const Ends ends(*this);
-    const Slot* second = spec_.dy.second;
-    const int tensors = 3 + (second != nullptr ? 1 : 0) + (projection_ ? 1 : 0);
-    log("add_relu_backward", tensors * main_->bytes() + mask_bytes(), [&] {
-      count_ =
-          add_relu_backward(dsum_->data(), second != nullptr ? second->data() : nullptr,
-                            mask_->as<std::uint8_t>(), ends.main, ends.shortcut(), main_->shape(),
-                            context_.type, partials_->as<float>(), context_.cuda_stream);
-    });
+    log("add_relu_backward", (projection_ ? 4 : 3) * main_->bytes() + second_bytes() + mask_bytes(),
+        [&] {
+          count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(), ends.main,
+                                     ends.shortcut(), main_->shape(), context_.type,
+                                     partials_->as<float>(), context_.cuda_stream);
+        });
   }
 
   void run_fused(const GradientProduct& product, const Work& convolution) override {
     const Ends ends(*this);
     Work work = convolution;
     work.kernel = "conv_add_relu_backward";
-    work.bytes += (projection_ ? 3 : 2) * main_->bytes() + mask_bytes();
+    work.bytes += (projection_ ? 2 : 1) * main_->bytes() + second_bytes() + mask_bytes();
     context_.log.run(work, [&] {
-      count_ = conv_add_relu_backward(product, spec_.dy.second->data(), mask_->as<std::uint8_t>(),
-                                      dsum_->data(), ends.main, ends.shortcut(), main_->shape(),
-                                      context_.type, partials_->as<float>(), context_.cuda_stream);
+      count_ = conv_add_relu_backward(product, second(), mask_->as<std::uint8_t>(), dsum_->data(),
+                                      ends.main, ends.shortcut(), main_->shape(), context_.type,
+                                      partials_->as<float>(), context_.cuda_stream);
     });
   }
 
@@ -117,6 +116,14 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     context_.run(kernel, main_->weight(), bytes, body);
   }
   double mask_bytes() const { return static_cast<double>(mask_->bytes()); }
+
+  Addend second() const {
+    const Slot* slot = spec_.dy.second;
+    return {slot != nullptr ? slot->data() : nullptr, spec_.dy.second_stride};
+  }
+  double second_bytes() const {
+    return spec_.dy.second != nullptr ? static_cast<double>(spec_.dy.second->bytes()) : 0;
+  }
 
   GpuContext& context_;
   ConvNormAddSpec spec_;

@@ -82,9 +82,12 @@ struct ApplyGradient {
   }
 };
 
+/// A second addend: none, a whole tensor, or its even rows and columns.
+enum class Second { none, whole, even };
+
 /// dsum, in the place of dy_a; sums of it, of dsum * (z - mean) and, for a shortcut with a norm, of
 /// dsum * (its z - mean).
-template <class T, bool kTwo, bool kNormShortcut>
+template <class T, Second kSecond, bool kNormShortcut>
 struct AddReluSums {
   static constexpr int kSums = kNormShortcut ? 3 : 2;
   static constexpr unsigned kRows = 2;
@@ -94,7 +97,8 @@ struct AddReluSums {
     unsigned bits;
   };
   T* dy_a;
-  const T* dy_b;
+  EvenVectors<T> dy_b;
+  unsigned group_bits;  // the groups are their power of two
   const std::uint8_t* mask;
   const T* z;
   const float* mean_of_z;
@@ -110,7 +114,12 @@ struct AddReluSums {
   __device__ Loaded load(std::size_t i) const {
     Loaded in;
     in.d = Pack<T>::load(dy_a + i * V);
-    if constexpr (kTwo) in.e = Pack<T>::load(dy_b + i * V);
+    if constexpr (kSecond == Second::whole) in.e = Pack<T>::load(dy_b.data + i * V);
+    if constexpr (kSecond == Second::even) {
+      const auto vector = static_cast<unsigned>(i);
+      const unsigned groups = 1U << group_bits;
+      in.e = dy_b.load(vector >> group_bits, groups, vector & (groups - 1));
+    }
     in.x = Pack<T>::load(z + i * V);
     if constexpr (kNormShortcut) in.y = Pack<T>::load(s + i * V);
     in.bits = mask[i];
@@ -119,7 +128,8 @@ struct AddReluSums {
   __device__ void add(std::size_t i, Loaded in, float (&sums)[kSums][V]) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      if constexpr (kTwo) in.d.x[v] = from_float<T>(to_float(in.d.x[v]) + to_float(in.e.x[v]));
+      if constexpr (kSecond != Second::none)
+        in.d.x[v] = from_float<T>(to_float(in.d.x[v]) + to_float(in.e.x[v]));
       if (!(in.bits >> v & 1U)) in.d.x[v] = from_float<T>(0.0F);
       const float gradient = to_float(in.d.x[v]);
       sums[0][v] += gradient;
@@ -145,15 +155,16 @@ struct FinishTwoNormGradients {
   }
 };
 
-template <class T, bool kTwo>
+template <class T, Second kSecond>
 int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask,
                              const AddedNorm& main, const AddedNorm* shortcut,
                              const ActivationShape& shape, float* partials, cudaStream_t stream) {
   const auto with = [&]<bool kNormShortcut>(std::bool_constant<kNormShortcut>) {
     return reduce_to_partials<T>(
-        AddReluSums<T, kTwo, kNormShortcut>{
+        AddReluSums<T, kSecond, kNormShortcut>{
             static_cast<T*>(dy_a),
-            static_cast<const T*>(dy_b),
+            {static_cast<const T*>(dy_b), EvenPixels(shape)},
+            static_cast<unsigned>(floor_log2(Extent::of<T>(shape).groups)),
             mask,
             static_cast<const T*>(main.z),
             main.vectors.mean,
@@ -206,14 +217,17 @@ void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm
   });
 }
 
-int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
-                      const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
-                      float* partials, cudaStream_t stream) {
+int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
+                      const AddedNorm& main, const AddedNorm* shortcut,
+                      const ActivationShape& shape, DataType type, float* partials,
+                      cudaStream_t stream) {
+  ENSURE(dy_b.stride == 1 || dy_b.stride == 2, "a second addend: of stride 1 or 2");
   int count = 0;
   with_type(type, [&]<class T>(T) {
-    const auto launch =
-        dy_b == nullptr ? launch_add_relu_backward<T, false> : launch_add_relu_backward<T, true>;
-    count = launch(dy_a, dy_b, mask, main, shortcut, shape, partials, stream);
+    const auto launch = dy_b.data == nullptr ? launch_add_relu_backward<T, Second::none>
+                        : dy_b.stride == 1   ? launch_add_relu_backward<T, Second::whole>
+                                             : launch_add_relu_backward<T, Second::even>;
+    count = launch(dy_a, dy_b.data, mask, main, shortcut, shape, partials, stream);
   });
   return count;
 }

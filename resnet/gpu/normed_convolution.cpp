@@ -24,6 +24,15 @@ std::string key_of(const FusableReduction& reduction, const GpuContext& context,
   return reduction.name() + " of " + context.tuner.key(ConvKind::backward_data, conv);
 }
 
+/// A strided 1x1 convolution over the pixels that it reads alone: of stride 1.
+NormedConv compacted(NormedConv layer) {
+  ConvShape& conv = layer.conv;
+  ENSURE(conv.kernel == 1 && conv.pad == 0, "a compact gradient: of a 1x1 convolution");
+  conv.x = strided(conv.x, conv.stride);
+  conv.stride = 1;
+  return layer;
+}
+
 }  // namespace
 
 NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& layer, Moments when,
@@ -36,7 +45,9 @@ NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& laye
   if (may_fuse_sums(context, layer.conv))
     forward_with_sums_.emplace(context, ConvKind::forward_with_sums, layer);
   ++context.fused.norms;
-  if (tensors.dx != nullptr) backward_data_.emplace(context, ConvKind::backward_data, layer);
+  if (tensors.dx != nullptr)
+    backward_data_.emplace(context, ConvKind::backward_data,
+                           tensors.compact_dx ? compacted(layer) : layer);
   FusableReduction* const reduction = context.reduction_over(tensors.dx);
   if (reduction != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
       reduction->can_fuse(layer.conv, tensors.dnormed != nullptr)) {

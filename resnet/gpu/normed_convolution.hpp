@@ -17,7 +17,8 @@ class NormedConvolution {
     const Slot* x_in_backward;  // x again, where backward reads it
     const Slot* dnormed;  // gradient of the normalised z, from which dz is made; null: dz is given
     const Slot* dz;
-    const Slot* dx;  // null: not needed
+    const Slot* dx;           // null: not needed
+    bool compact_dx = false;  // of a strided 1x1: only the pixels that it reads
   };
   NormedConvolution(GpuContext& context, const NormedConv& layer, Moments when,
                     const Tensors& tensors);

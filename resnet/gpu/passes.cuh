@@ -9,6 +9,7 @@
 
 #include "common/gpu/check.hpp"
 #include "common/gpu/vector.cuh"
+#include "resnet/even_pixels.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
@@ -60,6 +61,21 @@ __device__ void load_channels(const float* from, unsigned group, float (&to)[V])
     for (int i = 0; i < 4; ++i) to[v + i] = four.x[i];
   }
 }
+
+/// The vectors of a tensor of which only the even rows and columns are stored: zero between.
+template <class T>
+struct EvenVectors {
+  const T* data;
+  EvenPixels pixels;
+
+  __device__ Pack<T> load(unsigned pixel, unsigned groups, unsigned group) const {
+    const unsigned even = pixels.of(pixel);
+    Pack<T> loaded{};
+    if (even != EvenPixels::kNone)
+      loaded = Pack<T>::load(data + (std::size_t{even} * groups + group) * vector_width<T>);
+    return loaded;
+  }
+};
 
 // As PyTorch's: a NaN stays, and passes its gradient.
 __device__ inline bool relu_passes(float x) { return !(x <= 0); }

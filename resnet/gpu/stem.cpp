@@ -6,6 +6,7 @@ namespace {
 class GpuStem final : public Unit {
  public:
   GpuStem(GpuContext& context, const StemSpec& spec) : context_(context), spec_(spec) {
+    ENSURE(spec.dy.second_stride == 1, "the stem's gradient: whole");
     MemoryPlan& plan = context.plan;
     const ActivationShape z = spec.layer.conv.y();
     const Moments when = spec.when;

@@ -94,11 +94,17 @@ struct AddedNorm {
   NormVectors vectors;
   NormParameters parameters;
 };
+/// A gradient's second addend, or null: every stride-th row and column (1 or 2), zero between.
+struct Addend {
+  const void* data;
+  int stride;
+};
 /// Backward of normalise_add_relu, reduction: dsum = (dy_a + dy_b) where the mask is set, in the
-/// place of dy_a, and sums over it. dy_b may be null; `shortcut` is null unless it has a norm.
-int add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask, const AddedNorm& main,
-                      const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
-                      float* partials, cudaStream_t stream);
+/// place of dy_a, and sums over it. `shortcut` is null unless it has a norm.
+int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
+                      const AddedNorm& main, const AddedNorm* shortcut,
+                      const ActivationShape& shape, DataType type, float* partials,
+                      cudaStream_t stream);
 
 /// From `count` partial sums each: the gradients of `main`'s norm and, unless null, of
 /// `shortcut`'s; and grad_a, b, c of each.
@@ -128,10 +134,10 @@ struct GradientProduct {
 
 /// add_relu_backward where dy_a is a product: dsum = (product + dy) where the mask is set. dz is
 /// given.
-int conv_add_relu_backward(const GradientProduct& product, const void* dy, const std::uint8_t* mask,
-                           void* dsum, const AddedNorm& main, const AddedNorm* shortcut,
-                           const ActivationShape& shape, DataType type, float* partials,
-                           cudaStream_t stream);
+int conv_add_relu_backward(const GradientProduct& product, const Addend& dy,
+                           const std::uint8_t* mask, void* dsum, const AddedNorm& main,
+                           const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
+                           float* partials, cudaStream_t stream);
 bool has_conv_add_relu_backward(DataType type, int depth, int channels);
 
 /// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is written.

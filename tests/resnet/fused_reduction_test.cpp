@@ -13,6 +13,7 @@ namespace {
 using test::layers_with;
 using test::random_values;
 using test::relative_error;
+using test::Second;
 using test::UnitCase;
 using test::UnitRig;
 using test::Values;
@@ -41,7 +42,7 @@ void add_parameters_of_layer1(UnitRig& rig, Chain& chain) {
 }
 
 /// The end of a block, and the beginning of the next.
-Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
+Chain end_of_a_block(UnitCase c, bool projected, Second second, int size, Poison poison) {
   const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 256, 1, 1};
   const ConvLayer next_layer{"layer1.1.conv1", "layer1.1.bn1", 256, 64, 1, 1};
   ResidualBlock block{"layer1.0", {layer}, std::nullopt};
@@ -58,7 +59,7 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
 
   std::optional<NormedConv> shortcut;
   if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
-  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, true);
+  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, second);
   ConvNormSpec next{{0, 1},
                     next_normed,
                     spec.y,
@@ -72,7 +73,8 @@ Chain end_of_a_block(UnitCase c, bool projected, int size, Poison poison) {
   rig.set_weights();
   rig.set(spec.x, x_shape, poisoned(random_values(x_shape.count(), 1), poison == Poison::input));
   rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
-  rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 3));
+  const ActivationShape second_shape = strided(y_shape, spec.dy.second_stride);
+  rig.set(spec.dy.second, second_shape, random_values(second_shape.count(), 3));
   rig.set(next.dy, next_shape,
           poisoned(random_values(next_shape.count(), 4), poison == Poison::gradient));
   unit->forward(Pass::training);
@@ -129,10 +131,11 @@ Chain inner_norm(UnitCase c, int channels, int size, Poison poison) {
 
 namespace {
 
-/// The chain that is compared: ends of blocks (kind 0, 1 with projection), inner norms of `kind`
-/// channels.
+/// The chain that is compared: ends of blocks (kind 0; 1 with projection; 2 and 3 the same with a
+/// compact second addend), inner norms of `kind` channels.
 Chain run_chain(UnitCase c, int kind, int size, Poison poison = Poison::none) {
-  return kind < 2 ? end_of_a_block(c, kind == 1, size, poison) : inner_norm(c, kind, size, poison);
+  if (kind >= 64) return inner_norm(c, kind, size, poison);
+  return end_of_a_block(c, kind % 2 == 1, kind < 2 ? Second::whole : Second::compact, size, poison);
 }
 
 double tolerance(Precision precision) { return precision == Precision::fp16 ? 3e-3 : 2.5e-2; }
@@ -161,7 +164,7 @@ TEST_CASE("a reduction over a gradient is the same fused with its convolution",
           "[units][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int kind = GENERATE(0, 1, 64, 128);
+  const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const int size = GENERATE(1, 5);  // 3 rows, some
   check_fused(precision, kind, size);
 }
@@ -169,14 +172,14 @@ TEST_CASE("a reduction over a gradient is the same fused with its convolution",
 TEST_CASE("a fused reduction over more rows than all blocks take at once", "[units]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int kind = GENERATE(0, 1, 64, 128);
+  const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   check_fused(precision, kind, 61);
 }
 
 TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[units][nan]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int kind = GENERATE(0, 1, 64, 128);
+  const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   const Poison poison = GENERATE(Poison::input, Poison::gradient);
   CAPTURE(name_of(precision), kind, static_cast<int>(poison));
   const Chain unfused = run_chain({BackendKind::gpu, precision, Fusion::none}, kind, 5, poison);
@@ -195,7 +198,7 @@ TEST_CASE("a NaN goes through a fused reduction as through an unfused one", "[un
 
 TEST_CASE("timing candidates for fusion leaves no trace in the results", "[units][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
-  const int kind = GENERATE(0, 1, 64, 128);
+  const int kind = GENERATE(0, 1, 2, 3, 64, 128);
   CAPTURE(kind);
   const Chain timed =
       run_chain({BackendKind::gpu, Precision::fp16, Fusion::automatic, true}, kind, 5);

@@ -137,7 +137,8 @@ TEST_CASE("a NaN goes through ConvNormAdd", "[units][nan][sanitize]") {
   const ActivationShape input_shape = projected ? x_shape : y_shape;
   std::optional<NormedConv> shortcut;
   if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
-  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, two_addends);
+  const ConvNormAddSpec spec =
+      rig.conv_norm_add(normed, shortcut, two_addends ? test::Second::whole : test::Second::none);
   const auto unit = rig.units->conv_norm_add(spec);
   rig.bind(*unit);
   rig.set_weights();

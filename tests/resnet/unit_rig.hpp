@@ -29,6 +29,21 @@ inline std::vector<UnitCase> unit_cases() {
   return list;
 }
 
+/// The second addend of a gradient.
+enum class Second { none, whole, compact };
+
+/// A whole tensor from its every stride-th row and column; zero between.
+inline Values expanded(const Values& compact, const ActivationShape& whole, int stride) {
+  const ActivationShape from = strided(whole, stride);
+  Values values(whole.count(), 0.0);
+  for (int plane = 0; plane < from.n * from.c; ++plane)
+    for (int h = 0; h < from.h; ++h)
+      for (int w = 0; w < from.w; ++w)
+        values[static_cast<std::size_t>((plane * whole.h + stride * h) * whole.w + stride * w)] =
+            compact[static_cast<std::size_t>((plane * from.h + h) * from.w + w)];
+  return values;
+}
+
 class UnitRig {
  public:
   UnitRig(UnitCase c, Layers layers, int classes)
@@ -72,9 +87,11 @@ class UnitRig {
             activation("dy", y),
             activation("dx", x)};
   }
-  /// The end of a block whose shortcut is a projection or the identity.
+  /// The end of a block whose shortcut is a projection or the identity. A compact gradient has only
+  /// the pixels that a strided shortcut reads: the second addend, of stride 2, and the
+  /// projection's.
   ConvNormAddSpec conv_norm_add(const NormedConv& normed, const std::optional<NormedConv>& shortcut,
-                                bool two_addends) {
+                                Second second) {
     const ActivationShape y = normed.conv.y();
     const ActivationShape input = shortcut ? shortcut->conv.x : y;
     ConvNormAddSpec spec;
@@ -85,9 +102,13 @@ class UnitRig {
     spec.shortcut_layer = shortcut;
     spec.y = activation("y", y);
     spec.dy.first = activation("dy a", y);
-    if (two_addends) spec.dy.second = activation("dy b", y);
+    if (second == Second::compact) spec.dy.second_stride = 2;
+    if (second != Second::none)
+      spec.dy.second = activation("dy b", strided(y, spec.dy.second_stride));
     spec.dx = activation("dx", normed.conv.x);
-    spec.dshortcut = shortcut ? activation("dshortcut", input) : spec.dy.first;
+    if (second == Second::compact && shortcut) spec.dshortcut_stride = shortcut->conv.stride;
+    spec.dshortcut =
+        shortcut ? activation("dshortcut", strided(input, spec.dshortcut_stride)) : spec.dy.first;
     return spec;
   }
 

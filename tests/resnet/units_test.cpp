@@ -151,14 +151,15 @@ TEST_CASE("ConvNorm matches the naive loops", "[units]") {
 TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   const Case c = GENERATE(from_range(test::unit_cases()));
   const bool projected = GENERATE(false, true);
-  const bool two_addends = GENERATE(false, true);
+  const auto second = GENERATE(test::Second::none, test::Second::whole, test::Second::compact);
   const int size = GENERATE(5, 8);
-  CAPTURE(name_of(c.backend), name_of(c.precision), projected, two_addends, size);
+  CAPTURE(name_of(c.backend), name_of(c.precision), projected, static_cast<int>(second), size);
   // path: 64 -> 128 at stride 1, from a tensor of its own; shortcut: the block's input
   const ConvLayer layer{"layer1.0.conv1", "layer1.0.bn1", 64, 128, 1, 1};
   ResidualBlock block{"layer1.0", {layer}, std::nullopt};
   if (projected) block.shortcut = {"layer1.0.downsample.0", "layer1.0.downsample.1", 64, 128, 1, 2};
   Rig rig(c, layers_with(block), 10);
+  if (second == test::Second::compact && !rig.units->compacts_gradients()) return;
   const ActivationShape x_shape{3, 64, size, size};
   const NormedConv normed = rig.normed(layer, x_shape);
   const ActivationShape y_shape = normed.conv.y();
@@ -167,15 +168,19 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
 
   std::optional<NormedConv> shortcut;
   if (projected) shortcut = rig.normed(*block.shortcut, input_shape);
-  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, two_addends);
+  const ConvNormAddSpec spec = rig.conv_norm_add(normed, shortcut, second);
   const auto unit = rig.units->conv_norm_add(spec);
   rig.bind(*unit);
   rig.set_weights();
   const Values x = rig.set(spec.x, x_shape, random_values(x_shape.count(), 1));
   const Values input = rig.set(spec.shortcut, input_shape, random_values(input_shape.count(), 2));
   Values dy = rig.set(spec.dy.first, y_shape, random_values(y_shape.count(), 3));
-  if (two_addends)
-    dy = reference::add(dy, rig.set(spec.dy.second, y_shape, random_values(y_shape.count(), 4)));
+  if (second != test::Second::none) {
+    const int stride = spec.dy.second_stride;
+    const ActivationShape shape = strided(y_shape, stride);
+    const Values compact = rig.set(spec.dy.second, shape, random_values(shape.count(), 4));
+    dy = reference::add(dy, test::expanded(compact, y_shape, stride));
+  }
 
   const double limit = tolerance(c.precision);
   const ReferenceConvNorm main(rig, normed, x);
@@ -199,7 +204,9 @@ TEST_CASE("ConvNormAdd matches the naive loops", "[units]") {
   const Values dx = rig.get(spec.dx, x_shape);
   CHECK(relative_error(dx, g.dx) < 2 * limit);
   check_parameters(rig, normed, g, 2 * limit);
-  const Values dinput = rig.get(spec.dshortcut, input_shape);
+  const Values dinput =
+      test::expanded(rig.get(spec.dshortcut, strided(input_shape, spec.dshortcut_stride)),
+                     input_shape, spec.dshortcut_stride);
   if (projected) {
     const auto p = projection->backward(dsum);
     CHECK(relative_error(dinput, p.dx) < 2 * limit);
