@@ -66,8 +66,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     const Ends ends(*this);
     log("add_relu_backward", (projection_ ? 4 : 3) * main_->bytes() + second_bytes() + mask_bytes(),
         [&] {
-          count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(), ends.main,
-                                     ends.shortcut(), main_->shape(), context_.type,
+          count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(),
+                                     ends.centred(), main_->shape(), context_.type,
                                      partials_->as<float>(), context_.cuda_stream);
         });
   }
@@ -79,7 +79,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     work.bytes += (projection_ ? 2 : 1) * main_->bytes() + second_bytes() + mask_bytes();
     context_.log.run(work, [&] {
       count_ = conv_add_relu_backward(product, second(), mask_->as<std::uint8_t>(), dsum_->data(),
-                                      ends.main, ends.shortcut(), main_->shape(), context_.type,
+                                      ends.centred(), main_->shape(), context_.type,
                                       partials_->as<float>(), context_.cuda_stream);
     });
   }
@@ -106,6 +106,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
       if (unit.projection_) projection = of(*unit.projection_);
     }
     const AddedNorm* shortcut() const { return projection ? &*projection : nullptr; }
+    CentredTensors centred() const { return CentredTensors::of(main, shortcut()); }
     static AddedNorm of(const NormedConvolution& convolution) {
       return {convolution.z(), convolution.vectors(), convolution.parameters()};
     }

@@ -1,4 +1,5 @@
 // Batch normalisation, backward: sums over the gradient, then the gradient itself.
+#include "resnet/gpu/gram_kernels.hpp"
 #include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {
@@ -85,31 +86,26 @@ struct ApplyGradient {
 /// A second addend: none, a whole tensor, or its even rows and columns.
 enum class Second { none, whole, even };
 
-/// dsum, in the place of dy_a; sums of it, of dsum * (z - mean) and, for a shortcut with a norm, of
-/// dsum * (its z - mean).
-template <class T, Second kSecond, bool kNormShortcut>
+/// dsum, in the place of dy_a; sums of it, and of dsum * (z - mean) for kCentred tensors z.
+template <class T, Second kSecond, int kCentred>
 struct AddReluSums {
-  static constexpr int kSums = kNormShortcut ? 3 : 2;
+  static constexpr int kSums = 1 + kCentred;
   static constexpr unsigned kRows = 2;
   static constexpr int V = vector_width<T>;
   struct Loaded {
-    Pack<T> d, e, x, y;
+    Pack<T> d, e, z[2];
     unsigned bits;
   };
   T* dy_a;
   EvenVectors<T> dy_b;
   unsigned group_bits;  // the groups are their power of two
   const std::uint8_t* mask;
-  const T* z;
-  const float* mean_of_z;
-  const T* s;
-  const float* mean_of_s;
-  float mean[V];
-  float shortcut_mean[V];
+  CentredTensors centred;
+  float mean[2][V];
 
   __device__ void begin(unsigned group) {
-    load_channels(mean_of_z, group, mean);
-    if constexpr (kNormShortcut) load_channels(mean_of_s, group, shortcut_mean);
+#pragma unroll
+    for (int j = 0; j < kCentred; ++j) load_channels(centred.tensors[j].mean, group, mean[j]);
   }
   __device__ Loaded load(std::size_t i) const {
     Loaded in;
@@ -120,8 +116,9 @@ struct AddReluSums {
       const unsigned groups = 1U << group_bits;
       in.e = dy_b.load(vector >> group_bits, groups, vector & (groups - 1));
     }
-    in.x = Pack<T>::load(z + i * V);
-    if constexpr (kNormShortcut) in.y = Pack<T>::load(s + i * V);
+#pragma unroll
+    for (int j = 0; j < kCentred; ++j)
+      in.z[j] = Pack<T>::load(static_cast<const T*>(centred.tensors[j].z) + i * V);
     in.bits = mask[i];
     return in;
   }
@@ -133,9 +130,9 @@ struct AddReluSums {
       if (!(in.bits >> v & 1U)) in.d.x[v] = from_float<T>(0.0F);
       const float gradient = to_float(in.d.x[v]);
       sums[0][v] += gradient;
-      sums[1][v] += gradient * (to_float(in.x.x[v]) - mean[v]);
-      if constexpr (kNormShortcut)
-        sums[2][v] += gradient * (to_float(in.y.x[v]) - shortcut_mean[v]);
+#pragma unroll
+      for (int j = 0; j < kCentred; ++j)
+        sums[1 + j][v] += gradient * (to_float(in.z[j].x[v]) - mean[j][v]);
     }
     in.d.store(dy_a + i * V);
   }
@@ -155,26 +152,38 @@ struct FinishTwoNormGradients {
   }
 };
 
+/// Of the shortcut; the sum over dsum is kept.
+template <class T>
+struct FinishSumAndNormGradient {
+  float* sum;
+  FinishNormGradient<T> finish;
+
+  __device__ void operator()(int c, const double (&sums)[2]) const {
+    sum[c] = static_cast<float>(sums[0]);
+    finish(c, sums);
+  }
+};
+
 template <class T, Second kSecond>
 int launch_add_relu_backward(void* dy_a, const void* dy_b, const std::uint8_t* mask,
-                             const AddedNorm& main, const AddedNorm* shortcut,
-                             const ActivationShape& shape, float* partials, cudaStream_t stream) {
-  const auto with = [&]<bool kNormShortcut>(std::bool_constant<kNormShortcut>) {
+                             const CentredTensors& centred, const ActivationShape& shape,
+                             float* partials, cudaStream_t stream) {
+  const auto with = [&]<int kCentred>(std::integral_constant<int, kCentred>) {
     return reduce_to_partials<T>(
-        AddReluSums<T, kSecond, kNormShortcut>{
+        AddReluSums<T, kSecond, kCentred>{
             static_cast<T*>(dy_a),
             {static_cast<const T*>(dy_b), EvenPixels(shape)},
             static_cast<unsigned>(floor_log2(Extent::of<T>(shape).groups)),
             mask,
-            static_cast<const T*>(main.z),
-            main.vectors.mean,
-            kNormShortcut ? static_cast<const T*>(shortcut->z) : nullptr,
-            kNormShortcut ? shortcut->vectors.mean : nullptr,
-            {},
+            centred,
             {}},
         shape, partials, stream);
   };
-  return shortcut == nullptr ? with(std::false_type{}) : with(std::true_type{});
+  switch (centred.count) {
+    case 0: return with(std::integral_constant<int, 0>{});
+    case 1: return with(std::integral_constant<int, 1>{});
+    default: return with(std::integral_constant<int, 2>{});
+  }
 }
 
 }  // namespace
@@ -218,16 +227,15 @@ void normalise_relu_apply(const void* dy, const void* z, const NormVectors& norm
 }
 
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
-                      const AddedNorm& main, const AddedNorm* shortcut,
-                      const ActivationShape& shape, DataType type, float* partials,
-                      cudaStream_t stream) {
+                      const CentredTensors& centred, const ActivationShape& shape, DataType type,
+                      float* partials, cudaStream_t stream) {
   ENSURE(dy_b.stride == 1 || dy_b.stride == 2, "a second addend: of stride 1 or 2");
   int count = 0;
   with_type(type, [&]<class T>(T) {
     const auto launch = dy_b.data == nullptr ? launch_add_relu_backward<T, Second::none>
                         : dy_b.stride == 1   ? launch_add_relu_backward<T, Second::whole>
                                              : launch_add_relu_backward<T, Second::even>;
-    count = launch(dy_a, dy_b.data, mask, main, shortcut, shape, partials, stream);
+    count = launch(dy_a, dy_b.data, mask, centred, shape, partials, stream);
   });
   return count;
 }
@@ -244,6 +252,18 @@ void finish_add_relu_backward(const float* partials, int count, const AddedNorm&
       finish_partials<3>(FinishTwoNormGradients<T>{main.parameters, main.vectors,
                                                    shortcut->parameters, shortcut->vectors, share},
                          partials, count, shape.c, stream);
+  });
+}
+
+void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
+                                  const AddedNorm* shortcut, const ActivationShape& shape,
+                                  DataType type, cudaStream_t stream) {
+  if (shortcut == nullptr) return sum_partials(partials, count, shape.c, sum, stream);
+  with_type(type, [&]<class T>(T) {
+    finish_partials<2>(
+        FinishSumAndNormGradient<T>{
+            sum, {shortcut->parameters, shortcut->vectors, share_of_element(shape)}},
+        partials, count, shape.c, stream);
   });
 }
 

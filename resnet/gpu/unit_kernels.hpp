@@ -99,12 +99,27 @@ struct Addend {
   const void* data;
   int stride;
 };
+/// The tensors z that the sums of dsum * (z - mean) are taken with: what a block's norms normalise.
+struct CentredTensors {
+  struct Tensor {
+    const void* z;
+    const float* mean;
+  };
+  int count = 0;
+  Tensor tensors[2] = {};
+
+  /// `shortcut` is null unless it has a norm.
+  static CentredTensors of(const AddedNorm& main, const AddedNorm* shortcut) {
+    CentredTensors all{1, {{main.z, main.vectors.mean}}};
+    if (shortcut != nullptr) all.tensors[all.count++] = {shortcut->z, shortcut->vectors.mean};
+    return all;
+  }
+};
 /// Backward of normalise_add_relu, reduction: dsum = (dy_a + dy_b) where the mask is set, in the
-/// place of dy_a, and sums over it. `shortcut` is null unless it has a norm.
+/// place of dy_a; sums of it, and of it with each of the centred tensors.
 int add_relu_backward(void* dy_a, const Addend& dy_b, const std::uint8_t* mask,
-                      const AddedNorm& main, const AddedNorm* shortcut,
-                      const ActivationShape& shape, DataType type, float* partials,
-                      cudaStream_t stream);
+                      const CentredTensors& centred, const ActivationShape& shape, DataType type,
+                      float* partials, cudaStream_t stream);
 
 /// From `count` partial sums each: the gradients of `main`'s norm and, unless null, of
 /// `shortcut`'s; and grad_a, b, c of each.
@@ -135,9 +150,9 @@ struct GradientProduct {
 /// add_relu_backward where dy_a is a product: dsum = (product + dy) where the mask is set. dz is
 /// given.
 int conv_add_relu_backward(const GradientProduct& product, const Addend& dy,
-                           const std::uint8_t* mask, void* dsum, const AddedNorm& main,
-                           const AddedNorm* shortcut, const ActivationShape& shape, DataType type,
-                           float* partials, cudaStream_t stream);
+                           const std::uint8_t* mask, void* dsum, const CentredTensors& centred,
+                           const ActivationShape& shape, DataType type, float* partials,
+                           cudaStream_t stream);
 bool has_conv_add_relu_backward(DataType type, int depth, int channels);
 
 /// normalise_relu_backward where dy is a product; dy gets it where y > 0. dz is written.

@@ -1,0 +1,76 @@
+// Backward of a norm over z = y w' (a 1x1 convolution of stride 1) that reads neither z nor writes
+// dz. With g the gradient of the normalised z, dz = a g + b z + c by channel of z, and
+//   D = g'y (filters x channels), G = y'y, s = sum of y, sum of g:
+//   dgamma = invstd (rows of w D - mean sum of g)
+//   dy     = y H + g (a w) + w'c, H = w' (b w)
+//   dw     = a D + b w G + c s'
+// D and G are in float32, in a fixed number of partial sums: tensor cores truncate, so errors grow
+// with the length of a sum.
+#pragma once
+
+#include "common/host_device.hpp"
+#include "resnet/gpu/unit_kernels.hpp"
+
+namespace shakedown::gpu {
+
+/// Tensor cores compute 32 columns of a product in the order 8 g + 2 t + e for column 8 t + 2 g +
+/// e: the eight columns of a thread are adjacent then (tensor_cores.cuh).
+SHAKEDOWN_HOST_DEVICE constexpr unsigned placed_column(unsigned column) {
+  return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
+}
+
+/// Parts that the sums over `rows` rows are cut into: the largest divisor up to 256, so that equal
+/// parts make one batched product.
+inline int gram_parts(std::size_t rows) {
+  for (int parts = 256; parts > 1; --parts)
+    if (rows % static_cast<std::size_t>(parts) == 0) return parts;
+  return 1;
+}
+
+/// The convolution's matrices, in device memory. `placed`: channels (as placed_column has them) x
+/// (channels + filters) of the activations' type, H times a power of two, then a w.
+struct GramMatrices {
+  int channels;    // of y: 64 or 128
+  int filters;     // channels of z
+  const void* w;   // filters x channels
+  float* d;        // filters x channels
+  float* h;        // channels x channels
+  float* maxima;   // of |H|: channels / 4
+  float* bias;     // w'c: channels
+  float* unscale;  // one: what undoes H's power of two
+  void* placed;
+};
+
+/// y = relu(z * scale + shift), and partial sums of y; returns their count.
+int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
+                        const ActivationShape& shape, DataType type, float* partials,
+                        cudaStream_t stream);
+/// to[i] = sum of partials[p][i], p < count, in a fixed order.
+void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream);
+
+/// In finish_add_relu_backward's place, after sums without the main norm's z: the sum of dsum, and
+/// the gradients of `shortcut`'s norm unless that is null.
+void finish_add_relu_backward_sum(const float* partials, int count, float* sum,
+                                  const AddedNorm* shortcut, const ActivationShape& shape,
+                                  DataType type, cudaStream_t stream);
+
+/// From D's parts and the sum of g by filter: D, the norm's gradients, grad_a, b, c, and what
+/// gram_conv_relu_backward multiplies by. `share`: of one row, 1 / rows.
+void gram_coefficients(const float* d_parts, int parts, const float* sum_of_g,
+                       const NormParameters& parameters, const NormVectors& norm, float share,
+                       const GramMatrices& matrices, DataType type, cudaStream_t stream);
+
+/// dw, in `type`, from D, G (channels x channels) and s after gram_coefficients.
+void gram_weight_gradient(const GramMatrices& matrices, const NormVectors& norm, const float* gram,
+                          const float* sum_of_y, void* dw, DataType type, cudaStream_t stream);
+
+/// normalise_relu_backward where dy = y H + g (a w) + w'c; dy gets it where relu passes. y and dy
+/// are of `shape`, g has the matrices' filters. Returns the count of partial sums.
+int gram_conv_relu_backward(const GramMatrices& matrices, const void* y, const void* g,
+                            const void* z, const NormVectors& norm, void* dy,
+                            const ActivationShape& shape, DataType type, float* partials,
+                            cudaStream_t stream);
+/// On Hopper alone.
+bool has_gram_conv_relu_backward(DataType type, int channels, int filters);
+
+}  // namespace shakedown::gpu
