@@ -63,7 +63,7 @@ LIBRARY := $(call room_sources,common) $(call room_sources,resnet) \
            $(filter-out $(PROGRAM_SOURCES),$(call room_sources,collectives)) $(foreach part,perf links,$(wildcard collectives/$(part)/*.cpp))
 # collective_perf under nccl-tests' names, whose options and table it then has
 NCCL_TESTS := all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv
-TEST_SOURCES := $(wildcard tests/*/*_test.cpp)
+TEST_SOURCES := $(wildcard tests/*/*_test.cpp $(patsubst %,tests/*/%/*_test.cpp,$(filter cpu gpu,$(BACKENDS))))
 MPI_TEST_SOURCES := $(wildcard tests/*/*_mpitest.cpp)
 TEST_SUPPORT := $(wildcard tests/*.cpp tests/support/*.cpp tests/reference/*.cpp)
 

@@ -1,6 +1,7 @@
 // The gradient inside a block, where its last convolution is 1x1 of stride 1, through the norm
 // after it by the Gram matrix (gram_kernels.hpp): one product of [y | g], the mask of the ReLU
 // before the convolution and the sums for that ReLU's norm. Compiled for sm_90a alone.
+#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
 #include "resnet/gpu/hopper_tensor_cores.cuh"
 
@@ -98,8 +99,8 @@ struct GroupProduct {
   float x[kCount];
 
   /// Half 0 or 1 (rows lane / 4 and 8 more), column v of the eight of group q that are adjacent.
-  __device__ float at(int q, int half, int v) const {
-    return x[(q * 4 + v / 2) * 4 + half * 2 + v % 2];
+  __device__ float at(unsigned q, unsigned half, unsigned v) const {
+    return x[accumulator_of(q, half, v)];
   }
   /// Adds the steps [from, to) of a tile; `turn` counts stages.
   __device__ void add(const Places<P>& at, unsigned pipe, unsigned from, unsigned to,
@@ -130,27 +131,28 @@ struct GroupProduct {
 /// A thread's vectors of z in a tile, then of dy: eight channels of two rows, for each 32 columns.
 template <class P, class T>
 struct Fragment {
-  static constexpr int kGroups = P::kColumns / 32;
+  static constexpr unsigned kGroups = P::kColumns / 32;
+  unsigned tile;
   Pack<T> vector[kGroups][2];
-  unsigned row;      // of the first half
-  unsigned channel;  // of the first group
 
-  __device__ unsigned row_of(int half) const { return row + static_cast<unsigned>(half) * 8; }
-  __device__ std::size_t element(unsigned in_row, int q) const {
-    return std::size_t{in_row} * P::kColumns + static_cast<unsigned>(q) * 32 + channel;
+  __device__ unsigned row_of(unsigned half) const {
+    return tile * kTileRows + fragment_row(threadIdx.x, half);
+  }
+  __device__ std::size_t element(unsigned row, unsigned q) const {
+    return std::size_t{row} * P::kColumns + q * 32 + fragment_column(threadIdx.x);
   }
   __device__ void load(const T* from, unsigned rows) {
 #pragma unroll
-    for (int q = 0; q < kGroups; ++q)
+    for (unsigned q = 0; q < kGroups; ++q)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (unsigned half = 0; half < 2; ++half)
         vector[q][half] = Pack<T>::load(from + element(min(row_of(half), rows - 1), q));
   }
   __device__ void store(T* to, unsigned rows) const {
 #pragma unroll
-    for (int q = 0; q < kGroups; ++q)
+    for (unsigned q = 0; q < kGroups; ++q)
 #pragma unroll
-      for (int half = 0; half < 2; ++half)
+      for (unsigned half = 0; half < 2; ++half)
         if (row_of(half) < rows) vector[q][half].store(to + element(row_of(half), q));
   }
 
@@ -158,20 +160,20 @@ struct Fragment {
   __device__ void finish(const GramGradient<T>& p, const GroupProduct<P, T>& product,
                          float (&sums)[2][kGroups][8]) {
 #pragma unroll
-    for (int q = 0; q < kGroups; ++q)
+    for (unsigned q = 0; q < kGroups; ++q)
 #pragma unroll
-      for (int four = 0; four < 8; four += 4) {
-        const unsigned c = static_cast<unsigned>(q) * 32 + channel + static_cast<unsigned>(four);
+      for (unsigned four = 0; four < 8; four += 4) {
+        const unsigned c = q * 32 + fragment_column(threadIdx.x) + four;
         const auto bias = Vector<float, 4>::load(p.bias + c);
         const auto scale = Vector<float, 4>::load(p.norm.scale + c);
         const auto shift = Vector<float, 4>::load(p.norm.shift + c);
         const auto mean = Vector<float, 4>::load(p.norm.mean + c);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (unsigned half = 0; half < 2; ++half) {
           // beyond the end it has the last row's z: a NaN in it is in the sums anyway
           const bool exists = row_of(half) < p.rows;
 #pragma unroll
-          for (int v = 0; v < 4; ++v) {
+          for (unsigned v = 0; v < 4; ++v) {
             T& out = vector[q][half].x[four + v];
             const float value = to_float(out);
             const bool passes = exists && relu_passes(value * scale.x[v] + shift.x[v]);
@@ -203,23 +205,13 @@ __device__ void write_group_sums(const float (&sums)[2][P::kColumns / 32][8], co
         float sum = sums[i][q][v];
         for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0U, sum, step);
         const unsigned value = static_cast<unsigned>(i) * P::kColumns + q * 32 + lane % 4 * 8 + v;
-        if (lane < 4)
-          asm volatile("st.shared.f32 [%0], %1;" ::"r"(place(pipe, threadIdx.x / 32 % 4, value)),
-                       "f"(sum)
-                       : "memory");
+        if (lane < 4) store_shared(place(pipe, threadIdx.x / 32 % 4, value), sum);
       }
   synchronise_some(1, P::kPipes * kGroupThreads);
   for (unsigned value = threadIdx.x; value < kValues; value += P::kPipes * kGroupThreads) {
     float total = 0;
     for (unsigned of_pipe = 0; of_pipe < P::kPipes; ++of_pipe)
-      for (unsigned warp = 0; warp < 4; ++warp) {
-        float sum = 0;
-        asm volatile("ld.shared.f32 %0, [%1];"
-                     : "=f"(sum)
-                     : "r"(place(of_pipe, warp, value))
-                     : "memory");
-        total += sum;
-      }
+      for (unsigned warp = 0; warp < 4; ++warp) total += load_shared(place(of_pipe, warp, value));
     partials[value] = total;
   }
 }
@@ -227,15 +219,13 @@ __device__ void write_group_sums(const float (&sums)[2][P::kColumns / 32][8], co
 template <class P, class T>
 __device__ void consume(const GramGradient<T>& p, const Places<P>& at, unsigned pipe,
                         unsigned tiles) {
-  const unsigned lane = threadIdx.x % 32;
   const float unscale = *p.unscale;
   float sums[2][P::kColumns / 32][8] = {};
   unsigned turn = 0;
   bool has_weights = false;
   for (unsigned tile = blockIdx.x * P::kPipes + pipe; tile < tiles; tile += gridDim.x * P::kPipes) {
     Fragment<P, T> fragment;
-    fragment.row = tile * kTileRows + threadIdx.x / 32 % 4 * 16 + lane / 4;
-    fragment.channel = lane % 4 * 8;
+    fragment.tile = tile;
     fragment.load(p.z, p.rows);
     if (!has_weights) wait_for(at.weights_full(), 0);
     has_weights = true;

@@ -2,6 +2,7 @@
 // a convolution's input.
 #include "resnet/gpu/gram_kernels.hpp"
 
+#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/passes.cuh"
 
 namespace shakedown::gpu {

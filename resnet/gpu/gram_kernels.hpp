@@ -8,16 +8,9 @@
 // with the length of a sum.
 #pragma once
 
-#include "common/host_device.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
-
-/// Tensor cores compute 32 columns of a product in the order 8 g + 2 t + e for column 8 t + 2 g +
-/// e: the eight columns of a thread are adjacent then (tensor_cores.cuh).
-SHAKEDOWN_HOST_DEVICE constexpr unsigned placed_column(unsigned column) {
-  return column / 32 * 32 + column % 8 / 2 * 8 + column % 32 / 8 * 2 + column % 2;
-}
 
 /// Parts that the sums over `rows` rows are cut into: the largest divisor up to 256, so that equal
 /// parts make one batched product.

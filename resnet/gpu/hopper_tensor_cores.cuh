@@ -57,6 +57,15 @@ __device__ inline void synchronise_some(unsigned number, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
+__device__ inline void store_shared(unsigned to, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+__device__ inline float load_shared(unsigned from) {
+  float value = 0;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
+  return value;
+}
+
 // ---- copies -------------------------------------------------------------------------------------
 
 /// Starts a copy of a box of a matrix to shared memory; what lies outside of the matrix is zero.

@@ -1,0 +1,456 @@
+// A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64; and, on the host,
+// where the threads of its product find their rows and columns.
+#include <cmath>
+#include <map>
+
+#include "common/gpu/native.hpp"
+#include "resnet/gpu/cublas_products.hpp"
+#include "resnet/gpu/fragment_places.hpp"
+#include "resnet/gpu/gram_kernels.hpp"
+#include "tests/catch.hpp"
+#include "tests/resnet/unit_rig.hpp"
+
+namespace shakedown {
+namespace {
+
+using test::random_values;
+using test::relative_error;
+using test::Values;
+using test::widen;
+
+// ---- on the host --------------------------------------------------------------------------------
+
+/// Where the hardware has accumulator i of a warpgroup's thread in a product of 64 rows (PTX ISA,
+/// wgmma's D fragment): its row, and its column as the product has them.
+unsigned hardware_row(unsigned thread, unsigned i) {
+  return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
+}
+unsigned hardware_column(unsigned thread, unsigned i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
+
+}  // namespace
+
+TEST_CASE("a thread's adjacent columns are those it has accumulators of", "[gram]") {
+  const unsigned columns = GENERATE(64U, 128U);
+  std::map<std::pair<unsigned, unsigned>, int> seen;  // row and column
+  for (unsigned thread = 0; thread < 128; ++thread)
+    for (unsigned q = 0; q < columns / 32; ++q)
+      for (unsigned half = 0; half < 2; ++half)
+        for (unsigned v = 0; v < 8; ++v) {
+          const unsigned row = gpu::fragment_row(thread, half);
+          const unsigned column = q * 32 + gpu::fragment_column(thread) + v;
+          const unsigned i = gpu::accumulator_of(q, half, v);
+          REQUIRE(i < columns / 2);
+          REQUIRE(hardware_row(thread, i) == row);
+          REQUIRE(hardware_column(thread, i) == gpu::placed_column(column));
+          ++seen[{row, column}];
+        }
+  CHECK(seen.size() == std::size_t{64} * columns);  // each once: there are as many accumulators
+}
+
+TEST_CASE("placed columns are a permutation within each 32", "[gram]") {
+  std::map<unsigned, int> places;
+  for (unsigned column = 0; column < 128; ++column) {
+    CHECK(gpu::placed_column(column) / 32 == column / 32);
+    ++places[gpu::placed_column(column)];
+  }
+  CHECK(places.size() == 128);
+}
+
+TEST_CASE("parts of a sum over rows are equal, and many where the rows allow it", "[gram]") {
+  for (const std::size_t rows : {802816U, 200704U, 50176U, 12544U, 75U, 7U, 1U, 1009U}) {
+    CAPTURE(rows);
+    const int parts = gpu::gram_parts(rows);
+    CHECK(rows % static_cast<std::size_t>(parts) == 0);
+    CHECK(parts <= 256);
+  }
+  CHECK(gpu::gram_parts(802816) == 256);
+  CHECK(gpu::gram_parts(200704) == 256);
+  CHECK(gpu::gram_parts(1009) == 1);
+}
+
+// ---- on a GPU -----------------------------------------------------------------------------------
+
+namespace {
+
+struct Case {
+  DataType type;
+  ActivationShape y;  // c is 64 or 128
+  int filters() const { return 4 * y.c; }
+  std::size_t rows() const { return y.count() / static_cast<std::size_t>(y.c); }
+};
+
+/// Host values as the type has them, and their copy on the device.
+struct Tensor {
+  Values values;
+  Buffer memory;
+};
+
+class Rig {
+ public:
+  Rig() : device(test::open_device(BackendKind::gpu)), stream(device->make_stream()) {}
+
+  Tensor rounded(DataType type, const std::vector<float>& values) {
+    const Buffer wide = test::to_device(*device, *stream, values);
+    Tensor tensor{{}, Buffer(*device, values.size() * size_of(type))};
+    device->kernels().convert(wide.view(DataType::float32), tensor.memory.view(type), *stream);
+    tensor.values = get(tensor.memory.view(type));
+    return tensor;
+  }
+  Values get(View view) {
+    const Buffer wide(*device, view.count * sizeof(float));
+    device->kernels().convert(view, wide.view(DataType::float32), *stream);
+    return widen(download<float>(*device, *stream, wide.data(), view.count));
+  }
+  /// Poisoned: a float not written is NaN.
+  Buffer floats(std::size_t count) {
+    Buffer made(*device, count * sizeof(float));
+    upload<std::uint8_t>(*device, *stream, made.data(),
+                         std::vector<std::uint8_t>(made.bytes(), 0xFF));
+    return made;
+  }
+  cudaStream_t native() const { return gpu::native(*stream); }
+
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Stream> stream;
+};
+
+float* floats_of(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }
+
+/// y after a ReLU, g half of which is masked, weights, and the norms after and before the
+/// convolution, in float64: what dz, dy, dw and the norms' gradients are.
+struct Problem {
+  Case c;
+  std::size_t rows, channels, filters;
+  Tensor y, g, w, inner_z;
+  std::vector<float> gamma;
+  Values mean, invstd;  // of z = y w'
+  Values sum_of_g, dgamma, a, b, coefficient_c;
+  Values inner_scale, inner_shift, inner_mean;
+
+  Problem(Rig& rig, const Case& of)
+      : c(of),
+        rows(of.rows()),
+        channels(static_cast<std::size_t>(of.y.c)),
+        filters(static_cast<std::size_t>(of.filters())) {
+    auto positive = random_values(rows * channels, 1, -1, 1.5);
+    for (float& v : positive) v = std::max(v, 0.0F);
+    y = rig.rounded(c.type, positive);
+    auto masked = random_values(rows * filters, 2, -1, 1.2);
+    const auto chance = random_values(rows * filters, 3, 0, 1);
+    for (std::size_t i = 0; i < masked.size(); ++i)
+      if (chance[i] < 0.5F) masked[i] = 0;
+    g = rig.rounded(c.type, masked);
+    w = rig.rounded(c.type, random_values(filters * channels, 4, -0.3, 0.3));
+    inner_z = rig.rounded(c.type, random_values(rows * channels, 5));
+    gamma = random_values(filters, 6, 0.5, 1.5);
+    inner_scale = widen(random_values(channels, 7, -1, 1.5));
+    inner_shift = widen(random_values(channels, 8, -0.3, 0.3));
+    inner_mean = widen(random_values(channels, 9, -0.3, 0.3));
+    differentiate();
+  }
+
+  double z_at(std::size_t row, std::size_t k) const {
+    double z = 0;
+    for (std::size_t j = 0; j < channels; ++j)
+      z += y.values[row * channels + j] * w.values[k * channels + j];
+    return z;
+  }
+  double dz_at(std::size_t row, std::size_t k) const {
+    return a[k] * g.values[row * filters + k] + b[k] * z_at(row, k) + coefficient_c[k];
+  }
+  bool passes(std::size_t row, std::size_t j) const {
+    const auto value = static_cast<float>(inner_z.values[row * channels + j]);
+    return value * static_cast<float>(inner_scale[j]) + static_cast<float>(inner_shift[j]) > 0;
+  }
+  Values dy_of(std::size_t row) const {
+    Values dy(channels, 0.0);
+    for (std::size_t k = 0; k < filters; ++k) {
+      const double dz = dz_at(row, k);
+      for (std::size_t j = 0; j < channels; ++j) dy[j] += dz * w.values[k * channels + j];
+    }
+    for (std::size_t j = 0; j < channels; ++j)
+      if (!passes(row, j)) dy[j] = 0;
+    return dy;
+  }
+  Values dw_of(std::size_t k) const {
+    Values dw(channels, 0.0);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const double dz = dz_at(row, k);
+      for (std::size_t j = 0; j < channels; ++j) dw[j] += dz * y.values[row * channels + j];
+    }
+    return dw;
+  }
+
+ private:
+  void differentiate() {
+    const auto n = static_cast<double>(rows);
+    Values sum(filters, 0.0), squares(filters, 0.0), product(filters, 0.0);
+    sum_of_g.assign(filters, 0.0);
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t k = 0; k < filters; ++k) {
+        const double z = z_at(row, k);
+        const double gradient = g.values[row * filters + k];
+        sum[k] += z;
+        squares[k] += z * z;
+        product[k] += gradient * z;
+        sum_of_g[k] += gradient;
+      }
+    for (std::size_t k = 0; k < filters; ++k) {
+      mean.push_back(sum[k] / n);
+      invstd.push_back(1 / std::sqrt(squares[k] / n - mean[k] * mean[k] + kNormEpsilon));
+      dgamma.push_back((product[k] - mean[k] * sum_of_g[k]) * invstd[k]);
+      a.push_back(static_cast<double>(gamma[k]) * invstd[k]);
+      b.push_back(-a[k] * invstd[k] * dgamma[k] / n);
+      coefficient_c.push_back(-a[k] * sum_of_g[k] / n - b[k] * mean[k]);
+    }
+  }
+};
+
+std::vector<float> narrow(const Values& values) { return {values.begin(), values.end()}; }
+
+/// A norm's vectors in one buffer, of which some are given.
+Buffer vectors_with(Rig& rig, std::size_t channels, const std::map<int, Values>& given) {
+  std::vector<float> all(gpu::NormVectors::kCount * channels, std::nanf(""));
+  for (const auto& [which, values] : given)
+    for (std::size_t i = 0; i < channels; ++i)
+      all[static_cast<std::size_t>(which) * channels + i] = static_cast<float>(values[i]);
+  return test::to_device(*rig.device, *rig.stream, all);
+}
+
+/// The whole chain on the GPU.
+struct Outcome {
+  Values sum_of_y, d, gram, dgamma, dbeta, a, b, c, dw, dy, dy_sums;
+};
+
+constexpr std::size_t kWorkspace = std::size_t{32} << 20;
+
+Values parted_product(Rig& rig, gpu::BlasHandle& blas, const Problem& p, const Tensor& left,
+                      int left_columns, Buffer& parts, int& count) {
+  count = gpu::gram_parts(p.rows);
+  const gpu::PartedProduct product(blas, {p.rows, count, left_columns, p.c.y.c, p.c.type},
+                                   kWorkspace);
+  REQUIRE(product.algorithms() > 0);
+  const std::size_t size = static_cast<std::size_t>(left_columns) * p.channels;
+  parts = rig.floats(static_cast<std::size_t>(count) * size);
+  const Buffer workspace(*rig.device, kWorkspace);
+  Values first;
+  for (std::size_t i = 0; i < product.algorithms(); ++i) {  // the first is run last, and kept
+    product.run(product.algorithms() - 1 - i, left.memory.data(), p.y.memory.data(),
+                floats_of(parts), workspace.data(), rig.native());
+    const Buffer sum = rig.floats(size);
+    gpu::sum_partials(floats_of(parts), count, static_cast<int>(size), floats_of(sum),
+                      rig.native());
+    const Values result = widen(download<float>(*rig.device, *rig.stream, sum.data(), size));
+    if (i == 0) first = result;
+    CAPTURE(i);
+    CHECK(relative_error(result, first) < 2e-4);
+    if (i + 1 == product.algorithms()) return result;
+  }
+  return first;
+}
+
+Outcome run(Rig& rig, const Problem& p) {
+  gpu::BlasHandle blas(*rig.device, rig.native());
+  Outcome out;
+  Buffer d_parts, gram_parts;
+  int d_count = 0, gram_count = 0;
+  out.d = parted_product(rig, blas, p, p.g, p.c.filters(), d_parts, d_count);
+  out.gram = parted_product(rig, blas, p, p.y, p.c.y.c, gram_parts, gram_count);
+  const Buffer gram = rig.floats(p.channels * p.channels);
+  gpu::sum_partials(floats_of(gram_parts), gram_count, static_cast<int>(p.channels * p.channels),
+                    floats_of(gram), rig.native());
+
+  const Buffer vectors = vectors_with(rig, p.filters, {{0, p.mean}, {1, p.invstd}});
+  const auto norm = gpu::NormVectors::in(floats_of(vectors), p.c.filters());
+  const Buffer gamma = test::to_device(*rig.device, *rig.stream, p.gamma);
+  const Buffer sum_of_g = test::to_device(*rig.device, *rig.stream, narrow(p.sum_of_g));
+  const std::size_t element = size_of(p.c.type);
+  const Buffer dgamma(*rig.device, p.filters * element), dbeta(*rig.device, p.filters * element);
+  const Buffer d = rig.floats(p.filters * p.channels), h = rig.floats(p.channels * p.channels);
+  const Buffer maxima = rig.floats(p.channels / 4), bias = rig.floats(p.channels);
+  const Buffer unscale = rig.floats(1);
+  const Buffer placed(*rig.device, (p.filters + p.channels) * p.channels * element);
+  const gpu::GramMatrices m{p.c.y.c,         p.c.filters(),      p.w.memory.data(),
+                            floats_of(d),    floats_of(h),       floats_of(maxima),
+                            floats_of(bias), floats_of(unscale), placed.data()};
+  gpu::gram_coefficients(floats_of(d_parts), d_count, floats_of(sum_of_g),
+                         {floats_of(gamma), nullptr, nullptr, nullptr, dgamma.data(), dbeta.data()},
+                         norm, static_cast<float>(1.0 / static_cast<double>(p.rows)), m, p.c.type,
+                         rig.native());
+  const auto vector = [&](const float* from) {
+    return widen(download<float>(*rig.device, *rig.stream, from, p.filters));
+  };
+  out.dgamma = rig.get(dgamma.view(p.c.type));
+  out.dbeta = rig.get(dbeta.view(p.c.type));
+  out.a = vector(norm.grad_a);
+  out.b = vector(norm.grad_b);
+  out.c = vector(norm.grad_c);
+  CHECK(relative_error(
+            widen(download<float>(*rig.device, *rig.stream, d.data(), p.filters * p.channels)),
+            out.d) < 1e-6);
+
+  Values sum_of_y(p.channels, 0.0);
+  for (std::size_t i = 0; i < p.y.values.size(); ++i) sum_of_y[i % p.channels] += p.y.values[i];
+  const Buffer sums = test::to_device(*rig.device, *rig.stream, narrow(sum_of_y));
+  const Buffer dw(*rig.device, p.filters * p.channels * element);
+  gpu::gram_weight_gradient(m, norm, floats_of(gram), floats_of(sums), dw.data(), p.c.type,
+                            rig.native());
+  out.dw = rig.get(dw.view(p.c.type));
+
+  if (!gpu::has_gram_conv_relu_backward(p.c.type, p.c.y.c, p.c.filters())) return out;
+  const Buffer inner =
+      vectors_with(rig, p.channels, {{0, p.inner_mean}, {2, p.inner_scale}, {3, p.inner_shift}});
+  const Buffer dy(*rig.device, p.rows * p.channels * element);
+  const Buffer partials = rig.floats(gpu::reduction_scratch(p.c.y, p.c.type, 2));
+  const int count =
+      gpu::gram_conv_relu_backward(m, p.y.memory.data(), p.g.memory.data(), p.inner_z.memory.data(),
+                                   gpu::NormVectors::in(floats_of(inner), p.c.y.c), dy.data(),
+                                   p.c.y, p.c.type, floats_of(partials), rig.native());
+  out.dy = rig.get(dy.view(p.c.type));
+  const Buffer total = rig.floats(2 * p.channels);
+  gpu::sum_partials(floats_of(partials), count, 2 * p.c.y.c, floats_of(total), rig.native());
+  out.dy_sums = widen(download<float>(*rig.device, *rig.stream, total.data(), 2 * p.channels));
+  return out;
+}
+
+/// About four roundings of the type.
+double rounding(DataType type) { return type == DataType::float16 ? 1e-3 : 8e-3; }
+
+void check_sums(const Problem& p, const Outcome& out) {
+  Values expected(2 * p.channels, 0.0), magnitude(2 * p.channels, 0.0);
+  for (std::size_t i = 0; i < out.dy.size(); ++i) {
+    const std::size_t j = i % p.channels;
+    const double weighted = out.dy[i] * (p.inner_z.values[i] - p.inner_mean[j]);
+    expected[j] += out.dy[i];
+    expected[p.channels + j] += weighted;
+    magnitude[j] += std::abs(out.dy[i]);
+    magnitude[p.channels + j] += std::abs(weighted);
+  }
+  bool close = true;  // of the rounded dy: single additions, relative to what was added
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    close = close && std::abs(out.dy_sums[i] - expected[i]) <= 1e-5 * magnitude[i] + 1e-9;
+  CHECK(close);
+}
+
+void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size_t filter_step) {
+  const double limit = rounding(p.c.type);
+  CHECK(relative_error(out.dgamma, p.dgamma) < limit);
+  CHECK(relative_error(out.dbeta, p.sum_of_g) < limit);
+  CHECK(relative_error(out.a, p.a) < 1e-5);
+  CHECK(relative_error(out.b, p.b) < 1e-3);
+  CHECK(relative_error(out.c, p.coefficient_c) < 1e-3);
+  Values dw, expected_dw;
+  for (std::size_t k = 0; k < p.filters; k += filter_step) {
+    const Values row = p.dw_of(k);
+    expected_dw.insert(expected_dw.end(), row.begin(), row.end());
+    const auto from = out.dw.begin() + static_cast<std::ptrdiff_t>(k * p.channels);
+    dw.insert(dw.end(), from, from + static_cast<std::ptrdiff_t>(p.channels));
+  }
+  CHECK(relative_error(dw, expected_dw) < limit);
+  if (out.dy.empty()) return;
+  Values dy, expected_dy;
+  std::size_t masked = 0;
+  for (std::size_t row = 0; row < p.rows; row += row_step) {
+    const Values line = p.dy_of(row);
+    for (std::size_t j = 0; j < p.channels; ++j) {
+      const double made = out.dy[row * p.channels + j];
+      if (!p.passes(row, j)) masked += made != 0 ? 1 : 0;
+      dy.push_back(made);
+      expected_dy.push_back(line[j]);
+    }
+  }
+  CHECK(masked == 0);
+  CHECK(relative_error(dy, expected_dy) < limit);
+  check_sums(p, out);
+}
+
+}  // namespace
+
+TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  Case c;
+  c.type = GENERATE(DataType::float16, DataType::bfloat16);
+  // fewer rows than a tile; a part of the last tile; only whole ones
+  c.y = GENERATE(ActivationShape{3, 64, 3, 3}, ActivationShape{3, 128, 3, 3},
+                 ActivationShape{4, 64, 15, 13}, ActivationShape{4, 128, 15, 13},
+                 ActivationShape{16, 64, 8, 8}, ActivationShape{16, 128, 8, 8});
+  CAPTURE(name_of(c.type), c.y.n, c.y.c, c.y.h);
+  Rig rig;
+  const Problem p(rig, c);
+  const Outcome out = run(rig, p);
+  check(p, out, 1, 1);
+  const Outcome again = run(rig, p);
+  CHECK(again.dy == out.dy);
+  CHECK(again.dw == out.dw);
+  CHECK(again.dy_sums == out.dy_sums);
+}
+
+TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
+  if (!test::has(BackendKind::gpu)) return;
+  int major = 0;
+  int minor = 0;
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+  cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
+  const bool hopper = major == 9 && minor == 0;
+  CHECK(gpu::has_gram_conv_relu_backward(DataType::float16, 64, 256) == hopper);
+  CHECK(gpu::has_gram_conv_relu_backward(DataType::bfloat16, 128, 512) == hopper);
+  CHECK(!gpu::has_gram_conv_relu_backward(DataType::float32, 64, 256));
+  CHECK(!gpu::has_gram_conv_relu_backward(DataType::float16, 256, 1024));
+}
+
+TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at once", "[gram]") {
+  if (!test::has(BackendKind::gpu)) return;
+  Case c{DataType::float16, {}};
+  c.y = GENERATE(ActivationShape{16, 64, 45, 45}, ActivationShape{16, 128, 37, 37});
+  CAPTURE(c.y.c);
+  Rig rig;
+  const Problem p(rig, c);
+  check(p, run(rig, p), 97, 51);
+}
+
+TEST_CASE("a NaN in the gradient reaches what is made of it through the Gram matrix",
+          "[gram][nan]") {
+  if (!test::has(BackendKind::gpu)) return;
+  Rig rig;
+  Problem p(rig, {DataType::float16, {4, 64, 15, 13}});
+  auto values = narrow(p.g.values);
+  values[1000] = std::nanf("");
+  p.g = rig.rounded(p.c.type, values);
+  p.sum_of_g[1000 % p.filters] = std::nan("");
+  const Outcome out = run(rig, p);
+  CHECK(std::isnan(out.dgamma[1000 % p.filters]));
+  CHECK(std::isnan(out.dw[1000 % p.filters * p.channels]));
+  if (!out.dy.empty())  // through H and the bias, everywhere
+    CHECK(std::any_of(out.dy.begin(), out.dy.end(), [](double v) { return std::isnan(v); }));
+}
+
+TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
+  const ActivationShape shape =
+      GENERATE(ActivationShape{3, 64, 5, 5}, ActivationShape{8, 128, 31, 33});
+  CAPTURE(name_of(type), shape.c);
+  Rig rig;
+  const auto channels = static_cast<std::size_t>(shape.c);
+  const Tensor z = rig.rounded(type, random_values(shape.count(), 1));
+  const Values scale = widen(random_values(channels, 2, -1, 1));
+  const Values shift = widen(random_values(channels, 3, -0.3, 0.3));
+  const Buffer vectors = vectors_with(rig, channels, {{2, scale}, {3, shift}});
+  const auto norm = gpu::NormVectors::in(floats_of(vectors), shape.c);
+  const Buffer y(*rig.device, shape.count() * size_of(type));
+  const Buffer plain(*rig.device, shape.count() * size_of(type));
+  const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
+  const int count = gpu::normalise_relu_sums(z.memory.data(), norm, y.data(), shape, type,
+                                             floats_of(partials), rig.native());
+  gpu::normalise_relu(z.memory.data(), norm, plain.data(), shape, type, rig.native());
+  const Buffer total = rig.floats(channels);
+  gpu::sum_partials(floats_of(partials), count, shape.c, floats_of(total), rig.native());
+  const Values written = rig.get(y.view(type));
+  CHECK(written == rig.get(plain.view(type)));  // to the last bit
+  Values expected(channels, 0.0);
+  for (std::size_t i = 0; i < written.size(); ++i) expected[i % channels] += written[i];
+  const auto sums = download<float>(*rig.device, *rig.stream, total.data(), channels);
+  CHECK(relative_error(widen(sums), expected) < 1e-6);
+}
+
+}  // namespace shakedown
