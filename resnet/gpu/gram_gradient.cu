@@ -270,46 +270,6 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
   }
 }
 
-using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
-                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
-                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-/// The driver's function, which no library here links.
-EncodeTiled encode_tiled() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  CHECK_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                              cudaEnableDefault, &found));
-#else
-  CHECK_CUDA(
-      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found));
-#endif
-  ENSURE(found == cudaDriverEntryPointSuccess, "the driver's cuTensorMapEncodeTiled");
-  return reinterpret_cast<EncodeTiled>(function);
-}
-
-/// A matrix for copy_box, in boxes of `box_rows` rows of 64 elements.
-CUtensorMap matrix_of(const void* data, DataType type, std::uint64_t columns, std::uint64_t rows,
-                      unsigned box_rows) {
-  static const EncodeTiled encode = encode_tiled();
-  const cuuint64_t size[] = {columns, rows};
-  const cuuint64_t pitch[] = {columns * 2};
-  const cuuint32_t box[] = {kTileDepth, box_rows};
-  const cuuint32_t step[] = {1, 1};
-  CUtensorMap map{};
-  const CUresult result =
-      encode(&map,
-             type == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-             2, const_cast<void*>(data), size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  ENSURE(result == CUDA_SUCCESS, "a tensor map of 16-bit rows");
-  return map;
-}
-
 template <class T, class P>
 int launch(const GramMatrices& m, const void* y, const void* g, const void* z,
            const NormVectors& norm, void* dy, const ActivationShape& shape, DataType type,

@@ -31,7 +31,7 @@ __device__ inline void publish_barriers() {
 __device__ inline void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/// Arrives, and so many bytes of copies must have arrived as well.
+/// Arrives; the phase ends when this number of bytes has been copied as well.
 __device__ inline void arrive_and_expect(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -76,6 +76,48 @@ __device__ inline void copy_box(unsigned to, const CUtensorMap* matrix, unsigned
       "[%0], [%1, {%2, %3}], [%4];" ::"r"(to),
       "l"(matrix), "r"(column), "r"(row), "r"(barrier)
       : "memory");
+}
+
+// What copy_box copies from.
+
+using EncodeTiled = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*,
+                                 const cuuint64_t*, const cuuint64_t*, const cuuint32_t*,
+                                 const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+/// The driver's function, which no library here links.
+inline EncodeTiled encode_tiled() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  CHECK_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                              cudaEnableDefault, &found));
+#else
+  CHECK_CUDA(
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found));
+#endif
+  ENSURE(found == cudaDriverEntryPointSuccess, "the driver's cuTensorMapEncodeTiled");
+  return reinterpret_cast<EncodeTiled>(function);
+}
+
+/// A matrix for copy_box, in boxes of `box_rows` rows of 64 elements.
+inline CUtensorMap matrix_of(const void* data, DataType type, std::uint64_t columns,
+                             std::uint64_t rows, unsigned box_rows) {
+  static const EncodeTiled encode = encode_tiled();
+  const cuuint64_t size[] = {columns, rows};
+  const cuuint64_t pitch[] = {columns * 2};
+  const cuuint32_t box[] = {kTileDepth, box_rows};
+  const cuuint32_t step[] = {1, 1};
+  CUtensorMap map{};
+  const CUresult result =
+      encode(&map,
+             type == DataType::float16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             2, const_cast<void*>(data), size, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  ENSURE(result == CUDA_SUCCESS, "a tensor map of 16-bit rows");
+  return map;
 }
 
 // ---- products -----------------------------------------------------------------------------------

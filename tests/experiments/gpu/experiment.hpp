@@ -38,6 +38,7 @@ void compare(const Bench& bench, const std::string& title, double unit,
 
 void products(const Bench& bench, int size);
 void memory(const Bench& bench, std::size_t bytes);
+void gram(const Bench& bench, int batch);
 
 /// Normal numbers of standard deviation 1, as PyTorch's randn makes them: of fp32 precision, or of
 /// the precision of double.

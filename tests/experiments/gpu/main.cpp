@@ -1,4 +1,5 @@
-// experiments [products] [memory] [--size N] [--bytes N] [--seconds S] [--turns N]
+// experiments [products] [memory] [gram] [--size N] [--bytes N] [--batch N] [--seconds S] [--turns
+// N] Without names products and memory.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -75,7 +76,9 @@ int main(int argc, char** argv) {
   using namespace shakedown;
   bool products = false;
   bool memory = false;
+  bool gram = false;
   int size = 8192;
+  int batch = 256;
   std::size_t bytes = std::size_t{1} << 30;
   const auto device = gpu::make_device(0, /*timeout_s=*/20);
   const auto stream = device->make_stream();
@@ -85,11 +88,18 @@ int main(int argc, char** argv) {
     const char* const value = i + 1 < argc ? argv[i + 1] : "0";
     if (word == "products") products = true;
     if (word == "memory") memory = true;
+    if (word == "gram") gram = true;
+    if (word == "--batch") batch = std::atoi(value);
     if (word == "--size") size = std::atoi(value);
     if (word == "--bytes") bytes = std::strtoull(value, nullptr, 10);
     if (word == "--seconds") bench.seconds = std::atof(value);
     if (word == "--turns") bench.turns = std::atoi(value);
   }
+  if (gram) {
+    fmt::print("{}\n", device->identity().model);
+    experiments::gram(bench, batch);
+  }
+  if (gram && !products && !memory) return 0;
   fmt::print(
       "{}; median, lowest, highest of {} turns of {} s; TFLOP/s and GB/s; ratio to the "
       "first line of its group\n",

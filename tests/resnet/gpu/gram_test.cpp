@@ -1,11 +1,9 @@
-// A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64; and, on the host,
-// where the threads of its product find their rows and columns.
+// A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64.
 #include <cmath>
 #include <map>
 
 #include "common/gpu/native.hpp"
 #include "resnet/gpu/cublas_products.hpp"
-#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/unit_rig.hpp"
@@ -18,43 +16,7 @@ using test::relative_error;
 using test::Values;
 using test::widen;
 
-// ---- on the host --------------------------------------------------------------------------------
-
-/// Where the hardware has accumulator i of a warpgroup's thread in a product of 64 rows (PTX ISA,
-/// wgmma's D fragment): its row, and its column as the product has them.
-unsigned hardware_row(unsigned thread, unsigned i) {
-  return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
-}
-unsigned hardware_column(unsigned thread, unsigned i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
-
 }  // namespace
-
-TEST_CASE("a thread's adjacent columns are those it has accumulators of", "[gram]") {
-  const unsigned columns = GENERATE(64U, 128U);
-  std::map<std::pair<unsigned, unsigned>, int> seen;  // row and column
-  for (unsigned thread = 0; thread < 128; ++thread)
-    for (unsigned q = 0; q < columns / 32; ++q)
-      for (unsigned half = 0; half < 2; ++half)
-        for (unsigned v = 0; v < 8; ++v) {
-          const unsigned row = gpu::fragment_row(thread, half);
-          const unsigned column = q * 32 + gpu::fragment_column(thread) + v;
-          const unsigned i = gpu::accumulator_of(q, half, v);
-          REQUIRE(i < columns / 2);
-          REQUIRE(hardware_row(thread, i) == row);
-          REQUIRE(hardware_column(thread, i) == gpu::placed_column(column));
-          ++seen[{row, column}];
-        }
-  CHECK(seen.size() == std::size_t{64} * columns);  // each once: there are as many accumulators
-}
-
-TEST_CASE("placed columns are a permutation within each 32", "[gram]") {
-  std::map<unsigned, int> places;
-  for (unsigned column = 0; column < 128; ++column) {
-    CHECK(gpu::placed_column(column) / 32 == column / 32);
-    ++places[gpu::placed_column(column)];
-  }
-  CHECK(places.size() == 128);
-}
 
 TEST_CASE("parts of a sum over rows are equal, and many where the rows allow it", "[gram]") {
   for (const std::size_t rows : {802816U, 200704U, 50176U, 12544U, 75U, 7U, 1U, 1009U}) {
@@ -67,8 +29,6 @@ TEST_CASE("parts of a sum over rows are equal, and many where the rows allow it"
   CHECK(gpu::gram_parts(200704) == 256);
   CHECK(gpu::gram_parts(1009) == 1);
 }
-
-// ---- on a GPU -----------------------------------------------------------------------------------
 
 namespace {
 
