@@ -196,6 +196,7 @@ __device__ void write_group_sums(const float (&sums)[2][P::kColumns / 32][8], co
   const auto place = [&](unsigned of_pipe, unsigned warp, unsigned value) {
     return at.tile(of_pipe, 0) + (warp * kValues + value) * 4;
   };
+  synchronise_some(2 + pipe, kGroupThreads);  // no warp of the group reads the ring any more
 #pragma unroll
   for (int i = 0; i < 2; ++i)
 #pragma unroll

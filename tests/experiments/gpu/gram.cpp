@@ -221,33 +221,32 @@ void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
                                     {"unfused", block.within_unfused()},
                                     {"Gram, the product", block.within_gram()}});
   std::vector<Row> products{{"dw by cuDNN", block.weights()}};
-  const int most = gram_parts(block.rows);
-  int best_parts = most;
+  const int parts_of_d = gram_parts(block.rows, wanted_parts_of_d(channels, 4 * channels));
+  const int parts_of_g = gram_parts(block.rows, kWantedPartsOfG);
   for (const int parts : {32, 64, 128, 256})
     if (block.rows % static_cast<std::size_t>(parts) == 0)
       products.push_back({fmt::format("D in {} parts", parts), block.d_product(parts)});
   for (const int parts : {64, 128, 256})
     if (block.rows % static_cast<std::size_t>(parts) == 0)
       products.push_back({fmt::format("G in {} parts", parts), block.gram_product(parts)});
-  if (block.rows % 128 == 0) best_parts = 128;
-  products.push_back({"D's sums, coefficients, H", block.coefficients(best_parts)});
-  products.push_back({"G's sum", block.sum_gram(best_parts)});
+  products.push_back({"D's sums, coefficients, H", block.coefficients(parts_of_d)});
+  products.push_back({"G's sum", block.sum_gram(parts_of_g)});
   products.push_back({"dw from D and G", block.weight_gradient()});
   lab.timer.compare(title + " weights", products);
   lab.timer.compare(title + " forward",
                     {{"norm", block.normalise()}, {"norm and sums of y", block.normalise_sums()}});
 
   const Call weights = block.weights();
-  const Call d = block.d_product(best_parts);
-  const Call g = block.gram_product(best_parts);
+  const Call d = block.d_product(parts_of_d);
+  const Call g = block.gram_product(parts_of_g);
   if (!d || !g) return;
   const std::vector<Call> gram{block.end(0),
                                block.finish_sum(),
                                d,
-                               block.coefficients(best_parts),
+                               block.coefficients(parts_of_d),
                                block.within_gram(),
                                g,
-                               block.sum_gram(best_parts),
+                               block.sum_gram(parts_of_g),
                                block.weight_gradient()};
   lab.timer.compare(title + " all",
                     {{"today, fused",

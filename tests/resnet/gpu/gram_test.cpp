@@ -3,6 +3,7 @@
 #include <map>
 
 #include "common/gpu/native.hpp"
+#include "common/random.hpp"
 #include "resnet/gpu/cublas_products.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
 #include "tests/catch.hpp"
@@ -18,16 +19,20 @@ using test::widen;
 
 }  // namespace
 
-TEST_CASE("parts of a sum over rows are equal, and many where the rows allow it", "[gram]") {
-  for (const std::size_t rows : {802816U, 200704U, 50176U, 12544U, 75U, 7U, 1U, 1009U}) {
+TEST_CASE("a sum over rows is cut into equal parts, none of them long", "[gram]") {
+  for (const std::size_t rows : {10907008U, 802816U, 200704U, 50176U, 12544U, 780U, 75U, 7U, 1U}) {
     CAPTURE(rows);
-    const int parts = gpu::gram_parts(rows);
+    const int parts = gpu::gram_parts(rows, 128);
+    REQUIRE(parts > 0);
     CHECK(rows % static_cast<std::size_t>(parts) == 0);
-    CHECK(parts <= 256);
+    CHECK(rows / static_cast<std::size_t>(parts) <= 6272);
   }
-  CHECK(gpu::gram_parts(802816) == 256);
-  CHECK(gpu::gram_parts(200704) == 256);
-  CHECK(gpu::gram_parts(1009) == 1);
+  CHECK(gpu::gram_parts(802816, 128) == 128);
+  CHECK(gpu::gram_parts(200704, 32) == 32);
+  CHECK(gpu::gram_parts(75, 128) == 1);
+  CHECK(gpu::gram_parts(1000003, 128) == 0);  // a prime
+  CHECK(gpu::wanted_parts_of_d(64, 256) == 128);
+  CHECK(gpu::wanted_parts_of_d(128, 512) == 32);
 }
 
 namespace {
@@ -186,7 +191,8 @@ constexpr std::size_t kWorkspace = std::size_t{32} << 20;
 
 Values parted_product(Rig& rig, gpu::BlasHandle& blas, const Problem& p, const Tensor& left,
                       int left_columns, Buffer& parts, int& count) {
-  count = gpu::gram_parts(p.rows);
+  count = gpu::gram_parts(p.rows, 32);
+  REQUIRE(count > 0);
   const gpu::PartedProduct product(blas, {p.rows, count, left_columns, p.c.y.c, p.c.type},
                                    kWorkspace);
   REQUIRE(product.algorithms() > 0);
@@ -411,6 +417,63 @@ TEST_CASE("a norm with ReLU and the sums of what it writes", "[gram][kernels]") 
   for (std::size_t i = 0; i < written.size(); ++i) expected[i % channels] += written[i];
   const auto sums = download<float>(*rig.device, *rig.stream, total.data(), channels);
   CHECK(relative_error(widen(sums), expected) < 1e-6);
+}
+
+TEST_CASE("the end of a block is the same whichever centred tensors its sums are taken with",
+          "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  const ActivationShape shape =
+      GENERATE(ActivationShape{3, 256, 5, 7}, ActivationShape{8, 512, 16, 16});
+  const int stride = GENERATE(1, 2);
+  const bool fused = GENERATE(false, true);
+  CAPTURE(name_of(type), shape.c, stride, fused);
+  constexpr int kDepth = 64;
+  Rig rig;
+  const auto channels = static_cast<std::size_t>(shape.c);
+  const Tensor dz =
+      rig.rounded(type, random_values(shape.count() / channels * kDepth, 1, -0.5, 0.5));
+  const Tensor w = rig.rounded(type, random_values(kDepth * channels, 2, -0.5, 0.5));
+  const Tensor dy = rig.rounded(type, random_values(strided(shape, stride).count(), 3));
+  const Tensor z = rig.rounded(type, random_values(shape.count(), 4));
+  const Tensor s = rig.rounded(type, random_values(shape.count(), 5));
+  std::vector<std::uint8_t> bits;
+  Random random(6);
+  for (std::size_t i = 0; i < gpu::mask_bytes(shape, type); ++i)
+    bits.push_back(static_cast<std::uint8_t>(random.below(256)));
+  const Buffer mask = test::to_device(*rig.device, *rig.stream, bits);
+  const Buffer means = test::to_device(*rig.device, *rig.stream, random_values(channels, 7));
+  const std::vector<float> product = random_values(shape.count(), 8);
+  const auto run = [&](int count) {
+    const Tensor dsum = rig.rounded(type, product);
+    const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 3));
+    const gpu::CentredTensors centred{
+        count, {{z.memory.data(), floats_of(means)}, {s.memory.data(), floats_of(means)}}};
+    const auto* of = static_cast<const std::uint8_t*>(mask.data());
+    const int parts =
+        fused ? gpu::conv_add_relu_backward({dz.memory.data(), w.memory.data(), kDepth},
+                                            {dy.memory.data(), stride}, of, dsum.memory.data(),
+                                            centred, shape, type, floats_of(partials), rig.native())
+              : gpu::add_relu_backward(dsum.memory.data(), {dy.memory.data(), stride}, of, centred,
+                                       shape, type, floats_of(partials), rig.native());
+    const Buffer total = rig.floats(3 * channels);
+    gpu::sum_partials(floats_of(partials), parts, (1 + count) * shape.c, floats_of(total),
+                      rig.native());
+    return std::pair(rig.get(dsum.memory.view(type)),
+                     widen(download<float>(*rig.device, *rig.stream, total.data(),
+                                           static_cast<std::size_t>(1 + count) * channels)));
+  };
+  const auto none = run(0);
+  Values sums(channels, 0.0);
+  for (std::size_t i = 0; i < none.first.size(); ++i) sums[i % channels] += none.first[i];
+  CHECK(relative_error(none.second, sums) < 1e-5);
+  for (const int count : {1, 2}) {
+    CAPTURE(count);
+    const auto some = run(count);
+    CHECK(some.first == none.first);  // to the last bit
+    CHECK(relative_error(Values(some.second.begin(), some.second.begin() + shape.c), none.second) <
+          1e-5);
+  }
 }
 
 }  // namespace shakedown
