@@ -67,9 +67,11 @@ void declare_options(OptionSet& options, ModelOptions& values) {
            "kernel fusion. statistics: batch-norm statistics in the convolution epilogue (cuDNN "
            "genstats), as E[z^2] - E[z]^2 in fp32, less exact where a channel's mean is far larger "
            "than its deviation; gradients: batch-norm backward reductions in the 1x1 "
-           "data-gradient kernels, in fp16 and bf16; all: both; auto: per layer, unless timing "
-           "finds it more than 4 % slower; without --autotune none")
-      .one_of({"auto", "none", "statistics", "gradients", "all"});
+           "data-gradient kernels, in fp16 and bf16; gram: gradients of a bottleneck's last batch "
+           "norm through the Gram matrix of its convolution's input, on Hopper, in fp16 and bf16; "
+           "all: all three; auto: per layer, unless timing finds it more than 4 % slower; without "
+           "--autotune none")
+      .one_of({"auto", "none", "statistics", "gradients", "gram", "all"});
   options.add("--recompute", values.recompute,
               "activation checkpointing: recompute activations inside residual blocks in backward");
   options
@@ -89,6 +91,7 @@ Tuning tuning_of(const ModelOptions& options) {
   if (options.fusion == "none") tuning.fusion = Fusion::none;
   if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
   if (options.fusion == "gradients") tuning.fusion = Fusion::gradients;
+  if (options.fusion == "gram") tuning.fusion = Fusion::gram;
   if (options.fusion == "all") tuning.fusion = Fusion::all;
   if (tuning.deterministic && tuning.requests(Fusion::statistics))
     throw UsageError(fmt::format(

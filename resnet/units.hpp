@@ -138,7 +138,7 @@ struct HeadSpec {
 
 /// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those
 /// that are faster fused.
-enum class Fusion { automatic, none, statistics, gradients, all };
+enum class Fusion { automatic, none, statistics, gradients, gram, all };
 
 /// How a backend chooses between ways to compute the same.
 struct Tuning {
@@ -157,6 +157,7 @@ struct Fused {
   int statistics = 0;  // norms whose statistics the convolution before them computes
   int reductions = 0;  // backward reductions that the convolution before them could run
   int gradients = 0;   // of these, those that it runs
+  int gram = 0;        // norms whose gradients go through the Gram matrix of a convolution's input
 };
 
 /// Parameters of a backend's units, the same for one network.

@@ -22,7 +22,10 @@ class GpuConvNorm final : public Unit, public FusableReduction {
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    normalise_to(*spec_.y);
+    if (sums_output && pass == Pass::training)
+      normalise_and_sum();
+    else
+      normalise_to(*spec_.y);
   }
 
   void rebuild() override {
@@ -36,6 +39,33 @@ class GpuConvNorm final : public Unit, public FusableReduction {
   }
 
   void randomise_inputs() const override { convolution_->randomise_z(); }
+
+  bool can_use_gram(const ConvShape& conv) const override {
+    return has_gram_conv_relu_backward(context_.type, conv.x.c, conv.k);
+  }
+
+  void run_gram(const GramMatrices& matrices, const void* y, const void* g) override {
+    const double columns = matrices.filters + 3.0 * matrices.channels;  // g, y, z, dy
+    const double flop = 2.0 * static_cast<double>(convolution_->shape().count()) *
+                        (matrices.filters + matrices.channels);
+    const Work work{"gram_conv_relu_backward", convolution_->weight(),
+                    convolution_->bytes() / matrices.channels * columns, flop};
+    context_.log.run(work, [&] {
+      count_ = gram_conv_relu_backward(matrices, y, g, convolution_->z(), convolution_->vectors(),
+                                       spec_.dy->data(), convolution_->shape(), context_.type,
+                                       partials_->as<float>(), context_.cuda_stream);
+    });
+  }
+
+  const Slot* output_sums() override {
+    const auto channels = static_cast<std::size_t>(spec_.layer.conv.k);
+    const Moments when = spec_.when;
+    output_partials_ = context_.plan.reserve(
+        "output sums", reduction_scratch(spec_.layer.conv.y(), context_.type, 1) * sizeof(float),
+        when.forward, when.forward);
+    return output_sums_ = context_.plan.reserve("output sum", channels * sizeof(float),
+                                                when.forward, when.backward);
+  }
 
   void run_unfused() override {
     log("normalise_relu_backward", 2, [&] {
@@ -81,6 +111,20 @@ class GpuConvNorm final : public Unit, public FusableReduction {
     });
   }
 
+  void normalise_and_sum() const {
+    int count = 0;
+    log("normalise_relu_sums", 2, [&] {
+      count = normalise_relu_sums(convolution_->z(), convolution_->vectors(), spec_.y->data(),
+                                  convolution_->shape(), context_.type,
+                                  output_partials_->as<float>(), context_.cuda_stream);
+    });
+    context_.run("sum_partials", convolution_->weight(),
+                 static_cast<double>(count) * convolution_->shape().c * sizeof(float), [&] {
+                   sum_partials(output_partials_->as<float>(), count, convolution_->shape().c,
+                                output_sums_->as<float>(), context_.cuda_stream);
+                 });
+  }
+
   /// Runs a kernel that moves this many tensors.
   template <class Body>
   void log(const char* kernel, int tensors, Body&& body) const {
@@ -91,6 +135,8 @@ class GpuConvNorm final : public Unit, public FusableReduction {
   ConvNormSpec spec_;
   const Slot* dz_;
   const Slot* partials_;
+  const Slot* output_sums_ = nullptr;
+  const Slot* output_partials_ = nullptr;
   int count_ = 0;  // of partial sums
   std::unique_ptr<NormedConvolution> convolution_;
 };

@@ -1,3 +1,4 @@
+#include "resnet/gpu/gram_convolution.hpp"
 #include "resnet/gpu/normed_convolution.hpp"
 
 namespace shakedown::gpu {
@@ -6,7 +7,10 @@ namespace {
 class GpuConvNormAdd final : public Unit, public FusableReduction {
  public:
   GpuConvNormAdd(GpuContext& context, const ConvNormAddSpec& spec)
-      : context_(context), spec_(spec), dsum_(spec.dy.first) {
+      : context_(context),
+        spec_(spec),
+        dsum_(spec.dy.first),
+        inner_(context.reduction_over(spec.dx)) {
     MemoryPlan& plan = context.plan;
     const ActivationShape y = spec.layer.conv.y();
     const std::size_t bytes = y.count() * size_of(context.type);
@@ -15,9 +19,20 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     dz_ = plan.reserve("dz", bytes, when.backward, when.backward);  // of one norm after the other
     partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
                              when.backward - 1, when.backward);
+    const ConvShape& conv = spec.layer.conv;
+    if (GramConvolution::exists(context, conv, inner_) &&
+        context.tuner.may_fuse(Fusion::gram, GramConvolution::key(context, conv)))
+      gram_.emplace(context, spec.layer, when,
+                    GramConvolution::Tensors{spec.x_in_backward(), dsum_}, *inner_);
+    if (gram_ && !gram_->usable()) gram_.reset();
     main_ = std::make_unique<NormedConvolution>(
         context, spec.layer, when,
-        NormedConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_, dz_, spec.dx});
+        NormedConvolution::Tensors{.x = spec.x,
+                                   .x_in_backward = spec.x_in_backward(),
+                                   .dnormed = dsum_,
+                                   .dz = dz_,
+                                   .dx = spec.dx,
+                                   .runs_reduction = gram_.has_value()});
     if (spec.shortcut_layer)
       projection_ = std::make_unique<NormedConvolution>(
           context, *spec.shortcut_layer, when,
@@ -29,6 +44,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   void bind() override {
     main_->bind();
     if (projection_) projection_->bind();
+    if (gram_) bind_gram();
   }
 
   void forward(Pass pass) override {
@@ -47,7 +63,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   }
 
   std::string name() const override {
-    return projection_ ? "end of a block with projection" : "end of a block";
+    return std::string("end of a block") + (projection_ ? " with projection" : "") +
+           (gram_ ? ", its norm through the Gram matrix" : "");
   }
 
   bool can_fuse(const ConvShape& conv, bool through_norm) const override {
@@ -56,7 +73,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   }
 
   void randomise_inputs() const override {
-    context_.randomise(*spec_.dy.second, context_.type);
+    if (spec_.dy.second != nullptr) context_.randomise(*spec_.dy.second, context_.type);
     context_.randomise(*mask_, context_.type);  // bits, half of which are set
     main_->randomise_z();
     if (projection_) projection_->randomise_z();
@@ -64,8 +81,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
 
   void run_unfused() override {
     const Ends ends(*this);
-    log("add_relu_backward", (projection_ ? 4 : 3) * main_->bytes() + second_bytes() + mask_bytes(),
-        [&] {
+    log("add_relu_backward",
+        (2 + ends.centred().count) * main_->bytes() + second_bytes() + mask_bytes(), [&] {
           count_ = add_relu_backward(dsum_->data(), second(), mask_->as<std::uint8_t>(),
                                      ends.centred(), main_->shape(), context_.type,
                                      partials_->as<float>(), context_.cuda_stream);
@@ -76,7 +93,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     const Ends ends(*this);
     Work work = convolution;
     work.kernel = "conv_add_relu_backward";
-    work.bytes += (projection_ ? 2 : 1) * main_->bytes() + second_bytes() + mask_bytes();
+    work.bytes += ends.centred().count * main_->bytes() + second_bytes() + mask_bytes();
     context_.log.run(work, [&] {
       count_ = conv_add_relu_backward(product, second(), mask_->as<std::uint8_t>(), dsum_->data(),
                                       ends.centred(), main_->shape(), context_.type,
@@ -86,27 +103,64 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
 
   void backward() override {
     if (!convolution_runs) run_unfused();
-    const Ends ends(*this);
-    const double bytes = (projection_ ? 3.0 : 2.0) * count_ * main_->shape().c * sizeof(float);
-    log("finish_add_relu_backward", bytes, [&] {
-      finish_add_relu_backward(partials_->as<float>(), count_, ends.main, ends.shortcut(),
-                               main_->shape(), context_.type, context_.cuda_stream);
-    });
-    main_->backward();
+    finish_backward();
     if (projection_) projection_->backward();
   }
 
  private:
+  /// What is after the reduction, of the main path.
+  void finish_backward() {
+    const Ends ends(*this);
+    const double bytes = (1.0 + ends.centred().count) * count_ * main_->shape().c * sizeof(float);
+    log("finish_add_relu_backward", bytes, [&] {
+      if (uses_gram_)
+        finish_add_relu_backward_sum(partials_->as<float>(), count_, gram_->sum(), ends.shortcut(),
+                                     main_->shape(), context_.type, context_.cuda_stream);
+      else
+        finish_add_relu_backward(partials_->as<float>(), count_, ends.main, ends.shortcut(),
+                                 main_->shape(), context_.type, context_.cuda_stream);
+    });
+    if (uses_gram_)
+      gram_->backward(main_->parameters(), main_->vectors());
+    else
+      main_->backward();
+  }
+
+  /// Goes through the Gram matrix where that is faster, with the reduction that needs z otherwise.
+  void bind_gram() {
+    if (uses_gram_) --context_.fused.gram;  // bound again
+    gram_->bind();
+    const auto randomise_all = [&] {
+      context_.randomise(*dsum_, context_.type);
+      randomise_inputs();
+      gram_->randomise_inputs();
+      inner_->randomise_inputs();
+    };
+    const auto with = [&](bool uses_gram) {
+      uses_gram_ = uses_gram;
+      run_unfused();
+      finish_backward();
+    };
+    uses_gram_ = context_.tuner.fuses(
+        GramConvolution::key(context_, spec_.layer.conv), randomise_all, [&] { with(true); },
+        [&] { with(false); });
+    if (uses_gram_) ++context_.fused.gram;
+    inner_->sums_output = uses_gram_;
+  }
+
   /// The norms that end the block.
   struct Ends {
     AddedNorm main;
     std::optional<AddedNorm> projection;
+    bool uses_gram;
 
-    explicit Ends(const GpuConvNormAdd& unit) : main(of(*unit.main_)) {
+    explicit Ends(const GpuConvNormAdd& unit) : main(of(*unit.main_)), uses_gram(unit.uses_gram_) {
       if (unit.projection_) projection = of(*unit.projection_);
     }
     const AddedNorm* shortcut() const { return projection ? &*projection : nullptr; }
-    CentredTensors centred() const { return CentredTensors::of(main, shortcut()); }
+    CentredTensors centred() const {
+      return CentredTensors::of(uses_gram ? nullptr : &main, shortcut());
+    }
     static AddedNorm of(const NormedConvolution& convolution) {
       return {convolution.z(), convolution.vectors(), convolution.parameters()};
     }
@@ -132,9 +186,12 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   const Slot* dz_;
   const Slot* partials_;
   const Slot* dsum_;  // in the place of the gradient's first addend; the identity hands it on
-  int count_ = 0;     // of partial sums
+  FusableReduction* inner_;  // over dx, or null
+  int count_ = 0;            // of partial sums
   std::unique_ptr<NormedConvolution> main_;
   std::unique_ptr<NormedConvolution> projection_;
+  std::optional<GramConvolution> gram_;  // where it may be main_'s backward pass
+  bool uses_gram_ = false;
 };
 
 }  // namespace

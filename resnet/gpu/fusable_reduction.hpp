@@ -3,7 +3,8 @@
 
 #include <string>
 
-#include "resnet/gpu/unit_kernels.hpp"
+#include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/memory_plan.hpp"
 #include "resnet/shapes.hpp"
 #include "resnet/work_log.hpp"
 
@@ -26,6 +27,16 @@ class FusableReduction {
   virtual void run_unfused() = 0;
   /// Enqueues the data gradient and the reduction as one kernel; the slot gets the masked gradient.
   virtual void run_fused(const GradientProduct& product, const Work& convolution) = 0;
+
+  /// Whether run_gram() and output_sums() are there for this convolution.
+  virtual bool can_use_gram(const ConvShape& /*conv*/) const { return false; }
+  /// Enqueues the gradient through the Gram matrix and the reduction as one kernel. `y` is the
+  /// convolution's input, `g` the gradient of the normalised z.
+  virtual void run_gram(const GramMatrices& /*matrices*/, const void* /*y*/, const void* /*g*/) {}
+  /// Where the unit's forward pass leaves each channel's sum of its output while sums_output is
+  /// set. Called before the plan is placed.
+  virtual const Slot* output_sums() { return nullptr; }
+  bool sums_output = false;
 
   /// The convolution enqueues it, fused or unfused; otherwise the unit does.
   bool convolution_runs = false;

@@ -32,6 +32,8 @@ struct BlasHandle {
   ~BlasHandle() { cublasDestroy(get); }
   BlasHandle(const BlasHandle&) = delete;
   BlasHandle& operator=(const BlasHandle&) = delete;
+  /// Of the work on this stream.
+  const Buffer& workspace() const { return workspace_; }
 
  private:
   Buffer workspace_;

@@ -52,7 +52,9 @@ NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& laye
   if (reduction != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
       reduction->can_fuse(layer.conv, tensors.dnormed != nullptr)) {
     ++context.fused.reductions;
-    if (context.tuner.may_fuse(Fusion::gradients, key_of(*reduction, context, layer.conv))) {
+    may_fuse_reduction_ =
+        context.tuner.may_fuse(Fusion::gradients, key_of(*reduction, context, layer.conv));
+    if (may_fuse_reduction_ || tensors.runs_reduction) {
       reduction_ = reduction;
       reduction->convolution_runs = true;
     }
@@ -114,7 +116,7 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
 void NormedConvolution::bind_reduction() {
   if (fuses_reduction_) --context_.fused.gradients;  // bound again
   fuses_reduction_ = false;
-  if (reduction_ == nullptr) return;
+  if (!may_fuse_reduction_) return;
   const auto randomise_inputs = [&] {
     context_.randomise(tensors_.dnormed != nullptr ? *tensors_.dnormed : *tensors_.dz,
                        context_.type);

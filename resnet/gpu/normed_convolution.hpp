@@ -17,8 +17,9 @@ class NormedConvolution {
     const Slot* x_in_backward;  // x again, where backward reads it
     const Slot* dnormed;  // gradient of the normalised z, from which dz is made; null: dz is given
     const Slot* dz;
-    const Slot* dx;           // null: not needed
-    bool compact_dx = false;  // of a strided 1x1: only the pixels that it reads
+    const Slot* dx;               // null: not needed
+    bool compact_dx = false;      // of a strided 1x1: only the pixels that it reads
+    bool runs_reduction = false;  // over dx, also where it is not fused
   };
   NormedConvolution(GpuContext& context, const NormedConv& layer, Moments when,
                     const Tensors& tensors);
@@ -57,6 +58,7 @@ class NormedConvolution {
   Convolution backward_weights_;
   FusableReduction* reduction_ = nullptr;  // that this convolution enqueues
   bool fuses_sums_ = false;
+  bool may_fuse_reduction_ = false;
   bool fuses_reduction_ = false;
 };
 

@@ -126,6 +126,19 @@ void Tuner::choose(ConvChoice& choice, const ConvBuffers& buffers, void* workspa
   cache_.keep(choice.key, choice.candidates[*choice.chosen]->name());
 }
 
+std::size_t Tuner::fastest(std::size_t count, const std::function<void(std::size_t)>& run) {
+  if (!times()) return 0;
+  std::size_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < count; ++i) {
+    const double ms = time([&] { run(i); });
+    if (ms >= least) continue;
+    least = ms;
+    best = i;
+  }
+  return best;
+}
+
 double Tuner::time_once(const std::function<void()>& body) {
   constexpr double kShortestPause_us = 100;
   constexpr double kLongestPause_us = 6400;

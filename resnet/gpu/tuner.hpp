@@ -44,6 +44,8 @@ class Tuner {
   bool fuses(const std::string& key, const std::function<void()>& randomise_inputs,
              const std::function<void()>& fused, const std::function<void()>& unfused);
   std::string key(ConvKind kind, const ConvShape& conv) const;
+  /// The fastest of `count` ways, timed; without timing the first. Not kept in the cache.
+  std::size_t fastest(std::size_t count, const std::function<void(std::size_t)>& run);
 
   /// Writes what was timed to the cache's file.
   void save() { cache_.save(); }

@@ -108,10 +108,11 @@ struct CentredTensors {
   int count = 0;
   Tensor tensors[2] = {};
 
-  /// `shortcut` is null unless it has a norm.
-  static CentredTensors of(const AddedNorm& main, const AddedNorm* shortcut) {
-    CentredTensors all{1, {{main.z, main.vectors.mean}}};
-    if (shortcut != nullptr) all.tensors[all.count++] = {shortcut->z, shortcut->vectors.mean};
+  /// Of the norms that are not null.
+  static CentredTensors of(const AddedNorm* main, const AddedNorm* shortcut) {
+    CentredTensors all;
+    for (const AddedNorm* norm : {main, shortcut})
+      if (norm != nullptr) all.tensors[all.count++] = {norm->z, norm->vectors.mean};
     return all;
   }
 };

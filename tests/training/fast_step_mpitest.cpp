@@ -97,7 +97,7 @@ TEST_CASE("activations that are rebuilt are those that were not kept, to the las
   auto settings =
       settings_of(bottleneck ? kSmallBottlenecks : find_architecture("resnet18"), precision, 64);
   settings.network.tuning.deterministic = true;
-  settings.network.tuning.fusion = GENERATE(Fusion::none, Fusion::gradients);
+  settings.network.tuning.fusion = GENERATE(Fusion::none, Fusion::gradients, Fusion::gram);
   const Run kept = run(settings, 3, 0.05);
   settings.network.recompute = true;
   const Run rebuilt = run(settings, 3, 0.05);
