@@ -62,7 +62,7 @@ class Hosts(unittest.TestCase):
         self.cluster("node", "n5", "off")
         out, _ = process.communicate(timeout=40)
         self.assertEqual(process.returncode, 3)
-        self.assertIn("host n5 was lost", out)
+        self.assertRegex(out, "host n5 (was lost|could not be reached)")  # mpirun or ssh notices first
         self.assert_nothing_runs("n1", "n4")
 
     @long
