@@ -205,10 +205,10 @@ sanitize:
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 1 build/sanitize/unit_tests
 	ASAN_OPTIONS=detect_leaks=0 launch/mpi -n 2 build/sanitize/mpi_tests '[communicator],[bench]'
 
-# The loader's threads. Only what they need is built, and what was not built so (MPI) is not looked at.
+# The loader's threads. Only what they and the tests' support need is built, and what was not built so (MPI) is not looked at.
 sanitize-threads:
 	+$(MAKE) BACKENDS=cpu BUILD=build/sanitize-threads CXXFLAGS="-O1 -g -fsanitize=thread" \
-	  LIBRARY='$$(foreach room,common resnet training/data,$$(call room_sources,$$(room)))' \
+	  LIBRARY='$$(foreach room,common resnet training/data training/exchange,$$(call room_sources,$$(room)))' \
 	  TEST_SOURCES='$$(wildcard tests/training/data_*_test.cpp)' build/sanitize-threads/unit_tests
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1 launch/mpi -n 1 build/sanitize-threads/unit_tests '[loader]'
 

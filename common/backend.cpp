@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <omp.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "common/cores.hpp"
 #include "common/error.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
@@ -44,17 +44,6 @@ std::vector<RankView> gather_views(const MpiSession& session) {
   for (std::size_t r = 0; r < hosts.size(); ++r)
     views.push_back({hosts[r], split<std::string>(gpus[r]), problems[r], requests[r]});
   return views;
-}
-
-/// The cores that this process may run on.
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  return cores;
 }
 
 /// OpenMP's threads of this rank, `requested` above 0, and its cores. Collective.

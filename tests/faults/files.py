@@ -3,7 +3,6 @@
 import functools
 import json
 import pathlib
-import shutil
 import subprocess
 import tempfile
 

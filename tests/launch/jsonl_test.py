@@ -1,7 +1,6 @@
 """acceptance.jsonl: fits results/schema.json, and has all that an acceptance says."""
 
 import dataclasses
-import json
 import math
 import pathlib
 import sys

@@ -9,7 +9,7 @@ import unittest
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests" / "simulation"), str(TREE / "tests" / "launch")]
 import fleet as simulation  # noqa: E402
-from acceptance_core_test import FakeFleet, conduct  # noqa: E402
+from acceptance_fakes import FakeFleet, conduct  # noqa: E402
 from ladder_test import leaves, names  # noqa: E402
 from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation, ladder  # noqa: E402

@@ -53,7 +53,7 @@ TEST_CASE("ranks that share cores are no peers", "[compute]") {
   CHECK(shares == std::vector<std::string>{"", "3 ranks on 2 cores of b", "3 ranks on 2 cores of b",
                                            "3 ranks on 2 cores of b"});
   CHECK(shared_cores(hosts, Cores{{0}, {0}, {1}, {2}}) == std::vector<std::string>(4));  // bound
-  CHECK(shared_cores(hosts, Cores(4)) == std::vector<std::string>(4));  // GPUs
+  CHECK(shared_cores(hosts, Cores(4)) == std::vector<std::string>(4));                   // GPUs
 
   Results slow = good(4);
   slow[2].series[0] = series(kBf16, 300, 1500);

@@ -2,7 +2,6 @@
 
 import csv
 import os
-import pathlib
 import re
 import signal
 import statistics
@@ -355,24 +354,12 @@ class Hangs(Folder):
         for line in job.stdout:
             if after in line:
                 break
-        pid = self.pid_of_rank(rank)
+        pid = support.pid_of_rank(COMPARE, self.record, rank)
         support.let_work(pid, 0.5)
         os.kill(pid, signal.SIGSTOP)
         started = time.monotonic()
         said = job.communicate(timeout=60)[0]
         return job.returncode, said, time.monotonic() - started
-
-    def pid_of_rank(self, rank):
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                environment = (path / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == bytes(COMPARE) and bytes(self.record) in words and \
-                    f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
-                return int(path.name)
-        self.fail(f"rank {rank} does not run")
 
 
 class Usage(Folder):

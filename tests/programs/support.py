@@ -73,6 +73,20 @@ def gone(*pids):
     return wait_until(lambda: not any(map(runs, pids)))
 
 
+def pid_of_rank(program, record, rank):
+    """Of the job of `program` that writes this record."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            environment = (path / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0] == bytes(program) and bytes(record) in words and \
+                f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
+            return int(path.name)
+    raise AssertionError(f"rank {rank} of {program} does not run")
+
+
 def let_work(pid, seconds):
     """Waits until the process has computed so long; on a busy machine that takes longer."""
     def used():

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import pathlib
 import shlex
 import shutil
 import signal
@@ -222,7 +221,7 @@ class Hangs(Folder):
 
     def stop(self, job, record, after):
         """Stops rank 1 after `after` seconds: the job ends, and prints which rank waited for it."""
-        victim = self.rank_of(record, rank=1)
+        victim = support.pid_of_rank(TRAIN, record, rank=1)
         support.let_work(victim, after)
         os.kill(victim, signal.SIGSTOP)
         started = time.monotonic()
@@ -234,19 +233,6 @@ class Hangs(Folder):
         self.assertLess(time.monotonic() - started, 45)  # 3 s where the cores are free
         self.assertEqual(read_record(record)[0]["kind"], "run")  # what was written is whole
         self.assertTrue(support.gone(victim))
-
-    def rank_of(self, record, rank):
-        """The pid of a rank of the job that writes this record."""
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-                environment = (path / "environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == bytes(TRAIN) and bytes(record) in words and \
-                    f"OMPI_COMM_WORLD_RANK={rank}".encode() in environment:
-                return int(path.name)
-        self.fail(f"rank {rank} is not here")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,8 @@
 // The loader.
-#include <png.h>
-#include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <string>
@@ -14,7 +10,7 @@
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"
-#include "training/data/image_folder.hpp"
+#include "tests/support/image_files.hpp"
 #include "training/data/loader.hpp"
 
 using namespace shakedown;
@@ -22,45 +18,14 @@ using namespace shakedown::training;
 
 namespace {
 
-namespace fs = std::filesystem;
-
-struct TempFolder {
-  TempFolder() { REQUIRE(mkdtemp(path.data()) != nullptr); }
-  ~TempFolder() { fs::remove_all(path); }
-  TempFolder(const TempFolder&) = delete;
-  TempFolder& operator=(const TempFolder&) = delete;
-
-  /// Makes an empty file and the folders above it.
-  std::string touch(const std::string& name) const {
-    const fs::path file = fs::path(path) / name;
-    fs::create_directories(file.parent_path());
-    std::ofstream(file).flush();
-    return file.string();
-  }
-
-  std::string path = "/tmp/shakedown_data_XXXXXX";
-};
-
-constexpr int kSide = 12;
-
-/// A gray image that starts with its number, and has texture for the augmentations to move.
-void write_numbered(const std::string& path, int number) {
-  std::vector<std::uint8_t> gray(kSide * kSide);
-  for (std::size_t i = 0; i < gray.size(); ++i) gray[i] = static_cast<std::uint8_t>(40 + 17 * i);
-  gray[0] = static_cast<std::uint8_t>(number);
-  png_image png{};
-  png.version = PNG_IMAGE_VERSION;
-  png.width = png.height = kSide;
-  png.format = PNG_FORMAT_GRAY;
-  REQUIRE(png_image_write_to_file(&png, path.c_str(), 0, gray.data(), 0, nullptr));
-}
+using test::kSide;
+using test::TempFolder;
 
 /// `count` images in classes a (the first half) and b, sample i showing i.
-FolderSource numbered_images(const TempFolder& folder, int count) {
-  for (int i = 0; i < count; ++i) {
-    std::string name = std::to_string(1000 + i) + ".png";
-    write_numbered(folder.touch((i < count / 2 ? "a/" : "b/") + name), i);
-  }
+FolderSource images_in_order(const TempFolder& folder, int count) {
+  for (int i = 0; i < count; ++i)
+    folder.write((i < count / 2 ? "a/" : "b/") + std::to_string(1000 + i) + ".png",
+                 test::png_of(i));
   return FolderSource(scan_image_folder(folder.path));
 }
 
@@ -145,7 +110,7 @@ std::vector<int> first_numbers(int count) {
 
 TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 61);
+  const FolderSource images = images_in_order(folder, 61);
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.prefetch = 1;
@@ -161,7 +126,7 @@ TEST_CASE("batches do not depend on threads or prefetch", "[loader]") {
 TEST_CASE("the ranks share an epoch without loss or doubling; the last batches are padded",
           "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 25);
+  const FolderSource images = images_in_order(folder, 25);
   LoaderSettings settings = plain_settings();
   settings.world_size = GENERATE(1, 2, 3);
   std::vector<int> seen;
@@ -185,7 +150,7 @@ TEST_CASE("the ranks share an epoch without loss or doubling; the last batches a
 
 TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 9);
+  const FolderSource images = images_in_order(folder, 9);
   LoaderSettings settings = plain_settings();
   settings.world_size = 2;
   settings.rank = 1;  // 4 of the 9; rank 0 needs a second batch for its fifth
@@ -197,7 +162,7 @@ TEST_CASE("every rank makes as many batches, be they empty", "[loader]") {
 
 TEST_CASE("drop_last makes full batches only", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 25);
+  const FolderSource images = images_in_order(folder, 25);
   LoaderSettings settings = plain_settings();
   settings.drop_last = true;
   settings.world_size = 2;
@@ -216,7 +181,7 @@ TEST_CASE("drop_last makes full batches only", "[loader]") {
 
 TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 61);
+  const FolderSource images = images_in_order(folder, 61);
   LoaderSettings settings = plain_settings();
   settings.transform.augmentation = Augmentation::resized_crop;
   settings.drop_last = true;
@@ -242,7 +207,7 @@ TEST_CASE("a shard has the same batches as a rank of its own", "[loader]") {
 
 TEST_CASE("settings that cannot work are named", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 10);
+  const FolderSource images = images_in_order(folder, 10);
   HostDevice device;
   Workers workers(1);
   LoaderSettings settings = plain_settings();
@@ -257,7 +222,7 @@ TEST_CASE("settings that cannot work are named", "[loader]") {
 
 TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 20);
+  const FolderSource images = images_in_order(folder, 20);
   LoaderSettings settings = plain_settings();
   HostDevice device;
   Workers workers(4);
@@ -282,7 +247,7 @@ TEST_CASE("epochs and seeds differ, and each repeats", "[loader]") {
 
 TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
@@ -301,7 +266,7 @@ TEST_CASE("an epoch may be abandoned while batches are held", "[loader]") {
 
 TEST_CASE("no more memory is taken than an epoch has batches", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1000;
   HostDevice device;
@@ -313,7 +278,7 @@ TEST_CASE("no more memory is taken than an epoch has batches", "[loader]") {
 
 TEST_CASE("a loader of many threads ends with little work", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   LoaderSettings settings = plain_settings();
   HostDevice device;
   auto workers = std::make_unique<Workers>(600);
@@ -328,7 +293,7 @@ TEST_CASE("a loader of many threads ends with little work", "[loader]") {
 
 TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   LoaderSettings settings = plain_settings();
   settings.prefetch = 1;
   HostDevice device;
@@ -349,7 +314,7 @@ TEST_CASE("held batches are left alone; a third is refused", "[loader]") {
 
 TEST_CASE("a corrupt file surfaces in next(), after the batches before it", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 30);
+  const FolderSource images = images_in_order(folder, 30);
   std::ofstream(images.name(9)) << "not an image";
   std::ofstream(images.name(11)) << "nor this";
   LoaderSettings settings = plain_settings();
@@ -363,14 +328,15 @@ TEST_CASE("a corrupt file surfaces in next(), after the batches before it", "[lo
     CHECK_THROWS_AS(loader.next(), UsageError);
     CHECK_THROWS_WITH(loader.next(), ContainsSubstring(images.name(9)));
   }
-  for (int mended : {9, 11}) write_numbered(images.name(std::size_t(mended)), mended);
+  for (int mended : {9, 11})
+    folder.write(images.name(static_cast<std::size_t>(mended)), test::png_of(mended));
   loader.start_epoch(2);
   CHECK(numbers_in(rest_of_epoch(loader)) == first_numbers(30));
 }
 
 TEST_CASE("an abandoned epoch has no more batches", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   HostDevice device;
   Workers workers(2);
   Loader loader(images, plain_settings(), device, workers);
@@ -385,7 +351,7 @@ TEST_CASE("an abandoned epoch has no more batches", "[loader]") {
 
 TEST_CASE("loaders share the workers", "[loader]") {
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, 60);
+  const FolderSource images = images_in_order(folder, 60);
   const LoaderSettings settings = plain_settings();
   HostDevice device;
   Workers workers(3);
@@ -418,7 +384,7 @@ TEST_CASE("with the same global batch an update has the same samples at any numb
   constexpr int kImages = 63;
   constexpr int kGlobalBatch = 12;
   const TempFolder folder;
-  const FolderSource images = numbered_images(folder, kImages);
+  const FolderSource images = images_in_order(folder, kImages);
   std::vector<std::vector<int>> expected;
   for (int ranks : {1, 2, 3, 4, 6})
     for (int accumulate : {1, 2}) {

@@ -1,7 +1,6 @@
 #include "launch/node/compute/results.hpp"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "common/cores.hpp"
 #include "common/error.hpp"
 #include "common/statistics.hpp"
 #include "common/text_table.hpp"
@@ -16,16 +16,6 @@
 
 namespace shakedown::node {
 namespace {
-
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core)
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  return cores;
-}
 
 double number_of(const Json& value) { return value.is_number() ? value.get<double>() : kUnknown; }
 

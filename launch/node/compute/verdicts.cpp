@@ -177,8 +177,10 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       const Rates rates = rates_of(results, ranks, metric);
       const ReferenceFigures good = reference.figures(model, what.name);
       Comparison comparison(results, ranks, metric, judgement.findings);
-      const std::string& shares = results[ranks.front()].shares;
-      const bool peers = comparable(rates) && shares.empty();
+      const auto sharing = std::find_if(ranks.begin(), ranks.end(), [&](const auto rank) {
+        return !results[rank].shares.empty();
+      });
+      const bool peers = comparable(rates) && sharing == ranks.end();
       const bool split = peers && divided(rates, what.limits);
       if (peers) comparison.with_peers(rates, what.limits);  // one far from both groups is slow
       if (!good.rates.empty() && rates.front().size() >= rule.rounds)
@@ -186,7 +188,7 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       else if (split)
         missing.insert(division_of(what, rates));
       else if (comparable(rates) && !peers)
-        missing.insert(shares + ": they compete for them, and are no peers");
+        missing.insert(results[*sharing].shares + ": they compete for them, and are no peers");
       else if (!peers)
         missing.insert(rates.front().size() < rule.rounds
                            ? fmt::format("--rounds {}: rates are compared over {} or more",

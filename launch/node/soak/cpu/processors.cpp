@@ -2,17 +2,16 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <thread>
+
+#include "common/cores.hpp"
 
 namespace shakedown::node::cpu {
 
-std::vector<int> allowed_cores(int most) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE && static_cast<int>(cores.size()) < most; ++core)
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
+std::vector<int> first_cores(int most) {
+  std::vector<int> cores = allowed_cores();
+  cores.resize(std::min(cores.size(), static_cast<std::size_t>(most)));
   return cores;
 }
 

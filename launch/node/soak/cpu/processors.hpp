@@ -8,8 +8,8 @@
 
 namespace shakedown::node::cpu {
 
-/// Those that this thread may use, in order, `most` at most.
-std::vector<int> allowed_cores(int most);
+/// Of those that this thread may use, `most` at most.
+std::vector<int> first_cores(int most);
 
 /// Calls body with the position of each core in `cores`, all at once, each on a thread that is
 /// bound to the core. Waits. The positions of those that could be bound: else body was not called.

@@ -9,7 +9,7 @@ namespace {
 
 class CpuProbe final : public Probe {
  public:
-  explicit CpuProbe(int cores) : cores_(allowed_cores(cores)) {}
+  explicit CpuProbe(int cores) : cores_(first_cores(cores)) {}
 
   std::vector<ProbeKind> kinds() const override {
     return {ProbeKind::integer, ProbeKind::fma_fp32, ProbeKind::fma_fp64};

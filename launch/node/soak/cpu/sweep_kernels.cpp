@@ -63,7 +63,7 @@ void sweep_block(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* fou
 
 class CpuSweepKernels final : public SweepKernels {
  public:
-  explicit CpuSweepKernels(int cores) : cores_(allowed_cores(cores)) {}
+  explicit CpuSweepKernels(int cores) : cores_(first_cores(cores)) {}
 
   void sweep(const MemoryBlock& block, const Sweep& sweep, MemoryErrors* found,
              Stream&) const override {

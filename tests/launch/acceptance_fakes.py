@@ -1,0 +1,71 @@
+"""What stands for nodes and judge in the tests of launch/acceptance."""
+
+import pathlib
+import sys
+import unittest
+import unittest.mock
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch.acceptance import stages  # noqa: E402
+from shakedown_launch.acceptance.campaign import campaign, progress  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, Run  # noqa: E402
+
+
+def run_of(stage, nodes, code=0, **more):
+    nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+    return Run(stage, nodes, code, "2026-11-23T00:00:00Z", 1.0, f"{stage}/r.jsonl",
+               f"{stage}/r.log", **more)
+
+
+class FakeFleet:
+    """`codes(task)`: how a job ends; `lost(task)`: the hosts lost in it."""
+
+    def __init__(self, nodes, codes=lambda task: 0, lost=lambda task: ()):
+        self.nodes, self.tasks, self._codes, self._lost = list(nodes), [], codes, lost
+
+    def is_here(self, name):
+        return False
+
+    def folder(self, name):
+        return f"out/{name}"
+
+    def run(self, tasks, tick):
+        self.tasks += tasks
+        return [run_of(task.stage, task.nodes, self._codes(task), round=task.round,
+                       lost=tuple(f"host {name}" for name in self._lost(task)))
+                for task in tasks]
+
+
+class FakeJudge:
+    def __init__(self, gpus=0, findings=None):
+        self._gpus, self._findings = gpus, findings or {}
+        self.chosen = None
+
+    def records(self, run):
+        return [{"kind": "health", "uuid": f"GPU-{run.nodes[0]}-{i}", "index": i}
+                for i in range(self._gpus)]
+
+    def findings(self, run):
+        return self._findings.get((run.stage, run.nodes), [])
+
+    def gpus(self):
+        return None
+
+    def outcome(self, run):
+        return {0: PASS, 1: FAIL}.get(run.code, INCONCLUSIVE)
+
+    def outcomes(self, runs):
+        return [self.outcome(run) for run in runs]
+
+    def choose(self, nodes, ranks_):
+        self.chosen = ranks_
+
+
+def conduct(made, tier=stages.QUICK, backend="auto", judge=None, environ=None, **more):
+    quiet = progress.Progress(lambda text: None, shown=False)
+    with unittest.mock.patch.object(campaign, "SETTLE_S", (0, 0)):
+        one = campaign.Campaign(made, stages.Settings(tier, backend), judge or FakeJudge(), quiet,
+                                environ or {}, visible=lambda environ: 0, **more)
+        one.run()
+    return one

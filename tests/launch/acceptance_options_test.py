@@ -1,0 +1,173 @@
+"""launch/acceptance: tiers, stages and options, and what no disk or closed stream may lose."""
+
+import contextlib
+import errno
+import io
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+from shakedown_launch import places  # noqa: E402
+from shakedown_launch.acceptance import main, options, stages  # noqa: E402
+from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
+
+
+def names(chosen):
+    return [stage.name for stage in chosen]
+
+
+class Stages(unittest.TestCase):
+    def test_tiers_fit_their_time(self):
+        """The sum of the estimates, and what 8 GPUs need for the start of each program."""
+        for tier, most in [(stages.QUICK, 60), (stages.DEFAULT, 480), (stages.PROLOG, 20)]:
+            settings = stages.Settings(tier, stages.GPU)
+            chosen = stages.chosen(settings, stages.NODE)
+            total = sum(stages.seconds(stage, settings) for stage in chosen)
+            self.assertLess(total, most, tier)
+        self.assertEqual(names(stages.chosen(stages.Settings(stages.PASSIVE, stages.GPU),
+                                             stages.NODE)), [stages.INVENTORY])
+        full = stages.Settings(stages.FULL, stages.GPU, soak_minutes=90)
+        self.assertEqual(stages.seconds(stages.named("soak"), full), 90 * 60 + 10)
+        self.assertIn("90", stages.words(stages.named("soak"), full, 8))
+
+    def test_a_stage_runs_where_it_can(self):
+        gpu, cpu = (stages.Settings(stages.DEFAULT, each) for each in (stages.GPU, stages.CPU))
+        self.assertIn("links", names(stages.chosen(gpu, stages.NODE, ranks=2)))
+        alone = names(stages.chosen(gpu, stages.NODE, ranks=1))
+        self.assertFalse({"self_test", "links", "path", "collectives"} & set(alone))
+        self.assertIn("path", names(stages.chosen(gpu, stages.NODE)))
+        self.assertNotIn("path", names(stages.chosen(cpu, stages.NODE)))
+        train = stages.named("train")
+        self.assertIn("--check-neighbour", stages.words(train, gpu, 2))
+        self.assertNotIn("--check-neighbour", stages.words(train, gpu, 1))
+        for ranks in (1, 2):  # bin/train has --output only with it
+            self.assertEqual("--output" in stages.words(train, gpu, ranks, capsules="x"), ranks == 2)
+
+    def test_a_fault_is_for_the_programs_that_find_it(self):
+        settings = stages.Settings(stages.QUICK, stages.CPU)
+        for name, fault, ranks_, given in [
+                ("soak", "memory:1", 2, True), ("compute", "memory:1", 2, False),
+                ("train", "product:0", 1, False), ("train", "product:0", 2, True),
+                ("soak", "collective:0", 1, False), ("links", "slow:1", 2, False)]:
+            words = stages.words(stages.named(name), settings, ranks_, fault)
+            self.assertEqual("--inject-fault" in words, given, (name, fault))
+
+
+class Options(unittest.TestCase):
+    def test_tiers(self):
+        for words, tier in [([], "default"), (["--quick"], "quick"), (["--full"], "full"),
+                            (["--prolog"], "prolog"), (["--passive"], "passive")]:
+            self.assertEqual(options.request(words)[0].settings.tier, tier)
+        self.assertEqual(options.request(["--full", "--soak-minutes", "0.5"])[0]
+                         .settings.soak_minutes, 0.5)
+
+    def test_refused(self):
+        for words, named in [
+                (["--quick", "--full"], "--quick and --full"), (["train"], "train"),
+                (["--soak-minutes", "3"], "only with --full"),
+                (["--full", "--soak-minutes", "0"], "--soak-minutes 0"),
+                (["--full", "--soak-minutes", "x"], "--soak-minutes x"),
+                (["--backend", "tpu"], "--backend tpu: choose from auto, gpu, cpu"),
+                (["--expect-gpus", "-1"], "--expect-gpus -1"), (["-n", "0"], "-n 0"),
+                (["--prolog", "--hosts", "a"], "--prolog is for this machine alone"),
+                (["--inject-fault", "wat:1"], "--inject-fault wat:1: must be KIND:RANK"),
+                (["--history", "/nonexistent/h"], "--history /nonexistent/h: its folder"),
+                (["--history", "/tmp"], "--history /tmp is a folder"),
+                (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
+                (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
+                (["--inject-fault", "slow"], "--inject-fault slow: must be")]:
+            with self.assertRaisesRegex(places.UsageError, re.escape(named)):
+                options.request(words)
+
+    def test_a_user_who_may_not_write_everywhere(self):
+        with unittest.mock.patch("os.access", return_value=False):
+            options.request(["--passive"])  # the parent of the current folder is of no concern
+            with tempfile.TemporaryDirectory() as folder, \
+                    self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
+                options.output_folder(options.request(["--output", folder])[0], {})
+
+    def test_a_daemon_without_standard_output(self):
+        command = [sys.executable, TREE / "launch/acceptance", "--quik"]
+        result = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&-', *command],
+                                stderr=subprocess.PIPE, text=True)
+        self.assertEqual((result.returncode, "--quik" in result.stderr), (2, True), result.stderr)
+
+    def test_a_prolog_names_the_gpus_of_its_job(self):
+        found = [["GPU-a"], ["GPU-b", "MIG-b1"], ["GPU-c"]]
+        job_ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "PATH": "/bin"}
+        for gpus, visible in [("0,2", "GPU-a,GPU-c"), ("1-2", "GPU-b,GPU-c"), ("1,7", "GPU-b,7"),
+                              ("", "")]:
+            kept = options.environment("prolog", {**job_, "SLURM_JOB_GPUS": gpus}, lambda: found)
+            self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+                                    "CUDA_VISIBLE_DEVICES": visible})
+        self.assertEqual(options.environment("default", job_), job_)
+        with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
+            options.environment("prolog", {**job_, "SLURM_JOB_GPUS": "0:1"}, lambda: found)
+
+    def test_output(self):
+        with tempfile.TemporaryDirectory() as folder:
+            new = f"{folder}/a/b"
+            request, _ = options.request(["--output", new])
+            self.assertEqual(options.output_folder(request, {}), new)
+            pathlib.Path(new, "acceptance.jsonl").touch()
+            with self.assertRaisesRegex(places.UsageError, "results of another acceptance"):
+                options.output_folder(request, {})
+        for tier in ("--prolog", "--passive"):
+            self.assertIsNone(options.output_folder(options.request([tier])[0], {}))
+
+
+class Hosts(unittest.TestCase):
+    def test_hosts(self):
+        allocated = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "3",
+                     "SLURM_JOB_NODELIST": "n[1-3]"}
+        self.assertEqual(fleet.host_names({}, {}), [])
+        self.assertEqual(fleet.host_names({}, allocated), ["n1", "n2", "n3"])
+        self.assertEqual(fleet.host_names({"--hosts": "b,a,b"}, allocated), ["b", "a"])
+        self.assertEqual(fleet.host_names({}, {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "n1"}), [])
+        with self.assertRaisesRegex(places.UsageError, "does not name the nodes"):
+            fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
+        with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
+            fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
+
+
+class Main(unittest.TestCase):
+    def test_a_disk_that_is_full_loses_no_report(self):
+        full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
+        out = io.StringIO()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(out), \
+                unittest.mock.patch.object(campaign.Campaign, "run", side_effect=full), \
+                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(main, "check_programs"):
+            code = main.main(["--quick", "--output", folder])
+            self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
+        self.assertEqual(code, 3)
+        self.assertIn("train/n1.log: No space left on device", out.getvalue())
+
+    def test_every_program_is_there_before_the_first_runs(self):
+        there = places.find_program
+        with unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(places, "find_program") as find, \
+                tempfile.TemporaryDirectory() as folder:
+            find.side_effect = lambda word, environ: there(
+                "no-such-program" if word == "soak" else "sh", environ)
+            with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
+                main.main(["--quick", "--output", f"{folder}/out"])
+            self.assertFalse(os.path.exists(f"{folder}/out"))
+
+    def test_standard_output_that_cannot_be_written_changes_nothing(self):
+        said = io.StringIO()
+        with open("/dev/full", "w") as file, contextlib.redirect_stdout(file), \
+                contextlib.redirect_stderr(said):
+            main.show("FAIL n1\n")
+        self.assertIn("standard output: No space left on device", said.getvalue())
+
+
+if __name__ == "__main__":
+    unittest.main()

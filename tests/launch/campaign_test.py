@@ -1,0 +1,249 @@
+"""acceptance/campaign: which jobs run on which nodes, and who is left out."""
+
+import dataclasses
+import pathlib
+import sys
+import unittest
+import unittest.mock
+from types import SimpleNamespace
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
+sys.path.insert(0, str(TREE / "tests/launch"))
+from acceptance_fakes import FakeFleet, FakeJudge, conduct  # noqa: E402
+from shakedown_launch import gpus, job  # noqa: E402
+from shakedown_launch.acceptance import options, stages  # noqa: E402
+from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
+from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
+from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
+from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
+from shakedown_launch.acceptance.model import (  # noqa: E402
+    FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, Finding, Node)
+
+
+def names(chosen):
+    return [stage.name for stage in chosen]
+
+
+class Campaign(unittest.TestCase):
+    def test_every_node_alone_then_together(self):
+        made = FakeFleet(["a", "b"])
+        one = conduct(made)
+        alone = [task for task in made.tasks if len(task.nodes) == 1]
+        for name in ("a", "b"):
+            self.assertEqual([task.stage for task in alone if task.nodes == (name,)],
+                             names(stages.chosen(one.settings, stages.NODE)))
+        self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
+                         ["nodes", "all_reduce"])
+        self.assertEqual(one.settings.backend, stages.CPU)
+        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
+        self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
+
+    def test_nodes_with_one_rank_each_are_also_tested_together(self):
+        made = FakeFleet(["a", "b"])
+        one = conduct(made, ranks=1)
+        self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
+                         ["nodes", "all_reduce"])
+        self.assertNotIn("links", one.expected()["a"])
+
+    def test_a_rank_per_gpu(self):
+        made = FakeFleet(["a", "b"])
+        one = conduct(made, judge=FakeJudge(gpus=8))
+        self.assertEqual(one.settings.backend, stages.GPU)
+        for task in made.tasks:
+            per_node = 1 if task.stage == stages.INVENTORY else 8
+            self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
+        self.assertEqual(one.judge.chosen, {"a": 8, "b": 8})
+
+    def test_too_few_gpus_make_no_communicator(self):
+        missing = Finding(stages.INVENTORY, FAIL, ("b",), "7 GPUs, 8 expected", check="gpu-count")
+        made = FakeFleet("abc", codes=lambda task: int(task.nodes == ("b",)))
+        one = conduct(made, judge=FakeJudge(8, {(stages.INVENTORY, ("b",)): [missing]}),
+                      expect_gpus=8)
+        self.assertEqual([task.stage for task in made.tasks if "b" in task.nodes],
+                         [stages.INVENTORY])
+        self.assertIn("--expect-gpus", made.tasks[0].words)
+        self.assertEqual(one.left_out, {"b": "7 GPUs, 8 expected"})
+        self.assertIn("soak", one.expected()["b"])
+        self.assertIn(("a", "c"), {task.nodes for task in made.tasks})
+
+    def test_what_is_meant_for_gpus_is_not_accepted_on_the_cpu(self):
+        for environ, has, why in [
+                ({"CUDA_VISIBLE_DEVICES": "3"}, 0, "CUDA_VISIBLE_DEVICES=3 requests GPUs"),
+                ({"SLURM_GPUS_PER_NODE": "h100:8"}, 0, "SLURM_GPUS_PER_NODE=h100:8 requests GPUs"),
+                ({}, 8, "the node has 8"), ({"CUDA_VISIBLE_DEVICES": ""}, 8, "the node has 8")]:
+            made = FakeFleet("a")
+            one = conduct(made, judge=FakeJudge(has), environ=environ)
+            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
+            self.assertEqual([(each.outcome, each.nodes) for each in one.findings],
+                             [(INCONCLUSIVE, ("a",))])
+            self.assertIn(why, one.left_out["a"])
+        for environ in ({"CUDA_VISIBLE_DEVICES": "-1"}, {"SLURM_GPUS_ON_NODE": "0"}):
+            one = conduct(FakeFleet("a"), environ=environ)
+            self.assertEqual((one.findings, one.left_out), ([], {}))
+
+    def test_a_prolog(self):
+        """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""
+        made = FakeFleet("a")
+        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), absent=["7"])
+        self.assertEqual([(each.outcome, each.subject) for each in one.findings], [(FAIL, "GPU 7")])
+        self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
+        self.assertIn("not found", one.left_out["a"])
+        for backend, more in [("auto", []), (stages.CPU, ["compute", "collectives"])]:
+            made = FakeFleet("a")
+            one = conduct(made, stages.PROLOG, backend)
+            self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
+            self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
+        for visible, found, said in [("GPU-a,7", [["GPU-a"]], (2, ["7"])), ("0,1", [], (2, [])),
+                                     ("GPU-a", [["GPU-a"]], (1, [])), ("", [], (0, []))]:
+            self.assertEqual(options.gpus_of_prolog({"CUDA_VISIBLE_DEVICES": visible}, found), said)
+
+    def test_a_node_that_is_lost_holds_nobody_up(self):
+        def dies(task):
+            return {"b"} & set(task.nodes) if task.stage in ("train", "nodes") else ()
+        made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
+        one = conduct(made)
+        last = [task.stage for task in made.tasks if "b" in task.nodes][-1]
+        self.assertEqual(last, "train")
+        self.assertIn("lost in train", one.left_out["b"])
+        self.assertEqual(one.isolations[stages.LADDER].good, ("a", "c"))
+
+    def test_nodes_together_go_on_without_those_that_are_lost(self):
+        def dies(task):
+            return {"b"} & set(task.nodes) if task.stage == "nodes" else ()
+        made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
+        conduct(made)
+        self.assertEqual([(task.nodes, task.round) for task in made.tasks if task.stage == "nodes"],
+                         [(("a", "b", "c"), 0), (("a", "c"), 1)])
+
+    def test_a_hang_leaves_the_node_out(self):
+        class Hangs(FakeFleet):
+            def run(self, tasks, tick):
+                return [dataclasses.replace(run, code=3, seconds=1e4) if run.stage == "compute"
+                        and run.nodes == ("b",) else run for run in super().run(tasks, tick)]
+        made = Hangs("ab")
+        one = conduct(made)
+        self.assertIn("b", one.left_out)
+        self.assertEqual(one.left_out["a"], "no other node was left")
+
+    def test_the_ladder_traces_a_failure(self):
+        def codes(task):
+            return int(task.stage == stages.LADDER and "n5" in task.nodes)
+        made = FakeFleet([f"n{i}" for i in range(9)], codes)
+        one = conduct(made)
+        self.assertEqual([each.node for each in one.isolations[stages.LADDER].faulty], ["n5"])
+        rounds = {task.round for task in made.tasks if task.stage == stages.LADDER}
+        self.assertEqual(rounds, set(range(one.isolations[stages.LADDER].rounds)))
+
+    def test_a_group_without_a_result_is_traced(self):
+        def codes(task):
+            return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
+        made = FakeFleet([f"n{i}" for i in range(6)], codes)
+        one = conduct(made)
+        self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
+        found = verdicts.verdicts([Node(name) for name in made.nodes], one.runs, isolation.findings(
+            one.isolations["nodes"], "nodes"), good={
+                stage: each.good for stage, each in one.isolations.items()})
+        self.assertEqual([each.node.name for each in found if each.outcome != PASS], ["n2"])
+        files = [fleet.place_of(task) for task in made.tasks]
+        self.assertEqual(len(files), len(set(files)))
+
+    def test_a_link_is_no_nodes_fault(self):
+        sides = [{f"n{i}" for i in range(4)}, {f"n{i}" for i in range(4, 8)}]
+        made = FakeFleet([f"n{i}" for i in range(8)], lambda task: int(
+            task.stage == stages.LADDER and all(side & set(task.nodes) for side in sides)))
+        domains = {name: f"leaf{side}" for side, names_ in enumerate(sides) for name in names_}
+        one = conduct(made, domains=domains)
+        found = isolation.findings(one.isolations[stages.LADDER], stages.LADDER)
+        self.assertEqual([each.class_ for each in found], [INFRASTRUCTURE])
+        nodes = [Node(name) for name in made.nodes]
+        good = {stages.LADDER: one.isolations[stages.LADDER].good}
+        self.assertEqual({each.outcome for each in verdicts.verdicts(nodes, one.runs, found,
+                                                                     good=good)}, {PASS})
+
+    def test_the_ladder_ends_in_time(self):
+        made = FakeFleet("abcd", lambda task: int(task.stage == stages.LADDER))
+        with unittest.mock.patch.dict(campaign.ISOLATION_S, dict.fromkeys(campaign.ISOLATION_S, -1)):
+            one = conduct(made)
+        found = one.isolations[stages.LADDER]
+        self.assertEqual((found.rounds, found.good), (1, ()))
+        self.assertEqual({node for each in found.unresolved for node in each.nodes}, set("abcd"))
+
+    def test_a_fault_is_of_one_rank_of_all(self):
+        for fault, node, given in [("slow:3", "b", "slow:1"), ("slow:0", "a", "slow:0"),
+                                   ("slow:9", "-", None)]:
+            made = FakeFleet("abc")
+            conduct(made, fault=fault)
+            for task in made.tasks:
+                if task.stage == "compute":
+                    expected = given if task.nodes == (node,) else None
+                    found = [word for word in task.words if word.startswith("slow")]
+                    self.assertEqual(found, [expected] if expected else [])
+
+    def test_a_signal_keeps_what_has_run(self):
+        made = FakeFleet("ab")
+        with unittest.mock.patch.object(campaign, "RUNNING") as running:
+            running.stopped = True
+            with self.assertRaises(job.Stopped):
+                conduct(made)
+        self.assertEqual({task.stage for task in made.tasks}, {stages.INVENTORY})
+
+
+class Settling(unittest.TestCase):
+    def test_until_the_gpus_are_idle(self):
+        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", 0), (b"", 0)]:
+            with unittest.mock.patch.object(gpus.subprocess, "run",
+                                            return_value=SimpleNamespace(stdout=printed)):
+                self.assertEqual(gpus.busiest(), busiest)
+        readings = [90, 40, 2, 0]
+        with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
+                unittest.mock.patch.object(campaign.time, "sleep"):
+            one = campaign.Campaign(FakeFleet("a"), stages.Settings("full", stages.GPU), FakeJudge(),
+                                    None, {})
+            one._settle()
+        self.assertEqual(readings, [0])
+
+
+class Inventory(unittest.TestCase):
+    def test_a_node(self):
+        node = inventory.node("n1", [
+            {"kind": "run", "versions.nccl": "2.27", "options.backend": "gpu", "driver": ""},
+            {"kind": "health", "uuid": "GPU-b", "index": 1, "serial": "2", "model": "NVIDIA H200"},
+            {"kind": "health", "uuid": "GPU-a", "index": 0, "serial": "1", "pci_id": "0000:1b"},
+            {"kind": "run", "driver": "580.1", "versions.nccl": "2.28"}])
+        self.assertEqual([(gpu.uuid, gpu.serial) for gpu in node.gpus],
+                         [("GPU-a", "1"), ("GPU-b", "2")])
+        self.assertEqual(node.identity, {"versions.nccl": "2.27", "driver": "580.1"})
+
+
+    def test_fewer_gpus_than_most(self):
+        for counts, reference, wrong in [
+                ({"a": 8, "b": 7, "c": 8}, None, ["b"]), ({"a": 8, "b": 7}, None, ["b"]), ({}, None, []),
+                ({"a": 8, "b": 7}, 8, ["b"]), ({"a": 7}, 8, ["a"]), ({"a": 8}, 4, []),
+                ({"a": 8, "b": 7, "c": 6, "d": 8}, None, ["b", "c"]),
+                ({"a": 4, "b": 4, "c": 8}, None, [])]:
+            found = inventory.too_few(counts, reference)
+            self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
+        self.assertEqual(inventory.too_few({"a": 7, "b": 8, "c": 8})[0].cause,
+                         "7 GPUs, 8 on 2 of 3 nodes")
+
+
+class Progress(unittest.TestCase):
+    def test_lines_and_a_terminal(self):
+        for terminal in (False, True):
+            written, logged = [], []
+            shown = progress.Progress(logged.append, write=written.append, terminal=terminal)
+            shown.begin("inventory", "n1")
+            shown.expect([("train", 90), ("soak", 130)])
+            shown.begin("train", "2 nodes")
+            shown.tick()
+            shown.end()
+            self.assertEqual(logged, ["inventory on n1", "2/3 train on 2 nodes, about 3:40 min left"])
+            text = "".join(written)
+            self.assertIn("2/3 train on 2 nodes, about 3:40 min left", text)
+            self.assertEqual("\x1b[K" in text, terminal)
+            self.assertEqual(text.count("\n"), 0 if terminal else 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
