@@ -1,7 +1,6 @@
 // The context that the gpu units share, and the functions that make them.
 #pragma once
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 
@@ -55,12 +54,6 @@ struct GpuContext : UnitContext {
   bool repeatable =
       false;  // while set, nothing that differs in the last bit from run to run is used
 };
-
-/// For measurements alone: whether the environment's SHAKEDOWN_WITHOUT names this version.
-inline bool left_out(const char* version) {
-  const char* const all = std::getenv("SHAKEDOWN_WITHOUT");
-  return all != nullptr && std::string(all).find(version) != std::string::npos;
-}
 
 Roofs measure_roofs(GpuContext& context);
 

@@ -20,7 +20,7 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     partials_ = plan.reserve("sums", reduction_scratch(y, context.type, 3) * sizeof(float),
                              when.backward - 1, when.backward);
     const ConvShape& conv = spec.layer.conv;
-    if (!left_out("gram") && GramConvolution::exists(context, conv, inner_) &&
+    if (GramConvolution::exists(context, conv, inner_) &&
         context.tuner.may_fuse(Fusion::gram, GramConvolution::key(context, conv)))
       gram_.emplace(context, spec.layer, when,
                     GramConvolution::Tensors{spec.x_in_backward(), dsum_}, *inner_);

@@ -60,7 +60,7 @@ class GpuUnits final : public UnitFactory {
   }
   std::unique_ptr<Unit> head(const HeadSpec& spec) override { return make_head(context_, spec); }
 
-  bool compacts_gradients() const override { return !left_out("compact"); }
+  bool compacts_gradients() const override { return true; }
   bool rebuilds() const override { return true; }
   void set_repeatable(bool repeatable) override { context_.repeatable = repeatable; }
   Fused fused() const override { return context_.fused; }
