@@ -11,17 +11,9 @@ namespace {
 using Word = unsigned long long;
 using Pair = ulonglong2;  // 16 bytes: the widest access
 
-constexpr int kInFlight = 8;  // accesses of a thread, which hide the latency of memory
+constexpr int kInFlight = 8;  // loads of a thread that only reads
 constexpr std::size_t kChunk = static_cast<std::size_t>(kThreads) * kInFlight;  // pairs of a block
 static_assert(kChunk * sizeof(Pair) == StreamKernels::kChunkBytes);
-
-/// Calls body(j, i) for this thread's pairs i of a chunk; the loop is unrolled, so that `j` indexes
-/// registers.
-template <class Body>
-__device__ void for_each_pair(std::size_t chunk, Body&& body) {
-#pragma unroll
-  for (int j = 0; j < kInFlight; ++j) body(j, chunk * kChunk + j * kThreads + threadIdx.x);
-}
 
 /// Pair i of a ramp.
 __device__ Pair pair_of(const Ramp& ramp, std::size_t i) {
@@ -29,28 +21,18 @@ __device__ Pair pair_of(const Ramp& ramp, std::size_t i) {
   return {word, word + ramp.step};
 }
 
-// Memory is touched once: the caches keep none of it.
-__global__ void write_kernel(Pair* x, Ramp ramp) {
-  for_each_pair(blockIdx.x, [&](int, std::size_t i) { __stcs(&x[i], pair_of(ramp, i)); });
-}
+/// This thread's pair of a grid with a thread per pair: as fast as cudaMemcpyAsync and
+/// cudaMemsetAsync on H200; several per thread, or hints to the caches, are up to 5 % slower.
+__device__ std::size_t own_pair() { return std::size_t{blockIdx.x} * kThreads + threadIdx.x; }
 
-__global__ void copy_kernel(const Pair* from, Pair* to) {
-  Pair held[kInFlight];
-  for_each_pair(blockIdx.x, [&](int j, std::size_t i) { held[j] = __ldcs(&from[i]); });
-  for_each_pair(blockIdx.x, [&](int j, std::size_t i) { __stcs(&to[i], held[j]); });
-}
+__global__ void write_kernel(Pair* x, Ramp ramp) { x[own_pair()] = pair_of(ramp, own_pair()); }
+
+__global__ void copy_kernel(const Pair* from, Pair* to) { to[own_pair()] = from[own_pair()]; }
 
 __global__ void triad_kernel(const Pair* x, const Pair* y, Pair* to) {
-  Pair first[kInFlight];
-  Pair second[kInFlight];
-  for_each_pair(blockIdx.x, [&](int j, std::size_t i) {
-    first[j] = __ldcs(&x[i]);
-    second[j] = __ldcs(&y[i]);
-  });
-  for_each_pair(blockIdx.x, [&](int j, std::size_t i) {
-    __stcs(&to[i],
-           Pair{first[j].x + kTriadFactor * second[j].x, first[j].y + kTriadFactor * second[j].y});
-  });
+  const Pair first = x[own_pair()];
+  const Pair second = y[own_pair()];
+  to[own_pair()] = {first.x + kTriadFactor * second.x, first.y + kTriadFactor * second.y};
 }
 
 /// Few blocks of many chunks each, for the additions to *sum are all to one address.
@@ -58,22 +40,23 @@ __global__ void read_kernel(const Pair* x, std::size_t chunks, Word* sum) {
   Word all = 0;
   for (std::size_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     Pair held[kInFlight];
-    for_each_pair(chunk, [&](int j, std::size_t i) { held[j] = __ldcs(&x[i]); });
-    for_each_pair(chunk, [&](int j, std::size_t) { all += held[j].x + held[j].y; });
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j)
+      held[j] = __ldcs(&x[chunk * kChunk + j * kThreads + threadIdx.x]);
+#pragma unroll
+    for (int j = 0; j < kInFlight; ++j) all += held[j].x + held[j].y;
   }
   for (int lane = 16; lane > 0; lane /= 2) all += __shfl_down_sync(~0U, all, lane);
   if (threadIdx.x % 32 == 0) atomicAdd(sum, all);
 }
 
 __global__ void check_words_kernel(const Pair* x, Ramp ramp, WordErrors* wrong) {
-  for_each_pair(blockIdx.x, [&](int, std::size_t i) {
-    const Pair found = __ldcs(&x[i]);
-    const Pair expected = pair_of(ramp, i);
-    if (found.x == expected.x && found.y == expected.y) return;
-    atomicAdd(&wrong->count,
-              (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
-    atomicMin(&wrong->first, 2 * i + (found.x == expected.x ? 1 : 0));
-  });
+  const std::size_t i = own_pair();
+  const Pair found = x[i];
+  const Pair expected = pair_of(ramp, i);
+  if (found.x == expected.x && found.y == expected.y) return;
+  atomicAdd(&wrong->count, (found.x != expected.x ? 1ULL : 0ULL) + (found.y != expected.y ? 1 : 0));
+  atomicMin(&wrong->first, 2 * i + (found.x == expected.x ? 1 : 0));
 }
 
 Pair* pairs(View x) { return static_cast<Pair*>(x.data); }
@@ -83,6 +66,8 @@ unsigned chunks_of(ConstView x) {
   ENSURE(x.bytes() % StreamKernels::kChunkBytes == 0, "whole chunks");
   return static_cast<unsigned>(x.bytes() / StreamKernels::kChunkBytes);
 }
+/// A thread per pair.
+unsigned blocks_of(ConstView x) { return chunks_of(x) * kInFlight; }
 
 class CudaStreamKernels final : public StreamKernels {
  public:
@@ -93,7 +78,7 @@ class CudaStreamKernels final : public StreamKernels {
   }
 
   void write(View x, const Ramp& ramp, Stream& stream) const override {
-    write_kernel<<<chunks_of(x), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x), ramp);
+    write_kernel<<<blocks_of(x), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x), ramp);
     CHECK_LAUNCH();
   }
   void read(ConstView x, std::uint64_t* sum, Stream& stream) const override {
@@ -104,17 +89,17 @@ class CudaStreamKernels final : public StreamKernels {
     CHECK_LAUNCH();
   }
   void copy(ConstView from, View to, Stream& stream) const override {
-    copy_kernel<<<chunks_of(to), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(from),
+    copy_kernel<<<blocks_of(to), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(from),
                                                                                 pairs(to));
     CHECK_LAUNCH();
   }
   void triad(ConstView x, ConstView y, View to, Stream& stream) const override {
-    triad_kernel<<<chunks_of(to), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x), pairs(y),
+    triad_kernel<<<blocks_of(to), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x), pairs(y),
                                                                                  pairs(to));
     CHECK_LAUNCH();
   }
   void check(ConstView x, const Ramp& ramp, WordErrors* wrong, Stream& stream) const override {
-    check_words_kernel<<<chunks_of(x), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x),
+    check_words_kernel<<<blocks_of(x), kThreads, 0, shakedown::gpu::native(stream)>>>(pairs(x),
                                                                                       ramp, wrong);
     CHECK_LAUNCH();
   }
