@@ -50,7 +50,7 @@ double flop_of(const ProductSpec& spec) {
 }
 
 std::size_t preferred(const std::vector<double>& times) {
-  constexpr double kNoise = 0.005;
+  constexpr double kNoise = 0.03;  // at the power limit: at 0.005 three runs made three choices
   const auto best = std::min_element(times.begin(), times.end());
   return times.front() * (1 - kNoise) <= *best ? 0 : static_cast<std::size_t>(best - times.begin());
 }

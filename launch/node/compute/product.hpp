@@ -57,7 +57,7 @@ double operand_value(ProductType type, Operands operands, std::uint64_t seed, in
 double flop_of(const ProductSpec& spec);
 
 /// Of algorithms by their times, the library's first choice first: that one, unless another is
-/// faster by more than noise, 0.5 %.
+/// faster by more than noise, 3 %.
 std::size_t preferred(const std::vector<double>& times);
 
 namespace cpu {
