@@ -30,7 +30,7 @@ def committed(name):
 
 class OfOneDevice(unittest.TestCase):
     def test_of_an_h200(self):
-        found = committed("0.2/h200/compute-1gpu.jsonl")
+        found = committed("0.2/h200/compute-first-1gpu.jsonl")
         self.assertEqual(len(found), 48)  # two jobs
         bf16 = next(each for each in found if each.metric == "compute/bf16/sustained")
         self.assertAlmostEqual(bf16.value, 656.65, places=2)
@@ -174,7 +174,7 @@ class Jobs(unittest.TestCase):
         self.assertEqual(of(line, head=head)["compute/fp16/sustained", "c"].nodes, ("n2",))
 
     def test_metrics_are_plain_texts(self):
-        found = committed("0.2/h200/compute-1gpu.jsonl")
+        found = committed("0.2/h200/compute-first-1gpu.jsonl")
         json.dumps([[each.conditions, each.explains] for each in found])
         self.assertTrue(all(" " not in each.metric for each in found))
 

@@ -187,7 +187,7 @@ class WhatItRecorded(Case):
                              [(("n1",), FAIL), (("n2",), of_n2)])
 
     def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
-        path = TREE / "results/0.2/h200/compute-1gpu.jsonl"
+        path = TREE / "results/0.2/h200/compute-first-1gpu.jsonl"
         lines = [line for line in records.read(path) if line["kind"] != "compute"][:3]
         found = findings.findings(run_of(3, nodes=("n1",)), lines)
         self.one(found, WARN, ("n1",), "not-judged")
