@@ -105,6 +105,29 @@ def inputs(sources):
             "loader alone, images/s"], rows
 
 
+# Figures of tests/peers/torch_compute.py, and compute_perf's of the same.
+SAME_RATES = {f"product {name}": f"{name} sustained"
+              for name in ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")}
+SAME_RATES |= {"device copy (read + write)": "memory copy",
+               "host to device": "host to device, alone", "device to host": "device to host, alone"}
+
+
+def compute(sources):
+    """compute_perf before and after PyTorch's figures, in the last file."""
+    samples, units, peer = {}, {}, {}
+    for record in (record for source in sources[:-1] for run in source.runs
+                   for record in run.of("compute")):
+        samples.setdefault(record["test"], []).extend(record["samples"])
+        units[record["test"]] = record["unit"]
+    for line in map(json.loads, sources[-1].path.read_text(encoding="utf-8").splitlines()):
+        peer[line["what"]] = line.get("tflops", line.get("gbs"))
+    rows = [[test, units[test], f"{peer[what]:.1f}", f"{statistics.median(samples[test]):.1f}",
+             f"{min(samples[test]):.1f} to {max(samples[test]):.1f}",
+             f"{statistics.median(samples[test]) / peer[what]:.3f}"]
+            for what, test in SAME_RATES.items()]
+    return ["rate", "unit", "PyTorch", "compute_perf", "of the rounds", "ratio"], rows
+
+
 def share_of(measured):
     shares = numbers(measured.steps, "efficiency_vs_none")
     if not shares:
