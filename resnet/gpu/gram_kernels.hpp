@@ -1,6 +1,7 @@
-// Backward of a norm over z = y w' (a 1x1 convolution of stride 1) that reads neither z nor writes
-// dz. With g the gradient of the normalised z, dz = a g + b z + c by channel of z, and
+// A norm over z = y w' (a 1x1 convolution of stride 1) that has neither z nor dz in memory. With g
+// the gradient of the normalised z, dz = a g + b z + c by channel of z, and
 //   D = g'y (filters x channels), G = y'y, s = sum of y, sum of g:
+//   mean = w s / rows, variance = diagonal of w G w' / rows - mean^2: known before z is computed
 //   dgamma = invstd (rows of w D - mean sum of g)
 //   dy     = y H + g (a w) + w'c, H = w' (b w)
 //   dw     = a D + b w G + c s'
@@ -53,6 +54,16 @@ int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
                         cudaStream_t stream);
 /// to[i] = sum of partials[p][i], p < count, in a fixed order.
 void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream);
+
+/// A norm over z goes through the Gram matrix where z is larger than this share of the L2 cache: it
+/// does not stay there, and to read and write it is what takes time.
+inline constexpr double kLeastShareOfL2 = 2.0 / 3;
+bool gram_pays(std::size_t bytes_of_z);
+
+/// batch_statistics of z = y w', of this shape, from G and s. w: filters x channels.
+void gram_statistics(const void* w, int channels, const float* gram, const float* sum_of_y,
+                     const ActivationShape& z, const NormParameters& norm,
+                     const NormVectors& vectors, DataType type, cudaStream_t stream);
 
 /// In finish_add_relu_backward's place, after sums without the main norm's z: the sum of dsum, and
 /// the gradients of `shortcut`'s norm unless that is null.

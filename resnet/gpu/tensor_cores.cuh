@@ -96,6 +96,10 @@ __device__ void load_weights(const T* w, unsigned depth, unsigned channels, unsi
   }
 }
 
+/// How weights (depth x kColumns) are stored in shared memory: as load_weights leaves them, or in
+/// slabs of kDepth rows, a slab's columns one after the other.
+enum class Stored { by_row, by_column };
+
 /// A warp's accumulators.
 struct WarpProduct {
   float x[2][4][4] = {};  // [16 rows][8 columns][this thread's four of them]
@@ -105,7 +109,7 @@ struct WarpProduct {
 
   /// Adds the warp's rows of a stage of the left factor, kDepth wide, times its columns of as many
   /// rows of the weights, from `depth` on.
-  template <class T, unsigned kDepth, unsigned kColumns>
+  template <class T, unsigned kDepth, unsigned kColumns, Stored kWeights = Stored::by_row>
   __device__ void add(unsigned stage, unsigned warp_row, unsigned weights, unsigned depth,
                       unsigned warp_column) {
     const unsigned lane = threadIdx.x % 32;
@@ -117,9 +121,15 @@ struct WarpProduct {
       for (unsigned i = 0; i < 2; ++i) {
         load_matrices(a[i], stage + swizzled_offset<kDepth / 8>(warp_row + i * 16 + lane % 16,
                                                                 k / 8 + lane / 16));
-        load_transposed(
-            b[i], weights + swizzled_offset<kColumns / 8>(depth + k + lane % 16,
-                                                          warp_column / 8 + i * 2 + lane / 16));
+        if constexpr (kWeights == Stored::by_row)
+          load_transposed(
+              b[i], weights + swizzled_offset<kColumns / 8>(depth + k + lane % 16,
+                                                            warp_column / 8 + i * 2 + lane / 16));
+        else
+          load_matrices(
+              b[i], weights + depth * kColumns * 2 +
+                        swizzled_offset<kDepth / 8>(warp_column + i * 16 + lane / 16 * 8 + lane % 8,
+                                                    k / 8 + lane / 8 % 2));
       }
 #pragma unroll
       for (int i = 0; i < 2; ++i)

@@ -71,6 +71,20 @@ void normalise_add_relu(const void* z, const NormVectors& norm, const void* shor
                         const ActivationShape& shape, DataType type, cudaStream_t stream);
 std::size_t mask_bytes(const ActivationShape& shape, DataType type);
 
+/// z of a 1x1 convolution of stride 1: x (pixels x depth) times w (channels of z x depth).
+struct ForwardProduct {
+  const void* x;
+  const void* w;
+  int depth;
+};
+/// normalise_add_relu where z is a product, which is not rounded. Tensor cores, 16-bit elements;
+/// only if has_*() is true.
+void conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
+                             const void* shortcut, const NormVectors* shortcut_norm, void* y,
+                             std::uint8_t* mask, const ActivationShape& shape, DataType type,
+                             cudaStream_t stream);
+bool has_conv_normalise_add_relu(DataType type, int depth, int channels);
+
 // Backward has three kernels: a reduction over the gradient, which leaves partial sums in
 // `partials` and returns how many there are of each; one that finishes the sums; the gradient
 // itself.

@@ -1,0 +1,192 @@
+// The end of a block, where its last convolution is 1x1 of stride 1 and the vectors of the norm
+// after it are known before it runs (gram_kernels.hpp): the convolution, the norm, the shortcut,
+// the ReLU and its mask in one kernel, so that the product never goes to memory. Tensor cores
+// compute it while the shortcut is loaded.
+#include "resnet/gpu/fragment_places.hpp"
+#include "resnet/gpu/tensor_cores.cuh"
+
+namespace shakedown::gpu {
+namespace {
+
+// A block computes tiles of kRows x kColumns, one below the other, kDepth of the sum at a time. It
+// keeps its columns' weights, and a ring of kStages stages of its rows of x is in flight.
+constexpr unsigned kRows = 64;
+constexpr unsigned kColumns = 128;
+constexpr unsigned kDepth = 64;
+constexpr unsigned kStages = 4;
+constexpr unsigned kStageBytes = kRows * kDepth * 2;
+constexpr unsigned kSlabBytes = kColumns * kDepth * 2;  // of the weights
+constexpr int kBlocksAtOnce = 2;                        // resident per SM
+
+template <class T>
+struct BlockForward {
+  const T* x;         // rows x depth
+  const T* w;         // channels x depth
+  const T* shortcut;  // rows x channels, as everything below
+  T* y;
+  std::uint8_t* mask;
+  NormVectors norm;
+  NormVectors shortcut_norm;
+  unsigned rows;
+  unsigned depth;
+  unsigned channels;
+  bool backwards;
+};
+
+/// Starts copies of the columns' weights to shared memory: slabs of kDepth, a row per column, in
+/// the order in which a thread's eight columns of a product are adjacent.
+template <class T>
+__device__ void copy_weights(const T* w, unsigned depth, unsigned to) {
+  for (unsigned i = threadIdx.x; i < kColumns * depth / 8; i += kThreads) {
+    const unsigned slab = i / (kColumns * kDepth / 8);
+    const unsigned column = i / (kDepth / 8) % kColumns;
+    const unsigned chunk = i % (kDepth / 8);
+    copy_16(to + slab * kSlabBytes + swizzled_offset<kDepth / 8>(placed_column(column), chunk),
+            w + std::size_t{column} * depth + slab * kDepth + chunk * 8, true);
+  }
+}
+
+template <class T, bool kNormShortcut>
+__global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
+    block_forward_kernel(const BlockForward<T> p) {
+  extern __shared__ __align__(128) unsigned char memory[];
+  const unsigned weights_at = shared_address(memory);
+  const unsigned ring_at = weights_at + p.depth / kDepth * kSlabBytes;
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp_row = threadIdx.x / 32 / 4 * kWarpTile;
+  const unsigned warp_column = threadIdx.x / 32 % 4 * kWarpTile;
+  const unsigned first_column = blockIdx.x * kColumns;
+  const unsigned tiles = (p.rows + kRows - 1) / kRows;
+  const auto first_row = [&](unsigned tile) {
+    return (p.backwards ? tiles - 1 - tile : tile) * kRows;
+  };
+
+  // Loads the next stage of x.
+  unsigned next_tile = blockIdx.y;
+  unsigned next_depth = 0;
+  unsigned next_stage = 0;
+  const auto fetch = [&] {
+    if (next_tile < tiles) {
+#pragma unroll
+      for (unsigned i = threadIdx.x; i < kRows * kDepth / 8; i += kThreads) {
+        const unsigned row = i / (kDepth / 8);
+        const unsigned chunk = i % (kDepth / 8);
+        const unsigned from = first_row(next_tile) + row;
+        copy_16(ring_at + next_stage * kStageBytes + swizzled_offset<kDepth / 8>(row, chunk),
+                p.x + std::size_t{from < p.rows ? from : 0} * p.depth + next_depth + chunk * 8,
+                from < p.rows);
+      }
+      next_depth += kDepth;
+      if (next_depth == p.depth) {
+        next_depth = 0;
+        next_tile += gridDim.y;
+      }
+    }
+    next_stage = (next_stage + 1) % kStages;
+    commit_copies();  // empty at the end: the count stays right
+  };
+  copy_weights(p.w + std::size_t{first_column} * p.depth, p.depth, weights_at);
+  for (unsigned i = 0; i + 1 < kStages; ++i) fetch();  // the first with the weights
+
+  const unsigned channel = first_column + warp_column + lane % 4 * 8;
+  float scale[8];
+  float shift[8];
+  float shortcut_scale[8];
+  load_channels(p.norm.scale, channel / 8, scale);
+  load_channels(p.norm.shift, channel / 8, shift);
+  if constexpr (kNormShortcut) {
+    float shortcut_shift[8];
+    load_channels(p.shortcut_norm.scale, channel / 8, shortcut_scale);
+    load_channels(p.shortcut_norm.shift, channel / 8, shortcut_shift);
+#pragma unroll
+    for (int v = 0; v < 8; ++v) shift[v] += shortcut_shift[v];
+  }
+  unsigned stage = 0;
+  for (unsigned tile = blockIdx.y; tile < tiles; tile += gridDim.y) {
+    // A thread's fragment is four rows, eight apart, of eight channels. All its loads are in flight
+    // at once; beyond the end they read the last row.
+    const auto row_of = [&](int row) {
+      return first_row(tile) + warp_row + lane / 4 + static_cast<unsigned>(row) * 8;
+    };
+    const auto vector_of = [&](int row) {
+      return min(row_of(row), p.rows - 1) * (p.channels / 8) + channel / 8;
+    };
+    Pack<T> added[4];
+#pragma unroll
+    for (int row = 0; row < 4; ++row)
+      added[row] = Pack<T>::load(p.shortcut + std::size_t{vector_of(row)} * 8);
+
+    WarpProduct product;
+    for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
+      wait_for_copies<kStages - 2>();
+      __syncthreads();  // the stage has arrived, and all warps have used the one before
+      fetch();
+      product.add<T, kDepth, kColumns, Stored::by_column>(ring_at + stage * kStageBytes, warp_row,
+                                                          weights_at, depth, warp_column);
+      stage = (stage + 1) % kStages;
+    }
+
+#pragma unroll
+    for (int row = 0; row < 4; ++row) {
+      unsigned bits = 0;
+#pragma unroll
+      for (int v = 0; v < 8; ++v) {
+        T& out = added[row].x[v];
+        const float s = kNormShortcut ? to_float(out) * shortcut_scale[v] : to_float(out);
+        const float sum = product.at(row, v) * scale[v] + shift[v] + s;
+        bits |= relu_passes(sum) ? 1U << v : 0U;
+        out = from_float<T>(relu(sum));
+      }
+      if (row_of(row) >= p.rows) continue;
+      added[row].store(p.y + std::size_t{vector_of(row)} * 8);
+      p.mask[vector_of(row)] = static_cast<std::uint8_t>(bits);
+    }
+  }
+}
+
+std::size_t shared_bytes(int depth) {
+  return static_cast<std::size_t>(depth) * kColumns * 2 + std::size_t{kStages} * kStageBytes;
+}
+
+template <class T, bool kNormShortcut>
+void launch(const BlockForward<T>& work, cudaStream_t stream) {
+  const auto kernel = block_forward_kernel<T, kNormShortcut>;
+  const std::size_t bytes = shared_bytes(static_cast<int>(work.depth));
+  const unsigned columns = work.channels / kColumns;
+  const unsigned blocks = blocks_at_once(kernel, kThreads, bytes) * multiprocessors();
+  const unsigned tiles = (work.rows + kRows - 1) / kRows;
+  const unsigned chunks = std::max(1U, std::min(blocks / columns, tiles));
+  kernel<<<dim3(columns, chunks), kThreads, bytes, stream>>>(work);
+  CHECK_LAUNCH();
+}
+
+}  // namespace
+
+bool has_conv_normalise_add_relu(DataType type, int depth, int channels) {
+  return size_of(type) == 2 && depth % kDepth == 0 && channels % kColumns == 0 &&
+         runs_kernel(block_forward_kernel<__half, true>, shared_bytes(depth));
+}
+
+void conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
+                             const void* shortcut, const NormVectors* shortcut_norm, void* y,
+                             std::uint8_t* mask, const ActivationShape& shape, DataType type,
+                             cudaStream_t stream) {
+  const auto channels = static_cast<unsigned>(shape.c);
+  with_16_bits(type, [&]<class T>(T) {
+    const BlockForward<T> work{static_cast<const T*>(product.x),
+                               static_cast<const T*>(product.w),
+                               static_cast<const T*>(shortcut),
+                               static_cast<T*>(y),
+                               mask,
+                               norm,
+                               shortcut_norm != nullptr ? *shortcut_norm : NormVectors{},
+                               static_cast<unsigned>(shape.count() / channels),
+                               static_cast<unsigned>(product.depth),
+                               channels,
+                               runs_backwards(shape.count() * sizeof(T))};
+    const auto with = shortcut_norm != nullptr ? launch<T, true> : launch<T, false>;
+    with(work, stream);
+  });
+}
+
+}  // namespace shakedown::gpu
