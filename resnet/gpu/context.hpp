@@ -43,6 +43,14 @@ struct GpuContext : UnitContext {
   double bytes_of(const ActivationShape& shape) const {
     return static_cast<double>(shape.count() * size_of(type));
   }
+  NormParameters parameters_of(const NormedConv& layer) const {
+    return {weights.vector(layer.gamma),
+            weights.vector(layer.beta),
+            weights.running_mean(layer.statistics),
+            weights.running_variance(layer.statistics),
+            weights.gradient(layer.gamma),
+            weights.gradient(layer.beta)};
+  }
 
   DataType type;
   cudaStream_t cuda_stream;

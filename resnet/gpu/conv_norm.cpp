@@ -22,7 +22,7 @@ class GpuConvNorm final : public Unit, public FusableReduction {
 
   void forward(Pass pass) override {
     convolution_->forward(pass);
-    if (sums_output && pass == Pass::training)
+    if (output_sums_ != nullptr && pass == Pass::training)
       normalise_and_sum();
     else
       normalise_to(*spec_.y);

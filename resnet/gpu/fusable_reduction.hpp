@@ -33,10 +33,9 @@ class FusableReduction {
   /// Enqueues the gradient through the Gram matrix and the reduction as one kernel. `y` is the
   /// convolution's input, `g` the gradient of the normalised z.
   virtual void run_gram(const GramMatrices& /*matrices*/, const void* /*y*/, const void* /*g*/) {}
-  /// Where the unit's forward pass leaves each channel's sum of its output while sums_output is
-  /// set. Called before the plan is placed.
+  /// Where the unit's forward pass leaves, from now on, each channel's sum of its output in
+  /// training. Called before the plan is placed.
   virtual const Slot* output_sums() { return nullptr; }
-  bool sums_output = false;
 
   /// The convolution enqueues it, fused or unfused; otherwise the unit does.
   bool convolution_runs = false;

@@ -3,36 +3,45 @@
 namespace shakedown::gpu {
 namespace {
 
-std::size_t rows_of(const ConvShape& conv) {
-  return conv.x.count() / static_cast<std::size_t>(conv.x.c);
+PartedProduct::Shape shape_of(const GpuContext& context, const ConvShape& conv, int left,
+                              std::size_t wanted_parts) {
+  const std::size_t rows = conv.x.count() / static_cast<std::size_t>(conv.x.c);
+  return {rows, gram_parts(rows, wanted_parts), left, conv.x.c, context.type};
 }
-int parts_of_d(const ConvShape& conv) {
-  return gram_parts(rows_of(conv), wanted_parts_of_d(conv.x.c, conv.k));
+PartedProduct::Shape shape_of_d(const GpuContext& context, const ConvShape& conv) {
+  return shape_of(context, conv, conv.k, wanted_parts_of_d(conv.x.c, conv.k));
 }
-int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
+PartedProduct::Shape shape_of_gram(const GpuContext& context, const ConvShape& conv) {
+  return shape_of(context, conv, conv.x.c, kWantedPartsOfG);
+}
+
+bool exists(const GpuContext& context, const PartedProduct::Shape& shape) {
+  return shape.parts > 0 &&
+         PartedProduct(context.blas, shape, context.blas.workspace().bytes()).algorithms() > 0;
+}
 
 }  // namespace
 
-bool GramConvolution::exists(const GpuContext& context, const ConvShape& conv,
-                             const FusableReduction* inner) {
-  return inner != nullptr && conv.kernel == 1 && conv.stride == 1 && inner->can_use_gram(conv) &&
-         inner->can_fuse(conv, true) && parts_of_d(conv) > 0 && parts_of_gram(conv) > 0 &&
-         size_of(context.type) == 2;
-}
-
-std::string GramConvolution::key(const GpuContext& context, const ConvShape& conv) {
-  return "Gram matrix of " + context.tuner.key(ConvKind::backward_data, conv);
+bool GramConvolution::replaces(const GpuContext& context, const ConvShape& conv,
+                               const FusableReduction* inner) {
+  const bool wanted =
+      context.tuning.requests(Fusion::gram) ||
+      (context.tuner.chooses() && gram_pays(conv.y().count() * size_of(context.type)));
+  return wanted && inner != nullptr && conv.kernel == 1 && conv.stride == 1 &&
+         inner->can_use_gram(conv) && has_conv_normalise_add_relu(context.type, conv.x.c, conv.k) &&
+         exists(context, shape_of_d(context, conv)) &&
+         exists(context, shape_of_gram(context, conv));
 }
 
 GramConvolution::Product::Product(const GpuContext& context, const PartedProduct::Shape& s,
-                                  Moments when)
+                                  int moment)
     : shape(s),
       product(context.blas, s, context.blas.workspace().bytes()),
       parts(context.plan.reserve("Gram parts",
                                  static_cast<std::size_t>(s.parts) *
                                      static_cast<std::size_t>(s.left) *
                                      static_cast<std::size_t>(s.right) * sizeof(float),
-                                 when.backward, when.backward)) {}
+                                 moment, moment)) {}
 
 GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, Moments when,
                                  const Tensors& tensors, FusableReduction& inner)
@@ -42,25 +51,25 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       tensors_(tensors),
       inner_(inner),
       sum_of_x_(inner.output_sums()),
-      d_product_(
-          context,
-          {rows_of(layer.conv), parts_of_d(layer.conv), layer.conv.k, layer.conv.x.c, context.type},
-          when),
-      gram_product_(context,
-                    {rows_of(layer.conv), parts_of_gram(layer.conv), layer.conv.x.c, layer.conv.x.c,
-                     context.type},
-                    when),
-      sum_(reserve("Gram dbeta", filters())),
-      d_(reserve("Gram D", filters() * channels())),
-      gram_(reserve("Gram G", channels() * channels())),
-      h_(reserve("Gram H", channels() * channels())),
-      maxima_(reserve("Gram maxima", channels())),
-      bias_(reserve("Gram bias", channels())),
-      unscale_(reserve("Gram scale", 1)),
-      placed_(reserve("Gram weights", (filters() + channels()) * channels())) {}
+      gram_product_(context, shape_of_gram(context, layer.conv), when.forward),
+      d_product_(context, shape_of_d(context, layer.conv), when.backward),
+      vectors_(reserve("Gram norm", NormVectors::kCount * filters(), when.forward)),
+      gram_(reserve("Gram G", channels() * channels(), when.forward)),
+      sum_(reserve("Gram dbeta", filters(), when.backward)),
+      d_(reserve("Gram D", filters() * channels(), when.backward)),
+      h_(reserve("Gram H", channels() * channels(), when.backward)),
+      maxima_(reserve("Gram maxima", channels(), when.backward)),
+      bias_(reserve("Gram bias", channels(), when.backward)),
+      unscale_(reserve("Gram scale", 1, when.backward)),
+      placed_(reserve("Gram weights", (filters() + channels()) * channels(), when.backward)) {
+  inner.convolution_runs = true;
+  ++context.fused.norms;
+  ++context.fused.gram;
+}
 
-const Slot* GramConvolution::reserve(const char* name, std::size_t floats) const {
-  return context_.plan.reserve(name, floats * sizeof(float), when_.backward, when_.backward);
+/// From moment `first` to the backward pass.
+const Slot* GramConvolution::reserve(const char* name, std::size_t floats, int first) const {
+  return context_.plan.reserve(name, floats * sizeof(float), first, when_.backward);
 }
 
 GramMatrices GramConvolution::matrices() const {
@@ -69,61 +78,73 @@ GramMatrices GramConvolution::matrices() const {
           bias_->as<float>(), unscale_->as<float>(), placed_->data()};
 }
 
+ForwardProduct GramConvolution::z() const {
+  return {tensors_.x->data(), context_.weights.compute(layer_.weight), layer_.conv.x.c};
+}
+
 void GramConvolution::bind() {
-  randomise_inputs();
-  context_.randomise(*tensors_.dnormed, context_.type);
-  choose(d_product_, *tensors_.dnormed);
-  choose(gram_product_, *tensors_.x);
+  choose(gram_product_, *tensors_.x, *tensors_.x);
+  choose(d_product_, *tensors_.dnormed, *tensors_.x_in_backward);
 }
 
-void GramConvolution::randomise_inputs() const {
-  context_.randomise(*tensors_.x, context_.type);
-  context_.randomise(*sum_of_x_, DataType::float32);
+/// Every algorithm adds up the same parts: the choice changes times, and last bits. Bound again, it
+/// stays.
+void GramConvolution::choose(Product& product, const Slot& left, const Slot& right) const {
+  if (product.algorithm) return;
+  context_.randomise(left, context_.type);
+  context_.randomise(right, context_.type);
+  product.algorithm =
+      context_.tuner.fastest(product.product.algorithms(),
+                             [&](std::size_t algorithm) { run(product, algorithm, left, right); });
 }
 
-/// Every algorithm adds up the same parts: the choice changes times, and last bits.
-void GramConvolution::choose(Product& product, const Slot& left) const {
-  product.algorithm = context_.tuner.fastest(product.product.algorithms(), [&](std::size_t i) {
-    product.product.run(i, left.data(), tensors_.x->data(), product.parts->as<float>(),
-                        context_.blas.workspace().data(), context_.cuda_stream);
-  });
+void GramConvolution::run(const Product& product, std::size_t algorithm, const Slot& left,
+                          const Slot& right) const {
+  product.product.run(algorithm, left.data(), right.data(), product.parts->as<float>(),
+                      context_.blas.workspace().data(), context_.cuda_stream);
 }
 
-void GramConvolution::run(const char* name, const Product& product, const Slot& left) const {
+void GramConvolution::log(const char* name, const Product& product, const Slot& left,
+                          const Slot& right) const {
   const double flop =
       2.0 * static_cast<double>(product.shape.rows) * product.shape.left * product.shape.right;
-  const double bytes = static_cast<double>(tensors_.x->bytes()) +
-                       (&left == tensors_.x ? 0.0 : static_cast<double>(left.bytes()));
-  context_.log.run({name, layer_.weight, bytes, flop}, [&] {
-    product.product.run(product.algorithm, left.data(), tensors_.x->data(),
-                        product.parts->as<float>(), context_.blas.workspace().data(),
-                        context_.cuda_stream);
-  });
+  const double bytes = static_cast<double>(right.bytes()) +
+                       (&left == &right ? 0.0 : static_cast<double>(left.bytes()));
+  context_.log.run({name, layer_.weight, bytes, flop},
+                   [&] { run(product, product.algorithm.value(), left, right); });
 }
 
-void GramConvolution::backward(const NormParameters& parameters, const NormVectors& vectors) const {
-  run("gram_d", d_product_, *tensors_.dnormed);
-  context_.run(
-      "gram_coefficients", layer_.weight, static_cast<double>(d_product_.parts->bytes()), [&] {
-        gram_coefficients(d_product_.parts->as<float>(), d_product_.shape.parts, sum(), parameters,
-                          vectors, 1.0F / static_cast<float>(d_product_.shape.rows), matrices(),
-                          context_.type, context_.cuda_stream);
-      });
-  inner_.run_gram(matrices(), tensors_.x->data(), tensors_.dnormed->data());
-  run_gradient_of_weights(vectors);
-}
-
-void GramConvolution::run_gradient_of_weights(const NormVectors& vectors) const {
-  run("gram_g", gram_product_, *tensors_.x);
-  context_.run("gram_weight_gradient", layer_.weight,
-               static_cast<double>(gram_product_.parts->bytes()), [&] {
+void GramConvolution::forward(Pass pass) const {
+  const NormParameters parameters = context_.parameters_of(layer_);
+  if (pass != Pass::training)
+    return running_statistics(layer_.conv.k, parameters, vectors(), context_.cuda_stream);
+  log("gram_g", gram_product_, *tensors_.x, *tensors_.x);
+  context_.run("gram_statistics", layer_.weight, static_cast<double>(gram_product_.parts->bytes()),
+               [&] {
                  sum_partials(gram_product_.parts->as<float>(), gram_product_.shape.parts,
                               static_cast<int>(channels() * channels()), gram_->as<float>(),
                               context_.cuda_stream);
-                 gram_weight_gradient(
-                     matrices(), vectors, gram_->as<float>(), sum_of_x_->as<float>(),
-                     context_.weights.gradient(layer_.weight), context_.type, context_.cuda_stream);
+                 gram_statistics(context_.weights.compute(layer_.weight), layer_.conv.x.c,
+                                 gram_->as<float>(), sum_of_x_->as<float>(), layer_.conv.y(),
+                                 parameters, vectors(), context_.type, context_.cuda_stream);
                });
+}
+
+void GramConvolution::backward() const {
+  log("gram_d", d_product_, *tensors_.dnormed, *tensors_.x_in_backward);
+  context_.run("gram_coefficients", layer_.weight, static_cast<double>(d_product_.parts->bytes()),
+               [&] {
+                 gram_coefficients(d_product_.parts->as<float>(), d_product_.shape.parts, sum(),
+                                   context_.parameters_of(layer_), vectors(),
+                                   1.0F / static_cast<float>(d_product_.shape.rows), matrices(),
+                                   context_.type, context_.cuda_stream);
+               });
+  inner_.run_gram(matrices(), tensors_.x_in_backward->data(), tensors_.dnormed->data());
+  context_.run("gram_weight_gradient", layer_.weight, static_cast<double>(d_->bytes()), [&] {
+    gram_weight_gradient(matrices(), vectors(), gram_->as<float>(), sum_of_x_->as<float>(),
+                         context_.weights.gradient(layer_.weight), context_.type,
+                         context_.cuda_stream);
+  });
 }
 
 }  // namespace shakedown::gpu

@@ -52,9 +52,7 @@ NormedConvolution::NormedConvolution(GpuContext& context, const NormedConv& laye
   if (reduction != nullptr && layer.conv.kernel == 1 && layer.conv.stride == 1 &&
       reduction->can_fuse(layer.conv, tensors.dnormed != nullptr)) {
     ++context.fused.reductions;
-    may_fuse_reduction_ =
-        context.tuner.may_fuse(Fusion::gradients, key_of(*reduction, context, layer.conv));
-    if (may_fuse_reduction_ || tensors.runs_reduction) {
+    if (context.tuner.may_fuse(Fusion::gradients, key_of(*reduction, context, layer.conv))) {
       reduction_ = reduction;
       reduction->convolution_runs = true;
     }
@@ -116,7 +114,7 @@ void NormedConvolution::bind_sums(const ConvBuffers& buffers) {
 void NormedConvolution::bind_reduction() {
   if (fuses_reduction_) --context_.fused.gradients;  // bound again
   fuses_reduction_ = false;
-  if (!may_fuse_reduction_) return;
+  if (reduction_ == nullptr) return;
   const auto randomise_inputs = [&] {
     context_.randomise(tensors_.dnormed != nullptr ? *tensors_.dnormed : *tensors_.dz,
                        context_.type);
@@ -132,16 +130,6 @@ void NormedConvolution::bind_reduction() {
 void NormedConvolution::randomise_z() const {
   context_.randomise(*z_, context_.type);
   context_.randomise(*vectors_, DataType::float32);
-}
-
-NormParameters NormedConvolution::parameters() const {
-  const Weights& weights = context_.weights;
-  return {weights.vector(layer_.gamma),
-          weights.vector(layer_.beta),
-          weights.running_mean(layer_.statistics),
-          weights.running_variance(layer_.statistics),
-          weights.gradient(layer_.gamma),
-          weights.gradient(layer_.beta)};
 }
 
 void NormedConvolution::forward_normed(bool fuses_sums, const NormParameters& norm) const {

@@ -17,9 +17,8 @@ class NormedConvolution {
     const Slot* x_in_backward;  // x again, where backward reads it
     const Slot* dnormed;  // gradient of the normalised z, from which dz is made; null: dz is given
     const Slot* dz;
-    const Slot* dx;               // null: not needed
-    bool compact_dx = false;      // of a strided 1x1: only the pixels that it reads
-    bool runs_reduction = false;  // over dx, also where it is not fused
+    const Slot* dx;           // null: not needed
+    bool compact_dx = false;  // of a strided 1x1: only the pixels that it reads
   };
   NormedConvolution(GpuContext& context, const NormedConv& layer, Moments when,
                     const Tensors& tensors);
@@ -30,7 +29,7 @@ class NormedConvolution {
 
   const void* z() const { return z_->data(); }
   NormVectors vectors() const { return NormVectors::in(vectors_->as<float>(), layer_.conv.k); }
-  NormParameters parameters() const;
+  NormParameters parameters() const { return context_.parameters_of(layer_); }
   ActivationShape shape() const { return layer_.conv.y(); }
   double bytes() const { return context_.bytes_of(shape()); }
   int weight() const { return layer_.weight; }
@@ -56,9 +55,8 @@ class NormedConvolution {
   std::optional<Convolution> forward_with_sums_;  // where it may replace forward_
   std::optional<Convolution> backward_data_;
   Convolution backward_weights_;
-  FusableReduction* reduction_ = nullptr;  // that this convolution enqueues
+  FusableReduction* reduction_ = nullptr;  // that this convolution enqueues, as it may be fused
   bool fuses_sums_ = false;
-  bool may_fuse_reduction_ = false;
   bool fuses_reduction_ = false;
 };
 

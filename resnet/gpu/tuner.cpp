@@ -82,10 +82,10 @@ std::string Tuner::key(ConvKind kind, const ConvShape& conv) const {
                      conv.kernel, conv.stride, conv.pad);
 }
 
+bool Tuner::chooses() const { return context_.tuning.fusion == Fusion::automatic && times(); }
+
 bool Tuner::may_fuse(Fusion form, const std::string& key) const {
-  if (context_.tuning.requests(form)) return true;
-  return context_.tuning.fusion == Fusion::automatic && times() &&
-         known_to_fuse(key).value_or(true);
+  return context_.tuning.requests(form) || (chooses() && known_to_fuse(key).value_or(true));
 }
 
 std::optional<bool> Tuner::known_to_fuse(const std::string& key) const {

@@ -36,6 +36,8 @@ class Tuner {
   /// Times every candidate bound to `buffers` and chooses the fastest.
   void choose(ConvChoice& choice, const ConvBuffers& buffers, void* workspace);
 
+  /// Whether it chooses between fused and unfused work, rather than the options.
+  bool chooses() const;
   /// Whether this form of fusion may be used for the work that `key` names: it is requested, or no
   /// run has found it slower.
   bool may_fuse(Fusion form, const std::string& key) const;
