@@ -157,7 +157,7 @@ struct Fused {
   int statistics = 0;  // norms whose statistics the convolution before them computes
   int reductions = 0;  // backward reductions that the convolution before them could run
   int gradients = 0;   // of these, those that it runs
-  int gram = 0;        // norms whose gradients go through the Gram matrix of a convolution's input
+  int gram = 0;        // norms that go through the Gram matrix of a convolution's input
 };
 
 /// Parameters of a backend's units, the same for one network.

@@ -118,7 +118,8 @@ Json record_of(const Throughput& measured) {
               {"process_memory_bytes", measured.process_memory_bytes}};
   if (measured.fused)
     fields.update({{"fused_norms", measured.fused->statistics},
-                   {"fused_gradients", measured.fused->gradients}});
+                   {"fused_gradients", measured.fused->gradients},
+                   {"fused_gram", measured.fused->gram}});
   fields.update({{"graph", measured.graph},
                  {"grad_dtype", name_of(measured.grad_dtype)},
                  {"loss_first", measured.loss_first},

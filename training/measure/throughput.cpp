@@ -197,6 +197,7 @@ void add_step(Throughput& measured, const Engine& engine, const std::vector<doub
     measured.fused = fused;
     measured.fused->statistics = session.all_gather(fused.statistics)[first];
     measured.fused->gradients = session.all_gather(fused.gradients)[first];
+    measured.fused->gram = session.all_gather(fused.gram)[first];
   }
 }
 

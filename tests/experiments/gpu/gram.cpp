@@ -1,6 +1,6 @@
-// What a step's backward pass is made of, today's kernels next to those that read and write less:
-// compact gradients of strided shortcuts, and the norm that ends a block through the Gram matrix
-// (resnet/gpu/gram_kernels.hpp). Microseconds at ResNet-50's shapes.
+// What a step is made of, today's kernels next to those that read and write less: compact gradients
+// of strided shortcuts, and the norm that ends a block through the Gram matrix, forward and
+// backward (resnet/gpu/gram_kernels.hpp). Microseconds at ResNet-50's shapes.
 #include "resnet/gpu/gram_kernels.hpp"
 #include "tests/experiments/gpu/lab.hpp"
 
@@ -198,6 +198,47 @@ struct Block {
       sum_partials(floats_in(inner_partials), count, y.c, floats_in(sum_of_y), lab.stream);
     };
   }
+  Call convolution() {
+    return lab.convolution(ConvKind::forward, conv, {y_data.data(), w.data(), z_data.data()});
+  }
+  /// Null where cuDNN has none: in bf16.
+  Call convolution_with_sums() {
+    const Call with_sums =
+        lab.convolution(ConvKind::forward_with_sums, conv,
+                        {y_data.data(), w.data(), z_data.data(), floats_in(partials)});
+    if (!with_sums) return {};
+    return [this, with_sums] {
+      with_sums();
+      statistics_of_sums(floats_in(partials), z, norm.of, norm.vectors, lab.stream);
+    };
+  }
+  Call statistics() {
+    return [this] {
+      batch_statistics(z_data.data(), z, lab.type, norm.of, norm.vectors, floats_in(partials),
+                       lab.stream);
+    };
+  }
+  Call end_with_z(bool projected) {
+    return [this, projected] {
+      normalise_add_relu(z_data.data(), norm.vectors, second.data(),
+                         projected ? &norm.vectors : nullptr, g.data(), mask_bits(), z, lab.type,
+                         lab.stream);
+    };
+  }
+  Call statistics_of_gram() {
+    return [this] {
+      gram_statistics(w.data(), y.c, floats_in(gram), floats_in(sum_of_y), z, norm.of, norm.vectors,
+                      lab.type, lab.stream);
+    };
+  }
+  Call end_without_z(bool projected) {
+    return [this, projected] {
+      conv_normalise_add_relu({y_data.data(), w.data(), y.c}, norm.vectors, second.data(),
+                              projected ? &norm.vectors : nullptr, g.data(), mask_bits(), z,
+                              lab.type, lab.stream);
+    };
+  }
+  std::uint8_t* mask_bits() const { return static_cast<std::uint8_t*>(mask.data()); }
 
   int end_partials = 1;
 };
@@ -206,6 +247,46 @@ Call in_order(std::vector<Call> calls) {
   return [calls = std::move(calls)] {
     for (const Call& call : calls) call();
   };
+}
+
+void forward_of(Block& block, const std::string& title, int parts_of_g) {
+  Timer& timer = block.lab.timer;
+  timer.compare(title + " forward",
+                {{"norm", block.normalise()}, {"norm and sums of y", block.normalise_sums()}});
+  timer.compare(title + " statistics", {{"from z", block.statistics()},
+                                        {"G in parts", block.gram_product(parts_of_g)},
+                                        {"G's sum", block.sum_gram(parts_of_g)},
+                                        {"from G", block.statistics_of_gram()}});
+  for (const bool projected : {false, true})
+    timer.compare(title + (projected ? " end, projection" : " end, identity"),
+                  {{"convolution", block.convolution()},
+                   {"convolution with sums, statistics", block.convolution_with_sums()},
+                   {"norm, shortcut, ReLU", block.end_with_z(projected)},
+                   {"all of it without z", block.end_without_z(projected)}});
+}
+
+/// Forward from the norm before the convolution on, then backward from the block's end on.
+void all_of(Block& block, const std::string& title, int parts_of_d, int parts_of_g) {
+  const Call weights = block.weights();
+  const Call d = block.d_product(parts_of_d);
+  const Call g = block.gram_product(parts_of_g);
+  if (!d || !g) return;
+  const Call with_sums = block.convolution_with_sums();
+  const Call convolution =
+      with_sums ? with_sums : in_order({block.convolution(), block.statistics()});
+  const Call today = in_order({block.normalise(), convolution, block.end_with_z(false)});
+  const Call gram = in_order({block.normalise_sums(), g, block.sum_gram(parts_of_g),
+                              block.statistics_of_gram(), block.end_without_z(false)});
+  block.lab.timer.compare(title + " all forward", {{"today", today}, {"Gram", gram}});
+  const std::vector<Call> end{block.end(1), block.finish_end()};
+  const Call gram_backward =
+      in_order({block.end(0), block.finish_sum(), d, block.coefficients(parts_of_d),
+                block.within_gram(), block.weight_gradient()});
+  const Call fused = in_order({end[0], end[1], block.within_fused(), weights});
+  const Call unfused = in_order({end[0], end[1], block.within_unfused(), weights});
+  block.lab.timer.compare(title + " all", {{"today, fused", in_order({today, fused})},
+                                           {"today, unfused within", in_order({today, unfused})},
+                                           {"Gram", in_order({gram, gram_backward})}});
 }
 
 void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
@@ -233,27 +314,8 @@ void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
   products.push_back({"G's sum", block.sum_gram(parts_of_g)});
   products.push_back({"dw from D and G", block.weight_gradient()});
   lab.timer.compare(title + " weights", products);
-  lab.timer.compare(title + " forward",
-                    {{"norm", block.normalise()}, {"norm and sums of y", block.normalise_sums()}});
-
-  const Call weights = block.weights();
-  const Call d = block.d_product(parts_of_d);
-  const Call g = block.gram_product(parts_of_g);
-  if (!d || !g) return;
-  const std::vector<Call> gram{block.end(0),
-                               block.finish_sum(),
-                               d,
-                               block.coefficients(parts_of_d),
-                               block.within_gram(),
-                               g,
-                               block.sum_gram(parts_of_g),
-                               block.weight_gradient()};
-  lab.timer.compare(title + " all",
-                    {{"today, fused",
-                      in_order({block.end(1), block.finish_end(), block.within_fused(), weights})},
-                     {"today, unfused within", in_order({block.end(1), block.finish_end(),
-                                                         block.within_unfused(), weights})},
-                     {"Gram", in_order(gram)}});
+  forward_of(block, title, parts_of_g);
+  all_of(block, title, parts_of_d, parts_of_g);
 }
 
 }  // namespace

@@ -106,13 +106,14 @@ struct Lab {
   Buffer tensor(const ActivationShape& shape) const { return random(shape.count(), type); }
   Buffer floats(std::size_t count) const { return random(count, DataType::float32); }
 
-  /// The fastest of cuDNN's algorithms, bound.
+  /// The fastest of cuDNN's algorithms, bound; nothing where it has none.
   Call convolution(ConvKind kind, const ConvShape& conv, const ConvBuffers& buffers) {
     const ConvPlans plans = plan_convolution(dnn.get, {kind, conv, precision, false, 8, ""});
     std::vector<std::shared_ptr<BoundPlan>> bound;
     for (const auto& plan : plans)
       if (plan->workspace_bytes() <= kWorkspace)
         bound.push_back(std::make_shared<BoundPlan>(plan, buffers, workspace.data()));
+    if (bound.empty()) return {};
     const std::size_t best =
         timer.fastest(bound.size(), [&](std::size_t i) { bound[i]->execute(dnn.get); });
     return [this, plan = bound[best]] { plan->execute(dnn.get); };

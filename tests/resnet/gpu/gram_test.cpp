@@ -1,21 +1,24 @@
 // A norm through the Gram matrix (resnet/gpu/gram_kernels.hpp) against float64.
 #include <cmath>
-#include <map>
 
-#include "common/gpu/native.hpp"
 #include "common/random.hpp"
 #include "resnet/gpu/cublas_products.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
 #include "tests/catch.hpp"
-#include "tests/resnet/unit_rig.hpp"
+#include "tests/resnet/gpu/kernel_rig.hpp"
 
 namespace shakedown {
 namespace {
 
+using test::floats_of;
+using test::narrow;
 using test::random_values;
 using test::relative_error;
+using test::Tensor;
 using test::Values;
+using test::vectors_with;
 using test::widen;
+using Rig = test::KernelRig;
 
 }  // namespace
 
@@ -43,43 +46,6 @@ struct Case {
   int filters() const { return 4 * y.c; }
   std::size_t rows() const { return y.count() / static_cast<std::size_t>(y.c); }
 };
-
-/// Host values as the type has them, and their copy on the device.
-struct Tensor {
-  Values values;
-  Buffer memory;
-};
-
-class Rig {
- public:
-  Rig() : device(test::open_device(BackendKind::gpu)), stream(device->make_stream()) {}
-
-  Tensor rounded(DataType type, const std::vector<float>& values) {
-    const Buffer wide = test::to_device(*device, *stream, values);
-    Tensor tensor{{}, Buffer(*device, values.size() * size_of(type))};
-    device->kernels().convert(wide.view(DataType::float32), tensor.memory.view(type), *stream);
-    tensor.values = get(tensor.memory.view(type));
-    return tensor;
-  }
-  Values get(View view) {
-    const Buffer wide(*device, view.count * sizeof(float));
-    device->kernels().convert(view, wide.view(DataType::float32), *stream);
-    return widen(download<float>(*device, *stream, wide.data(), view.count));
-  }
-  /// Poisoned: a float not written is NaN.
-  Buffer floats(std::size_t count) {
-    Buffer made(*device, count * sizeof(float));
-    upload<std::uint8_t>(*device, *stream, made.data(),
-                         std::vector<std::uint8_t>(made.bytes(), 0xFF));
-    return made;
-  }
-  cudaStream_t native() const { return gpu::native(*stream); }
-
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Stream> stream;
-};
-
-float* floats_of(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }
 
 /// y after a ReLU, g half of which is masked, weights, and the norms after and before the
 /// convolution, in float64: what dz, dy, dw and the norms' gradients are.
@@ -170,17 +136,6 @@ struct Problem {
     }
   }
 };
-
-std::vector<float> narrow(const Values& values) { return {values.begin(), values.end()}; }
-
-/// A norm's vectors in one buffer, of which some are given.
-Buffer vectors_with(Rig& rig, std::size_t channels, const std::map<int, Values>& given) {
-  std::vector<float> all(gpu::NormVectors::kCount * channels, std::nanf(""));
-  for (const auto& [which, values] : given)
-    for (std::size_t i = 0; i < channels; ++i)
-      all[static_cast<std::size_t>(which) * channels + i] = static_cast<float>(values[i]);
-  return test::to_device(*rig.device, *rig.stream, all);
-}
 
 /// The whole chain on the GPU.
 struct Outcome {
