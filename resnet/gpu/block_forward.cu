@@ -46,10 +46,17 @@ __device__ void copy_weights(const T* w, unsigned depth, unsigned to) {
   }
 }
 
+/// A row's part of the mask in a tile. It is written at once: bytes from every warp would be four
+/// times as many writes of parts of a sector.
+struct alignas(16) MaskRow {
+  std::uint8_t bytes[kColumns / 8];
+};
+
 template <class T, bool kNormShortcut>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     block_forward_kernel(const BlockForward<T> p) {
   extern __shared__ __align__(128) unsigned char memory[];
+  __shared__ MaskRow mask[2][kRows];  // of a tile and the one before
   const unsigned weights_at = shared_address(memory);
   const unsigned ring_at = weights_at + p.depth / kDepth * kSlabBytes;
   const unsigned lane = threadIdx.x % 32;
@@ -88,6 +95,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   copy_weights(p.w + std::size_t{first_column} * p.depth, p.depth, weights_at);
   for (unsigned i = 0; i + 1 < kStages; ++i) fetch();  // the first with the weights
 
+  unsigned turn = 0;  // of tiles
+  // Writes the mask of the tile before, which all threads have finished.
+  const auto write_mask = [&](unsigned tile_before) {
+    const unsigned row = first_row(tile_before) + threadIdx.x;
+    if (threadIdx.x < kRows && row < p.rows)
+      *reinterpret_cast<MaskRow*>(p.mask + (std::size_t{row} * p.channels + first_column) / 8) =
+          mask[(turn - 1) % 2][threadIdx.x];
+  };
+
   const unsigned channel = first_column + warp_column + lane % 4 * 8;
   float scale[8];
   float shift[8];
@@ -102,7 +118,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     for (int v = 0; v < 8; ++v) shift[v] += shortcut_shift[v];
   }
   unsigned stage = 0;
-  for (unsigned tile = blockIdx.y; tile < tiles; tile += gridDim.y) {
+  unsigned tile = blockIdx.y;
+  for (; tile < tiles; tile += gridDim.y, ++turn) {
     // A thread's fragment is four rows, eight apart, of eight channels. All its loads are in flight
     // at once; beyond the end they read the last row.
     const auto row_of = [&](int row) {
@@ -121,6 +138,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
       wait_for_copies<kStages - 2>();
       __syncthreads();  // the stage has arrived, and all warps have used the one before
       fetch();
+      if (depth == 0 && turn > 0) write_mask(tile - gridDim.y);
       product.add<T, kDepth, kColumns, Stored::by_column>(ring_at + stage * kStageBytes, warp_row,
                                                           weights_at, depth, warp_column);
       stage = (stage + 1) % kStages;
@@ -137,11 +155,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
         bits |= relu_passes(sum) ? 1U << v : 0U;
         out = from_float<T>(relu(sum));
       }
-      if (row_of(row) >= p.rows) continue;
-      added[row].store(p.y + std::size_t{vector_of(row)} * 8);
-      p.mask[vector_of(row)] = static_cast<std::uint8_t>(bits);
+      mask[turn % 2][warp_row + lane / 4 + static_cast<unsigned>(row) * 8]
+          .bytes[warp_column / 8 + lane % 4] = static_cast<std::uint8_t>(bits);
+      if (row_of(row) < p.rows) added[row].store(p.y + std::size_t{vector_of(row)} * 8);
     }
   }
+  __syncthreads();
+  if (turn > 0) write_mask(tile - gridDim.y);
 }
 
 std::size_t shared_bytes(int depth) {
