@@ -14,9 +14,11 @@ constexpr unsigned kRows = 64;
 constexpr unsigned kColumns = 128;
 constexpr unsigned kDepth = 64;
 constexpr unsigned kStages = 4;
-constexpr unsigned kStageBytes = kRows * kDepth * 2;
 constexpr unsigned kSlabBytes = kColumns * kDepth * 2;  // of the weights
 constexpr int kBlocksAtOnce = 2;                        // resident per SM
+
+template <class T>
+using RowRing = Ring<T, kRows, kDepth, kStages>;
 
 template <class T>
 struct BlockForward {
@@ -46,6 +48,29 @@ __device__ void copy_weights(const T* w, unsigned depth, unsigned to) {
   }
 }
 
+/// Normalises eight channels and adds the shortcut, normalised with kNormShortcut.
+template <bool kNormShortcut>
+struct Affine {
+  float scale[8];
+  float shift[8];
+  float shortcut_scale[8];
+
+  __device__ Affine(const NormVectors& norm, const NormVectors& shortcut, unsigned group) {
+    load_channels(norm.scale, group, scale);
+    load_channels(norm.shift, group, shift);
+    if constexpr (kNormShortcut) {
+      float shortcut_shift[8];
+      load_channels(shortcut.scale, group, shortcut_scale);
+      load_channels(shortcut.shift, group, shortcut_shift);
+#pragma unroll
+      for (int v = 0; v < 8; ++v) shift[v] += shortcut_shift[v];
+    }
+  }
+  __device__ float sum(float z, float s, int v) const {
+    return z * scale[v] + shift[v] + (kNormShortcut ? s * shortcut_scale[v] : s);
+  }
+};
+
 /// A row's part of the mask in a tile. It is written at once: bytes from every warp would be four
 /// times as many writes of parts of a sector.
 struct alignas(16) MaskRow {
@@ -58,72 +83,31 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ MaskRow mask[2][kRows];  // of a tile and the one before
   const unsigned weights_at = shared_address(memory);
-  const unsigned ring_at = weights_at + p.depth / kDepth * kSlabBytes;
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp_row = threadIdx.x / 32 / 4 * kWarpTile;
   const unsigned warp_column = threadIdx.x / 32 % 4 * kWarpTile;
   const unsigned first_column = blockIdx.x * kColumns;
-  const unsigned tiles = (p.rows + kRows - 1) / kRows;
-  const auto first_row = [&](unsigned tile) {
-    return (p.backwards ? tiles - 1 - tile : tile) * kRows;
-  };
-
-  // Loads the next stage of x.
-  unsigned next_tile = blockIdx.y;
-  unsigned next_depth = 0;
-  unsigned next_stage = 0;
-  const auto fetch = [&] {
-    if (next_tile < tiles) {
-#pragma unroll
-      for (unsigned i = threadIdx.x; i < kRows * kDepth / 8; i += kThreads) {
-        const unsigned row = i / (kDepth / 8);
-        const unsigned chunk = i % (kDepth / 8);
-        const unsigned from = first_row(next_tile) + row;
-        copy_16(ring_at + next_stage * kStageBytes + swizzled_offset<kDepth / 8>(row, chunk),
-                p.x + std::size_t{from < p.rows ? from : 0} * p.depth + next_depth + chunk * 8,
-                from < p.rows);
-      }
-      next_depth += kDepth;
-      if (next_depth == p.depth) {
-        next_depth = 0;
-        next_tile += gridDim.y;
-      }
-    }
-    next_stage = (next_stage + 1) % kStages;
-    commit_copies();  // empty at the end: the count stays right
-  };
+  RowRing<T> ring(p.x, p.rows, p.depth, weights_at + p.depth / kDepth * kSlabBytes, p.backwards);
   copy_weights(p.w + std::size_t{first_column} * p.depth, p.depth, weights_at);
-  for (unsigned i = 0; i + 1 < kStages; ++i) fetch();  // the first with the weights
+  ring.begin();  // the first stage with the weights
 
   unsigned turn = 0;  // of tiles
   // Writes the mask of the tile before, which all threads have finished.
   const auto write_mask = [&](unsigned tile_before) {
-    const unsigned row = first_row(tile_before) + threadIdx.x;
+    const unsigned row = ring.first_row(tile_before) + threadIdx.x;
     if (threadIdx.x < kRows && row < p.rows)
       *reinterpret_cast<MaskRow*>(p.mask + (std::size_t{row} * p.channels + first_column) / 8) =
           mask[(turn - 1) % 2][threadIdx.x];
   };
 
   const unsigned channel = first_column + warp_column + lane % 4 * 8;
-  float scale[8];
-  float shift[8];
-  float shortcut_scale[8];
-  load_channels(p.norm.scale, channel / 8, scale);
-  load_channels(p.norm.shift, channel / 8, shift);
-  if constexpr (kNormShortcut) {
-    float shortcut_shift[8];
-    load_channels(p.shortcut_norm.scale, channel / 8, shortcut_scale);
-    load_channels(p.shortcut_norm.shift, channel / 8, shortcut_shift);
-#pragma unroll
-    for (int v = 0; v < 8; ++v) shift[v] += shortcut_shift[v];
-  }
-  unsigned stage = 0;
+  const Affine<kNormShortcut> affine(p.norm, p.shortcut_norm, channel / 8);
   unsigned tile = blockIdx.y;
-  for (; tile < tiles; tile += gridDim.y, ++turn) {
+  for (; tile < ring.tiles; tile += gridDim.y, ++turn) {
     // A thread's fragment is four rows, eight apart, of eight channels. All its loads are in flight
     // at once; beyond the end they read the last row.
     const auto row_of = [&](int row) {
-      return first_row(tile) + warp_row + lane / 4 + static_cast<unsigned>(row) * 8;
+      return ring.first_row(tile) + warp_row + lane / 4 + static_cast<unsigned>(row) * 8;
     };
     const auto vector_of = [&](int row) {
       return min(row_of(row), p.rows - 1) * (p.channels / 8) + channel / 8;
@@ -135,13 +119,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 
     WarpProduct product;
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
-      wait_for_copies<kStages - 2>();
-      __syncthreads();  // the stage has arrived, and all warps have used the one before
-      fetch();
+      const unsigned stage = ring.next();
       if (depth == 0 && turn > 0) write_mask(tile - gridDim.y);
-      product.add<T, kDepth, kColumns, Stored::by_column>(ring_at + stage * kStageBytes, warp_row,
-                                                          weights_at, depth, warp_column);
-      stage = (stage + 1) % kStages;
+      product.add<T, kDepth, kColumns, Stored::by_column>(stage, warp_row, weights_at, depth,
+                                                          warp_column);
     }
 
 #pragma unroll
@@ -150,8 +131,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 #pragma unroll
       for (int v = 0; v < 8; ++v) {
         T& out = added[row].x[v];
-        const float s = kNormShortcut ? to_float(out) * shortcut_scale[v] : to_float(out);
-        const float sum = product.at(row, v) * scale[v] + shift[v] + s;
+        const float sum = affine.sum(product.at(row, v), to_float(out), v);
         bits |= relu_passes(sum) ? 1U << v : 0U;
         out = from_float<T>(relu(sum));
       }
@@ -165,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 }
 
 std::size_t shared_bytes(int depth) {
-  return static_cast<std::size_t>(depth) * kColumns * 2 + std::size_t{kStages} * kStageBytes;
+  return static_cast<std::size_t>(depth) * kColumns * 2 + RowRing<__half>::kBytes;
 }
 
 template <class T, bool kNormShortcut>

@@ -13,8 +13,10 @@ constexpr unsigned kRows = 64;
 constexpr unsigned kColumns = 128;
 constexpr unsigned kDepth = 64;
 constexpr unsigned kStages = 4;
-constexpr unsigned kStageBytes = kRows * kDepth * 2;
 constexpr int kBlocksAtOnce = 2;  // resident per SM (measured on H200)
+
+template <class T>
+using RowRing = Ring<T, kRows, kDepth, kStages>;
 
 template <class T>
 struct BlockGradient {
@@ -38,46 +40,19 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     block_gradient_kernel(const BlockGradient<T> p) {
   constexpr int kSums = 1 + kCentred;
   extern __shared__ __align__(128) unsigned char memory[];
-  unsigned char* const ring = memory + p.depth * kColumns * 2;
+  unsigned char* const memory_of_ring = memory + p.depth * kColumns * 2;
   const unsigned weights_at = shared_address(memory);
-  const unsigned ring_at = shared_address(ring);
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp_row = threadIdx.x / 32 / 4 * kWarpTile;
   const unsigned warp_column = threadIdx.x / 32 % 4 * kWarpTile;
   const unsigned first_column = blockIdx.x * kColumns;
-  const unsigned tiles = (p.rows + kRows - 1) / kRows;
-
-  // Loads the next stage of dz.
-  unsigned next_tile = blockIdx.y;
-  unsigned next_depth = 0;
-  unsigned next_stage = 0;
-  const auto fetch = [&] {
-    if (next_tile < tiles) {
-#pragma unroll
-      for (unsigned i = threadIdx.x; i < kRows * kDepth / 8; i += kThreads) {
-        const unsigned row = i / (kDepth / 8);
-        const unsigned chunk = i % (kDepth / 8);
-        const unsigned from = next_tile * kRows + row;
-        copy_16(ring_at + next_stage * kStageBytes + swizzled_offset<kDepth / 8>(row, chunk),
-                p.dz + std::size_t{from < p.rows ? from : 0} * p.depth + next_depth + chunk * 8,
-                from < p.rows);
-      }
-      next_depth += kDepth;
-      if (next_depth == p.depth) {
-        next_depth = 0;
-        next_tile += gridDim.y;
-      }
-    }
-    next_stage = (next_stage + 1) % kStages;
-    commit_copies();  // empty at the end: the count stays right
-  };
-  for (unsigned i = 0; i + 1 < kStages; ++i) fetch();
+  RowRing<T> ring(p.dz, p.rows, p.depth, shared_address(memory_of_ring));
+  ring.begin();
   load_weights<T, kColumns>(p.w + first_column, p.depth, p.channels, memory);
 
   const unsigned channel = first_column + warp_column + lane % 4 * 8;
   float sums[kSums][8] = {};
-  unsigned stage = 0;
-  for (unsigned tile = blockIdx.y; tile < tiles; tile += gridDim.y) {
+  for (unsigned tile = blockIdx.y; tile < ring.tiles; tile += gridDim.y) {
     // A thread's fragment is four rows, eight apart, of eight channels. All its loads are in flight
     // at once; beyond the end they read the last row.
     const auto row_of = [&](int row) {
@@ -103,12 +78,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 
     WarpProduct product;
     for (unsigned depth = 0; depth < p.depth; depth += kDepth) {
-      wait_for_copies<kStages - 2>();
-      __syncthreads();  // the stage has arrived, and all warps have used the one before
-      fetch();
-      product.add<T, kDepth, kColumns>(ring_at + stage * kStageBytes, warp_row, weights_at, depth,
-                                       warp_column);
-      stage = (stage + 1) % kStages;
+      const unsigned stage = ring.next();
+      product.add<T, kDepth, kColumns>(stage, warp_row, weights_at, depth, warp_column);
     }
 
     Pack<T> s[kCentred > 1 ? 4 : 1];
@@ -138,12 +109,12 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
   }
 
   write_sums<kSums, kColumns, kRows / kWarpTile>(
-      sums, warp_row / kWarpTile, warp_column, reinterpret_cast<float*>(ring),
+      sums, warp_row / kWarpTile, warp_column, reinterpret_cast<float*>(memory_of_ring),
       p.partials + std::size_t{blockIdx.y} * kSums * p.channels + first_column, p.channels);
 }
 
 std::size_t shared_bytes(int depth) {
-  return static_cast<std::size_t>(depth) * kColumns * 2 + std::size_t{kStages} * kStageBytes;
+  return static_cast<std::size_t>(depth) * kColumns * 2 + RowRing<__half>::kBytes;
 }
 
 template <class T, int kCentred, bool kEven>

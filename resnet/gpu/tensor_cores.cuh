@@ -96,6 +96,73 @@ __device__ void load_weights(const T* w, unsigned depth, unsigned channels, unsi
   }
 }
 
+/// The left factor (rows x depth) on its way through shared memory: tiles of kRows rows, kDepth of
+/// their columns a stage, kStages of them. A block has the tiles from blockIdx.y on, gridDim.y
+/// apart.
+template <class T, unsigned kRows, unsigned kDepth, unsigned kStages>
+struct Ring {
+  static constexpr unsigned kStageBytes = kRows * kDepth * 2;
+  static constexpr unsigned kBytes = kStages * kStageBytes;
+  const T* from;
+  unsigned rows;
+  unsigned depth;
+  unsigned at;  // in shared memory
+  unsigned tiles;
+  bool backwards;  // the last tile first
+  unsigned next_tile = blockIdx.y;
+  unsigned next_depth = 0;
+  unsigned next_stage = 0;
+  unsigned stage = 0;
+
+  __device__ Ring(const T* left, unsigned of_rows, unsigned of_depth, unsigned address,
+                  bool from_the_end = false)
+      : from(left),
+        rows(of_rows),
+        depth(of_depth),
+        at(address),
+        tiles((of_rows + kRows - 1) / kRows),
+        backwards(from_the_end) {}
+
+  __device__ unsigned first_row(unsigned tile) const {
+    return (backwards ? tiles - 1 - tile : tile) * kRows;
+  }
+  /// Starts to load the first stages.
+  __device__ void begin() {
+    for (unsigned i = 0; i + 1 < kStages; ++i) fetch();
+  }
+  /// Waits for the next stage, and starts to load the one after those in flight. Returns its place.
+  __device__ unsigned next() {
+    wait_for_copies<kStages - 2>();
+    __syncthreads();  // the stage has arrived, and all warps have used the one before
+    fetch();
+    const unsigned place = at + stage * kStageBytes;
+    stage = (stage + 1) % kStages;
+    return place;
+  }
+
+ private:
+  __device__ void fetch() {
+    if (next_tile < tiles) {
+#pragma unroll
+      for (unsigned i = threadIdx.x; i < kRows * kDepth / 8; i += kThreads) {
+        const unsigned row = i / (kDepth / 8);
+        const unsigned chunk = i % (kDepth / 8);
+        const unsigned read = first_row(next_tile) + row;
+        copy_16(at + next_stage * kStageBytes + swizzled_offset<kDepth / 8>(row, chunk),
+                from + std::size_t{read < rows ? read : 0} * depth + next_depth + chunk * 8,
+                read < rows);
+      }
+      next_depth += kDepth;
+      if (next_depth == depth) {
+        next_depth = 0;
+        next_tile += gridDim.y;
+      }
+    }
+    next_stage = (next_stage + 1) % kStages;
+    commit_copies();  // empty at the end: the count stays right
+  }
+};
+
 /// How weights (depth x kColumns) are stored in shared memory: as load_weights leaves them, or in
 /// slabs of kDepth rows, a slab's columns one after the other.
 enum class Stored { by_row, by_column };
