@@ -22,7 +22,7 @@ inline int gram_parts(std::size_t rows, std::size_t wanted) {
   constexpr std::size_t kShortest = 64;
   const std::size_t least = std::max(
       {std::min(wanted, rows / kShortest), (rows + kLongest - 1) / kLongest, std::size_t{1}});
-  for (std::size_t parts = least; parts <= 8 * least; ++parts)
+  for (std::size_t parts = least; parts <= 4 * least; ++parts)
     if (rows % parts == 0) return static_cast<int>(parts);
   return 0;
 }
