@@ -3,16 +3,19 @@
 namespace shakedown::gpu {
 namespace {
 
-PartedProduct::Shape shape_of(const GpuContext& context, const ConvShape& conv, int left,
-                              std::size_t wanted_parts) {
-  const std::size_t rows = conv.x.count() / static_cast<std::size_t>(conv.x.c);
-  return {rows, gram_parts(rows, wanted_parts), left, conv.x.c, context.type};
+std::size_t rows_of(const ConvShape& conv) {
+  return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
+int parts_of_d(const ConvShape& conv) {
+  return gram_parts(rows_of(conv), wanted_parts_of_d(conv.x.c, conv.k));
+}
+int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
+
 PartedProduct::Shape shape_of_d(const GpuContext& context, const ConvShape& conv) {
-  return shape_of(context, conv, conv.k, wanted_parts_of_d(conv.x.c, conv.k));
+  return {rows_of(conv), parts_of_d(conv), conv.k, conv.x.c, context.type};
 }
 PartedProduct::Shape shape_of_gram(const GpuContext& context, const ConvShape& conv) {
-  return shape_of(context, conv, conv.x.c, kWantedPartsOfG);
+  return {rows_of(conv), parts_of_gram(conv), conv.x.c, conv.x.c, context.type};
 }
 
 bool exists(const GpuContext& context, const PartedProduct::Shape& shape) {
