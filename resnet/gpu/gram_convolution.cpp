@@ -53,8 +53,7 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       sum_(reserve("Gram dbeta", filters())),
       d_(reserve("Gram D", filters() * channels())),
       gram_(reserve("Gram G", channels() * channels())),
-      h_(reserve("Gram H", channels() * channels())),
-      maxima_(reserve("Gram maxima", channels())),
+      largest_(reserve("Gram largest weights", filters())),
       bias_(reserve("Gram bias", channels())),
       unscale_(reserve("Gram scale", 1)),
       placed_(reserve("Gram weights", (filters() + channels()) * channels())) {}
@@ -64,9 +63,9 @@ const Slot* GramConvolution::reserve(const char* name, std::size_t floats) const
 }
 
 GramMatrices GramConvolution::matrices() const {
-  return {layer_.conv.x.c,    layer_.conv.k,         context_.weights.compute(layer_.weight),
-          d_->as<float>(),    h_->as<float>(),       maxima_->as<float>(),
-          bias_->as<float>(), unscale_->as<float>(), placed_->data()};
+  return {layer_.conv.x.c,       layer_.conv.k,         context_.weights.compute(layer_.weight),
+          d_->as<float>(),       largest_->as<float>(), bias_->as<float>(),
+          unscale_->as<float>(), placed_->data()};
 }
 
 void GramConvolution::bind() {

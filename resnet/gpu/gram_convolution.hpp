@@ -60,7 +60,7 @@ class GramConvolution {
   const Slot* sum_of_x_;
   Product d_product_;
   Product gram_product_;
-  const Slot *sum_, *d_, *gram_, *h_, *maxima_, *bias_, *unscale_, *placed_;
+  const Slot *sum_, *d_, *gram_, *largest_, *bias_, *unscale_, *placed_;
 };
 
 }  // namespace shakedown::gpu

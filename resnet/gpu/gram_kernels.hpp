@@ -37,11 +37,10 @@ inline constexpr std::size_t kWantedPartsOfG = 128;
 /// (channels + filters) of the activations' type, H times a power of two, then a w.
 struct GramMatrices {
   int channels;    // of y: 64 or 128
-  int filters;     // channels of z
+  int filters;     // channels of z: four times as many
   const void* w;   // filters x channels
   float* d;        // filters x channels
-  float* h;        // channels x channels
-  float* maxima;   // of |H|: channels / 4
+  float* largest;  // of |w|, by filter
   float* bias;     // w'c: channels
   float* unscale;  // one: what undoes H's power of two
   void* placed;
@@ -51,7 +50,7 @@ struct GramMatrices {
 int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
                         const ActivationShape& shape, DataType type, float* partials,
                         cudaStream_t stream);
-/// to[i] = sum of partials[p][i], p < count, in a fixed order.
+/// to[i] = sum of partials[p][i], p < count, i < size (a multiple of 32), in a fixed order.
 void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream);
 
 /// In finish_add_relu_backward's place, after sums without the main norm's z: the sum of dsum, and
