@@ -7,7 +7,7 @@ std::size_t rows_of(const ConvShape& conv) {
   return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
 int parts_of_d(const ConvShape& conv) {
-  return gram_parts(rows_of(conv), wanted_parts_of_d(conv.x.c, conv.k));
+  return gram_parts_of_d(rows_of(conv), conv.x.c, conv.k);
 }
 int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
 

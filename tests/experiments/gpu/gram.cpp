@@ -219,7 +219,7 @@ void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
                                     {"unfused", block.within_unfused()},
                                     {"Gram, the product", block.within_gram()}});
   std::vector<Row> products{{"dw by cuDNN", block.weights()}};
-  const int parts_of_d = gram_parts(block.rows, wanted_parts_of_d(channels, 4 * channels));
+  const int parts_of_d = gram_parts_of_d(block.rows, channels, 4 * channels);
   const int parts_of_g = gram_parts(block.rows, kWantedPartsOfG);
   for (const int parts : {32, 64, 128, 256})
     if (block.rows % static_cast<std::size_t>(parts) == 0)

@@ -32,8 +32,10 @@ TEST_CASE("a sum over rows is cut into equal parts, none of them long", "[gram]"
   CHECK(gpu::gram_parts(200704, 32) == 32);
   CHECK(gpu::gram_parts(75, 128) == 1);
   CHECK(gpu::gram_parts(1000003, 128) == 0);  // a prime
-  CHECK(gpu::wanted_parts_of_d(64, 256) == 128);
-  CHECK(gpu::wanted_parts_of_d(128, 512) == 32);
+  CHECK(gpu::gram_parts_of_d(802816, 64, 256) == 64);
+  CHECK(gpu::gram_parts_of_d(200704, 128, 512) == 32);
+  CHECK(gpu::gram_parts_of_d(1605632, 64, 256) == 128);  // none longer than 12,544 rows
+  CHECK(gpu::gram_parts_of_d(75, 64, 256) == 1);
 }
 
 namespace {
@@ -409,6 +411,39 @@ TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][
   gpu::sum_partials(floats_of(from), count, static_cast<int>(size), floats_of(to), rig.native());
   CHECK(error_of_numbers(widen(download<float>(*rig.device, *rig.stream, to.data(), size)),
                          expected) < 1e-6);
+}
+
+TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  CAPTURE(name_of(type));
+  constexpr std::size_t kRows = 2 * 12544;
+  constexpr std::size_t kChannels = 64, kFilters = 256;
+  Rig rig;
+  auto positive = random_values(kRows * kChannels, 1, -1, 1.5);
+  for (float& v : positive) v = std::max(v, 0.0F);
+  const Tensor y = rig.rounded(type, positive);
+  const Tensor g = rig.rounded(type, random_values(kRows * kFilters, 2, -1, 1.2));
+  gpu::BlasHandle blas(*rig.device, rig.native());
+  const gpu::PartedProduct product(blas, {kRows, 2, kFilters, kChannels, type}, kWorkspace);
+  REQUIRE(product.algorithms() > 0);
+  const Buffer parts = rig.floats(2 * kFilters * kChannels);
+  const Buffer d = rig.floats(kFilters * kChannels);
+  const Buffer workspace(*rig.device, kWorkspace);
+  product.run(0, g.memory.data(), y.memory.data(), floats_of(parts), workspace.data(),
+              rig.native());
+  gpu::sum_partials(floats_of(parts), 2, kFilters * kChannels, floats_of(d), rig.native());
+  const auto made = download<float>(*rig.device, *rig.stream, d.data(), kFilters * kChannels);
+  Values some, expected;
+  for (std::size_t k = 0; k < kFilters; k += 51)
+    for (std::size_t j = 0; j < kChannels; ++j) {
+      double sum = 0;
+      for (std::size_t row = 0; row < kRows; ++row)
+        sum += g.values[row * kFilters + k] * y.values[row * kChannels + j];
+      some.push_back(made[k * kChannels + j]);
+      expected.push_back(sum);
+    }
+  CHECK(relative_error(some, expected) < 2e-4);  // what dw is rounded by
 }
 
 TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
