@@ -116,10 +116,11 @@ struct StagedFilters {
   Vector<T, kRowsOfH> rows[kFilters];
   Vector<T, kColumnsOfH / 2> columns[kFilters][2];
   Vector<float, 2> coefficients[kFilters];  // b, c
-  float bounds[kWarps];                     // their sum is one of |H|
 
-  __device__ void load(const GramMatrices& m, const NormVectors& norm, unsigned row,
-                       unsigned column) {
+  /// Returns the thread's share of a bound of |H|: the sum of |b| times the filter's largest
+  /// squared.
+  __device__ float load(const GramMatrices& m, const NormVectors& norm, unsigned row,
+                        unsigned column) {
     constexpr unsigned kChannels = kFilters / 4;
     constexpr unsigned kOfThread = kFilters / kThreads;
     const auto* w = static_cast<const T*>(m.w);
@@ -149,8 +150,7 @@ struct StagedFilters {
 #pragma unroll
     for (unsigned i = 0; i < 2 * kOfThread; ++i)
       columns[(i * kThreads + threadIdx.x) / 2][threadIdx.x % 2] = of_columns[i];
-    bound = sum_across<1>(bound);
-    if (threadIdx.x % 32 == 0) bounds[threadIdx.x / 32] = bound;
+    return bound;
   }
 };
 
@@ -188,6 +188,7 @@ __global__ void __launch_bounds__(kThreads)
   constexpr unsigned kSums = (kRowsOfH + 1) * kColumnsOfH;
   __shared__ StagedFilters<T, kFilters> staged;
   __shared__ Vector<float, 4> shared[kWarps][kSums / 4];
+  __shared__ float bounds[kWarps];
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp = threadIdx.x / 32;
   const unsigned row = blockIdx.y * kRowsOfH;
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned pair = row + threadIdx.x / kFiltersAtOnce * 2;
   const float a = norm.grad_a[of_pair];
   const auto w = Vector<T, 2>::load(static_cast<const T*>(m.w) + of_pair * kChannels + pair);
-  staged.load(m, norm, row, column);
+  float bound = staged.load(m, norm, row, column);
   __syncthreads();
 
   SumsOfH sums;
@@ -209,6 +210,8 @@ __global__ void __launch_bounds__(kThreads)
                 staged.coefficients[k]);
   }
   sums.add_across_warp();
+  bound = sum_across<1>(bound);
+  if (lane == 0) bounds[warp] = bound;
   shared[warp][lane] = {sums.h[0], sums.h[1], sums.h[2], sums.h[3]};
   if (lane < 4) shared[warp][32 + lane] = {sums.bias[0], sums.bias[1], sums.bias[2], sums.bias[3]};
   auto* placed = static_cast<T*>(m.placed);
@@ -219,11 +222,11 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   if (threadIdx.x >= kSums) return;
   float total = 0;
-  float bound = 0;
+  bound = 0;
 #pragma unroll
   for (unsigned i = 0; i < kWarps; ++i) {
     total += shared[i][threadIdx.x / 4].x[threadIdx.x % 4];
-    bound += staged.bounds[i];
+    bound += bounds[i];
   }
   const int exponent = exponent_for(bound);
   const unsigned r = threadIdx.x / kColumnsOfH;
