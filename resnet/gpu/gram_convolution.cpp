@@ -7,7 +7,7 @@ std::size_t rows_of(const ConvShape& conv) {
   return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
 int parts_of_d(const ConvShape& conv) {
-  return gram_parts(rows_of(conv), wanted_parts_of_d(conv.x.c, conv.k));
+  return gram_parts_of_d(rows_of(conv), conv.x.c, conv.k);
 }
 int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
 
@@ -60,8 +60,7 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       gram_(reserve("Gram G", channels() * channels(), when.forward)),
       sum_(reserve("Gram dbeta", filters(), when.backward)),
       d_(reserve("Gram D", filters() * channels(), when.backward)),
-      h_(reserve("Gram H", channels() * channels(), when.backward)),
-      maxima_(reserve("Gram maxima", channels(), when.backward)),
+      largest_(reserve("Gram largest weights", filters(), when.backward)),
       bias_(reserve("Gram bias", channels(), when.backward)),
       unscale_(reserve("Gram scale", 1, when.backward)),
       placed_(reserve("Gram weights", (filters() + channels()) * channels(), when.backward)) {
@@ -76,9 +75,9 @@ const Slot* GramConvolution::reserve(const char* name, std::size_t floats, int f
 }
 
 GramMatrices GramConvolution::matrices() const {
-  return {layer_.conv.x.c,    layer_.conv.k,         context_.weights.compute(layer_.weight),
-          d_->as<float>(),    h_->as<float>(),       maxima_->as<float>(),
-          bias_->as<float>(), unscale_->as<float>(), placed_->data()};
+  return {layer_.conv.x.c,       layer_.conv.k,         context_.weights.compute(layer_.weight),
+          d_->as<float>(),       largest_->as<float>(), bias_->as<float>(),
+          unscale_->as<float>(), placed_->data()};
 }
 
 ForwardProduct GramConvolution::z() const {

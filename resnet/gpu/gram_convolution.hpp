@@ -59,8 +59,8 @@ class GramConvolution {
   const Slot* sum_of_x_;
   Product gram_product_;
   Product d_product_;
-  const Slot *vectors_, *gram_;                                       // from forward on
-  const Slot *sum_, *d_, *h_, *maxima_, *bias_, *unscale_, *placed_;  // of backward
+  const Slot *vectors_, *gram_;                                   // from forward on
+  const Slot *sum_, *d_, *largest_, *bias_, *unscale_, *placed_;  // of backward
 };
 
 }  // namespace shakedown::gpu

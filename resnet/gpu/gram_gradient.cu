@@ -308,7 +308,7 @@ bool fits(int depth) {
 }  // namespace
 
 bool has_gram_conv_relu_backward(DataType type, int channels, int filters) {
-  return size_of(type) == 2 && filters % static_cast<int>(kTileDepth) == 0 &&
+  return size_of(type) == 2 && filters == 4 * channels &&
          ((channels == 64 && fits<Pipes64>(channels + filters)) ||
           (channels == 128 && fits<Pipes128>(channels + filters)));
 }

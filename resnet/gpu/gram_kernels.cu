@@ -1,53 +1,19 @@
-// The small matrices of a norm through the Gram matrix (gram_kernels.hpp), and the sums it takes of
-// a convolution's input.
+// The small matrices of a norm through the Gram matrix (gram_kernels.hpp). They do not shrink with
+// the batch, and their time is latency: many short blocks, each with all its loads in flight.
 #include "resnet/gpu/gram_kernels.hpp"
 
+#include "resnet/gpu/block_sums.cuh"
 #include "resnet/gpu/fragment_places.hpp"
-#include "resnet/gpu/passes.cuh"
+#include "resnet/gpu/tensor_cores.cuh"
 
 namespace shakedown::gpu {
 namespace {
 
-/// y = relu(z * scale + shift), and sums of y as it is stored.
-template <class T>
-struct NormaliseAndSum {
-  static constexpr int kSums = 1;
-  static constexpr unsigned kRows = 4;
-  static constexpr int V = vector_width<T>;
-  using Loaded = Pack<T>;
-  const T* z;
-  T* y;
-  NormVectors norm;
-  float scale[V];
-  float shift[V];
-
-  __device__ void begin(unsigned group) {
-    load_channels(norm.scale, group, scale);
-    load_channels(norm.shift, group, shift);
-  }
-  __device__ Loaded load(std::size_t i) const { return Pack<T>::load(z + i * V); }
-  __device__ void add(std::size_t i, Loaded in, float (&sums)[kSums][V]) const {
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      in.x[v] = from_float<T>(relu(to_float(in.x[v]) * scale[v] + shift[v]));
-      sums[0][v] += to_float(in.x[v]);
-    }
-    in.store(y + i * V);
-  }
-};
-
-struct StoreSum {
-  float* to;
-  __device__ void operator()(int i, const double (&sums)[1]) const {
-    to[i] = static_cast<float>(sums[0]);
-  }
-};
-
-/// Row k of D from its parts, the norm's gradient and coefficients of channel k, and row k of a w.
-template <class T>
+/// Row k of D from its parts, the norm's gradient and coefficients of channel k, the largest of
+/// filter k.
 struct Coefficients {
   const float* d_parts;
-  int parts;
+  unsigned parts;
   const float* sum_of_g;
   NormParameters parameters;
   NormVectors norm;
@@ -55,201 +21,320 @@ struct Coefficients {
   GramMatrices m;
 };
 
-template <class T>
-__global__ void __launch_bounds__(kThreads) coefficients_kernel(const Coefficients<T> p) {
-  __shared__ double planes[kThreads];
-  __shared__ double dots[kThreads];
-  const int k = static_cast<int>(blockIdx.x);
-  const int channels = p.m.channels;
-  const int c = static_cast<int>(threadIdx.x) % channels;
-  const int plane = static_cast<int>(threadIdx.x) / channels;
-  const int count = kThreads / channels;  // of planes: each adds up its share of the parts
-  double sum = 0;
-#pragma unroll 8
-  for (int part = plane; part < p.parts; part += count)
-    sum +=
-        p.d_parts[(std::size_t{static_cast<unsigned>(part)} * static_cast<unsigned>(p.m.filters) +
-                   static_cast<unsigned>(k)) *
-                      static_cast<unsigned>(channels) +
-                  static_cast<unsigned>(c)];
-  planes[threadIdx.x] = sum;
-  __syncthreads();
-  const float w = to_float(static_cast<const T*>(p.m.w)[k * channels + c]);
-  if (plane == 0) {
-    for (int other = 1; other < count; ++other) sum += planes[other * channels + c];
-    p.m.d[k * channels + c] = static_cast<float>(sum);
-    dots[c] = sum * static_cast<double>(w);
-  }
-  for (int half = channels / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (static_cast<int>(threadIdx.x) < half) dots[threadIdx.x] += dots[threadIdx.x + half];
+template <class T, unsigned kChannels>
+__global__ void __launch_bounds__(kThreads) coefficients_kernel(const Coefficients p) {
+  constexpr unsigned kRowWarps = kChannels / 32;
+  __shared__ double dots[kRowWarps];
+  __shared__ float largest[kRowWarps];
+  const unsigned k = blockIdx.x;
+  const unsigned c = threadIdx.x;
+  // what the end needs is loaded along with the parts
+  const auto of_norm = NormOfChannel::load(static_cast<int>(k), p.parameters, p.norm);
+  const auto sum_of_g = static_cast<double>(p.sum_of_g[k]);
+  const float w = c < kChannels ? to_float(static_cast<const T*>(p.m.w)[k * kChannels + c]) : 0.0F;
+  const double sum = sum_of_parts<kChannels / 4>(p.d_parts + k * kChannels, p.parts,
+                                                 std::size_t{4 * kChannels} * kChannels);
+  if (c >= kChannels) return;
+  p.m.d[k * kChannels + c] = static_cast<float>(sum);
+  const double dot = sum_across<1>(sum * static_cast<double>(w));
+  float most = fabsf(w);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
+  if (c % 32 == 0) {
+    dots[c / 32] = dot;
+    largest[c / 32] = most;
   }
   __syncthreads();
-  const double sum_of_g = static_cast<double>(p.sum_of_g[k]);
-  if (threadIdx.x == 0)
-    finish_norm_gradient<T>(k, sum_of_g, dots[0] - static_cast<double>(p.norm.mean[k]) * sum_of_g,
-                            p.share, p.parameters, p.norm);
-  if (plane != 0) return;
-  const float a = p.parameters.gamma[k] * p.norm.invstd[k];
-  static_cast<T*>(p.m.placed)[placed_column(static_cast<unsigned>(c)) *
-                                  static_cast<unsigned>(channels + p.m.filters) +
-                              static_cast<unsigned>(channels + k)] = from_float<T>(a * w);
+  if (c != 0) return;
+  double product = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kRowWarps; ++i) {
+    product += dots[i];
+    most = fmaxf(most, largest[i]);
+  }
+  p.m.largest[k] = most;
+  finish_norm_gradient<T>(static_cast<int>(k), sum_of_g,
+                          product - static_cast<double>(of_norm.mean) * sum_of_g, p.share, of_norm,
+                          p.parameters, p.norm);
 }
 
-constexpr int kRowsOfH = 4;  // of a block
-constexpr int kThreadsOfH = 1024;
+/// The power of two that brings `bound` to 16,384 or more, below 32,768; 1 where there is none.
+/// Far above what float16's smallest steps round, as `bound` is, and below its largest.
+__device__ int exponent_for(float bound) {
+  if (bound == 0 || !isfinite(bound)) return 0;
+  int exponent = 0;
+  frexpf(bound, &exponent);
+  return max(-100, min(100, 15 - exponent));
+}
 
-/// H = w' (b w), kRowsOfH rows a block; the largest of the block; the first block: w'c.
-template <class T>
-__global__ void __launch_bounds__(kThreadsOfH)
-    input_matrix_kernel(const GramMatrices m, const NormVectors norm) {
-  __shared__ float shared[kRowsOfH + 1][kThreadsOfH];
-  __shared__ float largest[kThreadsOfH / 32];
-  const auto* w = static_cast<const T*>(m.w);
-  const int c = static_cast<int>(threadIdx.x) % m.channels;
-  const int slice = static_cast<int>(threadIdx.x) / m.channels;
-  const int slices = kThreadsOfH / m.channels;
-  const int first = static_cast<int>(blockIdx.x) * kRowsOfH;
-  float sums[kRowsOfH + 1] = {};
-#pragma unroll 4
-  for (int k = slice; k < m.filters; k += slices) {
-    const float of_c = to_float(w[k * m.channels + c]);
-    const float weighted = norm.grad_b[k] * of_c;
-    const auto rows = Vector<T, kRowsOfH>::load(w + k * m.channels + first);
+// A block of input_matrix_kernel: kRowsOfH x kColumnsOfH of H. Four threads share a filter, each
+// with all of these rows and four of the columns; a warp has eight filters, a block 64 at once.
+constexpr unsigned kRowsOfH = 8;
+constexpr unsigned kColumnsOfH = 16;
+constexpr unsigned kFiltersAtOnce = kThreads / 4;
+
+/// What a block of it reads, in shared memory. All of it is loaded at once, as its latency is what
+/// the kernel takes.
+template <class T, unsigned kFilters>
+struct StagedFilters {
+  Vector<T, kRowsOfH> rows[kFilters];
+  Vector<T, kColumnsOfH / 2> columns[kFilters][2];
+  Vector<float, 2> coefficients[kFilters];  // b, c
+
+  /// Returns the thread's share of a bound of |H|: the sum of |b| times the filter's largest
+  /// squared.
+  __device__ float load(const GramMatrices& m, const NormVectors& norm, unsigned row,
+                        unsigned column) {
+    constexpr unsigned kChannels = kFilters / 4;
+    constexpr unsigned kOfThread = kFilters / kThreads;
+    const auto* w = static_cast<const T*>(m.w);
+    Vector<T, kRowsOfH> of_rows[kOfThread];
+    Vector<T, kColumnsOfH / 2> of_columns[2 * kOfThread];
+    float b[kOfThread], c[kOfThread], largest[kOfThread];
 #pragma unroll
-    for (int i = 0; i < kRowsOfH; ++i) sums[i] += weighted * to_float(rows.x[i]);
-    sums[kRowsOfH] += norm.grad_c[k] * of_c;
+    for (unsigned i = 0; i < kOfThread; ++i) {
+      const unsigned k = i * kThreads + threadIdx.x;
+      of_rows[i] = Vector<T, kRowsOfH>::load(w + k * kChannels + row);
+      b[i] = norm.grad_b[k];
+      c[i] = norm.grad_c[k];
+      largest[i] = m.largest[k];
+    }
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kOfThread; ++i)
+      of_columns[i] = Vector<T, kColumnsOfH / 2>::load(
+          w + (i * kThreads + threadIdx.x) / 2 * kChannels + column + threadIdx.x % 2 * 8);
+    float bound = 0;
+#pragma unroll
+    for (unsigned i = 0; i < kOfThread; ++i) {
+      const unsigned k = i * kThreads + threadIdx.x;
+      rows[k] = of_rows[i];
+      coefficients[k] = {b[i], c[i]};
+      bound += fabsf(b[i]) * largest[i] * largest[i];
+    }
+#pragma unroll
+    for (unsigned i = 0; i < 2 * kOfThread; ++i)
+      columns[(i * kThreads + threadIdx.x) / 2][threadIdx.x % 2] = of_columns[i];
+    return bound;
   }
+};
+
+/// A thread's sums over its filters, then a warp's: of H, of w'c.
+struct SumsOfH {
+  float h[kRowsOfH * 4] = {};
+  float bias[4] = {};
+
+  template <class T>
+  __device__ void add(Vector<T, kRowsOfH> rows, Vector<T, 4> columns,
+                      Vector<float, 2> coefficients) {
 #pragma unroll
-  for (int i = 0; i <= kRowsOfH; ++i) shared[i][threadIdx.x] = sums[i];
-  __syncthreads();
-  float most = 0;
-  if (slice == 0) {
+    for (unsigned v = 0; v < 4; ++v) {
+      const float column = to_float(columns.x[v]);
+      const float weighted = coefficients.x[0] * column;
+      bias[v] += coefficients.x[1] * column;
 #pragma unroll
-    for (int i = 0; i <= kRowsOfH; ++i) {
-      float total = 0;
-      for (int s = 0; s < slices; ++s) total += shared[i][s * m.channels + c];
-      if (i < kRowsOfH) {
-        m.h[(first + i) * m.channels + c] = total;
-        most = fmaxf(most, fabsf(total));  // ignores a NaN
-      } else if (blockIdx.x == 0) {
-        m.bias[c] = total;
-      }
+      for (unsigned r = 0; r < kRowsOfH; ++r) h[r * 4 + v] += to_float(rows.x[r]) * weighted;
     }
   }
-  for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0U, most, step));
-  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = most;
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  for (int i = 1; i < m.channels / 32; ++i) most = fmaxf(most, largest[i]);
-  m.maxima[blockIdx.x] = most;
-}
+  /// Lane l is left with four columns of row l / 4 in h[0] to h[3].
+  __device__ void add_across_warp() {
+    add_across<16, 4, kRowsOfH * 4>(h);
+#pragma unroll
+    for (float& sum : bias) sum = sum_across<4>(sum);
+  }
+};
 
-/// The power of two that brings `most` to 512 or more, below 1,024; 1 where there is none.
-__device__ int exponent_for(float most) {
-  if (most == 0 || !isfinite(most)) return 0;
-  int exponent = 0;
-  frexpf(most, &exponent);
-  return max(-100, min(100, 10 - exponent));
-}
-
-/// H, scaled, where the product reads it: a block per row.
-template <class T>
-__global__ void place_kernel(const GramMatrices m) {
-  float most = 0;
-  for (int i = 0; i < m.channels / kRowsOfH; ++i) most = fmaxf(most, m.maxima[i]);
-  const int exponent = exponent_for(most);
-  const unsigned column = blockIdx.x;
-  const auto channels = static_cast<unsigned>(m.channels);
-  const unsigned depth = channels + static_cast<unsigned>(m.filters);
-  // H is symmetric: its row is its column
-  static_cast<T*>(m.placed)[placed_column(column) * depth + threadIdx.x] =
-      from_float<T>(ldexpf(m.h[column * channels + threadIdx.x], exponent));
-  if (column == 0 && threadIdx.x == 0) *m.unscale = ldexpf(1, -exponent);
-}
-
-constexpr int kFiltersAtOnce = 8;  // of a block
-
-/// dw = a D + b w G + c s', kFiltersAtOnce rows a block.
-template <class T>
+/// H = w' (b w), scaled, and a w, where the product reads them; w'c by the first row of blocks.
+template <class T, unsigned kChannels>
 __global__ void __launch_bounds__(kThreads)
-    weight_gradient_kernel(const GramMatrices m, const NormVectors norm, const float* gram,
-                           const float* sum_of_y, T* dw) {
-  __shared__ float shared[kFiltersAtOnce][kThreads];
-  const auto* w = static_cast<const T*>(m.w);
-  const int c = static_cast<int>(threadIdx.x) % m.channels;
-  const int slice = static_cast<int>(threadIdx.x) / m.channels;
-  const int slices = kThreads / m.channels;
-  const int first = static_cast<int>(blockIdx.x) * kFiltersAtOnce;
-  float sums[kFiltersAtOnce] = {};
-#pragma unroll 4
-  for (int j = slice; j < m.channels; j += slices) {
-    const float g = gram[j * m.channels + c];
-#pragma unroll
-    for (int i = 0; i < kFiltersAtOnce; ++i)
-      sums[i] += to_float(w[(first + i) * m.channels + j]) * g;
-  }
-#pragma unroll
-  for (int i = 0; i < kFiltersAtOnce; ++i) shared[i][threadIdx.x] = sums[i];
+    input_matrix_kernel(const GramMatrices m, const NormVectors norm) {
+  constexpr unsigned kFilters = 4 * kChannels;
+  constexpr unsigned kDepth = kChannels + kFilters;  // of `placed`
+  constexpr unsigned kSums = (kRowsOfH + 1) * kColumnsOfH;
+  __shared__ StagedFilters<T, kFilters> staged;
+  __shared__ Vector<float, 4> shared[kWarps][kSums / 4];
+  __shared__ float bounds[kWarps];
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+  const unsigned row = blockIdx.y * kRowsOfH;
+  const unsigned column = blockIdx.x * kColumnsOfH;
+  // of a w the block places its rows of 64 filters, two rows a thread
+  const unsigned of_pair = blockIdx.x * kFiltersAtOnce + threadIdx.x % kFiltersAtOnce;
+  const unsigned pair = row + threadIdx.x / kFiltersAtOnce * 2;
+  const float a = norm.grad_a[of_pair];
+  const auto w = Vector<T, 2>::load(static_cast<const T*>(m.w) + of_pair * kChannels + pair);
+  float bound = staged.load(m, norm, row, column);
   __syncthreads();
-  if (slice != 0) return;
+
+  SumsOfH sums;
 #pragma unroll
-  for (int i = 0; i < kFiltersAtOnce; ++i) {
-    float total = 0;
-    for (int s = 0; s < slices; ++s) total += shared[i][s * m.channels + c];
-    const int k = first + i;
-    dw[k * m.channels + c] = from_float<T>(norm.grad_a[k] * m.d[k * m.channels + c] +
-                                           norm.grad_b[k] * total + norm.grad_c[k] * sum_of_y[c]);
+  for (unsigned i = 0; i < kFilters / kFiltersAtOnce; ++i) {
+    const unsigned k = i * kFiltersAtOnce + threadIdx.x / 4;
+    sums.add<T>(staged.rows[k],
+                Vector<T, 4>::load(staged.columns[k][lane % 4 / 2].x + lane % 2 * 4),
+                staged.coefficients[k]);
   }
+  sums.add_across_warp();
+  bound = sum_across<1>(bound);
+  if (lane == 0) bounds[warp] = bound;
+  shared[warp][lane] = {sums.h[0], sums.h[1], sums.h[2], sums.h[3]};
+  if (lane < 4) shared[warp][32 + lane] = {sums.bias[0], sums.bias[1], sums.bias[2], sums.bias[3]};
+  auto* placed = static_cast<T*>(m.placed);
+#pragma unroll
+  for (unsigned i = 0; i < 2; ++i)
+    placed[placed_column(pair + i) * kDepth + kChannels + of_pair] =
+        from_float<T>(a * to_float(w.x[i]));
+  __syncthreads();
+  if (threadIdx.x >= kSums) return;
+  float total = 0;
+  bound = 0;
+#pragma unroll
+  for (unsigned i = 0; i < kWarps; ++i) {
+    total += shared[i][threadIdx.x / 4].x[threadIdx.x % 4];
+    bound += bounds[i];
+  }
+  const int exponent = exponent_for(bound);
+  const unsigned r = threadIdx.x / kColumnsOfH;
+  const unsigned c = column + threadIdx.x % kColumnsOfH;
+  // H is symmetric: its row is its column
+  if (r < kRowsOfH)
+    placed[placed_column(row + r) * kDepth + c] = from_float<T>(ldexpf(total, exponent));
+  else if (row == 0)
+    m.bias[c] = total;
+  if (row + column + threadIdx.x == 0) *m.unscale = ldexpf(1, -exponent);
 }
 
-void check(const GramMatrices& m) {
+// A block of weight_gradient_kernel: kRowsOfDw filters x kColumnsOfDw channels of dw. A thread adds
+// up eight filters x four channels over a slice of w G's depth.
+constexpr unsigned kRowsOfDw = 16;
+constexpr unsigned kColumnsOfDw = 32;
+constexpr unsigned kSlices = 16;
+
+template <class T>
+struct WeightGradient {
+  GramMatrices m;
+  NormVectors norm;
+  const float* gram;
+  const float* sum_of_y;
+  T* dw;
+};
+
+/// The block's rows of w and columns of G, in shared memory.
+template <class T, unsigned kChannels>
+struct StagedFactors {
+  static constexpr unsigned kSlice = kChannels / kSlices;
+  Vector<T, kSlice> w[kRowsOfDw][kSlices];
+  Vector<float, 4> gram[kChannels][kColumnsOfDw / 4];
+
+  __device__ void load(const T* of_w, const float* of_gram) {
+    constexpr unsigned kAcross = kColumnsOfDw / 4;
+    constexpr unsigned kRowsAtOnce = kThreads / kAcross;
+    const unsigned row = threadIdx.x / kSlices;
+    const unsigned slice = threadIdx.x % kSlices;
+    const unsigned across = threadIdx.x % kAcross;
+    w[row][slice] = Vector<T, kSlice>::load(of_w + row * kChannels + slice * kSlice);
+    Vector<float, 4> loaded[kChannels / kRowsAtOnce];
+#pragma unroll
+    for (unsigned i = 0; i < kChannels / kRowsAtOnce; ++i)
+      loaded[i] = Vector<float, 4>::load(
+          of_gram + (i * kRowsAtOnce + threadIdx.x / kAcross) * kChannels + across * 4);
+#pragma unroll
+    for (unsigned i = 0; i < kChannels / kRowsAtOnce; ++i)
+      gram[i * kRowsAtOnce + threadIdx.x / kAcross][across] = loaded[i];
+  }
+  /// Adds to a thread's sums: eight rows, four columns.
+  __device__ void multiply(unsigned row, unsigned across, unsigned slice, float (&sums)[32]) const {
+    Vector<T, kSlice> rows[8];
+#pragma unroll
+    for (unsigned r = 0; r < 8; ++r) rows[r] = w[row + r][slice];
+#pragma unroll
+    for (unsigned j = 0; j < kSlice; ++j) {
+      const auto columns = gram[slice * kSlice + j][across];
+#pragma unroll
+      for (unsigned r = 0; r < 8; ++r)
+#pragma unroll
+        for (unsigned v = 0; v < 4; ++v) sums[r * 4 + v] += to_float(rows[r].x[j]) * columns.x[v];
+    }
+  }
+};
+
+/// dw = a D + b w G + c s'.
+template <class T, unsigned kChannels>
+__global__ void __launch_bounds__(kThreads) weight_gradient_kernel(const WeightGradient<T> p) {
+  static_assert(kThreads == kRowsOfDw * kSlices && kThreads * 2 == kRowsOfDw * kColumnsOfDw);
+  __shared__ StagedFactors<T, kChannels> staged;
+  __shared__ Vector<float, 4> shared[4][kRowsOfDw][kColumnsOfDw / 4];
+  const unsigned lane = threadIdx.x % 32;
+  const unsigned warp = threadIdx.x / 32;
+  const unsigned row = blockIdx.y * kRowsOfDw;
+  const unsigned column = blockIdx.x * kColumnsOfDw;
+  // what becomes two elements of dw in the end is loaded along with what is multiplied
+  const unsigned r = threadIdx.x / 16;
+  const unsigned k = row + r;
+  const unsigned c = column + threadIdx.x % 16 * 2;
+  const auto d = Vector<float, 2>::load(p.m.d + k * kChannels + c);
+  const auto s = Vector<float, 2>::load(p.sum_of_y + c);
+  const float of_d = p.norm.grad_a[k];
+  const float of_gram = p.norm.grad_b[k];
+  const float of_s = p.norm.grad_c[k];
+  staged.load(static_cast<const T*>(p.m.w) + row * kChannels, p.gram + column);
+  __syncthreads();
+
+  const unsigned rows = warp / 4 * 8;  // of the block's: the first of the thread
+  float sums[32] = {};
+  staged.multiply(rows, lane % 8, warp % 4 * 4 + lane / 8, sums);
+  add_across<16, 8, 32>(sums);  // two of the eight rows are left
+#pragma unroll
+  for (unsigned i = 0; i < 2; ++i)
+    shared[warp % 4][rows + lane / 8 * 2 + i][lane % 8] = {sums[i * 4], sums[i * 4 + 1],
+                                                           sums[i * 4 + 2], sums[i * 4 + 3]};
+  __syncthreads();
+  Vector<T, 2> out;
+#pragma unroll
+  for (unsigned v = 0; v < 2; ++v) {
+    float total = 0;
+#pragma unroll
+    for (unsigned i = 0; i < 4; ++i)
+      total += shared[i][r][threadIdx.x % 16 / 2].x[threadIdx.x % 2 * 2 + v];
+    out.x[v] = from_float<T>(of_d * d.x[v] + of_gram * total + of_s * s.x[v]);
+  }
+  out.store(p.dw + k * kChannels + c);
+}
+
+/// Calls body.operator()<T, channels>() with the 16-bit type and the channels of y.
+template <class Body>
+void with_matrices(const GramMatrices& m, DataType type, Body&& body) {
   ENSURE(m.channels == 64 || m.channels == 128, "channels of a norm through the Gram matrix");
-  ENSURE(m.filters % kFiltersAtOnce == 0, "filters of a norm through the Gram matrix");
+  ENSURE(m.filters == 4 * m.channels, "filters of a norm through the Gram matrix");
+  with_16_bits(type, [&]<class T>(T) {
+    if (m.channels == 64)
+      body.template operator()<T, 64>();
+    else
+      body.template operator()<T, 128>();
+  });
 }
 
 }  // namespace
 
-int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
-                        const ActivationShape& shape, DataType type, float* partials,
-                        cudaStream_t stream) {
-  int count = 0;
-  with_type(type, [&]<class T>(T) {
-    count = reduce_to_partials<T>(
-        NormaliseAndSum<T>{static_cast<const T*>(z), static_cast<T*>(y), norm, {}, {}}, shape,
-        partials, stream);
-  });
-  return count;
-}
-
-void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream) {
-  finish_partials<1>(StoreSum{to}, partials, count, size, stream);
-}
-
 void gram_coefficients(const float* d_parts, int parts, const float* sum_of_g,
                        const NormParameters& parameters, const NormVectors& norm, float share,
                        const GramMatrices& matrices, DataType type, cudaStream_t stream) {
-  check(matrices);
-  const auto filters = static_cast<unsigned>(matrices.filters);
-  const auto channels = static_cast<unsigned>(matrices.channels);
-  with_type(type, [&]<class T>(T) {
-    coefficients_kernel<T><<<filters, kThreads, 0, stream>>>(
-        {d_parts, parts, sum_of_g, parameters, norm, share, matrices});
+  with_matrices(matrices, type, [&]<class T, unsigned kChannels>() {
+    coefficients_kernel<T, kChannels><<<4 * kChannels, kThreads, 0, stream>>>(
+        {d_parts, static_cast<unsigned>(parts), sum_of_g, parameters, norm, share, matrices});
     CHECK_LAUNCH();
-    input_matrix_kernel<T><<<channels / kRowsOfH, kThreadsOfH, 0, stream>>>(matrices, norm);
-    CHECK_LAUNCH();
-    place_kernel<T><<<channels, channels, 0, stream>>>(matrices);
+    input_matrix_kernel<T, kChannels>
+        <<<dim3(kChannels / kColumnsOfH, kChannels / kRowsOfH), kThreads, 0, stream>>>(matrices,
+                                                                                       norm);
     CHECK_LAUNCH();
   });
 }
 
 void gram_weight_gradient(const GramMatrices& matrices, const NormVectors& norm, const float* gram,
                           const float* sum_of_y, void* dw, DataType type, cudaStream_t stream) {
-  check(matrices);
-  const auto filters = static_cast<unsigned>(matrices.filters);
-  with_type(type, [&]<class T>(T) {
-    weight_gradient_kernel<T><<<filters / kFiltersAtOnce, kThreads, 0, stream>>>(
-        matrices, norm, gram, sum_of_y, static_cast<T*>(dw));
+  with_matrices(matrices, type, [&]<class T, unsigned kChannels>() {
+    weight_gradient_kernel<T, kChannels>
+        <<<dim3(kChannels / kColumnsOfDw, 4 * kChannels / kRowsOfDw), kThreads, 0, stream>>>(
+            {matrices, norm, gram, sum_of_y, static_cast<T*>(dw)});
     CHECK_LAUNCH();
   });
 }

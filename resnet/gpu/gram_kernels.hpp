@@ -16,33 +16,33 @@
 namespace shakedown::gpu {
 
 /// Equal parts that a sum over `rows` rows is cut into: at least `wanted` where the rows allow it,
-/// and none longer than 6,272 rows (layer1 at batch 256 in 128 parts: measured). 0: no such cut.
-inline int gram_parts(std::size_t rows, std::size_t wanted) {
-  constexpr std::size_t kLongest = 6272;
+/// and none longer than `longest` rows (layer1 at batch 256 in 128 parts: measured). 0: no such
+/// cut.
+inline int gram_parts(std::size_t rows, std::size_t wanted, std::size_t longest = 6272) {
   constexpr std::size_t kShortest = 64;
   const std::size_t least = std::max(
-      {std::min(wanted, rows / kShortest), (rows + kLongest - 1) / kLongest, std::size_t{1}});
+      {std::min(wanted, rows / kShortest), (rows + longest - 1) / longest, std::size_t{1}});
   for (std::size_t parts = least; parts <= 4 * least; ++parts)
     if (rows % parts == 0) return static_cast<int>(parts);
   return 0;
 }
-/// Parts wanted of D and of G: enough for a GPU's multiprocessors, and few where they are large.
-inline std::size_t wanted_parts_of_d(int channels, int filters) {
-  return std::max<std::size_t>(
-      16,
-      128 * 64 * 256 / (static_cast<std::size_t>(channels) * static_cast<std::size_t>(filters)));
+/// Of D: enough for a GPU's multiprocessors, and few where they are large. They may be twice as
+/// long as G's, whose terms are all positive.
+inline int gram_parts_of_d(std::size_t rows, int channels, int filters) {
+  const auto size = static_cast<std::size_t>(channels) * static_cast<std::size_t>(filters);
+  return gram_parts(rows, std::max<std::size_t>(32, 64 * 64 * 256 / size), 12544);
 }
+/// Parts wanted of G.
 inline constexpr std::size_t kWantedPartsOfG = 128;
 
 /// The convolution's matrices, in device memory. `placed`: channels (as placed_column has them) x
 /// (channels + filters) of the activations' type, H times a power of two, then a w.
 struct GramMatrices {
   int channels;    // of y: 64 or 128
-  int filters;     // channels of z
+  int filters;     // channels of z: four times as many
   const void* w;   // filters x channels
   float* d;        // filters x channels
-  float* h;        // channels x channels
-  float* maxima;   // of |H|: channels / 4
+  float* largest;  // of |w|, by filter
   float* bias;     // w'c: channels
   float* unscale;  // one: what undoes H's power of two
   void* placed;
@@ -52,7 +52,7 @@ struct GramMatrices {
 int normalise_relu_sums(const void* z, const NormVectors& norm, void* y,
                         const ActivationShape& shape, DataType type, float* partials,
                         cudaStream_t stream);
-/// to[i] = sum of partials[p][i], p < count, in a fixed order.
+/// to[i] = sum of partials[p][i], p < count, i < size (a multiple of 32), in a fixed order.
 void sum_partials(const float* partials, int count, int size, float* to, cudaStream_t stream);
 
 /// A norm over z goes through the Gram matrix where z is larger than this share of the L2 cache: it

@@ -269,22 +269,38 @@ void reduce(const Body& body, const Finish& finish, const ActivationShape& shape
 
 // ---- what the norms' backward passes share ------------------------------------------------------
 
+/// What a norm's gradient needs of a channel besides sums: to be loaded before these are there.
+struct NormOfChannel {
+  float mean;
+  float invstd;
+  float gamma;
+
+  __device__ static NormOfChannel load(int c, const NormParameters& p, const NormVectors& n) {
+    return {n.mean[c], n.invstd[c], p.gamma[c]};
+  }
+};
+
 /// From sum of dy and sum of dy * (z - mean): the norm's gradients, and dz's coefficients:
 /// dz = gamma invstd (dy - dbeta / M - xhat dgamma / M), xhat = (z - mean) invstd
 /// (Ioffe & Szegedy 2015).
 template <class T>
 __device__ void finish_norm_gradient(int c, double sum, double weighted, float share,
-                                     const NormParameters& p, const NormVectors& n) {
-  const float invstd = n.invstd[c];
+                                     const NormOfChannel& of, const NormParameters& p,
+                                     const NormVectors& n) {
   const auto dbeta = static_cast<float>(sum);
-  const float dgamma = static_cast<float>(weighted) * invstd;
-  const float a = p.gamma[c] * invstd;
-  const float b = -a * invstd * dgamma * share;
+  const float dgamma = static_cast<float>(weighted) * of.invstd;
+  const float a = of.gamma * of.invstd;
+  const float b = -a * of.invstd * dgamma * share;
   static_cast<T*>(p.dgamma)[c] = from_float<T>(dgamma);
   static_cast<T*>(p.dbeta)[c] = from_float<T>(dbeta);
   n.grad_a[c] = a;
   n.grad_b[c] = b;
-  n.grad_c[c] = -a * dbeta * share - b * n.mean[c];
+  n.grad_c[c] = -a * dbeta * share - b * of.mean;
+}
+template <class T>
+__device__ void finish_norm_gradient(int c, double sum, double weighted, float share,
+                                     const NormParameters& p, const NormVectors& n) {
+  finish_norm_gradient<T>(c, sum, weighted, share, NormOfChannel::load(c, p, n), p, n);
 }
 
 template <class T>

@@ -66,7 +66,7 @@ struct Block {
   Buffer y_data, inner_z, dy, z_data, g, dz, second, narrow, mask, w, next_w, dw;
   Norm norm, inner;
   Buffer partials, inner_partials, d_parts, g_parts, gram, sum_of_y, sum_of_g;
-  Buffer d, h, maxima, bias, unscale, placed;
+  Buffer d, largest, bias, unscale, placed;
   GramMatrices matrices;
   ConvShape conv;
 
@@ -99,8 +99,7 @@ struct Block {
         sum_of_y(lab.floats(static_cast<std::size_t>(y.c))),
         sum_of_g(lab.floats(static_cast<std::size_t>(z.c))),
         d(lab.floats(size)),
-        h(lab.floats(size / 4)),
-        maxima(lab.floats(static_cast<std::size_t>(y.c))),
+        largest(lab.floats(static_cast<std::size_t>(z.c))),
         bias(lab.floats(static_cast<std::size_t>(y.c))),
         unscale(lab.floats(16)),
         placed(lab.random(size / 4 * 5, lab.type)),
@@ -108,8 +107,7 @@ struct Block {
                  z.c,
                  w.data(),
                  floats_in(d),
-                 floats_in(h),
-                 floats_in(maxima),
+                 floats_in(largest),
                  floats_in(bias),
                  floats_in(unscale),
                  placed.data()},
@@ -302,7 +300,7 @@ void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
                                     {"unfused", block.within_unfused()},
                                     {"Gram, the product", block.within_gram()}});
   std::vector<Row> products{{"dw by cuDNN", block.weights()}};
-  const int parts_of_d = gram_parts(block.rows, wanted_parts_of_d(channels, 4 * channels));
+  const int parts_of_d = gram_parts_of_d(block.rows, channels, 4 * channels);
   const int parts_of_g = gram_parts(block.rows, kWantedPartsOfG);
   for (const int parts : {32, 64, 128, 256})
     if (block.rows % static_cast<std::size_t>(parts) == 0)

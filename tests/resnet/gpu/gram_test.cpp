@@ -3,6 +3,7 @@
 
 #include "common/random.hpp"
 #include "resnet/gpu/cublas_products.hpp"
+#include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
@@ -34,8 +35,10 @@ TEST_CASE("a sum over rows is cut into equal parts, none of them long", "[gram]"
   CHECK(gpu::gram_parts(200704, 32) == 32);
   CHECK(gpu::gram_parts(75, 128) == 1);
   CHECK(gpu::gram_parts(1000003, 128) == 0);  // a prime
-  CHECK(gpu::wanted_parts_of_d(64, 256) == 128);
-  CHECK(gpu::wanted_parts_of_d(128, 512) == 32);
+  CHECK(gpu::gram_parts_of_d(802816, 64, 256) == 64);
+  CHECK(gpu::gram_parts_of_d(200704, 128, 512) == 32);
+  CHECK(gpu::gram_parts_of_d(1605632, 64, 256) == 128);  // none longer than 12,544 rows
+  CHECK(gpu::gram_parts_of_d(75, 64, 256) == 1);
 }
 
 namespace {
@@ -139,7 +142,8 @@ struct Problem {
 
 /// The whole chain on the GPU.
 struct Outcome {
-  Values sum_of_y, d, gram, dgamma, dbeta, a, b, c, dw, dy, dy_sums;
+  Values d, gram, dgamma, dbeta, a, b, c, placed, bias, dw, dy, dy_sums;
+  double unscale = 0;
 };
 
 constexpr std::size_t kWorkspace = std::size_t{32} << 20;
@@ -197,13 +201,13 @@ Outcome run(Rig& rig, const Problem& p) {
   const Buffer sum_of_g = test::to_device(*rig.device, *rig.stream, narrow(p.sum_of_g));
   const std::size_t element = size_of(p.c.type);
   const Buffer dgamma(*rig.device, p.filters * element), dbeta(*rig.device, p.filters * element);
-  const Buffer d = rig.floats(p.filters * p.channels), h = rig.floats(p.channels * p.channels);
-  const Buffer maxima = rig.floats(p.channels / 4), bias = rig.floats(p.channels);
+  const Buffer d = rig.floats(p.filters * p.channels), largest = rig.floats(p.filters);
+  const Buffer bias = rig.floats(p.channels);
   const Buffer unscale = rig.floats(1);
   const Buffer placed(*rig.device, (p.filters + p.channels) * p.channels * element);
-  const gpu::GramMatrices m{p.c.y.c,         p.c.filters(),      p.w.memory.data(),
-                            floats_of(d),    floats_of(h),       floats_of(maxima),
-                            floats_of(bias), floats_of(unscale), placed.data()};
+  const gpu::GramMatrices m{
+      p.c.y.c,         p.c.filters(),      p.w.memory.data(), floats_of(d), floats_of(largest),
+      floats_of(bias), floats_of(unscale), placed.data()};
   gpu::gram_coefficients(floats_of(d_parts), d_count, floats_of(sum_of_g),
                          {floats_of(gamma), nullptr, nullptr, nullptr, dgamma.data(), dbeta.data()},
                          norm, static_cast<float>(1.0 / static_cast<double>(p.rows)), m, p.c.type,
@@ -219,6 +223,10 @@ Outcome run(Rig& rig, const Problem& p) {
   CHECK(error_of_numbers(
             widen(download<float>(*rig.device, *rig.stream, d.data(), p.filters * p.channels)),
             out.d) < 1e-6);
+
+  out.placed = rig.get(placed.view(p.c.type));
+  out.bias = widen(download<float>(*rig.device, *rig.stream, bias.data(), p.channels));
+  out.unscale = download<float>(*rig.device, *rig.stream, unscale.data(), 1)[0];
 
   Values sum_of_y(p.channels, 0.0);
   for (std::size_t i = 0; i < p.y.values.size(); ++i) sum_of_y[i % p.channels] += p.y.values[i];
@@ -263,6 +271,31 @@ void check_sums(const Problem& p, const Outcome& out) {
   CHECK(close);
 }
 
+/// H, a w and w'c of the coefficients that the GPU made.
+void check_placed(const Problem& p, const Outcome& out) {
+  const std::size_t depth = p.channels + p.filters;
+  Values h, expected_h, aw, expected_aw, expected_bias;
+  for (unsigned i = 0; i < p.channels; ++i) {
+    const auto w = [&](std::size_t k, std::size_t of) { return p.w.values[k * p.channels + of]; };
+    const double* row = out.placed.data() + gpu::placed_column(i) * depth;
+    expected_bias.push_back(0);
+    for (std::size_t j = 0; j < p.channels; ++j) {
+      double sum = 0;
+      for (std::size_t k = 0; k < p.filters; ++k) sum += out.b[k] * w(k, i) * w(k, j);
+      h.push_back(row[j] * out.unscale);
+      expected_h.push_back(sum);
+    }
+    for (std::size_t k = 0; k < p.filters; ++k) {
+      aw.push_back(row[p.channels + k]);
+      expected_aw.push_back(out.a[k] * w(k, i));
+      expected_bias.back() += out.c[k] * w(k, i);
+    }
+  }
+  CHECK(relative_error(h, expected_h) < rounding(p.c.type));
+  CHECK(relative_error(aw, expected_aw) < rounding(p.c.type));
+  CHECK(relative_error(out.bias, expected_bias) < 1e-5);
+}
+
 void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size_t filter_step) {
   const double limit = rounding(p.c.type);
   CHECK(relative_error(out.dgamma, p.dgamma) < limit);
@@ -270,6 +303,7 @@ void check(const Problem& p, const Outcome& out, std::size_t row_step, std::size
   CHECK(relative_error(out.a, p.a) < 1e-5);
   CHECK(relative_error(out.b, p.b) < 1e-3);
   CHECK(relative_error(out.c, p.coefficient_c) < 1e-3);
+  check_placed(p, out);
   Values dw, expected_dw;
   for (std::size_t k = 0; k < p.filters; k += filter_step) {
     const Values row = p.dw_of(k);
@@ -314,6 +348,57 @@ TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][ke
   CHECK(again.dy == out.dy);
   CHECK(again.dw == out.dw);
   CHECK(again.dy_sums == out.dy_sums);
+}
+
+TEST_CASE("sums of parts match float64, and a NaN stays in its column", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const int count = GENERATE(1, 31, 33, 129, 396);
+  const std::size_t size = GENERATE(64U, 4128U);
+  CAPTURE(count, size);
+  Rig rig;
+  std::vector<float> parts = random_values(static_cast<std::size_t>(count) * size, 1);
+  Values expected(size, 0.0);
+  for (std::size_t i = 0; i < parts.size(); ++i) expected[i % size] += parts[i];
+  parts[parts.size() - 2] = std::nanf("");
+  expected[size - 2] = std::nan("");
+  const Buffer from = test::to_device(*rig.device, *rig.stream, parts);
+  const Buffer to = rig.floats(size);
+  gpu::sum_partials(floats_of(from), count, static_cast<int>(size), floats_of(to), rig.native());
+  CHECK(error_of_numbers(widen(download<float>(*rig.device, *rig.stream, to.data(), size)),
+                         expected) < 1e-6);
+}
+
+TEST_CASE("D of parts as long as they may be matches float64", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  CAPTURE(name_of(type));
+  constexpr std::size_t kRows = 2 * 12544;
+  constexpr std::size_t kChannels = 64, kFilters = 256;
+  Rig rig;
+  auto positive = random_values(kRows * kChannels, 1, -1, 1.5);
+  for (float& v : positive) v = std::max(v, 0.0F);
+  const Tensor y = rig.rounded(type, positive);
+  const Tensor g = rig.rounded(type, random_values(kRows * kFilters, 2, -1, 1.2));
+  gpu::BlasHandle blas(*rig.device, rig.native());
+  const gpu::PartedProduct product(blas, {kRows, 2, kFilters, kChannels, type}, kWorkspace);
+  REQUIRE(product.algorithms() > 0);
+  const Buffer parts = rig.floats(2 * kFilters * kChannels);
+  const Buffer d = rig.floats(kFilters * kChannels);
+  const Buffer workspace(*rig.device, kWorkspace);
+  product.run(0, g.memory.data(), y.memory.data(), floats_of(parts), workspace.data(),
+              rig.native());
+  gpu::sum_partials(floats_of(parts), 2, kFilters * kChannels, floats_of(d), rig.native());
+  const auto made = download<float>(*rig.device, *rig.stream, d.data(), kFilters * kChannels);
+  Values some, expected;
+  for (std::size_t k = 0; k < kFilters; k += 51)
+    for (std::size_t j = 0; j < kChannels; ++j) {
+      double sum = 0;
+      for (std::size_t row = 0; row < kRows; ++row)
+        sum += g.values[row * kFilters + k] * y.values[row * kChannels + j];
+      some.push_back(made[k * kChannels + j]);
+      expected.push_back(sum);
+    }
+  CHECK(relative_error(some, expected) < 2e-4);  // what dw is rounded by
 }
 
 TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alone", "[gram]") {
