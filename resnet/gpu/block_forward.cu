@@ -81,13 +81,16 @@ template <class T, bool kNormShortcut>
 __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
     block_forward_kernel(const BlockForward<T> p) {
   extern __shared__ __align__(128) unsigned char memory[];
-  __shared__ MaskRow mask[2][kRows];  // of a tile and the one before
   const unsigned weights_at = shared_address(memory);
+  const unsigned weight_bytes = p.depth * kColumns * 2;
+  // of a tile and the one before
+  auto* const mask =
+      reinterpret_cast<MaskRow(*)[kRows]>(memory + weight_bytes + RowRing<T>::kBytes);
   const unsigned lane = threadIdx.x % 32;
   const unsigned warp_row = threadIdx.x / 32 / 4 * kWarpTile;
   const unsigned warp_column = threadIdx.x / 32 % 4 * kWarpTile;
   const unsigned first_column = blockIdx.x * kColumns;
-  RowRing<T> ring(p.x, p.rows, p.depth, weights_at + p.depth / kDepth * kSlabBytes, p.backwards);
+  RowRing<T> ring(p.x, p.rows, p.depth, weights_at + weight_bytes, p.backwards);
   copy_weights(p.w + std::size_t{first_column} * p.depth, p.depth, weights_at);
   ring.begin();  // the first stage with the weights
 
@@ -145,7 +148,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksAtOnce)
 }
 
 std::size_t shared_bytes(int depth) {
-  return static_cast<std::size_t>(depth) * kColumns * 2 + RowRing<__half>::kBytes;
+  return static_cast<std::size_t>(depth) * kColumns * 2 + RowRing<__half>::kBytes +
+         2 * kRows * sizeof(MaskRow);
 }
 
 template <class T, bool kNormShortcut>

@@ -181,8 +181,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
   const Slot* partials_;
   const Slot* dsum_;  // in the place of the gradient's first addend; the identity hands it on
   int count_ = 0;     // of partial sums
-  std::unique_ptr<NormedConvolution> main_;  // or
-  std::unique_ptr<GramConvolution> gram_;
+  std::unique_ptr<NormedConvolution> main_;  // the main path, or
+  std::unique_ptr<GramConvolution> gram_;    // the same without z
   std::unique_ptr<NormedConvolution> projection_;
 };
 

@@ -148,8 +148,8 @@ std::string text_of_start(const Engine& engine) {
   if (fused.reductions > 0)
     text += fmt::format(", backward reductions into {} of {}", fused.gradients, fused.reductions);
   if (fused.gram > 0)
-    text += fmt::format(", {} norms through the Gram matrix of their convolution's input",
-                        fused.gram);
+    text +=
+        fmt::format(", {} norms through the Gram matrix of their convolution's input", fused.gram);
   return text;
 }
 
