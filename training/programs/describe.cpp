@@ -146,10 +146,10 @@ std::string text_of_start(const Engine& engine) {
   text += fmt::format("batch-norm statistics fused into {} of {} convolutions", fused.statistics,
                       fused.norms);
   if (fused.reductions > 0)
-    text += fmt::format(", backward reductions into {} of {}", fused.gradients, fused.reductions);
-  if (fused.gram > 0)
-    text +=
-        fmt::format(", {} norms through the Gram matrix of their convolution's input", fused.gram);
+    text += fmt::format(
+        ", backward reductions into {} of {}, {} norms through the Gram matrix of their "
+        "convolution's input (see --fusion)",
+        fused.gradients, fused.reductions, fused.gram);
   return text;
 }
 
