@@ -11,6 +11,7 @@ LADDER = "all_reduce"  # the stage whose failure over several nodes is traced to
 PROLOG_SECONDS = 18  # of the 20 that a prolog may need
 LEAST_LIMIT = 180  # seconds: no other stage is ended before
 INVENTORY_LIMIT = 30  # it reads for 5 s at most: what takes longer is a host whose login hangs
+PASSIVE_DEADLINE = 3  # seconds of node_check's, of the 5 that a passive check may need
 HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
 OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
@@ -131,6 +132,8 @@ def words(stage, settings, ranks, fault="", capsules=""):
     hang = PROLOG_HANG if settings.tier == PROLOG else HANG
     line = [stage.program, "--backend", settings.backend, "--timeout", str(hang),
             *stage.common.split(), *options.split()]
+    if settings.tier == PASSIVE:
+        line += ["--deadline", str(PASSIVE_DEADLINE)]
     if ranks >= 2:
         line += stage.where_two.split()
     if capsules and 0 < stage.capsules <= ranks:
