@@ -19,6 +19,7 @@ import acceptance_samples as samples  # noqa: E402
 from shakedown_launch import gpus, places  # noqa: E402
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
 
 
 def names(chosen):
@@ -185,6 +186,17 @@ class Main(unittest.TestCase):
             self.assertLess(fleet_._deadline - start + fleet_._grace, most)
             listing = sum(call.kwargs["timeout"] for call in smi.call_args_list)
             self.assertGreater(fleet_._deadline - start - listing, least)
+
+    def test_an_injected_fault_that_nothing_finds(self):
+        given = {("compute", "n1"), ("soak", "n1")}
+        for found, said in [
+                ([], "slow:1 was injected and not found"),
+                ([Finding("compute", WARN, ("n1",), "warm"), Finding("compute", FAIL, ("n2",), "x"),
+                  Finding("links", FAIL, ("n1",), "y")], "slow:1 was injected and not found"),
+                ([Finding("soak", FAIL, ("n1",), "slow")], None)]:
+            causes = [each.cause for each in main.not_injected("slow:1", given, found)]
+            self.assertEqual(causes, [said] if said else [])
+        self.assertIn("given to no program", main.not_injected("slow:9", set(), [])[0].cause)
 
     def test_a_prolog_names_the_gpu(self):
         of = samples.node("n001")

@@ -11,10 +11,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance import words  # noqa: E402
-from shakedown_launch.acceptance import references  # noqa: E402
+from shakedown_launch.acceptance import main, references, words  # noqa: E402
 from shakedown_launch.acceptance.judge.judge import Judge  # noqa: E402
-from shakedown_launch.acceptance.report import charts, page, series, text as report  # noqa: E402
+from shakedown_launch.acceptance.report import charts, nagios, page, series  # noqa: E402
+from shakedown_launch.acceptance.report import text as report  # noqa: E402
 
 EVIL = "<script>alert(1)</script> \x1b[2J\x00\u202e\udc80\n & \"'>"
 VOID = {"meta", "br", "img"}
@@ -85,6 +85,23 @@ class Text(unittest.TestCase):
                  "--backend cpu: no GPU was tested"),
                 (dataclasses.replace(one, verdicts=tuple(bare)), "no GPU was found")]:
             self.assertIn(f"; {said}", self.lines(acceptance)[2])
+
+    def test_a_pass_without_judged_rates_says_so(self):
+        nodes = [samples.node(f"n{i:03}") for i in range(1, 4)]
+        why = "rates not judged: no reference of this model"
+        one = samples.acceptance([samples.verdict(nodes[0], samples.unjudged(nodes[0]))])
+        lines = self.lines(one)
+        self.assertEqual((lines[1], lines[4]),
+                         (f"node n001: PASS ({why})", f"PASS          n001 ({why})"))
+        self.assertIn(f"node n001: PASS ({why})", Page(page.html(one)).text)
+        self.assertTrue(main.brief(one).startswith(f"PASS n001 ({why})\n"))
+        self.assertIn(f"1 node PASS ({why})", nagios.line(one)[0])
+        some = samples.acceptance([samples.verdict(nodes[0]),
+                                   *(samples.verdict(of, samples.unjudged(of)) for of in nodes[1:])])
+        lines = self.lines(some)
+        self.assertEqual((lines[1], lines[4:6]), (
+            f"3 nodes: 3 PASS ({why} (on n[002-003]))",
+            ["PASS          n001", f"PASS          n[002-003] ({why})"]))
 
     def test_what_did_not_pass(self):
         lines = self.lines(samples.few())

@@ -16,7 +16,7 @@ from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, WARN, Acceptance, Finding
 from .report import digest, history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
@@ -118,12 +118,8 @@ def conclude(campaign, judge, request, values, started):
     judge.choose(nodes, campaign.ranks)
     figures = judge.figures(runs)
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
-    if request.strict and request.settings.tier != stages.PASSIVE:
-        found += judge.unjudged()
-    if request.fault and not campaign.injected:
-        found.append(Finding("inject-fault", INCONCLUSIVE, (), f"{request.fault} was given to no "
-                             "program: no node has this rank, or no stage of this tier finds it",
-                             check="inject-fault", action="another rank, kind or tier"))
+    found += judge.unjudged(figures, request.strict)
+    found += not_injected(request.fault, campaign.injected, found) if request.fault else []
     good = {stage: each.good for stage, each in campaign.isolations.items()}
     good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -138,6 +134,18 @@ def conclude(campaign, judge, request, values, started):
         sum(each.tests for each in campaign.isolations.values()),
         sum(each.rounds for each in campaign.isolations.values()),
         judge.statement(runs))
+
+
+def not_injected(fault, given, found):
+    """A test of the acceptance itself that showed nothing. `given`: (stage, node) of the programs
+    that were to find the fault."""
+    if any((each.stage, name) in given for each in found if each.outcome != WARN
+           for name in each.nodes):
+        return []
+    cause = "was injected and not found" if given else \
+        "was given to no program: no node has this rank, or no stage of this tier finds it"
+    return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
+                    action="another rank, kind or tier; of slow also --reference")]
 
 
 def write(acceptance, request, output, log, stopped):
@@ -196,7 +204,7 @@ def remembered(path, acceptance):
 def brief(acceptance):
     """A line per finding, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
-    lines = [f"{acceptance.outcome} {nodes}"]
+    lines = [f"{acceptance.outcome} {nodes}{digest.reservation(acceptance)}"]
     gpus_ = digest.gpus_of(acceptance)
     found = [each for verdict in acceptance.verdicts for each in verdict.findings]
     lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"

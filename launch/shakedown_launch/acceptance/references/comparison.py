@@ -27,8 +27,8 @@ def match(references, node, count):
 # ---- judging ----
 
 def judge(figures, reference, requested=False):
-    """The findings. `requested`: the user named this reference, so that a node of which nothing can
-    be compared is INCONCLUSIVE."""
+    """(findings, {(stage, node)} of the rates that could have failed). `requested`: the user named
+    this reference, so that a node of which nothing can be compared is INCONCLUSIVE."""
     figures = with_paths(figures)
     others = not_comparable(figures, reference)
     found = list(others.values())
@@ -37,7 +37,7 @@ def judge(figures, reference, requested=False):
     comparison = Comparison(reference)
     for figure in left:
         comparison.add(figure)
-    return found + comparison.findings(left, requested)
+    return found + comparison.findings(left, requested), comparison.judged
 
 
 def not_comparable(figures, reference):
@@ -80,6 +80,7 @@ class Comparison:
 
     def __init__(self, reference):
         self._reference = reference
+        self.judged = set()  # (stage, node) of which a figure was compared that may fail
         self._compared = set()  # nodes of which a figure was compared
         self._below = []  # (Figure, ReferenceFigure)
         self._met = set()  # metrics that a GPU, or node, met
@@ -109,6 +110,7 @@ class Comparison:
             self._other.setdefault(key, []).append(figure.metric)
             return
         self._compared.update(figure.nodes)
+        self.judged.update((figure.stage, node) for node in figure.nodes if entry.may_fail)
         if beyond(figure.value, entry):
             self._below.append((figure, entry))
         else:
