@@ -18,7 +18,7 @@ from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
 from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, Finding, Node)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Node)
 
 
 def names(chosen):
@@ -224,8 +224,11 @@ class Inventory(unittest.TestCase):
                 ({"a": 4, "b": 4, "c": 8}, None, [])]:
             found = inventory.too_few(counts, reference)
             self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
-        self.assertEqual(inventory.too_few({"a": 7, "b": 8, "c": 8})[0].cause,
-                         "7 GPUs, 8 on 2 of 3 nodes")
+        for count, class_, rma in [(7, HARDWARE, True), (0, SOFTWARE, False)]:
+            found, = inventory.too_few({"a": count, "b": 8, "c": 8})
+            self.assertEqual((found.cause, found.class_, "RMA" in found.action),
+                             (f"{count} GPUs, 8 on 2 of 3 nodes", class_, rma))
+        self.assertEqual(inventory.absent("a", "7").class_, HARDWARE)
 
 
 class Progress(unittest.TestCase):

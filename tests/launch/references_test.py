@@ -240,7 +240,7 @@ class Judging(Case):
                                   fp16(100, {**CONDITIONS, "device": "NVIDIA H100"})],
                                  self.reference())
         self.assertIn("of NVIDIA H200, this is NVIDIA H100",
-                      self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+                      self.one(found, INCONCLUSIVE, "not-comparable", CONFIG).cause)
 
     def test_another_count_link_power_limit_or_data_is_inconclusive(self):
         reference = self.reference(ranks_per_node=[8], link="nvlink", power_limit_w=700)
@@ -250,7 +250,7 @@ class Judging(Case):
                           (busbw(1, ranks_per_node=2), "this has 2")):
             other = dataclasses.replace(more, gpu="GPU-b")
             found = judge([fp16(100), more, other], reference)
-            self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+            self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", CONFIG).cause)
         self.assertEqual(judge([fp16(600), links], reference), [])  # a GPU alone
         same = [dataclasses.replace(limit, value=700), dataclasses.replace(links, value=18)]
         self.assertEqual(judge([fp16(600), *same], reference), [])
@@ -266,7 +266,7 @@ class Judging(Case):
     def test_a_reference_that_was_requested_and_compares_nothing_is_inconclusive(self):
         other = dataclasses.replace(fp16(1), metric="x")
         found = judge([other], self.reference(), requested=True)
-        self.one(found, INCONCLUSIVE, "not-comparable")
+        self.one(found, INCONCLUSIVE, "not-comparable", CONFIG)
         self.assertEqual(judge([other, fp16(600)], self.reference(), requested=True), [])
         group = dataclasses.replace(other, nodes=("n1", "n2"))
         self.assertEqual(judge([group], self.reference(), requested=True), [])

@@ -14,7 +14,7 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
+    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
 
 
 class Judge(unittest.TestCase):
@@ -46,7 +46,8 @@ class Judge(unittest.TestCase):
         for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
                                          ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
             made = self.judge(requested, **others)
-            self.assertEqual([each.nodes[0] for each in made.compared([])], found)
+            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared([])],
+                             [(name, CONFIG) for name in found])
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
 
     def test_rates_that_the_program_did_not_judge(self):

@@ -6,7 +6,7 @@ import os
 from .. import references, stages
 from ..evidence import figures, findings, records
 from ..ladder import isolation
-from ..model import FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WARN, Finding, worst
+from ..model import CONFIG, FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WARN, Finding, worst
 from . import peers
 from .peer_groups import Groups
 
@@ -79,7 +79,7 @@ class Judge:
             self._judged |= judged
         if self._requested:
             found += [Finding("reference", INCONCLUSIVE, (name,), "no reference in "
-                              f"{self._requested} is of this model and number of GPUs",
+                              f"{self._requested} is of this model and count", CONFIG,
                               action="use one of these nodes: --record-reference",
                               check="not-comparable")
                       for name, reference in self._references.items() if reference is None]

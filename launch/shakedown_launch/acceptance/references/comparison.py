@@ -52,7 +52,7 @@ def not_comparable(figures, reference):
         for node in figure.nodes if why else ():
             found.setdefault(node, Finding(
                 figure.stage, INCONCLUSIVE, (node,),
-                f"not comparable with the reference {reference.name}: {why}",
+                f"not comparable with the reference {reference.name}: {why}", CONFIG,
                 action="use a reference of these nodes: --record-reference", gpu=figure.gpu,
                 check="not-comparable"))
     return found
@@ -137,6 +137,7 @@ class Comparison:
             if requested and nodes[0] not in self._compared:
                 found.append(Finding(stage, INCONCLUSIVE, nodes, "none of its figures is in the "
                                      f"reference {self._reference.name} under the same conditions",
+                                     CONFIG, "use a reference of the same tier: --record-reference",
                                      check="not-comparable"))
         return found
 
