@@ -28,20 +28,20 @@ def names(chosen):
 class Campaign(unittest.TestCase):
     def test_every_node_alone_then_together(self):
         made = FakeFleet(["a", "b"])
-        one = conduct(made)
+        one = conduct(made, stages.DEFAULT)
         alone = [task for task in made.tasks if len(task.nodes) == 1]
         for name in ("a", "b"):
             self.assertEqual([task.stage for task in alone if task.nodes == (name,)],
                              names(stages.chosen(one.settings, stages.NODE)))
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
-                         ["nodes", "all_reduce"])
+                         ["nodes", "all_reduce", "node_links"])
         self.assertEqual(one.settings.backend, stages.CPU)
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
         self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
 
     def test_nodes_with_one_rank_each_are_also_tested_together(self):
         made = FakeFleet(["a", "b"])
-        one = conduct(made, ranks=1)
+        one = conduct(made, stages.DEFAULT, ranks=1)
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
                          ["nodes", "all_reduce"])
         self.assertNotIn("links", one.expected()["a"])
@@ -112,7 +112,7 @@ class Campaign(unittest.TestCase):
         def dies(task):
             return {"b"} & set(task.nodes) if task.stage == "nodes" else ()
         made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
-        conduct(made)
+        conduct(made, stages.DEFAULT)
         self.assertEqual([(task.nodes, task.round) for task in made.tasks if task.stage == "nodes"],
                          [(("a", "b", "c"), 0), (("a", "c"), 1)])
 
@@ -139,7 +139,7 @@ class Campaign(unittest.TestCase):
         def codes(task):
             return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
         made = FakeFleet([f"n{i}" for i in range(6)], codes)
-        one = conduct(made)
+        one = conduct(made, stages.DEFAULT)
         self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
         found = verdicts.verdicts([Node(name) for name in made.nodes], one.runs, isolation.findings(
             one.isolations["nodes"], "nodes"), good={

@@ -97,9 +97,9 @@ STAGES = (
                  FULL: soak(SOAK_MINUTES)},
           on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
     Stage("nodes", "node_check", GROUP,
-          tiers={QUICK: ("", 8), DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
+          tiers={DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
     Stage(LADDER, "collective_perf", GROUP,  # also of nodes with one rank each
-          tiers={QUICK: ("-b 32K -e 128M -f 64 --repeats 3", 10),
+          tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 7),
                  DEFAULT: ("-b 32K -e 1G -f 32", 20), FULL: ("-b 32K -e 1G -f 32", 20)},
           on_cpu=("-b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 2)),
     Stage("node_links", "link_matrix", GROUP, least_ranks=2, common="--alone off",
