@@ -161,7 +161,7 @@ class Text(unittest.TestCase):
 
     def test_our_own_reference(self):
         judge = Judge("", references.load(str(samples.TREE / "results/reference")))
-        judge.choose([samples.node("n001")], {"n001": 2})
+        judge.choose([samples.node("n001")], {"n001": 2}, [])
         acceptance = dataclasses.replace(samples.clean(), reference=judge.described())
         entries = acceptance.reference["figures"]["host/to_device/alone"]
         self.assertEqual((entries[0]["kind"], entries[0]["may_fail"]), ("measured", True))

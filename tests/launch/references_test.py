@@ -166,6 +166,21 @@ class Matching(Case):
         self.assertIs(references.match(both, self.NODE, 8), eight)
         self.assertIs(references.match(both, self.NODE, 2), any_)
 
+    def test_link_and_nvls_come_before_the_number_of_figures(self):
+        """And an exact count before a reference of any."""
+        big = self.load({**FILE, "link": "pcie"})
+        small = self.reference(link="nvlink")
+        links = [Figure("inventory", ("n1",), "setting/nvlinks", value, "links", gpu=f"GPU-{value}")
+                 for value in (0, 18)]
+        for of, wanted in [([], big), (links[:1], big), (links[1:], small)]:
+            self.assertIs(references.match([small, big], self.NODE, 2, of), wanted)
+        self.assertIs(references.match([small, big], self.NODE, 1, links[1:]), big)  # alone
+        on, off = self.reference(nvls="on"), self.load({**FILE, "nvls": "off"})
+        for of, wanted in [([], off), ([path(nvls="on")], on), ([path(nvls="off")], off)]:
+            self.assertIs(references.match([on, off], self.NODE, 2, of), wanted)
+        any_, exact = self.load(FILE), self.reference(ranks_per_node=[2])
+        self.assertIs(references.match([any_, exact], self.NODE, 2), exact)
+
     def test_no_reference_of_another_or_a_mixed_node(self):
         found = [self.reference()]
         mixed = dataclasses.replace(self.NODE, gpus=(*self.NODE.gpus, Gpu(2, "c", model="L4")))

@@ -24,9 +24,9 @@ class Judge(unittest.TestCase):
             for name, model in references.items()], requested)
         nodes = [Node(name, (Gpu(0, f"GPU-{name}", model=model),))
                  for name, model in [("a", "H200"), ("b", "H100")]]
-        with unittest.mock.patch.object(judge.references, "match", lambda known, node, count: next(
+        with unittest.mock.patch.object(judge.references, "match", lambda known, node, *_: next(
                 (each for each in known if node.gpus[0].model in each.devices), None)):
-            made.choose(nodes, {"a": 8, "b": 8})
+            made.choose(nodes, {"a": 8, "b": 8}, [])
         return made
 
     def test_each_node_has_the_reference_of_its_model(self):

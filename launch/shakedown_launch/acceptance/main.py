@@ -115,7 +115,7 @@ def conclude(campaign, judge, request, values, started):
     """The Acceptance: a verdict per node, and what concerns none of them."""
     runs = campaign.runs
     nodes = campaign.nodes()
-    judge.choose(nodes, campaign.ranks)
+    judge.choose(nodes, campaign.ranks, runs)
     figures = judge.figures(runs)
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
     found += judge.unjudged(figures, request.strict)

@@ -182,7 +182,7 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        self.judge.choose(self.nodes(), self.ranks)
+        self.judge.choose(self.nodes(), self.ranks, self.runs)
         domains = self._domains or topology.domains(nodes, self._environ)
         lost = set()
         search = ladder.isolate(nodes, domains, lost=lost)

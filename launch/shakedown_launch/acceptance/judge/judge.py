@@ -53,11 +53,16 @@ class Judge:
         return [figure for run in runs if not (run.round and run.stage == stages.LADDER)
                 for figure in self._measured(run)[0]]
 
-    def choose(self, nodes, ranks):
+    def choose(self, nodes, ranks, runs):
         """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
         self._judged = set()
+        measured = {}
+        for figure in self.figures(runs):
+            for name in figure.nodes if len(figure.nodes) == 1 else ():
+                measured.setdefault(name, []).append(figure)
         for node in nodes:
-            found = references.match(self._known, node, ranks.get(node.name, 0))
+            found = references.match(self._known, node, ranks.get(node.name, 0),
+                                     measured.get(node.name, ()))
             if found is None and self._requested and len(self._known) == 1:
                 found, = self._known  # whose judgement says why it is of other nodes
             self._references[node.name] = found

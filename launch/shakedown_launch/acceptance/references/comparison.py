@@ -12,16 +12,24 @@ FOLLOW_CLOCK = ("compute/", "soak/", "train/")
 RESET = "compare driver, libraries, power limit and clock settings with the reference's"
 
 
-def match(references, node, count):
-    """The reference of the node's model and `count` GPUs (ranks) per node; of several the one with
-    most figures that may fail. None: there is none. Link and path are compared figure by figure."""
+def match(references, node, count, figures=()):
+    """The reference of the node's model and `count` GPUs (ranks) per node; of several the one that
+    fits the links and NVLS that the node's `figures` show, then one of exactly this count, then the
+    one with most figures that may fail. None: there is none. Link and path are compared figure by
+    figure as well."""
+    links = {link_of(each) for each in figures if each.metric == LINKS and count > 1}
+    nvls = {each.conditions["nvls"] for each in figures if each.conditions.get("nvls")}
     models = {gpu.model for gpu in node.gpus} or {node.identity.get("processor", "")}
     fitting = [each for each in references
                if models <= set(each.devices)
                and (not each.ranks_per_node or count in each.ranks_per_node)]
-    return max(fitting, default=None,
-               key=lambda each: (sum(figure.may_fail for figure in each.figures),
-                                 len(each.ranks_per_node) > 0))
+    return max(fitting, default=None, key=lambda each: (
+        not each.link or links <= {each.link}, not each.nvls or nvls <= {each.nvls},
+        len(each.ranks_per_node) > 0, sum(figure.may_fail for figure in each.figures)))
+
+
+def link_of(figure):
+    return "nvlink" if figure.value > 0 else "pcie"
 
 
 # ---- judging ----
@@ -69,9 +77,8 @@ def other_kind(figure, reference):
     if figure.metric == POWER_LIMIT and reference.power_limit_w not in (None, figure.value):
         return f"of a power limit of {reference.power_limit_w:g} W, here {figure.value:g} W"
     if figure.metric == LINKS and reference.link:
-        link = "nvlink" if figure.value > 0 else "pcie"
-        if link != reference.link:
-            return f"of GPUs linked by {reference.link}, here by {link}"
+        if link_of(figure) != reference.link:
+            return f"of GPUs linked by {reference.link}, here by {link_of(figure)}"
     return ""
 
 
