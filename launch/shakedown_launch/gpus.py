@@ -40,14 +40,14 @@ def listed(limit_s=20):
 
 
 def busiest():
-    """The utilisation in percent of this host's busiest GPU; 0 where none can be read."""
+    """The utilisation in percent of this host's busiest GPU; None where none can be read."""
     try:
         text = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu",
                                "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, timeout=5,
                               stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return max(map(int, re.findall(rb"\d+", text)), default=0)
+        return None
+    return max(map(int, re.findall(rb"\d+", text)), default=None)
 
 
 def named(text):

@@ -41,6 +41,17 @@ class Stages(unittest.TestCase):
         self.assertEqual(stages.seconds(stages.named("soak"), full), 90 * 60 + 10)
         self.assertIn("90", stages.words(stages.named("soak"), full, 8))
 
+    def test_the_guide_s_table(self):
+        """Each stage with its tiers, as here."""
+        guide = (TREE / "docs/guide.md").read_text()
+        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", guide.partition("## Accepting nodes")[2]
+                               .partition("\n- ")[0], re.M))
+        self.assertEqual(list(rows), names(stages.STAGES))
+        for stage in stages.STAGES:
+            tiers = [tier for tier in stages.TIERS if tier in stage.tiers]
+            expected = "all" if len(tiers) == len(stages.TIERS) else ", ".join(tiers)
+            self.assertEqual(re.sub(r" \(.*?\)", "", rows[stage.name]), expected)
+
     def test_a_stage_runs_where_it_can(self):
         gpu, cpu = (stages.Settings(stages.DEFAULT, each) for each in (stages.GPU, stages.CPU))
         self.assertIn("links", names(stages.chosen(gpu, stages.NODE, ranks=2)))

@@ -191,17 +191,20 @@ class Campaign(unittest.TestCase):
 
 class Settling(unittest.TestCase):
     def test_until_the_gpus_are_idle(self):
-        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", 0), (b"", 0)]:
+        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", None), (b"", None)]:
             with unittest.mock.patch.object(gpus.subprocess, "run",
                                             return_value=SimpleNamespace(stdout=printed)):
                 self.assertEqual(gpus.busiest(), busiest)
-        readings = [90, 40, 2, 0]
+        readings, logged = [90, 40, 2, None, 0], []
         with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
                 unittest.mock.patch.object(campaign.time, "sleep"):
             one = campaign.Campaign(FakeFleet("a"), stages.Settings("full", stages.GPU), FakeJudge(),
-                                    None, {})
+                                    progress.Progress(logged.append), {})
+            one._settle()
+            self.assertEqual((readings, logged), ([None, 0], []))
             one._settle()
         self.assertEqual(readings, [0])
+        self.assertIn("nvidia-smi cannot be read", logged[0])
 
 
 class Inventory(unittest.TestCase):

@@ -273,5 +273,8 @@ class Campaign:
         least, most = SETTLE_S
         end = time.monotonic() + most
         time.sleep(least)
-        while time.monotonic() < end and gpus.busiest() > IDLE_PERCENT:
+        while (busiest := gpus.busiest()) is not None and busiest > IDLE_PERCENT and \
+                time.monotonic() < end:
             time.sleep(0.2)
+        if busiest is None:
+            self.progress.note("not known whether the GPUs were idle: nvidia-smi cannot be read")

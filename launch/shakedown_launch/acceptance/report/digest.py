@@ -39,9 +39,7 @@ def gpus_of(acceptance):
 def part(finding, gpus):
     """"GPU 3, serial 1654922003211"; empty for a whole node."""
     if not finding.gpu:
-        named = finding.subject in [f"node {name}" for name in finding.nodes] or \
-            finding.cause.startswith(finding.subject)
-        return "" if named else clean(finding.subject)
+        return "" if is_named(finding) else clean(finding.subject)
     if finding.gpu not in gpus:
         return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
                      else f"GPU {finding.gpu}")
@@ -50,6 +48,12 @@ def part(finding, gpus):
         f"GPU {gpu.index}, {clean(gpu.uuid, 48)}"
     return name if finding.subject.startswith("GPU") or not finding.subject else \
         f"{name}, {clean(finding.subject)}"
+
+
+def is_named(finding):
+    """Whether its subject is the node, or is in its cause already."""
+    return finding.subject in [f"node {name}" for name in finding.nodes] or \
+        finding.cause.startswith(finding.subject)
 
 
 def shown(finding, gpus, with_nodes=False):

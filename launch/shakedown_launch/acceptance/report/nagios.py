@@ -54,7 +54,8 @@ def sentence(acceptance):
     found = findings(acceptance)
     if found:
         first = found[0]
-        where = " ".join(filter(None, [",".join(first.nodes[:2]), first.subject]))
+        subject = "" if digest.is_named(first) else first.subject
+        where = " ".join(filter(None, [",".join(first.nodes[:2]), subject]))
         parts.append(f"{where}: {first.cause}" if where else first.cause)
     return "; ".join(parts)
 
