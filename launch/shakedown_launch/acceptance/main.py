@@ -20,7 +20,7 @@ from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, WARN, Acceptan
 from .report import digest, history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
-# Of Slurm's hooks: seconds until their jobs are ended, and from that to the kill: 20 s and 5 s in all.
+# Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
 LIST_S = 4  # of it, until nvidia-smi counts as hung: node_check then says what hangs
 

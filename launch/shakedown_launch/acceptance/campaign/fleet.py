@@ -17,7 +17,7 @@ from ..model import Run
 from ..words import clean
 
 GRACE = 10  # seconds, as launch/mpi
-ERROR = re.compile(rb"^error: (rank \d+ on .*)", re.M)  # the line with which a program ends its ranks
+ERROR = re.compile(rb"^error: (rank \d+ on .*)", re.M)  # with which a program ends its ranks
 LOG_END = 65536  # bytes of a log in which it is searched
 
 
@@ -185,6 +185,7 @@ def last_error(path):
     try:
         with open(path, "rb") as file:
             file.seek(max(0, os.path.getsize(path) - LOG_END))
-            return [clean(each.decode(errors="replace")) for each in ERROR.findall(file.read())[-1:]]
+            found = ERROR.findall(file.read())[-1:]
+        return [clean(each.decode(errors="replace")) for each in found]
     except OSError:
         return []

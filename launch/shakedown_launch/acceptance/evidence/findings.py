@@ -9,7 +9,7 @@ from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
 SILENT = re.compile(r"no answer from ((?:rank \d+ on [^\s,;]+(?:, )?)+)")  # of common/program.cpp
-DEATHS = {"signal 9": (ENVIRONMENT, "dmesg: the kernel kills ranks where memory is short; run again"),
+DEATHS = {"signal 9": (ENVIRONMENT, "dmesg: the kernel kills where memory is short; run again"),
           "signal 7": (ENVIRONMENT, "enlarge or clear /dev/shm; run again")}
 DEATH = SOFTWARE, "run again; if it repeats on this node alone, run bin/soak on it, else report it"
 NOT_JUDGED = re.compile(r"\bnot judged\b")  # compute_perf without peers and reference

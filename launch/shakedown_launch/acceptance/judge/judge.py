@@ -151,7 +151,7 @@ class Judge:
                 f"rates not judged: {why}; fewer than {peers.FEWEST} peers"
             if name not in judged:
                 found.append(Finding("reference", WARN, (name,), cause, check=RATES_NOT_JUDGED,
-                                     action="--record-reference on nodes that are known to be good"))
+                                     action="--record-reference on nodes known to be good"))
         return found
 
     def _transient(self, runs, stage):
