@@ -32,7 +32,7 @@ constexpr const char* kRecordedVariables[] = {
     "OMP_NUM_THREADS",      "OMP_PROC_BIND",       "OMP_PLACES",
     "SLURM_JOB_ID",         "SLURM_JOB_PARTITION", "SLURM_JOB_NODELIST",
     "SLURM_NTASKS",         "SLURM_ARRAY_JOB_ID",  "SLURM_ARRAY_TASK_ID",
-    "SLURM_RESTART_COUNT"};
+    "SLURM_RESTART_COUNT",  "LOADEDMODULES"};
 
 bool is_recorded(std::string_view name) {
   return std::ranges::find(kRecordedVariables, name) != std::end(kRecordedVariables) ||

@@ -22,11 +22,11 @@ def built(environ):
     return not backends or "gpu" in backends.split()
 
 
-def listed():
+def listed(limit_s=20):
     """The UUIDs of each GPU of this host, its own and those of its MIG instances, in the order of
     their indices; none where the driver does not work."""
     try:  # nvidia-smi can hang for minutes on a broken driver
-        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=20,
+        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=limit_s,
                               stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.TimeoutExpired):
         return []
@@ -40,14 +40,14 @@ def listed():
 
 
 def busiest():
-    """The utilisation in percent of this host's busiest GPU; 0 where none can be read."""
+    """The utilisation in percent of this host's busiest GPU; None where none can be read."""
     try:
         text = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu",
                                "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, timeout=5,
                               stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return max(map(int, re.findall(rb"\d+", text)), default=0)
+        return None
+    return max(map(int, re.findall(rb"\d+", text)), default=None)
 
 
 def named(text):

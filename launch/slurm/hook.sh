@@ -37,8 +37,13 @@ within() {
 # The GPUs of the job, for prolog and epilog: 1 where one fails.
 check_gpus() {
   [[ -n ${SLURM_JOB_GPUS-} ]] || return 0
-  within 20 "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
-  local code=$?
-  ((code == 0)) || log "launch/acceptance --prolog ended with $code: $said"
+  local code seconds=20
+  within "$seconds" "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
+  code=$?
+  case $code in
+    0) ;;
+    124) log "INCONCLUSIVE: launch/acceptance --prolog did not end within $seconds s: $said" ;;
+    *) log "launch/acceptance --prolog ended with $code: $said" ;;
+  esac
   return $((code == 1))
 }

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What the job scripts in this folder share. They set `shakedown`, the source tree or
-# PREFIX/libexec/shakedown, and source this.
+# PREFIX/libexec/shakedown, and source this. `starter`: what starts the ranks where it is not
+# SHAKEDOWN_LAUNCHER.
 
 say() { echo "slurm/$SLURM_JOB_NAME: $*" >&2; }
 
@@ -80,4 +81,4 @@ number=$SLURM_JOB_ID
 run=$SHAKEDOWN_RUNS/$SLURM_JOB_NAME-$number  # names of records and folders start so
 export SHAKEDOWN_RUNS
 say "job $number on $SLURM_JOB_NODELIST${SLURM_RESTART_COUNT:+, restart $SLURM_RESTART_COUNT}," \
-  "started by $SHAKEDOWN_LAUNCHER; records $run*"
+  "started by ${starter:-$SHAKEDOWN_LAUNCHER}; records $run*"

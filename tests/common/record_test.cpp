@@ -113,6 +113,7 @@ TEST_CASE("of the environment only what bears on a measurement is recorded", "[r
                                      "OMPI_MCA_btl_vader_single_copy_mechanism=none",
                                      "OMPI_MCA_orte_precondition_transports=secret",
                                      "SLURM_ARRAY_TASK_ID=7",
+                                     "LOADEDMODULES=gcc/14:cuda/13.0",
                                      "AWS_SECRET_ACCESS_KEY=secret",
                                      "MY_NCCL_X=1",
                                      nullptr};
@@ -121,7 +122,8 @@ TEST_CASE("of the environment only what bears on a measurement is recorded", "[r
              {"environment.UCX_TLS", "rc,sm=x"},
              {"environment.FI_PROVIDER", "efa"},
              {"environment.OMPI_MCA_btl_vader_single_copy_mechanism", "none"},
-             {"environment.SLURM_ARRAY_TASK_ID", "7"}});
+             {"environment.SLURM_ARRAY_TASK_ID", "7"},
+             {"environment.LOADEDMODULES", "gcc/14:cuda/13.0"}});
 }
 
 TEST_CASE("a record whose last line was cut goes on with a new line", "[record]") {

@@ -58,7 +58,7 @@ class FakeJudge:
     def outcomes(self, runs):
         return [self.outcome(run) for run in runs]
 
-    def choose(self, nodes, ranks_):
+    def choose(self, nodes, ranks_, runs):
         self.chosen = ranks_
 
 

@@ -9,14 +9,17 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch import places  # noqa: E402
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
+import acceptance_samples as samples  # noqa: E402
+from shakedown_launch import gpus, places  # noqa: E402
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
 
 
 def names(chosen):
@@ -28,14 +31,26 @@ class Stages(unittest.TestCase):
         """The sum of the estimates, and what 8 GPUs need for the start of each program."""
         for tier, most in [(stages.QUICK, 60), (stages.DEFAULT, 480), (stages.PROLOG, 20)]:
             settings = stages.Settings(tier, stages.GPU)
-            chosen = stages.chosen(settings, stages.NODE)
+            chosen = [stage for scope in (stages.NODE, stages.GROUP)
+                      for stage in stages.chosen(settings, scope)]
             total = sum(stages.seconds(stage, settings) for stage in chosen)
-            self.assertLess(total, most, tier)
+            self.assertLessEqual(total, most, tier)
         self.assertEqual(names(stages.chosen(stages.Settings(stages.PASSIVE, stages.GPU),
                                              stages.NODE)), [stages.INVENTORY])
         full = stages.Settings(stages.FULL, stages.GPU, soak_minutes=90)
         self.assertEqual(stages.seconds(stages.named("soak"), full), 90 * 60 + 10)
         self.assertIn("90", stages.words(stages.named("soak"), full, 8))
+
+    def test_the_guide_s_table(self):
+        """Each stage with its tiers, as here."""
+        guide = (TREE / "docs/guide.md").read_text()
+        rows = dict(re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", guide.partition("## Accepting nodes")[2]
+                               .partition("\n- ")[0], re.M))
+        self.assertEqual(list(rows), names(stages.STAGES))
+        for stage in stages.STAGES:
+            tiers = [tier for tier in stages.TIERS if tier in stage.tiers]
+            expected = "all" if len(tiers) == len(stages.TIERS) else ", ".join(tiers)
+            self.assertEqual(re.sub(r" \(.*?\)", "", rows[stage.name]), expected)
 
     def test_a_stage_runs_where_it_can(self):
         gpu, cpu = (stages.Settings(stages.DEFAULT, each) for each in (stages.GPU, stages.CPU))
@@ -49,6 +64,8 @@ class Stages(unittest.TestCase):
         self.assertNotIn("--check-neighbour", stages.words(train, gpu, 1))
         for ranks in (1, 2):  # bin/train has --output only with it
             self.assertEqual("--output" in stages.words(train, gpu, ranks, capsules="x"), ranks == 2)
+        passive = stages.Settings(stages.PASSIVE, "auto")
+        self.assertIn("--deadline", stages.words(stages.named(stages.INVENTORY), passive, 1))
 
     def test_a_fault_is_for_the_programs_that_find_it(self):
         settings = stages.Settings(stages.QUICK, stages.CPU)
@@ -160,6 +177,43 @@ class Main(unittest.TestCase):
             with self.assertRaisesRegex(places.UsageError, "no-such-program: not found"):
                 main.main(["--quick", "--output", f"{folder}/out"])
             self.assertFalse(os.path.exists(f"{folder}/out"))
+
+    def test_a_hook_on_a_driver_that_hangs(self):
+        """nvidia-smi is called once at most, and the time that is left is enough for node_check."""
+        for tier, calls, most, least in [("--prolog", 1, 20, 6), ("--passive", 0, 5, 4)]:
+            made, start = [], time.monotonic()
+            hangs = subprocess.TimeoutExpired("nvidia-smi", 20)
+            with unittest.mock.patch.object(campaign.Campaign, "run", autospec=True,
+                                               side_effect=lambda self: made.append(self)), \
+                    unittest.mock.patch.object(gpus.subprocess, "run", side_effect=hangs) as smi, \
+                    unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                    unittest.mock.patch.object(main, "check_programs"), \
+                    unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0",
+                                             BACKENDS="gpu"), \
+                    contextlib.redirect_stdout(io.StringIO()):
+                main.main([tier])
+                made[0]._visible({"BACKENDS": "gpu"})
+            self.assertEqual(smi.call_count, calls)
+            fleet_ = made[0].fleet
+            self.assertLess(fleet_._deadline - start + fleet_._grace, most)
+            listing = sum(call.kwargs["timeout"] for call in smi.call_args_list)
+            self.assertGreater(fleet_._deadline - start - listing, least)
+
+    def test_an_injected_fault_that_nothing_finds(self):
+        given = {("compute", "n1"), ("soak", "n1")}
+        for found, said in [
+                ([], "slow:1 was injected and not found"),
+                ([Finding("compute", WARN, ("n1",), "warm"), Finding("compute", FAIL, ("n2",), "x"),
+                  Finding("links", FAIL, ("n1",), "y")], "slow:1 was injected and not found"),
+                ([Finding("soak", FAIL, ("n1",), "slow")], None)]:
+            causes = [each.cause for each in main.not_injected("slow:1", given, found)]
+            self.assertEqual(causes, [said] if said else [])
+        self.assertIn("given to no program", main.not_injected("slow:9", set(), [])[0].cause)
+
+    def test_a_prolog_names_the_gpu(self):
+        of = samples.node("n001")
+        one = samples.acceptance([samples.verdict(of, samples.slow(of))])
+        self.assertIn("\nFAIL GPU 3, serial 1650000000103: 7 % slow", main.brief(one))
 
     def test_standard_output_that_cannot_be_written_changes_nothing(self):
         said = io.StringIO()

@@ -8,7 +8,7 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, WARN, Acceptance,
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, RATES_NOT_JUDGED, WARN, Acceptance,
     Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
 
 STARTED = "2026-11-23T09:12:44Z"
@@ -87,6 +87,11 @@ def silent(of):
     return Finding("collectives", INCONCLUSIVE, (of.name,), "no end line in its record: the program "
                    "was killed after 120 s", "", "run it again", "", "", "no-end",
                    f"{of.name}/collectives.log")
+
+
+def unjudged(of):
+    return Finding("reference", WARN, (of.name,), "rates not judged: no reference of this model",
+                   action="--record-reference", check=RATES_NOT_JUDGED)
 
 
 def warned(of):

@@ -18,7 +18,7 @@ from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
 from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, Finding, Node)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Node)
 
 
 def names(chosen):
@@ -28,20 +28,20 @@ def names(chosen):
 class Campaign(unittest.TestCase):
     def test_every_node_alone_then_together(self):
         made = FakeFleet(["a", "b"])
-        one = conduct(made)
+        one = conduct(made, stages.DEFAULT)
         alone = [task for task in made.tasks if len(task.nodes) == 1]
         for name in ("a", "b"):
             self.assertEqual([task.stage for task in alone if task.nodes == (name,)],
                              names(stages.chosen(one.settings, stages.NODE)))
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
-                         ["nodes", "all_reduce"])
+                         ["nodes", "all_reduce", "node_links"])
         self.assertEqual(one.settings.backend, stages.CPU)
         self.assertEqual(one.isolations[stages.LADDER].good, ("a", "b"))
         self.assertEqual(one.expected()["a"], list(dict.fromkeys(task.stage for task in made.tasks)))
 
     def test_nodes_with_one_rank_each_are_also_tested_together(self):
         made = FakeFleet(["a", "b"])
-        one = conduct(made, ranks=1)
+        one = conduct(made, stages.DEFAULT, ranks=1)
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
                          ["nodes", "all_reduce"])
         self.assertNotIn("links", one.expected()["a"])
@@ -112,7 +112,7 @@ class Campaign(unittest.TestCase):
         def dies(task):
             return {"b"} & set(task.nodes) if task.stage == "nodes" else ()
         made = FakeFleet("abc", codes=lambda task: 3 if dies(task) else 0, lost=dies)
-        conduct(made)
+        conduct(made, stages.DEFAULT)
         self.assertEqual([(task.nodes, task.round) for task in made.tasks if task.stage == "nodes"],
                          [(("a", "b", "c"), 0), (("a", "c"), 1)])
 
@@ -139,7 +139,7 @@ class Campaign(unittest.TestCase):
         def codes(task):
             return 3 if task.stage == "nodes" and "n2" in task.nodes else 0
         made = FakeFleet([f"n{i}" for i in range(6)], codes)
-        one = conduct(made)
+        one = conduct(made, stages.DEFAULT)
         self.assertEqual([each.node for each in one.isolations["nodes"].dead], ["n2"])
         found = verdicts.verdicts([Node(name) for name in made.nodes], one.runs, isolation.findings(
             one.isolations["nodes"], "nodes"), good={
@@ -191,17 +191,20 @@ class Campaign(unittest.TestCase):
 
 class Settling(unittest.TestCase):
     def test_until_the_gpus_are_idle(self):
-        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", 0), (b"", 0)]:
+        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", None), (b"", None)]:
             with unittest.mock.patch.object(gpus.subprocess, "run",
                                             return_value=SimpleNamespace(stdout=printed)):
                 self.assertEqual(gpus.busiest(), busiest)
-        readings = [90, 40, 2, 0]
+        readings, logged = [90, 40, 2, None, 0], []
         with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
                 unittest.mock.patch.object(campaign.time, "sleep"):
             one = campaign.Campaign(FakeFleet("a"), stages.Settings("full", stages.GPU), FakeJudge(),
-                                    None, {})
+                                    progress.Progress(logged.append), {})
+            one._settle()
+            self.assertEqual((readings, logged), ([None, 0], []))
             one._settle()
         self.assertEqual(readings, [0])
+        self.assertIn("nvidia-smi cannot be read", logged[0])
 
 
 class Inventory(unittest.TestCase):
@@ -224,8 +227,11 @@ class Inventory(unittest.TestCase):
                 ({"a": 4, "b": 4, "c": 8}, None, [])]:
             found = inventory.too_few(counts, reference)
             self.assertEqual([each.nodes for each in found], [(name,) for name in wrong], counts)
-        self.assertEqual(inventory.too_few({"a": 7, "b": 8, "c": 8})[0].cause,
-                         "7 GPUs, 8 on 2 of 3 nodes")
+        for count, class_, rma in [(7, HARDWARE, True), (0, SOFTWARE, False)]:
+            found, = inventory.too_few({"a": count, "b": 8, "c": 8})
+            self.assertEqual((found.cause, found.class_, "RMA" in found.action),
+                             (f"{count} GPUs, 8 on 2 of 3 nodes", class_, rma))
+        self.assertEqual(inventory.absent("a", "7").class_, HARDWARE)
 
 
 class Progress(unittest.TestCase):

@@ -112,6 +112,28 @@ class HowItEnded(Case):
                          [(INCONCLUSIVE, ("n2",), "rank-died"),
                           (INCONCLUSIVE, ("n1",), "not-finished")])
         self.assertIn("rank 2 on n2 died: signal 9 (Killed)", found[0].cause)
+        one_host = {**HEAD, "hosts": ["vm"] * 4}  # by two names
+        found = of(run=run_of(1, dead=((3, "vm", "signal 9 (Killed)"),)), head=one_host)
+        self.assertEqual([each.nodes for each in found], [("n2",), ("n1",)])
+        for how, class_ in [("signal 9 (Killed)", "ENVIRONMENT"), ("signal 7 (Bus error)", "ENVIRONMENT"),
+                            ("signal 11 (Segmentation fault)", "SOFTWARE")]:
+            found, _ = of(run=run_of(1, dead=((2, "n2.site", how),)))
+            self.assertEqual((found.class_, bool(found.action)), (class_, True))
+
+    def test_a_rank_that_does_not_answer_is_the_subject(self):
+        waits = "rank 0 on n1: an all_reduce did not finish within 120 s (--timeout)"
+        for who, subjects in [("rank 3 on n2.site", ["rank 3"]),
+                              ("rank 2 on n2.site, rank 3 on n2.site", ["rank 2", "rank 3"])]:
+            *found, rest = of(run=run_of(3, note=f"{waits}; no answer from {who}"))
+            self.assertEqual([(each.outcome, each.nodes, each.subject, each.check, each.class_)
+                              for each in found],
+                             [(INCONCLUSIVE, ("n2",), subject, "no-answer", "INFRASTRUCTURE")
+                              for subject in subjects])
+            self.assertIn(waits, found[0].cause)
+            self.assertTrue(found[0].action)
+            self.assertEqual((rest.nodes, rest.check), (("n1",), "not-finished"))
+        found = self.one(of(run=run_of(3, note=waits)), INCONCLUSIVE, self.BOTH, "not-finished")
+        self.assertEqual((found.cause, found.action), (f"soak did not end in order: {waits}", "see the log"))
 
     def test_a_lost_node(self):
         found = of(run=run_of(3, nodes=("n2",), lost=("n2",)))

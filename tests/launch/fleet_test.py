@@ -92,6 +92,20 @@ class Fleet(unittest.TestCase):
         self.assertEqual(len(runs), AT_ONCE)
         self.assertLess(clock.now, 10)
 
+    def test_the_last_error_of_a_rank_is_noted(self):
+        """Of a job without a result of its own."""
+        error = "rank 0 on n1: MPI_Barrier did not finish within 120 s; no answer from rank 1 on n1"
+        with tempfile.TemporaryDirectory() as folder:
+            log = pathlib.Path(folder, "soak.log")
+            log.write_text(f"cpu\nerror: rank 1 on n1: an earlier one\nerror: {error}\nno error: rank\n")
+            for code, dead, note in [(3, [], f"said; {error}"), (1, [], "said"), (3, [(1, "n1", "x")], "said")]:
+                result = job.Result(code, code, False, False, dead, [], ["said"])
+                task = fleet.Task("soak", ("n1",), 2, (), 10)
+                running = fleet.Running(0, task, str(log), "soak/n1",
+                                        unittest.mock.Mock(result=result), 10)
+                self.assertEqual(running.run().note, note)
+            self.assertEqual(fleet.last_error(f"{folder}/none"), [])
+
     def test_files_of_a_job(self):
         for task, place in [(fleet.Task("soak", ("n1",), 1, (), 1), "soak/n1"),
                             (fleet.Task("all_reduce", ("n1", "n2"), 2, (), 1, 3, 7),

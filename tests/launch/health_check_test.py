@@ -1,18 +1,82 @@
-"""The command line of launch/slurm/health_check; tests/slurm has Slurm call it."""
+"""launch/slurm/health_check, prolog and epilog without Slurm; tests/slurm has Slurm call them."""
 
+import datetime
 import pathlib
+import shutil
 import subprocess
+import tempfile
 import unittest
 
-HEALTH_CHECK = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm/health_check"
+HOOKS = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm"
+FAILS = "echo 'FAIL   gpu-count 7 GPUs, 8 expected'; exit 1"
 
 
 class CommandLine(unittest.TestCase):
     def test_an_option_that_is_mistyped_drains_nothing(self):
         for word, code, said in [("--prnt", 2, "unknown option --prnt"), ("--help", 0, "--print")]:
-            result = subprocess.run([HEALTH_CHECK, word], stdout=subprocess.PIPE, text=True,
+            result = subprocess.run([HOOKS / "health_check", word], stdout=subprocess.PIPE, text=True,
                                     env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": "/dev/null"})
             self.assertEqual((result.returncode, said in result.stdout), (code, True), result.stdout)
+
+
+class Hooks(unittest.TestCase):
+    """A copy of them, with what they call replaced."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        shutil.copytree(HOOKS, self.folder / "launch/slurm")
+        (self.folder / "site.sh").write_text(
+            f"source {HOOKS}/site.sh; state_folder={self.folder}/state; PATH={self.folder}/fakes:$PATH")
+
+    def replace(self, path, script):
+        file = self.folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{script}\n")
+        file.chmod(0o755)
+
+    def call(self, hook, code, **environ):
+        result = subprocess.run(
+            [self.folder / "launch/slurm" / hook], stdout=subprocess.PIPE, text=True, timeout=60,
+            env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"), **environ})
+        self.assertEqual(result.returncode, code, result.stdout)
+        return result.stdout
+
+    def test_of_many_nodes_that_fail_only_the_first_are_drained(self):
+        now = datetime.datetime.now()
+        lines = "\n".join(f"n{i}|{now - datetime.timedelta(minutes=ago):%Y-%m-%dT%H:%M:%S}|{reason}"
+                          for i, (ago, reason) in enumerate([
+                              (90, "shakedown:ecc: x"), (20, "by hand"), (30, "shakedown:ecc: y")]))
+        self.replace("bin/node_check", FAILS)
+        self.replace("fakes/scontrol", f"echo called >>{self.folder}/scontrol")
+        calls = self.folder / "scontrol"
+        for more, drained in [("n2|3000-01-01T00:00:00|shakedown:of another partition", True),
+                              ("n7|3000-01-01T00:00:00|shakedown:gpu-count: z", False)]:
+            calls.unlink(missing_ok=True)
+            self.replace("fakes/sinfo",
+                         f"[[ $* == *--nodes* ]] && echo 'idle|none' || echo '{lines}\n{more}'")
+            said = self.call("health_check", 1) + self.call("health_check", 1)
+            self.assertEqual(calls.exists(), drained, said)
+            shutil.rmtree(self.folder / "state")
+        self.assertIn("not drained: 2 nodes were within an hour", said)
+        self.assertIn("would run: scontrol update nodename=", said)
+
+    def test_a_prolog_that_does_not_end_says_so(self):
+        """Its time is over at once."""
+        self.replace("fakes/timeout", "exit 137")
+        said = self.call("prolog", 0, SLURM_JOB_GPUS="0")
+        self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 20 s", said)
+
+    def test_processes_that_cannot_be_read_drain_nothing(self):
+        """An epilog then tests the GPUs all the same."""
+        self.replace("fakes/timeout", "[[ $3 == grep ]] && exit 137; shift 2; exec \"$@\"")
+        self.replace("launch/acceptance", "echo FAIL GPU 0; exit 1")
+        said = self.call("epilog", 0, SLURM_JOB_ID="7")
+        self.assertIn("INCONCLUSIVE: the node's processes could not be read", said)
+        self.assertNotIn("FAIL", said)
+        said = self.call("epilog", 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+        self.assertIn("launch/acceptance --prolog ended with 1: FAIL GPU 0", said)
 
 
 if __name__ == "__main__":

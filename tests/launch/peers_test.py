@@ -115,6 +115,10 @@ class Outliers(unittest.TestCase):
                           explains={"rank": rank})
         found, = peers.judge([of_cpu(rank, 1 if rank else 0.5) for rank in range(4)])
         self.assertEqual((found.outcome, found.subject), (WARN, "rank 0"))
+        memory = [figure(rank, 1 if rank else 0.5, MEMORY, conditions={"backend": "cpu"})
+                  for rank in range(4)]
+        found, = peers.judge(memory)
+        self.assertNotRegex(found.action, "RMA|nvidia|ECC")
 
     def test_ranks_that_share_cores_are_no_peers(self):
         self.assertEqual(peers.judge([Figure(

@@ -21,6 +21,7 @@ from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWA
 from shakedown_launch.places import UsageError  # noqa: E402
 
 FOLDER = TREE / "results/reference"
+
 ENTRY = {"metric": "compute/fp16/sustained", "value": 600, "unit": "TFLOP/s", "kind": "measured",
          "validated": True, "source": "here", "date": "2026-11-23", "data": "random",
          "conditions": {"size": 8192}}
@@ -29,6 +30,11 @@ BUSBW = {"metric": "collective/all_reduce/float32/67108864/out_of_place/busbw", 
          "date": "2026-11-23", "path": {"algorithm": "NVLS", "transport": "nccl"}}
 FILE = {"name": "good", "devices": ["NVIDIA H200"], "figures": [ENTRY, BUSBW]}
 CONDITIONS = {"device": "NVIDIA H200", "size": 8192, "data": "random"}
+
+
+def judge(*arguments, **options):
+    """The findings."""
+    return references.judge(*arguments, **options)[0]
 
 
 class Case(unittest.TestCase):
@@ -160,6 +166,21 @@ class Matching(Case):
         self.assertIs(references.match(both, self.NODE, 8), eight)
         self.assertIs(references.match(both, self.NODE, 2), any_)
 
+    def test_link_and_nvls_come_before_the_number_of_figures(self):
+        """And an exact count before a reference of any."""
+        big = self.load({**FILE, "link": "pcie"})
+        small = self.reference(link="nvlink")
+        links = [Figure("inventory", ("n1",), "setting/nvlinks", value, "links", gpu=f"GPU-{value}")
+                 for value in (0, 18)]
+        for of, wanted in [([], big), (links[:1], big), (links[1:], small)]:
+            self.assertIs(references.match([small, big], self.NODE, 2, of), wanted)
+        self.assertIs(references.match([small, big], self.NODE, 1, links[1:]), big)  # alone
+        on, off = self.reference(nvls="on"), self.load({**FILE, "nvls": "off"})
+        for of, wanted in [([], off), ([path(nvls="on")], on), ([path(nvls="off")], off)]:
+            self.assertIs(references.match([on, off], self.NODE, 2, of), wanted)
+        any_, exact = self.load(FILE), self.reference(ranks_per_node=[2])
+        self.assertIs(references.match([any_, exact], self.NODE, 2), exact)
+
     def test_no_reference_of_another_or_a_mixed_node(self):
         found = [self.reference()]
         mixed = dataclasses.replace(self.NODE, gpus=(*self.NODE.gpus, Gpu(2, "c", model="L4")))
@@ -174,11 +195,21 @@ class Matching(Case):
 
 
 class Judging(Case):
+    def test_which_rates_were_judged(self):
+        """Of what stage and node: those that could have failed."""
+        def judged(figure, **changes):
+            return references.judge([figure], self.reference(changes=changes))[1]
+        for value in (600, 100):
+            self.assertEqual(judged(fp16(value)), {("compute", "n1")})
+        self.assertEqual(judged(fp16(600, {**CONDITIONS, "size": 1})), set())
+        self.assertEqual(judged(fp16(600), kind="published"), set())
+        self.assertEqual(judged(fp16(600), spread=200), set())
+
     def test_above_the_floor_is_nothing(self):
-        self.assertEqual(references.judge([fp16(553)], self.reference()), [])
+        self.assertEqual(judge([fp16(553)], self.reference()), [])
 
     def test_below_it_fails_the_gpu(self):
-        found = references.judge([fp16(551, explains={"rank": 0})], self.reference())
+        found = judge([fp16(551, explains={"rank": 0})], self.reference())
         found = self.one(found, FAIL, ENTRY["metric"], HARDWARE)
         self.assertEqual((found.nodes, found.gpu, found.subject),
                          (("n1",), "GPU-a", "GPU of rank 0"))
@@ -188,27 +219,27 @@ class Judging(Case):
     def test_a_clock_that_accounts_for_it_is_the_environment(self):
         reference = self.reference(changes={"sm_clock_mhz": 1400, "temperature_c": 55})
         hot = {"sm_clock_mhz": 1200, "temperature_c": 83, "throttle_reasons": "sw_thermal"}
-        found = self.one(references.judge([fp16(510, explains=hot)], reference), FAIL, None,
+        found = self.one(judge([fp16(510, explains=hot)], reference), FAIL, None,
                          ENVIRONMENT)
         self.assertRegex(found.cause, "all of it clock: 1200 MHz, reference 1400 MHz; 83 C, "
                                       "reference 55 C; throttle reasons: sw_thermal")
         for clock in (1400, 1390):
             hot["sm_clock_mhz"] = clock
-            found = references.judge([fp16(510, explains=hot)], reference)
+            found = judge([fp16(510, explains=hot)], reference)
             self.assertIn("at a normal clock", self.one(found, FAIL, None, HARDWARE).cause)
 
     def test_where_all_gpus_are_alike_it_is_a_setting(self):
         two = [fp16(500), fp16(500, gpu="GPU-b")]
-        found = references.judge(two, self.reference())
+        found = judge(two, self.reference())
         self.assertEqual([(each.outcome, each.class_) for each in found], [(FAIL, CONFIG)] * 2)
-        found = references.judge([*two, fp16(600, gpu="GPU-c")], self.reference())
+        found = judge([*two, fp16(600, gpu="GPU-c")], self.reference())
         self.assertEqual([each.class_ for each in found], [HARDWARE] * 2)
 
     def test_what_others_published_or_stated_warns(self):
         for changes in ({"kind": "published"}, {"kind": "stated", "is_limit": True},
                         {"validated": False}):
             two = [fp16(500), fp16(400, gpu="GPU-b")]
-            found = references.judge(two, self.reference(changes=changes))
+            found = judge(two, self.reference(changes=changes))
             found = self.one(found, WARN, "below-reference", "")
             self.assertIn("500 TFLOP/s (16.7 % below 600, ", found.cause)
             self.assertIn("400 TFLOP/s (33.3 % below 600, ", found.cause)
@@ -217,14 +248,14 @@ class Judging(Case):
     def test_a_measured_figure_is_used_before_a_published_one(self):
         published = {**ENTRY, "kind": "published", "value": 900}
         reference = self.load({**FILE, "figures": [published, ENTRY]})
-        self.assertEqual(references.judge([fp16(600)], reference), [])
+        self.assertEqual(judge([fp16(600)], reference), [])
 
     def test_other_hardware_s_reference_is_inconclusive(self):
-        found = references.judge([fp16(600, {**CONDITIONS, "device": "NVIDIA H100"}),
+        found = judge([fp16(600, {**CONDITIONS, "device": "NVIDIA H100"}),
                                   fp16(100, {**CONDITIONS, "device": "NVIDIA H100"})],
                                  self.reference())
         self.assertIn("of NVIDIA H200, this is NVIDIA H100",
-                      self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
+                      self.one(found, INCONCLUSIVE, "not-comparable", CONFIG).cause)
 
     def test_another_count_link_power_limit_or_data_is_inconclusive(self):
         reference = self.reference(ranks_per_node=[8], link="nvlink", power_limit_w=700)
@@ -233,67 +264,67 @@ class Judging(Case):
         for more, why in ((limit, "700 W, here 600 W"), (links, "linked by nvlink, here by pcie"),
                           (busbw(1, ranks_per_node=2), "this has 2")):
             other = dataclasses.replace(more, gpu="GPU-b")
-            found = references.judge([fp16(100), more, other], reference)
-            self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", "").cause)
-        self.assertEqual(references.judge([fp16(600), links], reference), [])  # a GPU alone
+            found = judge([fp16(100), more, other], reference)
+            self.assertIn(why, self.one(found, INCONCLUSIVE, "not-comparable", CONFIG).cause)
+        self.assertEqual(judge([fp16(600), links], reference), [])  # a GPU alone
         same = [dataclasses.replace(limit, value=700), dataclasses.replace(links, value=18)]
-        self.assertEqual(references.judge([fp16(600), *same], reference), [])
-        found = references.judge([fp16(600, {**CONDITIONS, "data": "zeros"})], self.reference())
+        self.assertEqual(judge([fp16(600), *same], reference), [])
+        found = judge([fp16(600, {**CONDITIONS, "data": "zeros"})], self.reference())
         self.assertIn("data zeros, reference random", self.one(found, INCONCLUSIVE).cause)
 
     def test_other_conditions_are_not_compared_and_say_so(self):
-        found = references.judge([fp16(100, {**CONDITIONS, "size": 4096})], self.reference())
+        found = judge([fp16(100, {**CONDITIONS, "size": 4096})], self.reference())
         self.assertIn("size 4096, reference 8192", self.one(found, WARN, "not-compared").cause)
-        self.assertEqual(references.judge([dataclasses.replace(fp16(1), metric="x")],
+        self.assertEqual(judge([dataclasses.replace(fp16(1), metric="x")],
                                           self.reference()), [])
 
     def test_a_reference_that_was_requested_and_compares_nothing_is_inconclusive(self):
         other = dataclasses.replace(fp16(1), metric="x")
-        found = references.judge([other], self.reference(), requested=True)
-        self.one(found, INCONCLUSIVE, "not-comparable")
-        self.assertEqual(references.judge([other, fp16(600)], self.reference(), requested=True), [])
+        found = judge([other], self.reference(), requested=True)
+        self.one(found, INCONCLUSIVE, "not-comparable", CONFIG)
+        self.assertEqual(judge([other, fp16(600)], self.reference(), requested=True), [])
         group = dataclasses.replace(other, nodes=("n1", "n2"))
-        self.assertEqual(references.judge([group], self.reference(), requested=True), [])
+        self.assertEqual(judge([group], self.reference(), requested=True), [])
 
     def test_a_wide_spread_judges_nothing(self):
         reference = self.reference(changes={"spread": 200})
-        self.one(references.judge([fp16(1)], reference), WARN, "not-compared")
+        self.one(judge([fp16(1)], reference), WARN, "not-compared")
 
 
 class Paths(Case):
     def test_another_path_is_a_setting_and_its_bandwidth_is_not_judged(self):
         reference = self.reference(BUSBW)
-        found = references.judge([busbw(15, algorithm="RING")], reference)
+        found = judge([busbw(15, algorithm="RING")], reference)
         found = self.one(found, FAIL, "path", CONFIG)
         self.assertIn("algorithm RING, reference NVLS", found.cause)
-        self.one(references.judge([busbw(15, algorithm="NVLS", transport="mpi")], reference), FAIL,
+        self.one(judge([busbw(15, algorithm="NVLS", transport="mpi")], reference), FAIL,
                  "path", CONFIG)
-        found = references.judge([busbw(15, algorithm="NVLS")], reference)
+        found = judge([busbw(15, algorithm="NVLS")], reference)
         self.one(found, FAIL, BUSBW["metric"], HARDWARE)
-        self.assertEqual(references.judge([busbw(430, algorithm="NVLS")], reference), [])
+        self.assertEqual(judge([busbw(430, algorithm="NVLS")], reference), [])
 
     def test_what_one_run_proved_is_true_of_the_same_operation_in_another(self):
-        found = references.judge([busbw(15), path(algorithm="RING")], self.reference(BUSBW))
+        found = judge([busbw(15), path(algorithm="RING")], self.reference(BUSBW))
         self.assertEqual(self.one(found, FAIL, "path", CONFIG).stage, "collectives")
-        found = references.judge([busbw(15), path(algorithm="NVLS")], self.reference(BUSBW))
+        found = judge([busbw(15), path(algorithm="NVLS")], self.reference(BUSBW))
         self.one(found, FAIL, BUSBW["metric"], HARDWARE)
         other = dataclasses.replace(path(algorithm="RING"), metric="path/all_reduce/float32/8")
-        found = references.judge([busbw(15), other], self.reference(BUSBW))
+        found = judge([busbw(15), other], self.reference(BUSBW))
         self.assertIn("its path is not known", self.one(found, FAIL).cause)
 
     def test_an_unknown_path_fails_and_blames_nothing(self):
-        found = references.judge([busbw(15)], self.reference(BUSBW))
+        found = judge([busbw(15)], self.reference(BUSBW))
         self.assertIn("its path is not known", self.one(found, FAIL, None, "").cause)
-        self.assertEqual(references.judge([busbw(430)], self.reference(BUSBW)), [])
+        self.assertEqual(judge([busbw(430)], self.reference(BUSBW)), [])
 
     def test_a_published_path_warns(self):
         reference = self.reference(BUSBW, {"kind": "published"})
-        self.one(references.judge([busbw(15, algorithm="RING")], reference), WARN, "path")
+        self.one(judge([busbw(15, algorithm="RING")], reference), WARN, "path")
 
     def test_a_path_needs_no_validated_figure(self):
         reference = self.reference(BUSBW, {"validated": False})
-        self.one(references.judge([busbw(15, algorithm="RING")], reference), FAIL, "path", CONFIG)
-        self.one(references.judge([busbw(15, algorithm="NVLS")], reference), WARN)
+        self.one(judge([busbw(15, algorithm="RING")], reference), FAIL, "path", CONFIG)
+        self.one(judge([busbw(15, algorithm="NVLS")], reference), WARN)
 
 
 def accepted(*found, outcomes=(PASS,), started="2026-11-23T09:00:00Z"):
@@ -325,13 +356,13 @@ class Recording(Case):
         self.assertEqual((reference.devices, reference.power_limit_w, entry.power_limit_w),
                          (("NVIDIA H200",), 700, 700))
         self.assertTrue(entry.may_fail)
-        self.assertEqual(references.judge([*found, limit], reference, requested=True), [])
+        self.assertEqual(judge([*found, limit], reference, requested=True), [])
 
     def test_only_nodes_that_pass(self):
         good, bad = fp16(600), fp16(300, node="n2")
         reference = self.recorded(accepted(good, bad, outcomes=(PASS, FAIL)))
         self.assertEqual((reference.figures[0].value, reference.figures[0].samples), (600, 1))
-        self.one(references.judge([bad], reference), FAIL)
+        self.one(judge([bad], reference), FAIL)
         with self.assertRaisesRegex(UsageError, "no node passed"):
             self.recorded(accepted(bad, outcomes=(INCONCLUSIVE,)))
 
@@ -345,7 +376,7 @@ class Recording(Case):
         entry, = self.recorded(*runs).figures
         self.assertEqual((entry.value, entry.path), (431, {"algorithm": "NVLS",
                                                            "transport": "nccl"}))
-        found = references.judge([busbw(431, algorithm="RING")],
+        found = judge([busbw(431, algorithm="RING")],
                                  references.load(self.path)[0])
         self.one(found, FAIL, "path", CONFIG)
 
@@ -355,7 +386,7 @@ class Recording(Case):
         reference = self.recorded(accepted(*found))
         self.assertEqual([(each.data, each.conditions.get("data")) for each in reference.figures],
                          [("", "/data/train"), ("synthetic", None)])
-        self.assertEqual(references.judge(found, reference, requested=True), [])
+        self.assertEqual(judge(found, reference, requested=True), [])
 
     def test_of_the_cpu_backend_it_only_warns(self):
         """Its cores do other work as well."""
@@ -363,17 +394,17 @@ class Recording(Case):
         slower = [fp16(value, conditions, gpu="") for value in (0.5, 0.1)]
         reference = self.recorded(accepted(fp16(0.6, conditions, gpu="")))
         self.assertFalse(reference.figures[0].may_fail)
-        self.assertEqual({each.outcome for each in references.judge(slower, reference)}, {WARN})
+        self.assertEqual({each.outcome for each in judge(slower, reference)}, {WARN})
 
     def test_a_run_of_an_h200_meets_what_it_recorded(self):
         run = Run("compute", ("n1",), 3, "", 1, "", "")
         found = figures.figures(run, records.read(TREE / "results/0.2/h200/compute-1gpu.jsonl"))
         reference = self.recorded(accepted(*found[:24]))
-        self.assertEqual(references.judge(found[24:], reference, requested=True), [])
+        self.assertEqual(judge(found[24:], reference, requested=True), [])
         ours = references.load(str(FOLDER / "nvidia-h200.json"))[0]
-        self.assertEqual(references.judge(found, ours, requested=True), [])
+        self.assertEqual(judge(found, ours, requested=True), [])
         slow = [dataclasses.replace(each, value=each.value * 0.8) for each in found[:24]]
-        self.assertEqual({each.outcome for each in references.judge(slow, ours)}, {FAIL})
+        self.assertEqual({each.outcome for each in judge(slow, ours)}, {FAIL})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
 from shakedown_launch.acceptance import words  # noqa: E402
-from shakedown_launch.acceptance.report import slurm_lines  # noqa: E402
+from shakedown_launch.acceptance.report import nagios, slurm_lines  # noqa: E402
 
 
 def failed(*names, cause="3 wrong products", check="soak-products"):
@@ -50,6 +50,15 @@ class Lines(unittest.TestCase):
                       'reason="shakedown:soak-products: GPU 5, 3 wrong products"', lines)
         self.assertIn("sinfo -hR -n \"n[3,17]\" -o '%N %E' | grep -F ' shakedown:soak-products:' | "
                       "cut -d' ' -f1 | xargs -rI{} scontrol update nodename={} state=resume", lines)
+
+    def test_a_reason_does_not_repeat_the_node(self):
+        of = samples.node("n3", gpus=0)
+        lost = samples.Finding("inventory", samples.FAIL, ("n3",), "0 GPUs, 8 expected",
+                               subject="node n3", check="gpu-count")
+        one = samples.acceptance([samples.verdict(of, lost)])
+        self.assertIn('reason="shakedown:gpu-count: 0 GPUs, 8 expected"',
+                      slurm_lines.drain_lines(one)[1])
+        self.assertIn("n3: 0 GPUs, 8 expected", nagios.line(one)[0])
 
     def test_grouped_by_reason(self):
         both = samples.acceptance([*failed("n1", "n2").verdicts,

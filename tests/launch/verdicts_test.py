@@ -14,7 +14,7 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
+    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
 
 
 class Judge(unittest.TestCase):
@@ -24,9 +24,9 @@ class Judge(unittest.TestCase):
             for name, model in references.items()], requested)
         nodes = [Node(name, (Gpu(0, f"GPU-{name}", model=model),))
                  for name, model in [("a", "H200"), ("b", "H100")]]
-        with unittest.mock.patch.object(judge.references, "match", lambda known, node, count: next(
+        with unittest.mock.patch.object(judge.references, "match", lambda known, node, *_: next(
                 (each for each in known if node.gpus[0].model in each.devices), None)):
-            made.choose(nodes, {"a": 8, "b": 8})
+            made.choose(nodes, {"a": 8, "b": 8}, [])
         return made
 
     def test_each_node_has_the_reference_of_its_model(self):
@@ -36,7 +36,7 @@ class Judge(unittest.TestCase):
         with unittest.mock.patch.object(
                 judge.references, "judge",
                 lambda figures, reference, requested: asked.append(
-                    (reference.name, [each.nodes for each in figures], requested)) or []):
+                    (reference.name, [each.nodes for each in figures], requested)) or ([], set())):
             made.compared(measured)
         self.assertEqual(asked, [("one", [("a",)], False), ("two", [("b",)], False)])
         self.assertEqual(made.described()["name"], "one, two")
@@ -46,24 +46,46 @@ class Judge(unittest.TestCase):
         for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
                                          ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
             made = self.judge(requested, **others)
-            self.assertEqual([each.nodes[0] for each in made.compared([])], found)
+            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared([])],
+                             [(name, CONFIG) for name in found])
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
 
     def test_rates_that_the_program_did_not_judge(self):
-        """A reference has, or it is a warning, which --strict counts."""
+        """A reference has rates of this stage, or it is a warning, which --strict counts."""
         runs = [run_of("compute", "a", 3), run_of("compute", "b", 3)]
-        for references, found, strict in [({"one": "H200", "two": "H100"}, [], [PASS, PASS]),
-                                          ({"one": "H200"}, ["b"], [PASS, INCONCLUSIVE])]:
+        measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
+        both = {"one": "H200", "two": "H100"}
+        for references, compares, found, strict in [
+                (both, "compute", [], [PASS, PASS]),
+                (both, "train", ["a", "b"], [INCONCLUSIVE, INCONCLUSIVE]),
+                ({"one": "H200"}, "compute", ["b"], [PASS, INCONCLUSIVE])]:
             made = self.judge(**references)
             with unittest.mock.patch.object(made, "findings", lambda run: [
                     Finding("compute", WARN, run.nodes, "not judged", check="not-judged")]), \
-                    unittest.mock.patch.object(judge.references, "judge", lambda *_: []):
-                said = made.all_findings(runs, [], {})
+                    unittest.mock.patch.object(judge.references, "judge", lambda figures, *_: (
+                        [], {(compares, each.nodes[0]) for each in figures})):
+                said = made.all_findings(runs, measured, {})
                 self.assertEqual([each.nodes[0] for each in said], found)
-                self.assertEqual([each.nodes[0] for each in made.unjudged()], found)
                 for given, expected in [(False, [PASS, PASS]), (True, strict)]:
                     self.assertEqual(list(outcomes(runs, said, strict=given,
                                                    good=made.judged(runs)).values()), expected)
+
+    def test_nodes_without_a_rate_that_was_judged(self):
+        """By the reference or, unless it is strict, by peers."""
+        def figures(count, metric="m"):
+            return [Figure("compute", ("a",), metric, 1.0, "GB/s", gpu=f"GPU-{i}")
+                    for i in range(count)]
+        for references, measured, given, said in [
+                ({}, figures(2), {}, "rates not judged: no reference of this model and count; fewer"),
+                ({"one": "H200"}, figures(2), {}, "rates not judged: the reference one has none"),
+                ({}, figures(3), {}, ""), ({}, [], {}, ""),
+                ({}, figures(3), {"strict": True}, "rates compared with peers alone: no reference"),
+                ({}, figures(1, "setting/power_limit"), {}, "")]:
+            made = self.judge(**references)
+            with unittest.mock.patch.object(judge.references, "judge", lambda *_: ([], set())):
+                made.all_findings([], measured, {})
+            found = made.unjudged(measured, **given)
+            self.assertEqual([each.cause.startswith(said) for each in found], [True] * bool(said), found)
 
     def test_gpus_of_the_reference(self):
         self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)

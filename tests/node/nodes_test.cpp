@@ -99,6 +99,8 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
   CHECK(severity("gpu-count") == Severity::unknown);
   CHECK(severity("management") == Severity::unknown);
   CHECK(severity("gpu-count", 8) == Severity::fail);
+  const Verdict count = of_check(judge_nodes({report}, {8}), "gpu-count").front().verdict;
+  CHECK(count.action.find("RMA") == std::string::npos);
   report.facts["driver_module"] = "580.2";
   CHECK(severity("management") == Severity::warn);
   report.gpus.problem.reset();

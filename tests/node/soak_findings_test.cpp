@@ -125,6 +125,12 @@ TEST_CASE("a mismatch becomes a verdict with serial, bits and circumstances", "[
   CHECK(verdicts[0].cause ==
         "rank 1 on n1, serial 2: product bf16 tile 3,5: expected 0x10, found 0x11: the other GPUs "
         "contradict it, 71 C; 1 more such mismatches; capsule capsule-x.json");
+  incident.mismatch.action = "replace the GPU";
+  incident.mismatch.class_ = Class::hardware;
+  CHECK(judge(windows(1), {incident})[0].action == "replace the GPU");
+  const std::vector<RankIdentity> on_cpu(kRanks.size(), {"n1", "", "", "EPYC"});
+  const auto of_host = judge(windows(1), {incident}, on_cpu);
+  CHECK_THAT(of_host[0].action, ContainsSubstring("its processor or memory"));
 }
 
 TEST_CASE("what all GPUs have is the job's, not the reporting rank's", "[soak]") {

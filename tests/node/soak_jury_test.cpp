@@ -152,6 +152,7 @@ TEST_CASE("what a clean soak proves", "[soak]") {
         "GPU-hour at 95 %");
   CHECK(statement_of(work, 3) == "3 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links");
   CHECK(statement_of({}, 0) == "nothing was checked");
+  CHECK(statement_of(work, 0, "rank").find("12 per rank-hour") != std::string::npos);
 }
 
 }  // namespace shakedown::node

@@ -12,7 +12,8 @@ import unittest
 from support import BIN, TREE, Folder, needs_cpu_backend, read_record, run_bare, wait_until
 from shakedown_launch import job
 from shakedown_launch.acceptance import options, stages
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS
+from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE,
+                                               PASS, SOFTWARE)
 
 HOST = os.uname().nodename
 LINE = [TREE / "launch/acceptance", "--backend", "cpu"]
@@ -75,6 +76,7 @@ class Acceptance(Folder):
         # A prolog, which is short, and lets a job start where nothing FAILs.
         out, records = self.accept("--prolog", "-n", "2", "--reference", other, code=0, folder="other")
         self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
+        self.assertEqual(self.verdict(records)["class"], CONFIG)
         self.assertIn("of NVIDIA H100 80GB HBM3, this is", self.verdict(records)["cause"])
 
         path = self.change(reference, "path.json", collective={
@@ -82,9 +84,11 @@ class Acceptance(Folder):
         out, records = self.accept("--quick", "-n", "2", "--reference", path, "--inject-fault",
                                    "product:1", "--history", history, code=1, folder="path")
         found = {line.get("class"): line for line in self.findings(records)}
+        self.assertLessEqual({CONFIG, HARDWARE}, set(found))
         self.assertEqual(found["CONFIG"]["stage"], "collectives")
         self.assertIn("transport mpi, reference nccl", found["CONFIG"]["cause"])
         self.assertEqual(found["HARDWARE"]["subject"], "rank 1")
+        self.assertFalse([line["action"] for line in self.findings(records) if "GPU" in line.get("action", "")])
         self.assertEqual(self.verdict(records)["verdict"], FAIL)
         self.assertIn(f'scontrol update nodename="{HOST}" state=drain', out)
         self.assertIn("rank 1", history.read_text())
@@ -108,17 +112,18 @@ class Acceptance(Folder):
         self.assertEqual({(*line["nodes"], line["subject"]) for line in self.findings(records)},
                          {(HOST, "rank 1")})
         self.assertEqual({line["stage"] for line in self.findings(records)}, {"node_check", "soak"})
-        self.assertEqual(self.verdict(records)["class"], "HARDWARE")
+        self.assertEqual(self.verdict(records)["class"], HARDWARE)
         self.assertIn("isolation: 1 test in 1 round", out)
 
     def test_a_slow_rank(self):
         """By its peers, where each rank has a core."""
         result = run_bare(*LINE, "--prolog", "-n", "3", "--inject-fault", "slow:1")
         if len(os.sched_getaffinity(0)) < 3:
-            self.expect(result, 0, f"PASS {HOST}", "rates not judged: 3 ranks on 2 cores of")
+            self.expect(result, 0, f"INCONCLUSIVE {HOST}", "rates not judged: 3 ranks on 2 cores of",
+                        "slow:1 was injected and not found")
             self.assertNotIn("slow,", result.stdout)
         else:
-            self.expect(result, 1, f"FAIL {HOST}", "FAIL rank 1: rank 1 on", "slower")
+            self.expect(result, 1, f"FAIL {HOST}", "FAIL compute: rank 1 on", "slower")
 
     def test_a_rank_that_dies(self):
         process = subprocess.Popen([*LINE, "--quick", "-n", "2", "--output", self.folder / "out"],
@@ -133,6 +138,7 @@ class Acceptance(Folder):
         records = read_record(self.folder / "out/acceptance.jsonl")
         self.assertEqual(self.verdict(records)["verdict"], INCONCLUSIVE)
         self.assertRegex(self.verdict(records)["cause"], rf"rank . on {HOST} died: signal 9")
+        self.assertEqual(self.verdict(records)["class"], ENVIRONMENT)
         outcomes = dict(zip(self.verdict(records)["stages"], self.verdict(records)["stage_verdicts"]))
         self.assertEqual((outcomes["train"], outcomes["soak"]), (INCONCLUSIVE, PASS))
 
@@ -153,6 +159,8 @@ class Acceptance(Folder):
         """Before any communicator is made."""
         out, records = self.accept("--quick", "--expect-gpus", "8", code=1)
         self.assertIn("8 expected", self.verdict(records)["cause"])
+        self.assertEqual(self.verdict(records)["class"], SOFTWARE)
+        self.assertNotIn("RMA", out)
         self.assertEqual(self.verdict(records)["stages"], [stages.INVENTORY])
         self.assertEqual(self.verdict(records)["verdict"], FAIL)
         result = run_bare(*LINE, "--passive", "--expect-gpus", "8", "--nagios")

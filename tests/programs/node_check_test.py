@@ -114,6 +114,11 @@ class NodeCheck(Folder):
                 if change == one_hangs:  # what was not read for that cause is one line, and no pass
                     self.assertRegex(out, r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)")
 
+    def test_an_injected_stall_is_named(self):
+        """Not the library that a node without a driver lacks."""
+        out, _ = self.check("--passive", "--inject-fault", "stall:0", code=1)
+        self.assertIn("the management path hangs: a call that was injected did not return", out)
+
     def test_two_ranks_check_one_node_and_sum_over_both(self):
         out, _ = self.check(code=0, bare=False, ranks=2)
         self.assertRegex(out, r"PASS +all-reduce +the sum over 2 ranks is right")

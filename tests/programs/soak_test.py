@@ -39,7 +39,7 @@ class Soak(Folder):
     def test_a_clean_soak_says_what_it_proves(self):
         out, records = self.soak("--minutes", 0.03)
         self.assertRegex(out, r"PASS job soak: 0 wrong in \S+ products, \S+ probes of processors, \S+ .B of memory, \S+ .B copied, "
-                              r"\S+ .B over links: rate below \S+ per GPU-hour at 95 %")
+                              r"\S+ .B over links: rate below \S+ per (GPU|rank)-hour at 95 %")
         phases = [line["phase"] for line in records["soak"]]
         for phase in ("steady products fp32", "steady probes", "steady memory", "steady copies",
                       "steady collectives"):

@@ -90,6 +90,15 @@ class Hooks(unittest.TestCase):
             self.assertRegex(self.cluster("on", "n1", "env", "SLURMD_NODENAME=n3",
                                           HOOKS / "health_check", "--print", code=1), said)
 
+    def test_of_many_nodes_only_the_first_are_drained(self):
+        for node in ("n1", "n2"):
+            self.cluster("scontrol", "update", f"nodename={node}", "state=drain", f"reason={REASON}")
+            self.addCleanup(self.cluster, "scontrol", "update", f"nodename={node}", "state=resume")
+        self.mark("broken_n4")
+        for said in ["gpu-count: 0 GPUs, 4 expected", "not drained: 2 nodes were within an hour"]:
+            self.assertIn(said, self.cluster("on", "n1", "env", "SLURMD_NODENAME=n4", HOOKS / "health_check",
+                                             code=1))
+
     def mark(self, name):
         path = self.cluster.folder / "etc" / name
         path.touch()

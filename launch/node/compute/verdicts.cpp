@@ -110,6 +110,10 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
                   finding.slow.z, finding.slow.slow_rounds, finding.slow.rounds);
   const bool memory = series.metric.name.starts_with("memory");
   if (memory) verdict.class_ = Class::hardware;
+  if (results[finding.slow.gpu].gpu.empty()) {
+    verdict.action = "run again; if it repeats, look for other work on its cores";
+    return verdict;
+  }
   verdict.action = memory ? "compare the memory clocks and remapped rows with its peers'; if they "
                             "are alike, RMA"
                           : "inspect the PCIe link: generation and width under load, replays, the "
@@ -145,10 +149,10 @@ std::vector<Verdict> wrong_data(const Results& results) {
       verdict.outcome = alike ? Outcome::inconclusive : Outcome::fail;
       verdict.cause += fmt::format("{}: wrong data: {}", series.metric.name, series.wrong);
       verdict.class_ = alike ? Class::software : Class::hardware;
-      verdict.action = alike
-                           ? "all devices are wrong alike, which is no device's fault: report it, "
-                             "with the record"
-                           : "run bin/soak on it; if it repeats, RMA";
+      verdict.action = alike ? "all devices are wrong alike, which is no device's fault: report "
+                               "it, with the record"
+                       : results[rank].gpu.empty() ? "run bin/soak on it"
+                                                   : "run bin/soak on it; if it repeats, RMA";
       verdicts.push_back(verdict);
     }
   }
@@ -245,7 +249,7 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
     job.outcome = Outcome::inconclusive;
     job.cause = fmt::format("all results right, rates not judged: {}",
                             fmt::join(judgement.not_judged, "; "));
-    job.action = "run on more GPUs, or with --reference FILE: a record of a good machine";
+    job.action = "run on more devices, or with --reference FILE: a record of a good machine";
   }
   if (count(Outcome::inconclusive) > 0)
     job = {Scope::job,

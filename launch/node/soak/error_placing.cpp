@@ -81,7 +81,7 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
               Outcome::fail,
               {},
               fmt::format("every {} and address: ", unit) + counts,
-              "run it on another GPU; RMA if that one is right"};
+              "run it on another one: where that is right, replace this one"};
     case Culprit::transient:
       return fail("transient, not seen again", "run again for longer; RMA if it comes back");
     case Culprit::program:
@@ -94,7 +94,7 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
           Outcome::fail,
           {},
           "could not be placed: " + counts,
-          "run again with the GPU idle"};
+          "run again with nothing else on it"};
 }
 
 }  // namespace shakedown::node

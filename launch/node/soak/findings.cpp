@@ -13,6 +13,9 @@
 namespace shakedown::node {
 namespace {
 
+constexpr const char* kOfHost =
+    "run again; if it repeats on this host alone, replace its processor or memory";
+
 std::string hex(std::uint64_t bits) { return fmt::format("0x{:x}", bits); }
 
 std::string circumstances(const Incident& incident) {
@@ -42,7 +45,8 @@ Verdict verdict_of(const Incident& incident, std::size_t others, const RankIdent
   verdict.cause += fmt::format(": {}{}", mismatch.cause, circumstances(incident));
   if (others > 0) verdict.cause += fmt::format("; {} more such mismatches", others);
   if (!incident.capsule.empty()) verdict.cause += fmt::format("; capsule {}", incident.capsule);
-  verdict.action = mismatch.action;
+  const bool of_host = identity.uuid.empty() && mismatch.class_ == Class::hardware;
+  verdict.action = of_host ? kOfHost : mismatch.action;
   return verdict;
 }
 
@@ -187,12 +191,13 @@ std::string rates_text(const std::vector<Window>& windows, const std::vector<Pro
 }
 
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,
-                  const std::vector<Verdict>& findings, const std::string& stopped_by) {
+                  const std::vector<Verdict>& findings, const std::string& stopped_by,
+                  const std::string& device) {
   Verdict verdict;
   verdict.name = "soak";
   double wrong = 0;
   for (const Window& window : windows) wrong += window.wrong();
-  verdict.cause = statement_of(work_of(windows), wrong);
+  verdict.cause = statement_of(work_of(windows), wrong, device);
   if (!stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", stopped_by);
   for (const Verdict& finding : findings)
     verdict.outcome = std::max(verdict.outcome, finding.outcome);

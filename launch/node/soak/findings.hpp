@@ -42,8 +42,9 @@ double energy_of(const std::vector<Window>& windows);
 std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types);
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS.
+/// INCONCLUSIVE, never PASS. `device`: what each rank tests, "GPU" or "rank".
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,
-                  const std::vector<Verdict>& findings, const std::string& stopped_by);
+                  const std::vector<Verdict>& findings, const std::string& stopped_by,
+                  const std::string& device = "GPU");
 
 }  // namespace shakedown::node

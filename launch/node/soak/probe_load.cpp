@@ -171,7 +171,7 @@ Mismatch ProbeLoad::inconclusive(const std::string& cause) const {
   mismatch.outcome = Outcome::inconclusive;
   mismatch.class_ = std::nullopt;
   mismatch.cause = cause;
-  mismatch.action = "run again with the GPU idle";
+  mismatch.action = "run again with nothing else on it";
   return mismatch;
 }
 

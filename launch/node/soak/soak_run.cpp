@@ -248,7 +248,9 @@ ExitCode SoakRun::conclude(const std::string& summary) {
   for (const Phase& phase : phases(0)) requested.insert(phase.loads.begin(), phase.loads.end());
   const auto signals = session_.all_gather(signals_.received());
   const std::string signal = *std::max_element(signals.begin(), signals.end());
-  verdicts.push_back(judge_job(windows_, {requested.begin(), requested.end()}, verdicts, signal));
+  const std::string device = ranks_.front().uuid.empty() ? "rank" : "GPU";
+  verdicts.push_back(
+      judge_job(windows_, {requested.begin(), requested.end()}, verdicts, signal, device));
   say(session_, summary);
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));

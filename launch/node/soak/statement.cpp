@@ -33,7 +33,7 @@ std::string readable_decimal_bytes(double bytes) {
   return fmt::format("{:.3g} {}", bytes, kUnits[unit]);
 }
 
-std::string statement_of(const Work& work, double wrong) {
+std::string statement_of(const Work& work, double wrong, const std::string& device) {
   std::vector<std::string> parts;
   if (work.products > 0) parts.push_back(readable_count(work.products) + " products");
   if (work.probes > 0) parts.push_back(readable_count(work.probes) + " probes of processors");
@@ -45,8 +45,8 @@ std::string statement_of(const Work& work, double wrong) {
   const std::string done =
       fmt::format("{} wrong in {}", readable_count(wrong), fmt::join(parts, ", "));
   if (wrong > 0) return done;
-  return fmt::format("{}: rate below {:.3g} per GPU-hour at 95 %", done,
-                     rate_bound(work.gpu_hours));
+  return fmt::format("{}: rate below {:.3g} per {}-hour at 95 %", done, rate_bound(work.gpu_hours),
+                     device);
 }
 
 }  // namespace shakedown::node

@@ -20,8 +20,8 @@ struct Work {
 double rate_bound(double gpu_hours);
 
 /// "0 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links: rate below 12 per GPU-hour at
-/// 95 %". With wrong operations there is no bound to give.
-std::string statement_of(const Work& work, double wrong);
+/// 95 %". With wrong operations there is no bound to give. `device`: "GPU" or "rank".
+std::string statement_of(const Work& work, double wrong, const std::string& device = "GPU");
 
 /// "9.8 PB", decimal units.
 std::string readable_decimal_bytes(double bytes);

@@ -1,5 +1,6 @@
 """launch/acceptance: connects what runs, what judges and what reports."""
 
+import functools
 import os
 import shutil
 import sys
@@ -15,11 +16,13 @@ from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
-from .report import history, jsonl, nagios, page, slurm_lines, text
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, WARN, Acceptance, Finding
+from .report import digest, history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
-PROLOG_BUDGET_S, PROLOG_GRACE_S = 14, 3  # of the 20 s that it may need
+# Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
+BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
+LIST_S = 4  # of it, until nvidia-smi counts as hung: node_check then says what hangs
 
 
 def main(arguments):
@@ -33,8 +36,10 @@ def main(arguments):
 
 
 def run(arguments):
+    began = time.monotonic()
     request, values = options.request(arguments)
-    environ = options.environment(request.settings.tier, os.environ)
+    listed = lister(request.settings.tier)
+    environ = options.environment(request.settings.tier, os.environ, listed)
     mpi.check_open_mpi(environ)
     check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
@@ -43,10 +48,18 @@ def run(arguments):
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
     try:
-        return accept(request, values, environ, hosts, known, output, kept)
+        return accept(request, values, environ, hosts, known, output, kept, began, listed)
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
+
+
+def lister(tier):
+    """What lists this host's GPUs, once. A passive check starts nothing on them."""
+    if tier == stages.PASSIVE:
+        return list
+    limit = (LIST_S,) if tier == stages.PROLOG else ()
+    return functools.lru_cache(maxsize=None)(functools.partial(gpus.listed, *limit))
 
 
 def check_programs(tier, environ):
@@ -65,22 +78,24 @@ def known_references(request):
     return references.load(folder)
 
 
-def accept(request, values, environ, hosts, known, output, kept):
+def accept(request, values, environ, hosts, known, output, kept, began, listed):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
     judge = Judge(output, known, request.reference or "")
     limits = {}
-    if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
-        limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
+    if request.settings.tier in BUDGET_S:
+        budget, grace = BUDGET_S[request.settings.tier]
+        limits = {"deadline": began + budget, "grace": grace}
     expected, absent = request.expect_gpus, ()
     if request.settings.tier == stages.PROLOG and request.settings.backend != stages.CPU and \
             environ.get("CUDA_VISIBLE_DEVICES"):
-        count, absent = options.gpus_of_prolog(environ, gpus.listed())
+        count, absent = options.gpus_of_prolog(environ, listed())
         expected = count if expected is None else expected
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
                         Progress(log.line, shown=kept and not request.nagios), environ,
-                        request.ranks, expected, request.fault, absent=absent)
+                        request.ranks, expected, request.fault, absent=absent,
+                        visible=functools.partial(gpus.visible, gpus=listed))
     stopped = False
     try:
         campaign.run()
@@ -100,15 +115,11 @@ def conclude(campaign, judge, request, values, started):
     """The Acceptance: a verdict per node, and what concerns none of them."""
     runs = campaign.runs
     nodes = campaign.nodes()
-    judge.choose(nodes, campaign.ranks)
+    judge.choose(nodes, campaign.ranks, runs)
     figures = judge.figures(runs)
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
-    if request.strict and request.settings.tier != stages.PASSIVE:
-        found += judge.unjudged()
-    if request.fault and not campaign.injected:
-        found.append(Finding("inject-fault", INCONCLUSIVE, (), f"{request.fault} was given to no "
-                             "program: no node has this rank, or no stage of this tier finds it",
-                             check="inject-fault", action="another rank, kind or tier"))
+    found += judge.unjudged(figures, request.strict)
+    found += not_injected(request.fault, campaign.injected, found) if request.fault else []
     good = {stage: each.good for stage, each in campaign.isolations.items()}
     good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -125,6 +136,18 @@ def conclude(campaign, judge, request, values, started):
         judge.statement(runs))
 
 
+def not_injected(fault, given, found):
+    """A test of the acceptance itself that showed nothing. `given`: (stage, node) of the programs
+    that were to find the fault."""
+    if any((each.stage, name) in given for each in found if each.outcome != WARN
+           for name in each.nodes):
+        return []
+    cause = "was injected and not found" if given else \
+        "was given to no program: no node has this rank, or no stage of this tier finds it"
+    return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
+                    action="another rank, kind or tier; of slow also --reference")]
+
+
 def write(acceptance, request, output, log, stopped):
     """Terminal and files; the exit code. The terminal first: a disk may be full."""
     sections = []
@@ -135,7 +158,7 @@ def write(acceptance, request, output, log, stopped):
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
     shown = text.text(acceptance, sections)
     line, nagios_code = nagios.line(acceptance)
-    on_node = request.settings.tier in (stages.PROLOG, stages.PASSIVE)
+    on_node = request.settings.tier in BUDGET_S
     show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
@@ -181,9 +204,10 @@ def remembered(path, acceptance):
 def brief(acceptance):
     """A line per finding, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
-    lines = [f"{acceptance.outcome} {nodes}"]
+    lines = [f"{acceptance.outcome} {nodes}{digest.reservation(acceptance)}"]
+    gpus_ = digest.gpus_of(acceptance)
     found = [each for verdict in acceptance.verdicts for each in verdict.findings]
-    lines += [f"{each.outcome} {each.subject or each.stage}: {each.cause}"
+    lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"
               f"{each.action and f'; {each.action}'}" for each in [*found, *acceptance.findings]]
     return "\n".join(lines) + "\n"
 

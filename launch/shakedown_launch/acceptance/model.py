@@ -6,6 +6,7 @@ PASS, INCONCLUSIVE, FAIL = "PASS", "INCONCLUSIVE", "FAIL"  # from best to worst,
 OUTCOMES = (PASS, INCONCLUSIVE, FAIL)
 WARN = "WARN"  # of a Finding: printed, never a reason against a node
 WORST_FIRST = (FAIL, INCONCLUSIVE, WARN)  # findings
+RATES_NOT_JUDGED = "rates-not-judged"  # check of the WARN about a node that may pass without
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 STOPPED = 5  # by a signal
 HARDWARE, CONFIG, SOFTWARE, ENVIRONMENT, INFRASTRUCTURE = CLASSES = (

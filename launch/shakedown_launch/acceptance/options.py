@@ -15,11 +15,10 @@ COMMAND = Command(
     """Runs every check and benchmark on one or more nodes, and concludes PASS, FAIL or INCONCLUSIVE
     per node, with class, cause and action: node_check, self-test, products, memory, host links,
     links between GPUs, collectives, training with checked gradients, soak; then several nodes
-    together, where a failure is traced to a node or a link.""",
+    together, where a failure is traced to a node or a link. Without --quick and --full the stages
+    are chosen for 8 minutes, 2 of them soak.""",
     [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 60 s"),
-     Option(("--full",), None,
-            "all sizes and types, and a soak of --soak-minutes; the stages of the default run are "
-            "chosen for 8 minutes, 2 of them soak"),
+     Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes"),
      Option(("--prolog",), None,
             "run for Slurm's Prolog, at most 20 s: this node, and only the GPUs of the job "
             "(SLURM_JOB_GPUS); INCONCLUSIVE ends with 0"),
@@ -52,8 +51,7 @@ COMMAND = Command(
             "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
             "current folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
-     Option(("--strict",), None,
-            "treat warnings, and figures that nothing judged, as INCONCLUSIVE"),
+     Option(("--strict",), None, "a warning or an unjudged rate makes the node INCONCLUSIVE"),
      Option(("--inject-fault",), "KIND:RANK",
             "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
             "stall, on this rank, counted over all nodes")],

@@ -11,6 +11,7 @@ LADDER = "all_reduce"  # the stage whose failure over several nodes is traced to
 PROLOG_SECONDS = 18  # of the 20 that a prolog may need
 LEAST_LIMIT = 180  # seconds: no other stage is ended before
 INVENTORY_LIMIT = 30  # it reads for 5 s at most: what takes longer is a host whose login hangs
+PASSIVE_DEADLINE = 3  # seconds of node_check's, of the 5 that a passive check may need
 HANG, PROLOG_HANG = 120, 8  # seconds after which a program names the rank that does not answer
 SOAK_MINUTES = 15  # of --full
 OPERATIONS = "--operation all_reduce,all_gather,reduce_scatter,broadcast,all_to_all"
@@ -96,9 +97,9 @@ STAGES = (
                  FULL: soak(SOAK_MINUTES)},
           on_cpu=soak(0.08, "--types fp32 --shape steady", start=2)),
     Stage("nodes", "node_check", GROUP,
-          tiers={QUICK: ("", 8), DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
+          tiers={DEFAULT: ("", 8), FULL: ("", 8)}, on_cpu=("", 2)),
     Stage(LADDER, "collective_perf", GROUP,  # also of nodes with one rank each
-          tiers={QUICK: ("-b 32K -e 128M -f 64 --repeats 3", 10),
+          tiers={QUICK: ("-b 2M -e 128M -f 64 --repeats 3", 7),
                  DEFAULT: ("-b 32K -e 1G -f 32", 20), FULL: ("-b 32K -e 1G -f 32", 20)},
           on_cpu=("-b 4K -e 256K -f 8 --iterations 5 --warmup 1 --repeats 3", 2)),
     Stage("node_links", "link_matrix", GROUP, least_ranks=2, common="--alone off",
@@ -131,6 +132,8 @@ def words(stage, settings, ranks, fault="", capsules=""):
     hang = PROLOG_HANG if settings.tier == PROLOG else HANG
     line = [stage.program, "--backend", settings.backend, "--timeout", str(hang),
             *stage.common.split(), *options.split()]
+    if settings.tier == PASSIVE:
+        line += ["--deadline", str(PASSIVE_DEADLINE)]
     if ranks >= 2:
         line += stage.where_two.split()
     if capsules and 0 < stage.capsules <= ranks:

@@ -68,8 +68,10 @@ std::vector<std::string> unfit_for_work(const std::vector<Finding>& findings) {
 void stall(std::vector<NodeReport>& reports, const std::string& host) {
   for (NodeReport& report : reports) {
     if (report.host != host) continue;
+    const std::string call = "a call that was injected";
     auto& stalled = report.gpus.gpus.empty() ? report.gpus.stalled : report.gpus.gpus[0].stalled;
-    stalled.emplace_back("a call that was injected");
+    stalled.push_back(call);
+    if (report.gpus.gpus.empty()) report.gpus.problem = call + " did not return";
   }
 }
 

@@ -72,7 +72,8 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
     return failure(report.gpus.problem ? Class::software : Class::hardware,
                    fmt::format("{}{}{}", cause, missing_on(report),
                                report.gpus.problem ? "; " + *report.gpus.problem : ""),
-                   "see the kernel's messages; reboot, RMA if it stays away");
+                   report.gpus.problem ? "load the driver (nvidia-smi, dmesg); reboot"
+                                       : "see the kernel's messages; reboot, RMA if it stays away");
   if (found > expected->count && expected->by == "--expect-gpus")
     return warning(Class::config, cause, "reconfigure: use the node's own number");
   return passed(cause);

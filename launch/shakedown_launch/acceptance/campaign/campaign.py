@@ -36,7 +36,7 @@ class Campaign:
         self.left_out = {}  # node: why no further stage ran on it
         self.findings = []  # of the inventory over all nodes
         self.isolations = {}  # stage: the ladder's Isolation
-        self.injected = False  # whether a program was given the fault
+        self.injected = set()  # (stage, node) of the programs that were given the fault
 
     def run(self):
         """Raises job.Stopped after a signal; what has run by then is in `runs`."""
@@ -182,7 +182,7 @@ class Campaign:
             self._isolate(stage, nodes, ATTEMPTS)
 
     def _isolate(self, stage, nodes, first_round=0):
-        self.judge.choose(self.nodes(), self.ranks)
+        self.judge.choose(self.nodes(), self.ranks, self.runs)
         domains = self._domains or topology.domains(nodes, self._environ)
         lost = set()
         search = ladder.isolate(nodes, domains, lost=lost)
@@ -234,7 +234,8 @@ class Campaign:
         total = ranks * len(nodes)
         line = stages.words(stage, self.settings, total, self._fault_on(nodes, ranks),
                             self.fleet.folder("capsules"))
-        self.injected |= "--inject-fault" in line
+        if "--inject-fault" in line:
+            self.injected.update((stage.name, node) for node in nodes)
         return Task(stage.name, tuple(nodes), total, (*line, *more),
                     stages.limit(stage, self.settings), round_, group)
 
@@ -272,5 +273,8 @@ class Campaign:
         least, most = SETTLE_S
         end = time.monotonic() + most
         time.sleep(least)
-        while time.monotonic() < end and gpus.busiest() > IDLE_PERCENT:
+        while (busiest := gpus.busiest()) is not None and busiest > IDLE_PERCENT and \
+                time.monotonic() < end:
             time.sleep(0.2)
+        if busiest is None:
+            self.progress.note("not known whether the GPUs were idle: nvidia-smi cannot be read")

@@ -5,6 +5,7 @@ import collections
 import dataclasses
 import math
 import os
+import re
 import resource
 import shlex
 import time
@@ -13,8 +14,11 @@ from ... import mpi, slurm
 from ...command import UsageError
 from ...job import RUNNING, Stopped
 from ..model import Run
+from ..words import clean
 
 GRACE = 10  # seconds, as launch/mpi
+ERROR = re.compile(rb"^error: (rank \d+ on .*)", re.M)  # with which a program ends its ranks
+LOG_END = 65536  # bytes of a log in which it is searched
 
 
 def at_once():
@@ -133,7 +137,7 @@ class Fleet:
             job.start()
         except Stopped:
             return []
-        return [Running(number, task, place, job, limit)]
+        return [Running(number, task, f"{self._output}/{place}.log", place, job, limit)]
 
 
 def place_of(task):
@@ -146,9 +150,9 @@ def place_of(task):
 class Running:
     """A job that runs."""
 
-    def __init__(self, number, task, place, job, limit):
+    def __init__(self, number, task, log, place, job, limit):
         self.number, self.job = number, job
-        self._task, self._place, self._limit = task, place, limit
+        self._task, self._log, self._place, self._limit = task, log, place, limit
         self._started = time.time()
         self._start = time.monotonic()
         self._late = False
@@ -166,9 +170,22 @@ class Running:
         notes = list(result.said)
         if self._late:
             notes.insert(0, f"did not end within {self._limit:.0f} s and was stopped")
+        elif result.code not in (0, 1) and not result.dead and not result.lost:
+            notes += last_error(self._log)
         return Run(stage=self._task.stage, nodes=self._task.nodes,
                    code=3 if self._late else result.code,
                    started=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
                    seconds=self._seconds(), record=f"{self._place}.jsonl",
                    log=f"{self._place}.log", round=self._task.round, dead=tuple(result.dead),
                    lost=tuple(result.lost), note="; ".join(notes))
+
+
+def last_error(path):
+    """[the last error of a rank] in a job's log; []: there is none."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - LOG_END))
+            found = ERROR.findall(file.read())[-1:]
+        return [clean(each.decode(errors="replace")) for each in found]
+    except OSError:
+        return []

@@ -43,6 +43,9 @@ class Progress:
             self._write(f"{self._line()}\n")
         self.tick()
 
+    def note(self, text):
+        self._log(text)
+
     def tick(self):
         if self._shown and self._terminal and self._line() != self._last:
             self._last = self._line()

@@ -3,11 +3,15 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, SOFTWARE,
-                     STOPPED, WARN, Finding, worst)
+from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES,
+                     PASS, SOFTWARE, STOPPED, WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
+SILENT = re.compile(r"no answer from ((?:rank \d+ on [^\s,;]+(?:, )?)+)")  # of common/program.cpp
+DEATHS = {"signal 9": (ENVIRONMENT, "dmesg: the kernel kills where memory is short; run again"),
+          "signal 7": (ENVIRONMENT, "enlarge or clear /dev/shm; run again")}
+DEATH = SOFTWARE, "run again; if it repeats on this node alone, run bin/soak on it, else report it"
 NOT_JUDGED = re.compile(r"\bnot judged\b")  # compute_perf without peers and reference
 CODES = {1: (FAIL, "", "failed"),
          2: (INCONCLUSIVE, CONFIG, "usage error"),
@@ -23,7 +27,8 @@ def findings(run, records):
     for head, lines in jobs(records):
         found += JobFindings(run, head).findings(lines)
         codes += [line.get("exit_code", 3) for line in lines if line["kind"] == "end"]
-    found += dead_or_lost(run) or unfinished(run, records)
+    heads = [head for head, _ in jobs(records) if head.get("hosts")]
+    found += dead_or_lost(run, heads[-1] if heads else {}) or unfinished(run, records)
     found += [] if run.lost else unreadable(run, records)
     return found + unexplained(run, codes, found)
 
@@ -35,13 +40,22 @@ def about_run(run, outcome, cause, check, **other):
 
 # ---- how it ended ----
 
-def dead_or_lost(run):
+def dead_or_lost(run, head):
+    """`head`: its `run` record, as far as there is one."""
     found, blamed = [], []
     for rank, host, how in run.dead:
-        node = Ranks(run.nodes, {"hosts": [host]}).host(host)
+        node = node_of(run, head, int(rank), host)
+        class_, action = DEATHS.get(how.partition(" (")[0], DEATH)
         found.append(Finding(run.stage, INCONCLUSIVE, (node,), f"rank {rank} on {node} died: {how}",
-                             action="see the log, then run again", subject=f"rank {rank}",
-                             check="rank-died", evidence=run.log))
+                             class_, action, subject=f"rank {rank}", check="rank-died",
+                             evidence=run.log))
+        blamed.append(node)
+    for rank, host in silent(run):
+        node = node_of(run, head, int(rank), host)
+        found.append(Finding(run.stage, INCONCLUSIVE, (node,), run.note, INFRASTRUCTURE,
+                             "inspect the node: processes that hang in the kernel or were stopped "
+                             "(ps), its network; run again", subject=f"rank {rank}",
+                             check="no-answer", evidence=run.log))
         blamed.append(node)
     for who in run.lost:  # "host n017", or "a node of the allocation"
         host = who.removeprefix("host ")
@@ -63,6 +77,18 @@ def dead_or_lost(run):
     return found
 
 
+def node_of(run, head, rank, host):
+    """By its rank, as several nodes may be names of one host."""
+    ranks = Ranks(run.nodes, head or {"hosts": [host]})
+    return ranks.node(rank) if head and rank < len(ranks) else ranks.host(host)
+
+
+def silent(run):
+    """[(rank, host)] of those for which the others waited in vain."""
+    waited = SILENT.search(run.note)
+    return re.findall(r"rank (\d+) on ([^\s,;]+)", waited[1]) if waited else []
+
+
 def unreadable(run, records):
     """Without a record that is missing because its program did not come that far."""
     cut_short = run.dead or run.lost or run.code not in (0, 1)
@@ -75,13 +101,13 @@ def unreadable(run, records):
 
 def unfinished(run, records):
     """The jobs that wrote no `end` line, or that there is none that began."""
-    causes = [f"{head.get('program', 'the program')} did not end in order: its record has no end "
-              "line" for head, lines in jobs(records)
-              if not any(line["kind"] == "end" for line in lines)]
+    causes = [f"{head.get('program', 'the program')} did not end in order"
+              for head, lines in jobs(records) if not any(line["kind"] == "end" for line in lines)]
     if not records:
         causes.append("wrote no record")
-    how = f": {run.note}" if run.note else f" (exit code {run.code})"
-    return [about_run(run, INCONCLUSIVE, cause + how, "not-finished") for cause in causes]
+    how = run.note or f"its record has no end line (exit code {run.code})"
+    return [about_run(run, INCONCLUSIVE, f"{cause}: {how}", "not-finished", action="see the log")
+            for cause in causes]
 
 
 def unexplained(run, codes, found):

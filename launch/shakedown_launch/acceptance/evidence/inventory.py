@@ -2,7 +2,7 @@
 
 import collections
 
-from ..model import FAIL, INCONCLUSIVE, Finding, Gpu, Node
+from ..model import CONFIG, FAIL, HARDWARE, INCONCLUSIVE, SOFTWARE, Finding, Gpu, Node
 from ..stages import INVENTORY
 
 IDENTITY = ("driver", "processor", "git_revision")  # keys of a `run` record, and versions.*
@@ -45,7 +45,7 @@ def too_few(counts, of_reference=None):
                         "how many there should be is not known", subject=f"node {name}",
                         check="gpu-count", action="--expect-gpus")
                 for name, count in counts.items() if count < most]
-    return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}")
+    return [missing(name, f"{count} GPUs, {expected} {who}", f"node {name}", count > 0)
             for name, count in counts.items() if expected is not None and count < expected]
 
 
@@ -55,11 +55,15 @@ def absent(node, gpu):
 
 def unusable(node, why):
     return Finding(INVENTORY, INCONCLUSIVE, (node,), f"no GPU can be used, though {why}",
-                   subject=f"node {node}", check="gpu-count",
+                   CONFIG, subject=f"node {node}", check="gpu-count",
                    action="see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node "
                           "without its GPUs")
 
 
-def missing(node, cause, subject):
-    return Finding(INVENTORY, FAIL, (node,), cause, subject=subject, check="gpu-count",
-                   action="see the kernel's messages; reboot, RMA if it stays away")
+def missing(node, cause, subject, driver_works=True):
+    """Where no GPU answers it is rather the driver that is missing."""
+    class_, action = (HARDWARE, "see the kernel's messages; reboot, RMA if it stays away") \
+        if driver_works else (SOFTWARE, "load the driver, or start the container with its GPUs "
+                              "(nvidia-smi, dmesg); reboot")
+    return Finding(INVENTORY, FAIL, (node,), cause, class_, action, subject=subject,
+                   check="gpu-count")

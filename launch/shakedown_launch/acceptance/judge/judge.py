@@ -6,7 +6,7 @@ import os
 from .. import references, stages
 from ..evidence import figures, findings, records
 from ..ladder import isolation
-from ..model import FAIL, INCONCLUSIVE, PASS, WARN, Finding, worst
+from ..model import CONFIG, FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WARN, Finding, worst
 from . import peers
 from .peer_groups import Groups
 
@@ -21,6 +21,7 @@ class Judge:
         self._output, self._known, self._requested = output, known, requested
         self._lines, self._figures = {}, {}  # of each record, of each run
         self._references = {}  # node: Reference or None
+        self._judged = set()  # (stage, node) of the rates that a reference judged
         self._groups = Groups()
 
     def records(self, run):
@@ -52,10 +53,16 @@ class Judge:
         return [figure for run in runs if not (run.round and run.stage == stages.LADDER)
                 for figure in self._measured(run)[0]]
 
-    def choose(self, nodes, ranks):
+    def choose(self, nodes, ranks, runs):
         """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
+        self._judged = set()
+        measured = {}
+        for figure in self.figures(runs):
+            for name in figure.nodes if len(figure.nodes) == 1 else ():
+                measured.setdefault(name, []).append(figure)
         for node in nodes:
-            found = references.match(self._known, node, ranks.get(node.name, 0))
+            found = references.match(self._known, node, ranks.get(node.name, 0),
+                                     measured.get(node.name, ()))
             if found is None and self._requested and len(self._known) == 1:
                 found, = self._known  # whose judgement says why it is of other nodes
             self._references[node.name] = found
@@ -72,10 +79,12 @@ class Judge:
         for reference in distinct(self._references.values()):
             own = [each for each in measured if all(
                 self._references.get(name) is reference for name in each.nodes)]
-            found += references.judge(own, reference, bool(self._requested))
+            of_reference, judged = references.judge(own, reference, bool(self._requested))
+            found += of_reference
+            self._judged |= judged
         if self._requested:
             found += [Finding("reference", INCONCLUSIVE, (name,), "no reference in "
-                              f"{self._requested} is of this model and number of GPUs",
+                              f"{self._requested} is of this model and count", CONFIG,
                               action="use one of these nodes: --record-reference",
                               check="not-comparable")
                       for name, reference in self._references.items() if reference is None]
@@ -109,14 +118,15 @@ class Judge:
             found += of_run
         for stage, isolated in isolations.items():
             found += isolation.findings(isolated, stage, self._transient(runs, stage))
-        found = [each for each in found if not self._judged_since(each)]
         compared = [each for each in self.compared(measured)
                     if not (each.stage in isolations and is_of_a_group(each))]
+        found = [each for each in found if not self._judged_since(each)]
         return once([*found, *compared, *peers.judge(measured)])
 
     def _judged_since(self, finding):
         """Whether a program left rates to a judgement that a reference has made since."""
-        return finding.check == "not-judged" and all(map(self._references.get, finding.nodes))
+        return finding.check == "not-judged" and all(
+            (finding.stage, name) in self._judged for name in finding.nodes)
 
     def judged(self, runs):
         """{stage: nodes} whose rates the program did not judge, but a reference did."""
@@ -126,12 +136,23 @@ class Judge:
                 nodes.setdefault(found.stage, []).extend(found.nodes)
         return nodes
 
-    def unjudged(self):
-        """What --strict has against nodes without a reference."""
-        return [Finding("reference", WARN, (name,), "no reference is of this model and number of "
-                        "GPUs: rates are compared with peers at most", check="not-judged",
-                        action="--record-reference on nodes that are known to be good")
-                for name, reference in self._references.items() if reference is None]
+    def unjudged(self, measured, strict=False):
+        """A warning about each node no rate of which was compared: with a reference, or with peers,
+        which are not enough if `strict`."""
+        rates = [each for each in measured if not each.metric.startswith(references.SETTINGS)]
+        by_reference, by_peers = {name for _, name in self._judged}, peers.compared(rates)
+        judged = by_reference if strict else by_reference | by_peers
+        found = []
+        for name in dict.fromkeys(name for each in rates for name in each.nodes):
+            of = self._references.get(name)
+            why = f"the reference {of.name} has none of its rates under the same conditions" \
+                if of else "no reference of this model and count"
+            cause = f"rates compared with peers alone: {why}" if name in by_peers else \
+                f"rates not judged: {why}; fewer than {peers.FEWEST} peers"
+            if name not in judged:
+                found.append(Finding("reference", WARN, (name,), cause, check=RATES_NOT_JUDGED,
+                                     action="--record-reference on nodes known to be good"))
+        return found
 
     def _transient(self, runs, stage):
         """What a failure amounts to that did not repeat: wrong data is never noise."""

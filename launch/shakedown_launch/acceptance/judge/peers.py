@@ -51,6 +51,12 @@ def judge(figures):
     return found
 
 
+def compared(figures):
+    """The nodes of which one was."""
+    return {figure.nodes[0] for peers in peers_of(figures) if len(peers) >= FEWEST
+            for figure in peers}
+
+
 def summary(figures):
     """A line per metric: "compute/fp16/sustained: n017 is 6 % below the median of 128 ..."."""
     return [line for peers in peers_of(figures) if len(peers) >= FEWEST

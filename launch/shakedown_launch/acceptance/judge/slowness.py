@@ -33,6 +33,8 @@ def explain(figure, peers, below, limits, settings):
     slow = "slow" if figure.higher_is_better else "slower"
     clock, usual = pair(figure, peers, "sm_clock_mhz")
     kind = figure.metric.split("/")[0]
+    if figure.conditions.get("backend") == "cpu":
+        return slow, "", "run again; if it repeats, look for other work on its cores"
     if kind not in ("compute", "soak", "train"):
         class_, action = PARTS.get(kind, ("", "run again; if it repeats, inspect the node's links"))
         return f"{slow}, which no clock explains", class_, action

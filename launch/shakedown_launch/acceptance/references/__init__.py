@@ -2,6 +2,7 @@
 
 from .comparison import judge, match
 from .file import load
+from .likeness import SETTINGS
 from .recording import record
 
-__all__ = ["load", "match", "judge", "record"]
+__all__ = ["load", "match", "judge", "record", "SETTINGS"]

@@ -12,23 +12,31 @@ FOLLOW_CLOCK = ("compute/", "soak/", "train/")
 RESET = "compare driver, libraries, power limit and clock settings with the reference's"
 
 
-def match(references, node, count):
-    """The reference of the node's model and `count` GPUs (ranks) per node; of several the one with
-    most figures that may fail. None: there is none. Link and path are compared figure by figure."""
+def match(references, node, count, figures=()):
+    """The reference of the node's model and `count` GPUs (ranks) per node; of several the one that
+    fits the links and NVLS that the node's `figures` show, then one of exactly this count, then the
+    one with most figures that may fail. None: there is none. Link and path are compared figure by
+    figure as well."""
+    links = {link_of(each) for each in figures if each.metric == LINKS and count > 1}
+    nvls = {each.conditions["nvls"] for each in figures if each.conditions.get("nvls")}
     models = {gpu.model for gpu in node.gpus} or {node.identity.get("processor", "")}
     fitting = [each for each in references
                if models <= set(each.devices)
                and (not each.ranks_per_node or count in each.ranks_per_node)]
-    return max(fitting, default=None,
-               key=lambda each: (sum(figure.may_fail for figure in each.figures),
-                                 len(each.ranks_per_node) > 0))
+    return max(fitting, default=None, key=lambda each: (
+        not each.link or links <= {each.link}, not each.nvls or nvls <= {each.nvls},
+        len(each.ranks_per_node) > 0, sum(figure.may_fail for figure in each.figures)))
+
+
+def link_of(figure):
+    return "nvlink" if figure.value > 0 else "pcie"
 
 
 # ---- judging ----
 
 def judge(figures, reference, requested=False):
-    """The findings. `requested`: the user named this reference, so that a node of which nothing can
-    be compared is INCONCLUSIVE."""
+    """(findings, {(stage, node)} of the rates that could have failed). `requested`: the user named
+    this reference, so that a node of which nothing can be compared is INCONCLUSIVE."""
     figures = with_paths(figures)
     others = not_comparable(figures, reference)
     found = list(others.values())
@@ -37,7 +45,7 @@ def judge(figures, reference, requested=False):
     comparison = Comparison(reference)
     for figure in left:
         comparison.add(figure)
-    return found + comparison.findings(left, requested)
+    return found + comparison.findings(left, requested), comparison.judged
 
 
 def not_comparable(figures, reference):
@@ -52,7 +60,7 @@ def not_comparable(figures, reference):
         for node in figure.nodes if why else ():
             found.setdefault(node, Finding(
                 figure.stage, INCONCLUSIVE, (node,),
-                f"not comparable with the reference {reference.name}: {why}",
+                f"not comparable with the reference {reference.name}: {why}", CONFIG,
                 action="use a reference of these nodes: --record-reference", gpu=figure.gpu,
                 check="not-comparable"))
     return found
@@ -69,9 +77,8 @@ def other_kind(figure, reference):
     if figure.metric == POWER_LIMIT and reference.power_limit_w not in (None, figure.value):
         return f"of a power limit of {reference.power_limit_w:g} W, here {figure.value:g} W"
     if figure.metric == LINKS and reference.link:
-        link = "nvlink" if figure.value > 0 else "pcie"
-        if link != reference.link:
-            return f"of GPUs linked by {reference.link}, here by {link}"
+        if link_of(figure) != reference.link:
+            return f"of GPUs linked by {reference.link}, here by {link_of(figure)}"
     return ""
 
 
@@ -80,6 +87,7 @@ class Comparison:
 
     def __init__(self, reference):
         self._reference = reference
+        self.judged = set()  # (stage, node) of which a figure was compared that may fail
         self._compared = set()  # nodes of which a figure was compared
         self._below = []  # (Figure, ReferenceFigure)
         self._met = set()  # metrics that a GPU, or node, met
@@ -109,6 +117,7 @@ class Comparison:
             self._other.setdefault(key, []).append(figure.metric)
             return
         self._compared.update(figure.nodes)
+        self.judged.update((figure.stage, node) for node in figure.nodes if entry.may_fail)
         if beyond(figure.value, entry):
             self._below.append((figure, entry))
         else:
@@ -135,6 +144,7 @@ class Comparison:
             if requested and nodes[0] not in self._compared:
                 found.append(Finding(stage, INCONCLUSIVE, nodes, "none of its figures is in the "
                                      f"reference {self._reference.name} under the same conditions",
+                                     CONFIG, "use a reference of the same tier: --record-reference",
                                      check="not-comparable"))
         return found
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ..model import FAIL, INCONCLUSIVE, PASS, WORST_FIRST
+from ..model import FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WORST_FIRST
 from ..words import by_number, clean, count, duration, nodes
 from .series import FEW_PEERS, measured
 
@@ -39,9 +39,7 @@ def gpus_of(acceptance):
 def part(finding, gpus):
     """"GPU 3, serial 1654922003211"; empty for a whole node."""
     if not finding.gpu:
-        named = finding.subject in [f"node {name}" for name in finding.nodes] or \
-            finding.cause.startswith(finding.subject)
-        return "" if named else clean(finding.subject)
+        return "" if is_named(finding) else clean(finding.subject)
     if finding.gpu not in gpus:
         return clean(f"{finding.subject} ({finding.gpu})" if finding.subject
                      else f"GPU {finding.gpu}")
@@ -50,6 +48,12 @@ def part(finding, gpus):
         f"GPU {gpu.index}, {clean(gpu.uuid, 48)}"
     return name if finding.subject.startswith("GPU") or not finding.subject else \
         f"{name}, {clean(finding.subject)}"
+
+
+def is_named(finding):
+    """Whether its subject is the node, or is in its cause already."""
+    return finding.subject in [f"node {name}" for name in finding.nodes] or \
+        finding.cause.startswith(finding.subject)
 
 
 def shown(finding, gpus, with_nodes=False):
@@ -126,8 +130,28 @@ def headline(acceptance):
     if not total:
         return "no node was judged"
     parts = [f"{number:,} {outcome}" for outcome, number in tally(acceptance).items()]
-    return f"{count(total, 'node')}: {', '.join(parts)}" if total > 1 else \
+    head = f"{count(total, 'node')}: {', '.join(parts)}" if total > 1 else \
         f"node {clean(acceptance.verdicts[0].node.name)}: {acceptance.verdicts[0].outcome}"
+    return head + reservation(acceptance)
+
+
+def passed(acceptance):
+    """{why the rates of nodes that passed were not judged, "" where they were: names}"""
+    found = {}
+    for verdict in acceptance.verdicts:
+        if verdict.outcome == PASS:
+            why = next((clean(each.cause) for each in verdict.findings
+                        if each.check == RATES_NOT_JUDGED), "")
+            found.setdefault(why, []).append(verdict.node.name)
+    return found
+
+
+def reservation(acceptance):
+    """" (rates not judged: no reference of this model)" of a PASS, or nothing."""
+    found = passed(acceptance)
+    parts = [why + (f" (on {nodes(names, 60)})" if len(found) > 1 else "")
+             for why, names in found.items() if why]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def injected(acceptance):

@@ -4,7 +4,7 @@ import math
 
 from ..model import FAIL, INCONCLUSIVE, PASS, WARN, WORST_FIRST
 from ..words import clean, count, nodes
-from . import series
+from . import digest, series
 
 OK, WARNING, CRITICAL, UNKNOWN = range(4)
 STATES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -49,11 +49,13 @@ def sentence(acceptance):
         if names:
             parts.append(f"{len(names)} of {count(total, 'node')} {outcome}: {nodes(names, 60)}")
     if not parts:
-        parts.append(f"{count(total, 'node')} {PASS}" if total else "no node was judged")
+        parts.append(f"{count(total, 'node')} {PASS}{digest.reservation(acceptance)}" if total
+                     else "no node was judged")
     found = findings(acceptance)
     if found:
         first = found[0]
-        where = " ".join(filter(None, [",".join(first.nodes[:2]), first.subject]))
+        subject = "" if digest.is_named(first) else first.subject
+        where = " ".join(filter(None, [",".join(first.nodes[:2]), subject]))
         parts.append(f"{where}: {first.cause}" if where else first.cause)
     return "; ".join(parts)
 

@@ -4,7 +4,7 @@ import re
 
 from ..model import FAIL, INCONCLUSIVE
 from ..words import clean, count, hostlist, nodes
-from .digest import injected
+from .digest import injected, is_named
 
 PREFIX = "shakedown:"  # of each reason: only what was drained by these lines is resumed by them
 SLURM_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -61,8 +61,7 @@ def reason_of(verdict):
     worst = verdict.findings[0] if verdict.findings else None
     about = "see the report"
     if worst:
-        named = worst.cause.startswith(worst.subject)
-        about = worst.cause if named else f"{worst.subject}, {worst.cause}"
+        about = worst.cause if is_named(worst) else f"{worst.subject}, {worst.cause}"
     return clean(f"{check_of(verdict)}: {quotable(about)}", REASON).rstrip()
 
 

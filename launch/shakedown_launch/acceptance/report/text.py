@@ -61,10 +61,10 @@ def node_lines(acceptance):
         for kind, names in digest.kinds(groups[most:])[:KINDS]:
             lines += [f"{outcome:<{MARGIN}}{count(len(names), 'more node')}, {kind}:",
                       f"{'':{MARGIN}}{nodes(names)}"]
-    passed = [each.node.name for each in acceptance.verdicts if each.outcome == PASS]
-    if passed:
-        lines.append(f"{PASS:<{MARGIN}}" + (nodes(passed) if len(passed) <= 4 else
-                                            count(len(passed), "node")))
+    for why, names in digest.passed(acceptance).items():
+        who = nodes(names) if len(names) <= 4 else count(len(names), "node")
+        first, *more = folded(f"{who} ({why})" if why else who, MARGIN)
+        lines += [f"{PASS:<{MARGIN}}{first.strip()}", *more]
     return lines
 
 
