@@ -10,7 +10,7 @@ namespace shakedown::training {
 
 /// Sums since the start of the run; the difference of two is a window's.
 struct InputTimes {
-  double stall_s = 0;          // the training thread waited for a batch
+  double stall_s = 0;          // the compute stream waited for a batch
   StageTimes stages;           // of all workers
   double copy_s = 0;           // host memory to device memory
   double device_decode_s = 0;  // DeviceDecoder::decode
