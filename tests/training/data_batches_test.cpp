@@ -466,8 +466,20 @@ TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
                  ContainsSubstring("20000 images/s") &&
                  !ContainsSubstring("nvjpeg"));  // slower than 16 workers
   times.stages.open_s = 2;
-  CHECK_THAT(input_advice(times, setup, 0.25, 1),
-             ContainsSubstring("opening files limits") && ContainsSubstring("--pack"));
+  const auto cure_of = [&](bool packed, bool cached) {
+    setup.packed = packed;
+    setup.cached = cached;
+    const std::string advice = input_advice(times, setup, 0.25, 1);
+    CHECK_THAT(advice, ContainsSubstring("opening files limits"));
+    return advice.substr(advice.find("at most): ") + 10);
+  };
+  CHECK(cure_of(false, false) ==
+        "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB; --cache alone keeps "
+        "the files in memory once read");
+  CHECK(cure_of(false, true) ==
+        "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB");
+  CHECK(cure_of(true, false) == "--cache reads the packed file in windows of 8 MiB");
+  CHECK(cure_of(true, true) == "a faster file system, or memory for the whole packed file");
   times.device_decode_s = 0.5;
   setup.decoder = "nvjpeg";
   setup.device_share = 1;

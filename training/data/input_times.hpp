@@ -37,6 +37,8 @@ struct InputSetup {
   std::string decoder = "cpu";  // of training images: cpu or nvjpeg
   double device_share = 0;      // of the images that the device decodes where it can
   int ranks = 1;                // that load images
+  bool packed = false;          // the training images are one packed file
+  bool cached = false;          // --cache
 };
 
 /// The sentence that names the stage which limits, and what would cure it; "" where the training
