@@ -473,9 +473,10 @@ TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
     CHECK_THAT(advice, ContainsSubstring("opening files limits"));
     return advice.substr(advice.find("at most): ") + 10);
   };
-  CHECK(cure_of(false, false) ==
-        "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB; --cache alone keeps "
-        "the files in memory once read");
+  CHECK(
+      cure_of(false, false) ==
+      "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB; --cache alone keeps "
+      "the files in memory once read");
   CHECK(cure_of(false, true) ==
         "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB");
   CHECK(cure_of(true, false) == "--cache reads the packed file in windows of 8 MiB");

@@ -151,9 +151,9 @@ TEST_CASE("mllog: a training that continues has one log of one run", "[mllog]") 
   };
   train(false, {epoch(1, 0.5), epoch(2, 0.6), epoch(3, 0.61)});
   std::ofstream(file.path, std::ios::app) << ":::MLLOG {\"key\": \"eval_st";  // killed
-  train(true, {});                                         // a signal in its first epoch
-  train(true, {epoch(3, 0.62), epoch(4, 0.7591)});         // epoch 3 was in no checkpoint
-  train(true, {epoch(4, 0.75), epoch(5, 0.76)});           // the benchmark has ended
+  train(true, {});                                  // a signal in its first epoch
+  train(true, {epoch(3, 0.62), epoch(4, 0.7591)});  // epoch 3 was in no checkpoint
+  train(true, {epoch(4, 0.75), epoch(5, 0.76)});    // the benchmark has ended
   const std::vector<Line> lines = read(file.path);
   auto count = counts(lines);
   for (const char* key : {"init_start", "init_stop", "run_start", "run_stop", "global_batch_size"})

@@ -25,7 +25,8 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
       .add(
           "--checkpoint-dir", values.dir,
           "write checkpoint_latest.safetensors and, after the best validation of the weights (with "
-          "--ema too), checkpoint_best.safetensors to this folder, and keep the one before of each; TERM, INT, "
+          "--ema too), checkpoint_best.safetensors to this folder, and keep the one before of "
+          "each; TERM, INT, "
           "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
           "with 5; a file DIR/SAVE writes one")
       .only_with({"--epochs"})
@@ -317,7 +318,8 @@ std::string Checkpoints::summary() const {
   // Young 1974, Daly 2006: sqrt(2 x cost x time between failures)
   constexpr double kDay_s = 86400;
   return fmt::format(
-      "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; shortest "
+      "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; "
+      "shortest "
       "sensible interval {} (Young/Daly, one failure per day); from a signal to the end {:.1f} s{}",
       written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
       stall_ms, write_s, readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,

@@ -27,9 +27,9 @@ ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
   check_writable(output);
   std::error_code ignored;
   if (std::filesystem::is_regular_file(options.pack, ignored) && !is_packed_file(options.pack))
-    throw UsageError(fmt::format(
-        "--pack {}: this file exists and is no packed file: remove it, or name another",
-        options.pack));
+    throw UsageError(
+        fmt::format("--pack {}: this file exists and is no packed file: remove it, or name another",
+                    options.pack));
   const auto source = open_images(options.data.train_dir, false);
   say(session, text_of(*source));
   const int workers =

@@ -176,10 +176,11 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
   options
-      .add("--self-test", values.self_test,
-           "test collectives, gradient exchange and training with a small network on generated "
-           "images, in under a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
-           "FAIL, 3: INCONCLUSIVE")
+      .add(
+          "--self-test", values.self_test,
+          "test collectives, gradient exchange and training with a small network on generated "
+          "images, in under a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
+          "FAIL, 3: INCONCLUSIVE")
       .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--kernels",
                  "--loader-only", "--max-batch"})
       .uses_only({"--backend", "--precision", "--strategy", "--seed", "--graph", "--record",

@@ -94,8 +94,9 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
 }
 
 InputSettings input_settings(const TrainOptions& options) {
-  return {options.input, options.data.transform, validates(options), options.data.max_bad_images,
-          options.data.exif, options.data.cache};
+  return {options.input,      options.data.transform,
+          validates(options), options.data.max_bad_images,
+          options.data.exif,  options.data.cache};
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {

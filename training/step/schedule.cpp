@@ -59,8 +59,7 @@ void check_schedule(const ScheduleOptions& options, double learning_rate, int ep
   if (options.schedule == "multi-step" && milestones.empty())
     throw UsageError("--schedule multi-step needs --lr-milestones");
   const std::string text = fmt::format("--lr-milestones {}", fmt::join(milestones, ","));
-  if (!std::is_sorted(milestones.begin(), milestones.end()))
-    throw UsageError(text + ": must rise");
+  if (!std::is_sorted(milestones.begin(), milestones.end())) throw UsageError(text + ": must rise");
   if (!milestones.empty() && milestones.back() >= epochs)
     throw UsageError(fmt::format("{}: must be below --epochs {}", text, epochs));
   if (options.lr_warmup_epochs >= epochs)
