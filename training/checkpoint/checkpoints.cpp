@@ -24,11 +24,10 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
   options
       .add(
           "--checkpoint-dir", values.dir,
-          "write checkpoint_latest.safetensors and, after the best validation of the weights (with "
-          "--ema too), checkpoint_best.safetensors to this folder, and keep the one before of "
-          "each; TERM, INT, "
-          "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
-          "with 5; a file DIR/SAVE writes one")
+          "write checkpoint_latest.safetensors and, after the best validation (of the weights, not "
+          "of their --ema average), checkpoint_best.safetensors to this folder, and keep the one "
+          "before of each; TERM, INT, HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then "
+          "write one and end the run with 5; a file DIR/SAVE writes one")
       .only_with({"--epochs"})
       .metavar("DIR");
   options
@@ -319,10 +318,11 @@ std::string Checkpoints::summary() const {
   constexpr double kDay_s = 86400;
   return fmt::format(
       "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; "
-      "shortest "
-      "sensible interval {} (Young/Daly, one failure per day); from a signal to the end {:.1f} s{}",
+      "shortest sensible interval {:.0f} s (Young/Daly, one failure per day); from a signal to the "
+      "end "
+      "{:.1f} s{}",
       written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
-      stall_ms, write_s, readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,
+      stall_ms, write_s, std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
       failed == 0 ? "" : fmt::format("; {} could not be written", failed));
 }
 
