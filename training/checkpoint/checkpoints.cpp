@@ -13,7 +13,6 @@
 
 #include "common/options.hpp"
 #include "common/program.hpp"
-#include "common/progress.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/resume_check.hpp"
 

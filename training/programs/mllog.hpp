@@ -47,7 +47,7 @@ const char* division_of(const MlLogFacts& facts);
 
 /// Lines ":::MLLOG {...}", flushed as written. The benchmark ends with the first validation that
 /// reaches its target, 0.7590; a training that does not reach it ends as aborted. Where it
-/// continues the log does too, as of one run: the checker wants one start and one end.
+/// continues the log does too, as of one run: the checker accepts one start and one end.
 class MlLog {
  public:
   /// Starts the log: initialisation has begun. With `continues`, takes back the end of the log that
