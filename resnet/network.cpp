@@ -55,7 +55,7 @@ void declare_options(OptionSet& options, ModelOptions& values) {
       .add("--label-smoothing", values.label_smoothing,
            "share of the target that is spread over all classes")
       .at_least(0)
-      .at_most(1);
+      .below(1);
   options
       .add("--autotune", values.autotune,
            "time each convolution's candidate algorithms; off: use the first")

@@ -84,9 +84,29 @@ def before_after(sources):
             "ratio of each round"], rows
 
 
+WORKERS_STAGES = ("open", "read", "decode", "augment")  # their times overlap
+DEVICE_STAGES = ("copy", "device_decode")
+
+
+def limiting_stage(records):
+    """Of the side that makes fewer images/s, the workers' or the device's: its longest stage and
+    that rate; None where there is no input, or a stage is not known."""
+    cost = {stage: median_of(records, f"stage_{stage}_ms")
+            for stage in WORKERS_STAGES + DEVICE_STAGES}
+    if None in cost.values():
+        return None
+    of_workers = sum(cost[stage] for stage in WORKERS_STAGES) / records[0]["workers"]
+    of_device = sum(cost[stage] for stage in DEVICE_STAGES)
+    side = WORKERS_STAGES if of_workers > of_device else DEVICE_STAGES
+    slower = max(of_workers, of_device)
+    if slower <= 0:
+        return None
+    return f"{max(side, key=cost.get).replace('_', ' ')}, {words.rate(1e3 / slower)}"
+
+
 def inputs(sources):
     """What the source of the images costs: training on each, as a share of synthetic data, and the
-    loader alone."""
+    loader alone. The limiting stage is that of the training, whether or not it waited."""
     steps, alone = {}, {}
     for run in (run for source in sources for run in source.runs):
         for found, kind in ((steps, "step"), (alone, "loader")):
@@ -95,14 +115,17 @@ def inputs(sources):
                 name = data if data == "synthetic" else \
                     "packed file" if data.endswith(".pack") else "folder"
                 found.setdefault((name, record.get("decoder"), record.get("workers")),
-                                 []).append(record["images_per_s"])
-    synthetic = statistics.median(rate for (name, *_), rates in steps.items()
-                                  if name == "synthetic" for rate in rates)
-    rows = [[*key, ", ".join(map(words.rate, rates)),
-             f"{statistics.median(rates) / synthetic:.3f}",
-             ", ".join(map(words.rate, alone.get(key, [])))] for key, rates in steps.items()]
+                                 []).append(record)
+    synthetic = statistics.median(record["images_per_s"] for (name, *_), records in steps.items()
+                                  if name == "synthetic" for record in records)
+
+    def rates(records):
+        return ", ".join(words.rate(record["images_per_s"]) for record in records)
+    rows = [[*key, rates(records), f"{median_of(records, 'images_per_s') / synthetic:.3f}",
+             limiting_stage(records), rates(alone.get(key, []))]
+            for key, records in steps.items()]
     return ["images", "decoder", "workers", "training, images/s", "of synthetic",
-            "loader alone, images/s"], rows
+            "limiting stage, images/s", "loader alone, images/s"], rows
 
 
 # Figures of tests/peers/torch_compute.py, and compute_perf's of the same.

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import resource
 import shutil
 import signal
@@ -36,6 +37,9 @@ class Checkpoints(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.data)
         make_image_folder(cls.data / "train", 32)
         make_image_folder(cls.data / "val", 3)
+        cls.folder_of_images, cls.pack = cls.data / "train", cls.data / "images.pack"
+        packed = support.run_bare(TRAIN, "--train-dir", cls.folder_of_images, "--pack", cls.pack)
+        assert packed.returncode == 0, packed.stdout + packed.stderr
 
     def setUp(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_", dir=MEMORY))
@@ -58,8 +62,10 @@ class Checkpoints(unittest.TestCase):
         return result.stdout + result.stderr
 
     def interrupt(self, *arguments, how, ranks=1):
-        """Starts a training, calls how(job, pids of its ranks) in the middle of an epoch that is not
-        the first; its exit code and output."""
+        """Starts a training, or continues it, and calls how(job, pids of its ranks) once it has come
+        further, in the middle of an epoch that is not the first; its exit code and output."""
+        state = self.newest()
+        before = state["position"]["images"] if state else 0
         job = subprocess.Popen(
             self.line("--checkpoint-dir", self.dir, "--checkpoint-minutes", 1e-6, *arguments,
                       ranks=ranks, epochs=100000),
@@ -69,7 +75,8 @@ class Checkpoints(unittest.TestCase):
         def in_an_epoch():
             state = header(self.latest)
             return job.poll() is not None or \
-                state and state["position"]["epoch"] > 1 and state["position"]["update"] > 0
+                state and state["position"]["epoch"] > 1 and state["position"]["update"] > 0 and \
+                state["position"]["images"] > before
         self.assertTrue(support.wait_until(in_an_epoch, 60))
         ranks_pids = self.ranks_of(job)
         self.assertEqual(len(ranks_pids), ranks)
@@ -77,6 +84,10 @@ class Checkpoints(unittest.TestCase):
         out, err = job.communicate(timeout=60)
         self.assertTrue(support.gone(*ranks_pids), "ranks are still running")
         return job.returncode, out + err
+
+    def newest(self):
+        """The state to continue from; one that is killed between two renames leaves the one before."""
+        return header(self.latest) or header(self.dir / "checkpoint_latest.previous.safetensors")
 
     def ranks_of(self, job):
         """The pids of the ranks, in their order."""
@@ -92,21 +103,25 @@ class Checkpoints(unittest.TestCase):
                 found[int(environment[b"OMPI_COMM_WORLD_RANK"])] = int(path.name)
         return [found[rank] for rank in sorted(found)]
 
-    def continues_alike(self, how, code, *arguments, ranks=1, again=(), says=()):
-        """Interrupted and continued, weights and record are those of a training that was not."""
-        interrupted_code, said = self.interrupt(*arguments, how=how, ranks=ranks)
-        self.assertEqual(interrupted_code, code, said)
-        for words in says:
-            self.assertIn(words, said)
-        previous = self.dir / "checkpoint_latest.previous.safetensors"
-        state = header(self.latest) or header(previous)  # it was killed between two renames
-        epochs = state["position"]["epoch"] + 1
+    def continues_alike(self, interruptions, *arguments, ranks, images):
+        """Interrupted by each (how, exit code, words) and continued, with another number of workers
+        and on images of (where they lay before, then), weights and record are those of a training
+        that was not."""
+        before, then = (("--train-dir", each) for each in images)
+        more = [*before, "--workers", 1]
+        for how, code, words in interruptions:
+            interrupted_code, said = self.interrupt(*arguments, *more, how=how, ranks=ranks)
+            self.assertEqual(interrupted_code, code, said)
+            for each in words:
+                self.assertIn(each, said)
+            more = [*then, "--workers", 8]
+        epochs = self.newest()["position"]["epoch"] + 1
         records, weights = [self.folder / "a.jsonl", self.folder / "b.jsonl"], []
-        for record, more in zip(records, [("--checkpoint-dir", self.dir, *again), ()]):
+        for record, more in zip(records, [("--checkpoint-dir", self.dir, *more), before]):
             weights.append(self.folder / f"{record.stem}.safetensors")
             said = self.train(*arguments, *more, "--save", weights[-1], "--record", record,
                               ranks=ranks, epochs=epochs)
-            self.assertEqual("continues" in said, bool(more))
+            self.assertEqual("continues" in said, "--checkpoint-dir" in more)
         self.assertEqual(*(path.read_bytes() for path in weights))
         continued, whole = ([{key: line[key] for key in ("epoch", "train_loss", "train_top1")}
                              for line in read_record(record) if line["kind"] == "epoch"]
@@ -116,19 +131,24 @@ class Checkpoints(unittest.TestCase):
         written = [line for line in read_record(records[0]) if line["kind"] == "checkpoint"]
         self.assertEqual([line["images"] for line in written], [IMAGES * (epochs - 1), IMAGES * epochs])
 
+    def killed(self, rank):
+        return lambda job, ranks: os.kill(ranks[rank], signal.SIGKILL), 3, ()
+
     def test_killed(self):
-        self.continues_alike(lambda job, ranks: os.kill(ranks[1], signal.SIGKILL), 3,
-                             "--strategy", "zero1", "--workers", 1, ranks=2,
-                             again=["--workers", 8])
+        self.continues_alike([self.killed(1)], "--strategy", "zero1", ranks=2,
+                             images=(self.folder_of_images, self.pack))
 
-    def test_a_signal_to_one_rank_of_three(self):
-        self.continues_alike(lambda job, ranks: os.kill(ranks[2], signal.SIGHUP), 5,
-                             "--strategy", "fsdp", "--optimizer", "adamw", ranks=3,
-                             says=["stops: SIGHUP to rank 2", "checkpoints: "])
+    def test_killed_and_a_signal_to_one_rank_of_three(self):
+        signalled = (lambda job, ranks: os.kill(ranks[2], signal.SIGHUP), 5,
+                     ["stops: SIGHUP to rank 2", "checkpoints: "])
+        self.continues_alike([self.killed(0), signalled], "--strategy", "fsdp", "--optimizer", "adamw",
+                             ranks=3, images=(self.pack, self.pack))
 
-    def test_a_signal_to_launch_mpi(self):
-        self.continues_alike(lambda job, ranks: job.send_signal(signal.SIGTERM), 5, "--workers", 8,
-                             says=["stops: SIGUSR2 to rank 0", "from a signal to the end"])
+    def test_killed_and_a_signal_to_launch_mpi(self):
+        signalled = (lambda job, ranks: job.send_signal(signal.SIGTERM), 5,
+                     ["stops: SIGUSR2 to rank 0", "from a signal to the end"])
+        self.continues_alike([self.killed(0), signalled], "--strategy", "none", ranks=1,
+                             images=(self.pack, self.folder_of_images))
 
     def test_a_full_disk_leaves_the_checkpoint_before(self):
         record = self.folder / "r.jsonl"
@@ -165,22 +185,26 @@ class Checkpoints(unittest.TestCase):
         self.dir.mkdir()
         (self.dir / "STOP").touch()
         options = ["--invariant", 4, "--optimizer", "adamw", "--clip-grad-norm", 1, "--ema", 0.9]
-        self.train("--checkpoint-dir", self.dir, *options, epochs=1000, code=5)
+        validates, mllog = ["--val-dir", self.data / "val"], self.folder / "mllog.txt"
+        self.train("--checkpoint-dir", self.dir, *options, *validates, "--mllog", mllog, epochs=1000, code=5)
         epochs = header(self.latest)["position"]["epoch"]
         said = self.train("--checkpoint-dir", self.dir, *options[2:], code=2)
         self.assertIn("--invariant 0 (was 4)", said)
         weights, epoch_lines = [], []
-        for ranks, more in (2, ["--checkpoint-dir", self.dir]), (4, []):
+        for ranks, more in (2, ["--checkpoint-dir", self.dir, "--mllog", mllog]), (4, []):
             weights.append(self.folder / f"{ranks}.safetensors")
             record = self.folder / f"{ranks}.jsonl"
-            said = self.train(*options, *more, "--save", weights[-1], "--record", record, "--val-dir",
-                              self.data / "val", ranks=ranks, epochs=epochs)
+            said = self.train(*options, *more, "--save", weights[-1], "--record", record, *validates,
+                              ranks=ranks, epochs=epochs)
             self.assertEqual("ranks: 2 (was 1): the same images in the same order, bit for bit by "
                              "--invariant 4" in said, bool(more))
             epoch_lines.append([line for line in read_record(record) if line["kind"] == "epoch"][-1])
         self.assertEqual(*(path.read_bytes() for path in weights))
         for key in "train_loss", "train_top1", "val_loss", "val_top1", "grad_norm":
             self.assertEqual(*(line[key] for line in epoch_lines), key)
+        keys = re.findall(r'"key":"(\w+)"', mllog.read_text())
+        self.assertEqual([keys.count(key) for key in ("run_start", "eval_accuracy", "run_stop")],
+                         [1, epochs, 1])
 
     def test_what_continues_and_what_does_not(self):
         (self.dir).mkdir()

@@ -74,6 +74,11 @@ class Usage(Folder):
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
         self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
                     "--pack /proc/no/t.pack: cannot be written: No such file")
+        notes = self.folder / "notes.txt"
+        notes.write_text("not to be lost")
+        self.expect(run_bare(TRAIN, "--data-dir", "/tmp", "--pack", notes), 2,
+                    f"--pack {notes}: this file exists and is no packed file")
+        self.assertEqual(notes.read_text(), "not to be lost")
 
     @support.needs_cpu_backend
     def test_what_a_backend_cannot_exchange_is_refused(self):

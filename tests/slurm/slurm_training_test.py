@@ -49,7 +49,7 @@ class Requeued(Trainings):
                           if line["kind"] == "verdict" and line["scope"] == "node"}, {"n1", "n2"})
 
     def test_a_signal_queues_it_again_and_it_continues(self):
-        jobs, folders = zip(*(self.train(launcher=launcher) for launcher in LAUNCHERS))
+        jobs, folders = zip(*(self.train("--resume", "none", launcher=launcher) for launcher in LAUNCHERS))
         for job in jobs:
             self.cluster("scancel", "--signal=USR2", "--batch", job.number)
         self.continue_(*jobs)

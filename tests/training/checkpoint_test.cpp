@@ -9,6 +9,7 @@
 #include "tests/support/file_limit.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/resume_check.hpp"
+#include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
 namespace {
@@ -142,6 +143,10 @@ TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpo
   }
   CHECK(folder.files() == std::vector<std::string>{"checkpoint_latest.safetensors"});
   CHECK(update_in(latest) == 1);
+  fs::create_directories(latest + ".partial/kept");  // stops root too
+  CHECK_THROWS_WITH(write_checkpoint(folder.path(), kLatest, checkpoint_at(2)),
+                    ContainsSubstring(latest + ".partial cannot be written: Is a directory"));
+  CHECK(update_in(latest) == 1);
 
   CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62),
                     ContainsSubstring("needs 4.0 EiB") || ContainsSubstring("are free"));
@@ -163,6 +168,32 @@ TEST_CASE("another training does not continue", "[checkpoint]") {
   CHECK_THROWS_WITH(check_continues(saved, now, "f"),
                     ContainsSubstring("--resume f: ") && ContainsSubstring("--seed 1 (was 0)") &&
                         ContainsSubstring("global batch 32 (was 16)"));
+}
+
+TEST_CASE("--decoder auto is the checkpoint's where a training continues", "[checkpoint]") {
+  const Folder folder;
+  TrainOptions options;
+  options.epochs = 2;
+  const auto decoder_with = [&](const std::string& dir, const std::string& resume,
+                                const std::string& decoder = "auto") {
+    options.checkpoints.dir = dir;
+    options.checkpoints.resume = resume;
+    options.input.decoder = decoder;
+    take_saved_decoder(options, test::session());
+    return options.input.decoder;
+  };
+  CHECK(decoder_with(folder.path(), "auto") == "auto");
+  Checkpoint checkpoint = checkpoint_at(1);
+  checkpoint.state.facts.fixed.emplace_back("--decoder", "nvjpeg");
+  for (int i = 0; i < 2; ++i) write_checkpoint(folder.path(), kLatest, checkpoint);
+  CHECK(decoder_with(folder.path(), "auto") == "nvjpeg");
+  const std::string latest = checkpoint_path(folder.path(), kLatest);
+  fs::resize_file(latest, 20);
+  CHECK(decoder_with(folder.path(), "auto") == "nvjpeg");
+  CHECK(decoder_with("", previous_path(folder.path(), kLatest)) == "nvjpeg");
+  CHECK(decoder_with("", latest) == "auto");  // refused later
+  CHECK(decoder_with(folder.path(), "none") == "auto");
+  CHECK(decoder_with(folder.path(), "auto", "cpu") == "cpu");
 }
 
 }  // namespace shakedown::training

@@ -84,29 +84,39 @@ NetworkSettings shape_of(const LoaderSettings& settings) {
   return shape;
 }
 
-/// Work on its streams is done at once, but its events show that only when the test allows it.
+/// Work on its streams is done at once, but its events show that only when the test allows it. Each
+/// stream has a time of its own, as a device that is slower, or faster, than its host.
 class LaggingDevice final : public Device {
  public:
+  struct LaggingStream final : public Stream {
+    void wait(const Event& event) override {
+      now_ms = std::max(now_ms, static_cast<const LaggingEvent&>(event).at_ms());
+    }
+    void synchronize() override {}
+    double now_ms = 0;
+  };
   class LaggingEvent final : public Event {
    public:
     explicit LaggingEvent(LaggingDevice& device) : device_(device) {}
-    void record(Stream& stream) override { compute_ = &stream == device_.compute; }
+    void record(Stream& stream) override {
+      compute_ = &stream == device_.compute;
+      at_ms_ = static_cast<LaggingStream&>(stream).now_ms;
+    }
     bool done() const override {
       if (!compute_ || !device_.lags) return true;
       ++device_.asked;
       return false;
     }
     void synchronize() const override {}
-    double milliseconds_since(const Event&) const override { return 1; }
+    double milliseconds_since(const Event& start) const override {
+      return at_ms_ - static_cast<const LaggingEvent&>(start).at_ms_;
+    }
+    double at_ms() const { return at_ms_; }
 
    private:
     LaggingDevice& device_;
     std::atomic<bool> compute_ = false;  // recorded on the compute stream
-  };
-  class LaggingStream final : public Stream {
-   public:
-    void wait(const Event&) override {}
-    void synchronize() override {}
+    std::atomic<double> at_ms_ = 0;
   };
 
   BackendKind kind() const override { return BackendKind::cpu; }
@@ -117,12 +127,13 @@ class LaggingDevice final : public Device {
     return std::make_unique<LaggingStream>();
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<LaggingEvent>(*this); }
-  void copy(void* to, const void* from, std::size_t bytes, Stream&) override {
+  void copy(void* to, const void* from, std::size_t bytes, Stream& stream) override {
     std::memcpy(to, from, bytes);
+    ++static_cast<LaggingStream&>(stream).now_ms;
   }
   void zero(void* to, std::size_t bytes, Stream&) override { std::memset(to, 0, bytes); }
 
-  const Stream* compute = nullptr;
+  LaggingStream* compute = nullptr;
   std::atomic<bool> lags = false;  // what the compute stream was given is not done
   std::atomic<int> asked = 0;      // meanwhile
 
@@ -186,7 +197,7 @@ struct Rig {
         rows(static_cast<std::size_t>(settings.batch_size)),
         batches(make_loaded_batches(*backend.world, loader, device, *stream, shape_of(settings),
                                     decoder)) {
-    device.compute = stream.get();
+    device.compute = static_cast<LaggingDevice::LaggingStream*>(stream.get());
   }
 
   Kept keep(const DeviceBatch& batch) const {
@@ -292,6 +303,32 @@ TEST_CASE("a buffer is filled only after the compute stream has read it", "[load
   REQUIRE(third);
   CHECK(third->images == first->images);
   CHECK(rig.keep(*third) == expected[2]);
+}
+
+TEST_CASE("a stall is the compute stream's wait for a batch, not its host's", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
+  const Images images(30);
+  Rig rig(images.source, cropping_settings());
+  const auto epoch_stall_ms = [&](double step_ms) {
+    const double before = rig.batches->times().stall_s;
+    rig.batches->start_epoch(0);
+    while (rig.batches->next()) rig.device.compute->now_ms += step_ms;
+    return 1e3 * (rig.batches->times().stall_s - before);
+  };
+  // Each of the 8 batches takes 2 ms on the copy stream: pixels, labels.
+  CHECK(epoch_stall_ms(0.5) == Approx(2 + 7 * 1.5));
+  CHECK(epoch_stall_ms(5) == Approx(2 - 0.5));  // for the first alone: the host waits for each
+  rig.device.compute->now_ms += 1000;           // it has other work, and the host runs ahead
+  CHECK(epoch_stall_ms(5) == 0);
+  rig.batches->start_epoch(0);
+  CHECK(rig.batches->next());
+  const double before = rig.batches->times().stall_s;
+  rig.device.compute->now_ms = 0;
+  CHECK(rig.batches->next());
+  rig.device.lags = true;  // it has not come so far
+  CHECK(rig.batches->times().stall_s == before);
+  rig.device.lags = false;
+  CHECK(rig.batches->times().stall_s > before);
 }
 
 TEST_CASE("a device that never finishes ends the wait for its buffers", "[loader]") {
@@ -429,8 +466,21 @@ TEST_CASE("the advice names the stage that limits, and a cure", "[loader]") {
                  ContainsSubstring("20000 images/s") &&
                  !ContainsSubstring("nvjpeg"));  // slower than 16 workers
   times.stages.open_s = 2;
-  CHECK_THAT(input_advice(times, setup, 0.25, 1),
-             ContainsSubstring("opening files limits") && ContainsSubstring("--pack"));
+  const auto cure_of = [&](bool packed, bool cached) {
+    setup.packed = packed;
+    setup.cached = cached;
+    const std::string advice = input_advice(times, setup, 0.25, 1);
+    CHECK_THAT(advice, ContainsSubstring("opening files limits"));
+    return advice.substr(advice.find("at most): ") + 10);
+  };
+  CHECK(
+      cure_of(false, false) ==
+      "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB; --cache alone keeps "
+      "the files in memory once read");
+  CHECK(cure_of(false, true) ==
+        "--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB");
+  CHECK(cure_of(true, false) == "--cache reads the packed file in windows of 8 MiB");
+  CHECK(cure_of(true, true) == "a faster file system, or memory for the whole packed file");
   times.device_decode_s = 0.5;
   setup.decoder = "nvjpeg";
   setup.device_share = 1;

@@ -76,7 +76,7 @@ TEST_CASE("mllog: a run that reaches the target has the closed division's keys",
   const std::string optimizer = GENERATE("lars", "sgd");
   const File file;
   {
-    MlLog log(file.path);
+    MlLog log(file.path, false);
     log.begin(benchmark(optimizer));
     log.add(epoch(1, 0.5));
     log.add(epoch(2, 0.7591));
@@ -132,7 +132,7 @@ TEST_CASE("mllog: another network, data or schedule is of the open division", "[
 TEST_CASE("mllog: a run that does not reach the target ends as aborted", "[mllog]") {
   const File file;
   {
-    MlLog log(file.path);
+    MlLog log(file.path, false);
     log.begin(benchmark("lars"));
     log.add(epoch(1, 0.7589));
   }
@@ -140,6 +140,37 @@ TEST_CASE("mllog: a run that does not reach the target ends as aborted", "[mllog
   CHECK(lines.back().key == "run_stop");
   CHECK(lines.back().metadata.at("status") == "aborted");
   CHECK(counts(lines)["run_stop"] == 1);
+}
+
+TEST_CASE("mllog: a training that continues has one log of one run", "[mllog]") {
+  const File file;
+  const auto train = [&](bool continues, const std::vector<EpochResult>& epochs) {
+    MlLog log(file.path, continues);
+    log.begin(benchmark("lars"));
+    for (const EpochResult& one : epochs) log.add(one);
+  };
+  train(false, {epoch(1, 0.5), epoch(2, 0.6), epoch(3, 0.61)});
+  std::ofstream(file.path, std::ios::app) << ":::MLLOG {\"key\": \"eval_st";  // killed
+  train(true, {});                                  // a signal in its first epoch
+  train(true, {epoch(3, 0.62), epoch(4, 0.7591)});  // epoch 3 was in no checkpoint
+  train(true, {epoch(4, 0.75), epoch(5, 0.76)});    // the benchmark has ended
+  const std::vector<Line> lines = read(file.path);
+  auto count = counts(lines);
+  for (const char* key : {"init_start", "init_stop", "run_start", "run_stop", "global_batch_size"})
+    CHECK(count[key] == 1);
+  CHECK(lines.back().metadata.at("status") == "success");
+  std::vector<double> accuracies;
+  for (const Line& line : lines)
+    if (line.key == "eval_accuracy") accuracies.push_back(line.value);
+  CHECK(accuracies == std::vector<double>{0.5, 0.6, 0.62, 0.7591});
+  CHECK(count["block_start"] == 4);
+
+  std::ofstream(file.path) << "notes";
+  CHECK_THROWS_WITH(MlLog(file.path, true), ContainsSubstring("--mllog " + file.path) &&
+                                                ContainsSubstring("--resume none"));
+  std::string kept;
+  std::getline(std::ifstream(file.path), kept);
+  CHECK(kept == "notes");
 }
 
 }  // namespace shakedown::training

@@ -93,7 +93,7 @@ TEST_CASE("numbers out of range are refused", "[options]") {
   for (const char* option : {"--learning-rate", "--weight-decay", "--momentum", "--throttle-gbs"})
     for (const char* value : {"inf", "nan", "-1"}) CHECK(refused(option, value));
   CHECK(refused("--momentum", "1"));
-  CHECK(refused("--label-smoothing", "1.5"));
+  CHECK(refused("--label-smoothing", "1"));
   CHECK(refused("--image-size", "1000000"));
   CHECK(refused("--iterations", "2000000000"));
   CHECK(refused("--warmup", "2000000000"));
@@ -184,6 +184,21 @@ TEST_CASE("train: an option that another makes idle is refused", "[options]") {
       {{"--lr-step-epochs", "3"}, "--lr-step-epochs 3: only with --schedule step"},
       {{"--epochs", "2", "--train-dir", "d", "--schedule", "multi-step"},
        "--schedule multi-step needs --lr-milestones"},
+      {{"--epochs", "90", "--train-dir", "d", "--schedule", "multi-step", "--lr-milestones",
+        "30,80,60"},
+       "--lr-milestones 30,80,60: must rise"},
+      {{"--epochs", "90", "--train-dir", "d", "--schedule", "multi-step", "--lr-milestones",
+        "30,90"},
+       "--lr-milestones 30,90: must be below --epochs 90"},
+      {{"--epochs", "90", "--train-dir", "d", "--schedule", "multi-step", "--lr-milestones",
+        "30,30,89"},
+       ""},
+      {{"--epochs", "5", "--train-dir", "d", "--lr-warmup-epochs", "5"},
+       "--lr-warmup-epochs 5: must be below --epochs 5"},
+      {{"--epochs", "5", "--train-dir", "d", "--lr-warmup-epochs", "4.5"}, ""},
+      {{"--epochs", "5", "--train-dir", "d", "--schedule", "cosine", "--lr-min", "0.2"},
+       "--lr-min 0.2: must be at most --learning-rate 0.1"},
+      {{"--epochs", "5", "--train-dir", "d", "--schedule", "cosine", "--lr-min", "0.1"}, ""},
       {{"--trust-coefficient", "0.1"}, "--trust-coefficient 0.1: only with --optimizer lars"},
       {{"--workers", "2"}, "--workers 2: only with --data-dir or --train-dir or --val-dir"},
       {{"--workers", "2", "--train-dir", "d"}, ""},

@@ -55,6 +55,23 @@ void write_partial(const std::string& path, const Checkpoint& checkpoint) {
   sync(path);
 }
 
+const std::string& training_state(const Metadata& metadata, const std::string& path) {
+  const auto state = metadata.find(kState);
+  if (state == metadata.end() || !metadata.contains(kChecksum))
+    throw UsageError(
+        fmt::format("{}: holds weights, but no state of a training; --weights {} starts from them",
+                    path, path));
+  return state->second;
+}
+
+CheckpointState state_in(const std::string& text, const std::string& path) {
+  try {
+    return state_of(text);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", path, error.what()));
+  }
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& dir, const std::string& name) {
@@ -118,20 +135,16 @@ Checkpoint read_checkpoint(const std::string& path) {
   Checkpoint checkpoint;
   checkpoint.metadata = read_safetensors_metadata(path);
   checkpoint.tensors = read_safetensors(path);
-  const auto state = checkpoint.metadata.find(kState);
-  const auto checksum = checkpoint.metadata.find(kChecksum);
-  if (state == checkpoint.metadata.end() || checksum == checkpoint.metadata.end())
-    throw UsageError(
-        fmt::format("{}: holds weights, but no state of a training; --weights {} starts from them",
-                    path, path));
-  if (checksum_of(state->second, checkpoint.tensors) != checksum->second)
+  const std::string& state = training_state(checkpoint.metadata, path);
+  if (checksum_of(state, checkpoint.tensors) != checkpoint.metadata.at(kChecksum))
     throw UsageError(fmt::format("{}: is not what was written: its checksum differs", path));
-  try {
-    checkpoint.state = state_of(state->second);
-  } catch (const UsageError& error) {
-    throw UsageError(fmt::format("{}: {}", path, error.what()));
-  }
+  checkpoint.state = state_in(state, path);
   return checkpoint;
+}
+
+RunFacts read_facts(const std::string& path) {
+  const Metadata metadata = read_safetensors_metadata(path);
+  return state_in(training_state(metadata, path), path).facts;
 }
 
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {

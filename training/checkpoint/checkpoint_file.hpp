@@ -37,6 +37,9 @@ std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
 /// was written.
 Checkpoint read_checkpoint(const std::string& path);
 
+/// The facts of a checkpoint, without reading its tensors; throws as read_checkpoint.
+RunFacts read_facts(const std::string& path);
+
 struct FoundCheckpoint {
   std::string path;
   Checkpoint checkpoint;

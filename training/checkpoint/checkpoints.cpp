@@ -13,7 +13,6 @@
 
 #include "common/options.hpp"
 #include "common/program.hpp"
-#include "common/progress.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/resume_check.hpp"
 
@@ -24,10 +23,10 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
   options
       .add(
           "--checkpoint-dir", values.dir,
-          "write checkpoint_latest.safetensors and, after the best validation, "
-          "checkpoint_best.safetensors to this folder, and keep the one before of each; TERM, INT, "
-          "HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then write one and end the run "
-          "with 5; a file DIR/SAVE writes one")
+          "write checkpoint_latest.safetensors and, after the best validation (of the weights, not "
+          "of their --ema average), checkpoint_best.safetensors to this folder, and keep the one "
+          "before of each; TERM, INT, HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then "
+          "write one and end the run with 5; a file DIR/SAVE writes one")
       .only_with({"--epochs"})
       .metavar("DIR");
   options
@@ -97,6 +96,21 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
 bool continues(const CheckpointOptions& options) {
   if (options.resume != "auto") return options.resume != "none";
   return !options.dir.empty() && has_checkpoint(options.dir);
+}
+
+std::string saved_fact(const CheckpointOptions& options, const std::string& name) {
+  if (!continues(options)) return "";
+  std::vector<std::string> files{options.resume};
+  if (options.resume == "auto")
+    files = {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)};
+  for (const std::string& file : files) {
+    try {
+      for (const auto& [saved, text] : read_facts(file).fixed)
+        if (saved == name) return text;
+    } catch (const Error&) {  // resume() reports it
+    }
+  }
+  return "";
 }
 
 Checkpoints::Checkpoints(CheckpointSettings settings, Engine& engine, const MpiSession& session)
@@ -302,10 +316,12 @@ std::string Checkpoints::summary() const {
   // Young 1974, Daly 2006: sqrt(2 x cost x time between failures)
   constexpr double kDay_s = 86400;
   return fmt::format(
-      "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; best "
-      "every {} at one failure per day (Young/Daly); from a signal to the end {:.1f} s{}",
+      "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; "
+      "shortest sensible interval {:.0f} s (Young/Daly, one failure per day); from a signal to the "
+      "end "
+      "{:.1f} s{}",
       written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
-      stall_ms, write_s, readable_duration(std::sqrt(2 * stall_ms * 1e-3 * kDay_s)), to_stop_s,
+      stall_ms, write_s, std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
       failed == 0 ? "" : fmt::format("; {} could not be written", failed));
 }
 

@@ -27,6 +27,9 @@ struct CheckpointOptions {
 void declare_options(OptionSet& options, CheckpointOptions& values);
 /// Whether a training with these options continues an earlier one, as far as the disk shows.
 bool continues(const CheckpointOptions& options);
+/// A fixed fact of the checkpoint that a training with these options continues from; "" where there
+/// is none that can be read.
+std::string saved_fact(const CheckpointOptions& options, const std::string& name);
 
 struct CheckpointSettings {
   CheckpointOptions options;

@@ -29,9 +29,13 @@ struct Stage {
   double seconds;
 };
 
-std::string cure_of_reading(bool opening) {
-  return fmt::format("--pack FILE reads {}, --cache keeps the files in memory",
-                     opening ? "one file in place of many" : "sequentially");
+/// A packed file is read sequentially with --cache alone.
+std::string cure_of_reading(const InputSetup& setup) {
+  if (!setup.packed)
+    return std::string("--pack FILE, which --train-dir FILE --cache reads in windows of 8 MiB") +
+           (setup.cached ? "" : "; --cache alone keeps the files in memory once read");
+  return setup.cached ? "a faster file system, or memory for the whole packed file"
+                      : "--cache reads the packed file in windows of 8 MiB";
 }
 
 std::string cure_of_decoding(const InputSetup& setup) {
@@ -121,7 +125,7 @@ std::string input_advice(const InputTimes& times, const InputSetup& setup, doubl
                      "at most): {}",
                      longest->name, 100 * longest->seconds / workers_s / setup.workers,
                      setup.workers, setup.workers == 1 ? "" : "s", rate(workers_s),
-                     reads ? cure_of_reading(longest == stages.begin()) : cure_of_decoding(setup));
+                     reads ? cure_of_reading(setup) : cure_of_decoding(setup));
 }
 
 }  // namespace shakedown::training

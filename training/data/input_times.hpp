@@ -10,7 +10,7 @@ namespace shakedown::training {
 
 /// Sums since the start of the run; the difference of two is a window's.
 struct InputTimes {
-  double stall_s = 0;          // the training thread waited for a batch
+  double stall_s = 0;          // the compute stream waited for a batch
   StageTimes stages;           // of all workers
   double copy_s = 0;           // host memory to device memory
   double device_decode_s = 0;  // DeviceDecoder::decode
@@ -37,6 +37,8 @@ struct InputSetup {
   std::string decoder = "cpu";  // of training images: cpu or nvjpeg
   double device_share = 0;      // of the images that the device decodes where it can
   int ranks = 1;                // that load images
+  bool packed = false;          // the training images are one packed file
+  bool cached = false;          // --cache
 };
 
 /// The sentence that names the stage which limits, and what would cure it; "" where the training

@@ -1,6 +1,7 @@
 // Batches of a loader, brought to the device by a thread of their own.
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -16,8 +17,6 @@
 
 namespace shakedown::training {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// The feeder, one thread per epoch, fills device slots on the copy stream. Slots go round: free,
 /// filled in the order of the batches, given to the caller, and free again once the caller's stream
@@ -40,6 +39,14 @@ class LoadedBatches final : public BatchSource {
     std::unique_ptr<Event> begun, copied, ready;  // on the copy stream
     std::unique_ptr<Event> read;                  // on the caller's
   };
+  /// The caller's stream waits for a batch. On a device that is slower than its host the host has
+  /// waited long before.
+  struct Wait {
+    std::unique_ptr<Event> begun, ended;
+    bool pending = false;  // not yet in stall_s_
+
+    double seconds() const { return ended->milliseconds_since(*begun) / 1e3; }
+  };
   /// A batch in host memory that the copy stream may still read.
   struct Copying {
     const Batch* batch;
@@ -48,6 +55,7 @@ class LoadedBatches final : public BatchSource {
 
   void feed();
   bool feed_one();
+  Wait& next_wait();
   Slot* take_free();
   void fill(const Slot& slot, const Batch& batch);
   void release_oldest();
@@ -64,6 +72,10 @@ class LoadedBatches final : public BatchSource {
   std::array<Slot, kLoadedBatchesHeld> slots_;
   Slot* given_ = nullptr;  // to the caller
   Slot* read_last_ = nullptr;
+  /// One more than slots: once a batch is given, the wait for the one before the last is over.
+  std::array<Wait, kLoadedBatchesHeld + 1> waits_;
+  std::size_t waits_begun_ = 0;
+  double stall_s_ = 0;           // of the waits that are not pending
   std::deque<Copying> copying_;  // the feeder's, in the order of the batches
 
   std::atomic<bool> ending_ = false;
@@ -74,7 +86,7 @@ class LoadedBatches final : public BatchSource {
   std::deque<Slot*> filled_;
   bool fed_ = true;  // the feeder has ended
   std::exception_ptr error_;
-  InputTimes times_;  // without the loader's
+  InputTimes times_;  // without the loader's and the stall
 
   std::jthread feeder_;  // last: joined before anything else goes
 };
@@ -95,12 +107,16 @@ LoadedBatches::LoadedBatches(Communicator& ranks, Loader& loader, Device& device
     for (auto* event : {&slot.begun, &slot.copied, &slot.ready, &slot.read})
       *event = device.make_event();
   }
+  for (Wait& wait : waits_)
+    for (auto* event : {&wait.begun, &wait.ended}) *event = device.make_event();
 }
 
 // ---- the caller's thread ----
 
 std::optional<DeviceBatch> LoadedBatches::next() {
   give_back();
+  Wait& wait = next_wait();
+  wait.begun->record(stream_);
   std::unique_lock lock(mutex_);
   if (filled_.empty() && !fed_) {
     lock.unlock();
@@ -108,9 +124,7 @@ std::optional<DeviceBatch> LoadedBatches::next() {
     for (const Slot& slot : slots_)
       if (&slot != read_last_) ranks_.wait(*slot.read, HostWait::polite);
     lock.lock();
-    const auto start = Clock::now();
     changed_.wait(lock, [&] { return !filled_.empty() || fed_; });
-    times_.stall_s += std::chrono::duration<double>(Clock::now() - start).count();
   }
   if (filled_.empty()) {
     if (error_) std::rethrow_exception(error_);
@@ -119,8 +133,17 @@ std::optional<DeviceBatch> LoadedBatches::next() {
   given_ = filled_.front();
   filled_.pop_front();
   stream_.wait(*given_->ready);
+  wait.ended->record(stream_);
+  wait.pending = true;
+  ++waits_begun_;
   return DeviceBatch{static_cast<const std::uint8_t*>(given_->images.data()),
                      static_cast<const std::int32_t*>(given_->labels.data())};
+}
+
+LoadedBatches::Wait& LoadedBatches::next_wait() {
+  Wait& wait = waits_[waits_begun_ % waits_.size()];
+  if (std::exchange(wait.pending, false)) stall_s_ += wait.seconds();
+  return wait;
 }
 
 /// The network has read the batch long before the step ends.
@@ -172,10 +195,14 @@ void LoadedBatches::end_feeding() {
   feeder_.join();
 }
 
+/// Without the stall in steps that the device has not come to.
 InputTimes LoadedBatches::times() const {
-  const InputTimes loading = loader_.times();
+  InputTimes all = loader_.times();
+  all.stall_s = stall_s_;
+  for (const Wait& wait : waits_)
+    if (wait.pending && wait.ended->done()) all.stall_s += wait.seconds();
   const std::lock_guard lock(mutex_);
-  return loading + times_;
+  return all + times_;
 }
 
 // ---- the feeder ----

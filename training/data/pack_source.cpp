@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 
 #include "common/error.hpp"
 #include "common/xxh64.hpp"
@@ -36,6 +38,12 @@ PackFooter read_footer(const InputFile& file) {
 }
 
 }  // namespace
+
+bool is_packed_file(const std::string& path) {
+  std::array<char, 8> magic{};
+  std::ifstream(path, std::ios::binary).read(magic.data(), magic.size());
+  return magic == kPackMagic;
+}
 
 PackSource::PackSource(const std::string& path, bool by_windows) try : root_(path), file_(path) {
   read_index();

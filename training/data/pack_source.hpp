@@ -10,6 +10,9 @@
 
 namespace shakedown::training {
 
+/// Whether the file begins as one.
+bool is_packed_file(const std::string& path);
+
 /// Each image is read by its own, from one descriptor; its checksum is compared each time.
 class PackSource final : public ImageSource {
  public:

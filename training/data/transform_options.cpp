@@ -27,7 +27,8 @@ void declare_options(OptionSet& options, TransformOptions& values) {
   options
       .add("--scaled-decode", values.scaled_decode,
            "auto: decode a training JPEG's crop of at least twice the image size to 1/2, 1/4 or "
-           "1/8, which is faster and changes pixels; off: torchvision's pixels")
+           "1/8, which is faster and changes pixels; its effect on accuracy was not measured; off: "
+           "torchvision's pixels")
       .one_of({"auto", "off"})
       .only_where("--augment", {"auto", "crop"})
       .only_with({"--data-dir", "--train-dir"});
@@ -35,9 +36,10 @@ void declare_options(OptionSet& options, TransformOptions& values) {
 
 void declare_validation_options(OptionSet& options, TransformOptions& values) {
   options
-      .add("--val-resize", values.val_resize,
-           "length of the shorter side from which validation cuts the centre; newer torchvision "
-           "recipes use 232")
+      .add(
+          "--val-resize", values.val_resize,
+          "length of the shorter side from which validation cuts the centre, from 160 pixels on or "
+          "with --augment crop or none; newer torchvision recipes use 232")
       .at_least(1)
       .at_most(16384)
       .only_where("--augment", {"auto", "none", "crop"})

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/error.hpp"
 #include "common/options.hpp"
@@ -14,6 +18,7 @@
 namespace shakedown::training {
 namespace {
 
+constexpr std::string_view kPrefix = ":::MLLOG ";
 constexpr const char* kStart = "INTERVAL_START";
 constexpr const char* kEnd = "INTERVAL_END";
 constexpr const char* kPoint = "POINT_IN_TIME";
@@ -29,13 +34,30 @@ std::int64_t now_ms() {
 
 std::int64_t ms(double seconds) { return std::llround(seconds * 1e3); }
 
+/// Until one that is not whole, as a full disk leaves it.
+std::vector<Json> read_lines(const std::string& path) {
+  std::vector<Json> lines;
+  if (is_written_itself(path)) return lines;  // a pipe or a terminal has no beginning to read
+  std::ifstream in(path, std::ios::binary);
+  for (std::string text; std::getline(in, text) && text.starts_with(kPrefix);) {
+    Json line = Json::parse(text.substr(kPrefix.size()), nullptr, false);
+    if (!line.is_object() || !line.contains("key") || !line.contains("metadata")) break;
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+void write_line(std::ostream& out, const Json& line) {
+  out << kPrefix << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+}
+
 }  // namespace
 
 void declare_options(OptionSet& options, MlLogOptions& values) {
   options
       .add("--mllog", values.file,
            "write MLPerf's log of the training (training rules 4.0.0, benchmark resnet) to this "
-           "file")
+           "file; a training that continues continues it")
       .only_with({"--data-dir", "--val-dir"})
       .not_with({"--evaluate"})
       .metavar("FILE");
@@ -50,9 +72,13 @@ const char* division_of(const MlLogFacts& facts) {
                                                                                       : "open";
 }
 
-MlLog::MlLog(const std::string& path) : path_(path) {
+MlLog::MlLog(const std::string& path, bool continues) : path_(path) {
   if (path.empty()) return;
   check_writable({"--mllog", path});
+  if (continues) {
+    resume();
+    return;
+  }
   file_.open(path, std::ios::binary | std::ios::trunc);
   write(kPoint, "cache_clear", false, now_ms());  // the page cache is left as it was
   write(kStart, "init_start", nullptr, now_ms());
@@ -65,8 +91,36 @@ MlLog::~MlLog() {
   }
 }
 
+void MlLog::resume() {
+  const std::vector<Json> lines = read_lines(path_);
+  for (const Json& line : lines) {
+    begun_ = begun_ || line.at("key") == "run_start";
+    epoch_ = std::max(epoch_, line.at("metadata").value("epoch_num", 0));
+  }
+  if (!begun_)
+    throw UsageError(
+        fmt::format("--mllog {}: the training continues, and this file does not have the beginning "
+                    "of its log: name the file that has, or run with --resume none or without "
+                    "--mllog",
+                    path_));
+  const Json& last = lines.back();
+  running_ = last.at("metadata").value("status", "") != "success";
+  if (running_) keep_before([](const Json& line) { return line.at("key") == "run_stop"; });
+}
+
+/// Takes the rest back.
+void MlLog::keep_before(const std::function<bool(const Json& line)>& end) {
+  const std::vector<Json> lines = read_lines(path_);
+  file_.close();
+  write_file({"--mllog", path_}, [&](std::ostream& out) {
+    std::for_each(lines.begin(), std::find_if(lines.begin(), lines.end(), end),
+                  [&](const Json& line) { write_line(out, line); });
+  });
+  file_.open(path_, std::ios::binary | std::ios::app);
+}
+
 void MlLog::begin(const MlLogFacts& facts) {
-  if (path_.empty()) return;
+  if (path_.empty() || begun_) return;
   state("submission_benchmark", "resnet");
   state("submission_division", division_of(facts));
   state("submission_org", "none");  // the log is no submission
@@ -102,8 +156,12 @@ void MlLog::begin(const MlLogFacts& facts) {
 }
 
 void MlLog::add(const EpochResult& result) {
-  epoch_ = result.epoch;
   if (!running_ || !result.trained || !result.validated) return;
+  if (result.epoch <= epoch_)
+    keep_before([&](const Json& line) {
+      return line.at("metadata").value("first_epoch_num", 0) >= result.epoch;
+    });
+  epoch_ = result.epoch;
   const std::int64_t end = now_ms();
   const std::int64_t start = end - ms(result.seconds);
   const std::int64_t trained = start + ms(result.trained->seconds);
@@ -131,7 +189,7 @@ void MlLog::write(const char* type, const char* key, const Json& value, std::int
   if (path_.empty()) return;
   const Json line{{"namespace", ""}, {"time_ms", time_ms}, {"event_type", type},
                   {"key", key},      {"value", value},     {"metadata", metadata}};
-  file_ << ":::MLLOG " << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  write_line(file_, line);
   if (!file_)
     throw InconclusiveError(
         fmt::format("--mllog {}: cannot be written: {}", path_, std::strerror(errno)));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -45,19 +46,22 @@ struct MlLogFacts {
 const char* division_of(const MlLogFacts& facts);
 
 /// Lines ":::MLLOG {...}", flushed as written. The benchmark ends with the first validation that
-/// reaches its target, 0.7590; a training that does not reach it ends as aborted.
+/// reaches its target, 0.7590; a training that does not reach it ends as aborted. Where it
+/// continues the log does too, as of one run: the checker accepts one start and one end.
 class MlLog {
  public:
-  /// Starts the log: initialisation has begun. An empty path writes nothing.
-  explicit MlLog(const std::string& path);
+  /// Starts the log: initialisation has begun. With `continues`, takes back the end of the log that
+  /// is there; throws UsageError where there is none. An empty path writes nothing.
+  MlLog(const std::string& path, bool continues);
   /// Ends it: "aborted" unless the target was reached.
   ~MlLog();
   MlLog(const MlLog&) = delete;
   MlLog& operator=(const MlLog&) = delete;
 
-  /// Initialisation has ended; the training begins.
+  /// Initialisation has ended; the training begins, unless it has begun before.
   void begin(const MlLogFacts& facts);
-  /// The lines of an epoch that has just ended, with the times of its parts.
+  /// The lines of an epoch that has just ended, with the times of its parts. They replace those of
+  /// an earlier end of it, which no checkpoint has.
   void add(const EpochResult& result);
 
  private:
@@ -65,11 +69,14 @@ class MlLog {
              const Json& metadata = Json::object());
   void state(const char* key, const Json& value);
   void stop(const char* status, int epoch);
+  void resume();
+  void keep_before(const std::function<bool(const Json& line)>& end);
 
   std::string path_;
   std::ofstream file_;
+  bool begun_ = false;
   bool running_ = false;
-  int epoch_ = 0;
+  int epoch_ = 0;  // the last one
 };
 
 }  // namespace shakedown::training

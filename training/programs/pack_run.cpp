@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <numeric>
 #include <thread>
 
 #include "common/output_file.hpp"
 #include "common/program.hpp"
 #include "common/progress.hpp"
+#include "training/data/pack_source.hpp"
 #include "training/data/write_pack.hpp"
 #include "training/programs/dataset.hpp"
 
@@ -23,6 +25,11 @@ ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
   std::iota(others.begin(), others.end(), 1);
   const Output output{"--pack", options.pack};
   check_writable(output);
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(options.pack, ignored) && !is_packed_file(options.pack))
+    throw UsageError(
+        fmt::format("--pack {}: this file exists and is no packed file: remove it, or name another",
+                    options.pack));
   const auto source = open_images(options.data.train_dir, false);
   say(session, text_of(*source));
   const int workers =

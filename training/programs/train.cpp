@@ -50,6 +50,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
+  take_saved_decoder(options, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {

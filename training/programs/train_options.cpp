@@ -176,15 +176,21 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .default_text("4096 on cpu")
       .only_with({"--max-batch"});
   options
-      .add("--self-test", values.self_test,
-           "test collectives, gradient exchange and training with a small network on generated "
-           "images, in under a minute; exit code 1: FAIL, 3: INCONCLUSIVE")
+      .add(
+          "--self-test", values.self_test,
+          "test collectives, gradient exchange and training with a small network on generated "
+          "images, in under a minute; PASS needs two ranks, as one exchanges nothing; exit code 1: "
+          "FAIL, 3: INCONCLUSIVE")
       .not_with({"--epochs", "--evaluate", "--pack", "--describe", "--layers", "--kernels",
                  "--loader-only", "--max-batch"})
       .uses_only({"--backend", "--precision", "--strategy", "--seed", "--graph", "--record",
                   "--timeout", "--deterministic"});
   declare_options(options, values.detector);
-  options.check([&] { check_inputs(values); });
+  options.check([&] {
+    check_inputs(values);
+    if (values.epochs > 0)
+      check_schedule(values.schedule, values.optimizer.learning_rate, values.epochs);
+  });
 }
 
 void find_data(TrainOptions& options) {

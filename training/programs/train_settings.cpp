@@ -64,6 +64,15 @@ void divide_shards(TrainOptions& options, int ranks) {
   options.accumulate = shards / ranks;
 }
 
+void take_saved_decoder(TrainOptions& options, const MpiSession& session) {
+  std::string& decoder = options.input.decoder;
+  if (options.epochs == 0 || decoder != "auto") return;
+  const std::string saved =
+      session.is_root() ? saved_fact(options.checkpoints, "--decoder") : std::string();
+  const std::string of_root = session.all_gather(saved).front();
+  if (!of_root.empty()) decoder = of_root;
+}
+
 DatasetSettings dataset_settings(const TrainOptions& options) {
   return {options.data.train_dir, options.data.val_dir,        options.model.weights,
           options.model.classes,  options.evaluation.evaluate, options.data.cache};
@@ -85,8 +94,9 @@ EngineSettings run_settings(const TrainOptions& options, const Backend& backend,
 }
 
 InputSettings input_settings(const TrainOptions& options) {
-  return {options.input, options.data.transform, validates(options), options.data.max_bad_images,
-          options.data.exif};
+  return {options.input,      options.data.transform,
+          validates(options), options.data.max_bad_images,
+          options.data.exif,  options.data.cache};
 }
 
 ThroughputSettings throughput_settings(const TrainOptions& options, BackendKind kind) {

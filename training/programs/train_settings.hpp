@@ -20,6 +20,9 @@ namespace shakedown::training {
 /// With --invariant: a rank's shards are its micro-batches. Throws UsageError where ranks cannot
 /// have the same number of them.
 void divide_shards(TrainOptions& options, int ranks);
+/// Where a training continues, `--decoder auto` is the checkpoint's, however many workers a rank
+/// has now. Collective.
+void take_saved_decoder(TrainOptions& options, const MpiSession& session);
 
 DatasetSettings dataset_settings(const TrainOptions& options);
 /// engine_settings() of the step, plus what a run of bin/train needs.

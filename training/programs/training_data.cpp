@@ -9,6 +9,7 @@
 #include "common/mpi_session.hpp"
 #include "common/random.hpp"
 #include "common/text_table.hpp"
+#include "training/data/pack_source.hpp"
 #include "training/exchange/strategy.hpp"
 
 namespace shakedown::training {
@@ -135,6 +136,8 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
     setup_.ranks = strategy.ranks.first_has_inputs ? 1 : ranks;
   }
   if (!dataset_.synthetic()) {
+    setup_.packed = is_packed_file(dataset_.training().root());
+    setup_.cached = settings_.cache;
     batches_per_epoch_ =
         training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
     choose_decoder(step, backend, strategy);

@@ -22,6 +22,7 @@ struct InputSettings {
   bool validates = false;
   int max_bad_images = 0;  // of training
   bool exif = false;
+  bool cache = false;
 };
 
 class TrainingData {

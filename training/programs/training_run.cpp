@@ -10,16 +10,13 @@ namespace shakedown::training {
 ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings& settings,
                       const OutputFiles& files) {
   const bool writes = run.session.is_root();
-  if (writes && !settings.mllog.file.empty() && continues(settings.epochs.checkpoints.options))
-    throw UsageError(
-        "--mllog: a training that continues has no whole log: --resume none, or without --mllog");
   History history(writes ? settings.history.folder : "");
   Detector detector(run);
   TrainingEnd end;
   ExitCode detected = ExitCode::pass;
   bool written = true;  // what comes after each epoch
   {
-    MlLog mllog(writes ? settings.mllog.file : "");
+    MlLog mllog(writes ? settings.mllog.file : "", continues(settings.epochs.checkpoints.options));
     trace_beginning(files, run, settings.epochs.learning_rate);
     mllog.begin(settings.facts);
     EpochSettings epochs = settings.epochs;

@@ -1,5 +1,7 @@
 #include "training/step/schedule.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -50,10 +52,22 @@ void declare_options(OptionSet& options, ScheduleOptions& values) {
   options.add("--lr-power", values.lr_power, "power of the polynomial schedule")
       .at_least(0)
       .only_where("--schedule", {"polynomial"});
-  options.check([&values] {
-    if (values.schedule == "multi-step" && values.lr_milestones.empty())
-      throw UsageError("--schedule multi-step needs --lr-milestones");
-  });
+}
+
+void check_schedule(const ScheduleOptions& options, double learning_rate, int epochs) {
+  const std::vector<double>& milestones = options.lr_milestones;
+  if (options.schedule == "multi-step" && milestones.empty())
+    throw UsageError("--schedule multi-step needs --lr-milestones");
+  const std::string text = fmt::format("--lr-milestones {}", fmt::join(milestones, ","));
+  if (!std::is_sorted(milestones.begin(), milestones.end())) throw UsageError(text + ": must rise");
+  if (!milestones.empty() && milestones.back() >= epochs)
+    throw UsageError(fmt::format("{}: must be below --epochs {}", text, epochs));
+  if (options.lr_warmup_epochs >= epochs)
+    throw UsageError(fmt::format("--lr-warmup-epochs {:g}: must be below --epochs {}",
+                                 options.lr_warmup_epochs, epochs));
+  if (options.lr_min > learning_rate)
+    throw UsageError(fmt::format("--lr-min {:g}: must be at most --learning-rate {:g}",
+                                 options.lr_min, learning_rate));
 }
 
 Schedule::Schedule(const ScheduleOptions& options, double learning_rate, double epochs,

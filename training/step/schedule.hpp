@@ -21,6 +21,8 @@ struct ScheduleOptions {
   double lr_power = 2;
 };
 void declare_options(OptionSet& options, ScheduleOptions& values);
+/// Throws UsageError where the options do not suit a training of this rate and length.
+void check_schedule(const ScheduleOptions& options, double learning_rate, int epochs);
 
 /// A function of the number of updates before the one that uses the rate, from 0 on, and of nothing
 /// else: a run that is resumed needs no other state.
