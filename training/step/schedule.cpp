@@ -62,8 +62,8 @@ void check_schedule(const ScheduleOptions& options, double learning_rate, int ep
   if (!std::is_sorted(milestones.begin(), milestones.end())) throw UsageError(text + ": must rise");
   if (!milestones.empty() && milestones.back() >= epochs)
     throw UsageError(fmt::format("{}: must be below --epochs {}", text, epochs));
-  if (options.lr_warmup_epochs >= epochs)
-    throw UsageError(fmt::format("--lr-warmup-epochs {:g}: must be below --epochs {}",
+  if (options.lr_warmup_epochs > epochs)
+    throw UsageError(fmt::format("--lr-warmup-epochs {:g}: must be at most --epochs {}",
                                  options.lr_warmup_epochs, epochs));
   if (options.lr_min > learning_rate)
     throw UsageError(fmt::format("--lr-min {:g}: must be at most --learning-rate {:g}",
