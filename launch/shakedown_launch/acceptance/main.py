@@ -34,7 +34,7 @@ def main(arguments):
 
 def run(arguments):
     request, values = options.request(arguments)
-    environ = options.environment(request.settings.tier, os.environ)
+    environ = options.environment(request.settings, os.environ)
     mpi.check_open_mpi(environ)
     check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
@@ -43,7 +43,8 @@ def run(arguments):
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
     try:
-        return accept(request, values, environ, hosts, known, output, kept)
+        with Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log") as log:
+            return accept(request, values, environ, hosts, known, output, kept, log)
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
@@ -65,22 +66,20 @@ def known_references(request):
     return references.load(folder)
 
 
-def accept(request, values, environ, hosts, known, output, kept):
+def accept(request, values, environ, hosts, known, output, kept, log):
     started = time.time()
-    log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
     judge = Judge(output, known, request.reference or "")
     limits = {}
     if request.settings.tier in (stages.PROLOG, stages.PASSIVE):
         limits = {"deadline": time.monotonic() + PROLOG_BUDGET_S, "grace": PROLOG_GRACE_S}
-    expected, absent = request.expect_gpus, ()
+    absent = ()
     if request.settings.tier == stages.PROLOG and request.settings.backend != stages.CPU and \
             environ.get("CUDA_VISIBLE_DEVICES"):
-        count, absent = options.gpus_of_prolog(environ, gpus.listed())
-        expected = count if expected is None else expected
+        absent = options.absent_of_prolog(environ, gpus.listed())
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
                         Progress(log.line, shown=kept and not request.nagios), environ,
-                        request.ranks, expected, request.fault, absent=absent)
+                        request.ranks, request.expect_gpus, request.fault, absent=absent)
     stopped = False
     try:
         campaign.run()
