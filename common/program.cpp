@@ -10,10 +10,15 @@
 #include <thread>
 #include <variant>
 
+#include "common/stop_signals.hpp"
 #include "common/version.hpp"
 
 namespace shakedown {
 namespace {
+
+/// A launcher ends the other ranks when one has ended: the one that prints, or records, comes
+/// first.
+constexpr std::chrono::milliseconds kAfterTheFirst{300};
 
 /// Who did not come, in words; ranks time out together, those that still run say so within seconds.
 std::string who_is_silent(const MpiSession& session) {
@@ -70,8 +75,7 @@ std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* cons
     std::fputs(ending->text.c_str(), out);
     std::fflush(out);
   } else if (ending->code != ExitCode::pass) {
-    // A launcher ends the others when one fails: let the first print before.
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::this_thread::sleep_for(kAfterTheFirst);
   }
   return ending->code;
 }
@@ -124,8 +128,16 @@ ExitCode recorded(Record& record, const std::function<ExitCode()>& body) {
     record.write("end", {{"exit_code", static_cast<int>(code)}, {"elapsed_s", elapsed.count()}});
     return code;
   };
+  const auto stopped = [&] {
+    if (record.path().empty()) return std::this_thread::sleep_for(kAfterTheFirst);
+    end(ExitCode::stopped);
+  };
+  const auto run = [&] {
+    const LastWords last_words(stopped);
+    return body();
+  };
   try {
-    return end(body());
+    return end(run());
   } catch (const Error& error) {
     if (error.code() == ExitCode::fail || error.code() == ExitCode::usage) end(error.code());
     throw;

@@ -26,9 +26,9 @@ int run_program(const OptionSet& set, int argc, char** argv,
 /// The same without MPI, of a process that has nothing to do with others.
 int run_alone(const std::function<ExitCode()>& body);
 
-/// Runs `body` and writes the "end" record: with its code, or with that of a FailError or
-/// UsageError, which is rethrown. After any other exception there is none: what was measured is
-/// incomplete.
+/// Runs `body` and writes the "end" record: with its code, with that of a FailError or UsageError,
+/// which is rethrown, or with ExitCode::stopped where a signal ends the process. After any other
+/// exception there is none: what was measured is incomplete.
 ExitCode recorded(Record& record, const std::function<ExitCode()>& body);
 
 /// Prints a line for people, on rank 0 alone; nothing when it is empty.

@@ -91,7 +91,9 @@ Record::~Record() {
 }
 
 void Record::write(const std::string& kind, const Json& fields) {
-  if (file_ < 0) return;
+  const std::lock_guard guard(mutex_);
+  if (file_ < 0 || ended_) return;
+  ended_ = kind == "end";
   Json line = {{"kind", kind}, {"run_id", run_id_}};
   line.update(fields);
   const Lock lock(file_);

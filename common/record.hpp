@@ -3,6 +3,7 @@
 // may append to one file. The schema is results/schema.json.
 #pragma once
 
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -21,7 +22,8 @@ class Record {
 
   /// Adds one line: {"kind": kind, "run_id": id, ...fields}, after a line that was cut on a line of
   /// its own. Non-finite numbers become null. Throws InconclusiveError when the line cannot be
-  /// written (disk full); the lines before it are kept whole.
+  /// written (disk full); the lines before it are kept whole. "end" is the last: of two threads,
+  /// one may write it while the other measures.
   void write(const std::string& kind, const Json& fields);
 
   const std::string& path() const { return path_; }
@@ -32,6 +34,8 @@ class Record {
   std::string path_;
   std::string run_id_;
   int file_ = -1;
+  std::mutex mutex_;
+  bool ended_ = false;
 };
 
 /// `fields` followed by `more`.

@@ -1,13 +1,28 @@
-// Signals that request a program to stop: they are noted, so that it ends at a moment of its
-// choice.
+// Signals that request a program to stop: noted, so that it ends at a moment of its choice, or
+// ending it at once, after its last words.
 #pragma once
 
 #include <csignal>
+#include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace shakedown {
+
+/// A handler of some signals. Those that are ignored (nohup) stay so.
+class SignalHandler {
+ public:
+  SignalHandler(const std::vector<int>& signals, void (*handler)(int));
+  /// The handlers that were installed before.
+  ~SignalHandler();
+  SignalHandler(const SignalHandler&) = delete;
+  SignalHandler& operator=(const SignalHandler&) = delete;
+
+ private:
+  std::vector<std::pair<int, struct sigaction>> before_;
+};
 
 class StopSignals {
  public:
@@ -15,19 +30,29 @@ class StopSignals {
   static constexpr int kSameStopMs = 1000;
 
   /// From now on TERM, INT, HUP, USR1 and USR2 are noted; one that comes kSameStopMs or more after
-  /// the first ends the process. Those that are ignored (nohup) stay so. At most one object at a
-  /// time.
+  /// the first ends the process. At most one object at a time.
   StopSignals();
-  /// The handlers that were installed before.
-  ~StopSignals();
-  StopSignals(const StopSignals&) = delete;
-  StopSignals& operator=(const StopSignals&) = delete;
 
   /// "SIGTERM", or "" while none has come.
   std::string received() const;
 
  private:
-  std::vector<std::pair<int, struct sigaction>> before_;
+  SignalHandler handler_;
+};
+
+/// Lets a signal end the process after its last words. While a StopSignals lives, signals are noted
+/// instead. At most one object at a time.
+class LastWords {
+ public:
+  /// At INT, HUP, USR1 or USR2 `report` runs in a thread of its own. TERM is one of them only where
+  /// no launcher started this process: it sends TERM to the ranks that are left when one has
+  /// failed.
+  explicit LastWords(const std::function<void()>& report);
+  ~LastWords();
+
+ private:
+  std::thread thread_;
+  SignalHandler handler_;
 };
 
 }  // namespace shakedown

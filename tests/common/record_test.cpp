@@ -1,6 +1,7 @@
 #include "common/record.hpp"
 
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <cstdio>
@@ -13,7 +14,9 @@
 #include "common/half.hpp"
 #include "common/identity.hpp"
 #include "common/nvml.hpp"
+#include "common/program.hpp"
 #include "common/progress.hpp"
+#include "common/stop_signals.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -140,6 +143,33 @@ TEST_CASE("a record whose last line was cut goes on with a new line", "[record]"
   CHECK(lines[1] == "{\"kind\":\"ste");
   CHECK(Json::parse(lines[2])["kind"] == "run");
   CHECK(Json::parse(lines[4])["number"] == 1);
+}
+
+TEST_CASE("a signal ends the record before it ends the process", "[record]") {
+  const std::string path = temporary_file();
+  const pid_t child = fork();
+  if (child == 0) {
+    Record record(path);
+    recorded(record, [&]() -> ExitCode {
+      {
+        const StopSignals signals;
+        std::raise(SIGUSR1);
+        record.write("run", {{"noted", signals.received()}});
+      }
+      std::raise(SIGUSR2);
+      while (true) record.write("step", {});
+    });
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGUSR2);
+  const auto lines = lines_of(path);
+  std::remove(path.c_str());
+  REQUIRE(lines.size() >= 2);
+  CHECK(Json::parse(lines.front())["noted"] == "SIGUSR1");
+  CHECK(Json::parse(lines.back())["kind"] == "end");
+  CHECK(Json::parse(lines.back())["exit_code"] == 5);
 }
 
 TEST_CASE("a line that the disk has no room for leaves the lines before it whole", "[record]") {

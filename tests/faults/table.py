@@ -147,7 +147,8 @@ def silent(words):
 def signalled(name):
     """soak and gpu_monitor end with what they know, the latter as requested."""
     said = STOPPED.format(name)
-    return {**ended(5, said),
+    return {**{program: expected._replace(kept=(*expected.kept, "end"))
+               for program, expected in ended(5, said).items()},
             "soak": Expected(5, (said, "INCONCLUSIVE job soak: .*stopped by SIG"), ("run", "verdict", "end")),
             "gpu_monitor": Expected(0, ("(?m)^cost ",), ("run", "health", "end")),
             **reported(5, "by a signal: what had not run by then is missing")}

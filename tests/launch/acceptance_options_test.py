@@ -117,16 +117,20 @@ class Options(unittest.TestCase):
         self.assertEqual((result.returncode, "--quik" in result.stderr), (2, True), result.stderr)
 
     def test_a_prolog_names_the_gpus_of_its_job(self):
+        def environment(words, environ):
+            return options.environment(options.request(words)[0].settings, environ, lambda: found)
         found = [["GPU-a"], ["GPU-b", "MIG-b1"], ["GPU-c"]]
         job_ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "PATH": "/bin"}
         for gpus, visible in [("0,2", "GPU-a,GPU-c"), ("1-2", "GPU-b,GPU-c"), ("1,7", "GPU-b,7"),
                               ("", "")]:
-            kept = options.environment("prolog", {**job_, "SLURM_JOB_GPUS": gpus}, lambda: found)
+            of_job = {**job_, "SLURM_JOB_GPUS": gpus}
+            kept = environment(["--prolog", "--backend", "cpu"], of_job)
             self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                                     "CUDA_VISIBLE_DEVICES": visible})
-        self.assertEqual(options.environment("default", job_), job_)
+            self.assertEqual(environment(["--prolog"], of_job), {**kept, "SLURM_JOB_GPUS": gpus})
+        self.assertEqual(environment([], job_), job_)
         with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
-            options.environment("prolog", {**job_, "SLURM_JOB_GPUS": "0:1"}, lambda: found)
+            environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": "0:1"})
 
     def test_output(self):
         with tempfile.TemporaryDirectory() as folder:

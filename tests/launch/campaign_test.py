@@ -78,6 +78,10 @@ class Campaign(unittest.TestCase):
             self.assertEqual([(each.outcome, each.nodes) for each in one.findings],
                              [(INCONCLUSIVE, ("a",))])
             self.assertIn(why, one.left_out["a"])
+        missing = Finding(stages.INVENTORY, FAIL, ("a",), "0 GPUs, 1 expected", check="gpu-count")
+        one = conduct(FakeFleet("a"), judge=FakeJudge(0, {(stages.INVENTORY, ("a",)): [missing]}),
+                      environ={"CUDA_VISIBLE_DEVICES": "3"})  # says it once
+        self.assertEqual((one.findings, one.left_out), ([], {"a": "0 GPUs, 1 expected"}))
         for environ in ({"CUDA_VISIBLE_DEVICES": "-1"}, {"SLURM_GPUS_ON_NODE": "0"}):
             one = conduct(FakeFleet("a"), environ=environ)
             self.assertEqual((one.findings, one.left_out), ([], {}))
@@ -94,9 +98,9 @@ class Campaign(unittest.TestCase):
             one = conduct(made, stages.PROLOG, backend)
             self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
             self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
-        for visible, found, said in [("GPU-a,7", [["GPU-a"]], (2, ["7"])), ("0,1", [], (2, [])),
-                                     ("GPU-a", [["GPU-a"]], (1, [])), ("", [], (0, []))]:
-            self.assertEqual(options.gpus_of_prolog({"CUDA_VISIBLE_DEVICES": visible}, found), said)
+        for visible, found, said in [("GPU-a,7", [["GPU-a"]], ["7"]), ("0,1", [], []),
+                                     ("GPU-a", [["GPU-a"]], []), ("", [["GPU-a"]], [])]:
+            self.assertEqual(options.absent_of_prolog({"CUDA_VISIBLE_DEVICES": visible}, found), said)
 
     def test_a_node_that_is_lost_holds_nobody_up(self):
         def dies(task):

@@ -1,7 +1,9 @@
 // The lines and records of bin/gpu_monitor.
 #include <algorithm>
 
+#include "common/options.hpp"
 #include "launch/node/monitor/host_sample.hpp"
+#include "launch/node/monitor/monitor_options.hpp"
 #include "launch/node/monitor/monitor_table.hpp"
 #include "tests/catch.hpp"
 
@@ -82,6 +84,21 @@ TEST_CASE("the summary of a GPU is of its known readings", "[node][monitor]") {
   CHECK_THAT(line, ContainsSubstring("  3 ") && ContainsSubstring(" 750 ") &&
                        ContainsSubstring(" 1000 ") && ContainsSubstring(" 50 ") &&
                        ContainsSubstring(" 5/0 ") && EndsWith("; 1 readings stalled\n"));
+}
+
+TEST_CASE("a limit of no readings or no time is refused; without a limit it is a signal",
+          "[node][monitor]") {
+  for (const char* option : {"--count", "--seconds"}) {
+    MonitorOptions options;
+    OptionSet set("gpu_monitor", "");
+    declare_options(set, options);
+    const char* const words[] = {"gpu_monitor", option, "0"};
+    CHECK_FALSE(set.parse(1, words));
+    const auto ending = set.parse(3, words);
+    REQUIRE(ending);
+    CHECK(ending->code == ExitCode::usage);
+    CHECK_THAT(ending->text, ContainsSubstring(std::string(option) + " 0: must be at least"));
+  }
 }
 
 TEST_CASE("a host's sample arrives as it was sent", "[node][monitor]") {

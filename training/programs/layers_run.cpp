@@ -33,6 +33,8 @@ StepCalls measure(const Run& run, const LayersSettings& settings) {
   EndlessBatches endless(run.batches);
   const int logged = std::min(settings.iterations, kMostLogged);
   const long all = settings.warmup + settings.iterations + logged + 3;
+  say(session, fmt::format("layers: {} steps: {} timed whole (--iterations), {} call by call", all,
+                           settings.iterations, logged));
   Progress progress("layers", all, "steps", session.is_root());
   long done = 0;
   const auto step = [&] {

@@ -12,11 +12,11 @@ void declare_options(OptionSet& options, MonitorOptions& values) {
       .at_least(0.05)
       .metavar("SECONDS");
   options.add("--seconds", values.seconds, "time after which the monitor ends")
-      .at_least(0)
+      .at_least(0.05)
       .metavar("SECONDS")
       .default_text("until a signal");
   options.add("--count", values.count, "readings after which the monitor ends")
-      .at_least(0)
+      .at_least(1)
       .default_text("until a signal");
   options
       .add("--call-deadline", values.call_deadline_s,

@@ -39,7 +39,7 @@ def run(arguments):
     began = time.monotonic()
     request, values = options.request(arguments)
     listed = lister(request.settings.tier)
-    environ = options.environment(request.settings.tier, os.environ, listed)
+    environ = options.environment(request.settings, os.environ, listed)
     mpi.check_open_mpi(environ)
     check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
@@ -48,7 +48,8 @@ def run(arguments):
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
     try:
-        return accept(request, values, environ, hosts, known, output, kept, began, listed)
+        with Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log") as log:
+            return accept(request, values, environ, hosts, known, output, kept, log, began, listed)
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
@@ -78,23 +79,21 @@ def known_references(request):
     return references.load(folder)
 
 
-def accept(request, values, environ, hosts, known, output, kept, began, listed):
+def accept(request, values, environ, hosts, known, output, kept, log, began, listed):
     started = time.time()
-    log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
     judge = Judge(output, known, request.reference or "")
     limits = {}
     if request.settings.tier in BUDGET_S:
         budget, grace = BUDGET_S[request.settings.tier]
         limits = {"deadline": began + budget, "grace": grace}
-    expected, absent = request.expect_gpus, ()
+    absent = ()
     if request.settings.tier == stages.PROLOG and request.settings.backend != stages.CPU and \
             environ.get("CUDA_VISIBLE_DEVICES"):
-        count, absent = options.gpus_of_prolog(environ, listed())
-        expected = count if expected is None else expected
+        absent = options.absent_of_prolog(environ, listed())
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
                         Progress(log.line, shown=kept and not request.nagios), environ,
-                        request.ranks, expected, request.fault, absent=absent,
+                        request.ranks, request.expect_gpus, request.fault, absent=absent,
                         visible=functools.partial(gpus.visible, gpus=listed))
     stopped = False
     try:

@@ -132,17 +132,19 @@ def fault(text):
     return text
 
 
-def environment(tier, environ, listed=gpus.listed):
+def environment(settings_, environ, listed=gpus.listed):
     """What the programs are given. In a prolog CUDA_VISIBLE_DEVICES is not yet the job's, and an
     index may be another GPU's than within the job: its GPUs are named by UUID. Its Slurm variables
-    are those of the whole job, of which this is one node."""
-    if tier not in (stages.PROLOG, stages.PASSIVE):
+    are those of the whole job, of which this is one node, but for SLURM_JOB_GPUS."""
+    if settings_.tier not in (stages.PROLOG, stages.PASSIVE):
         return dict(environ)
     kept = {key: value for key, value in environ.items() if not key.startswith("SLURM")}
-    if tier == stages.PROLOG:
+    if settings_.tier == stages.PROLOG:
         kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
         if environ.get("SLURM_JOB_ID"):
             kept["CUDA_VISIBLE_DEVICES"] = ",".join(uuids(environ, listed()))
+            if settings_.backend != stages.CPU:
+                kept["SLURM_JOB_GPUS"] = environ.get("SLURM_JOB_GPUS", "")
     return kept
 
 
@@ -158,11 +160,11 @@ def uuids(environ, found):
             for number in numbers_in(numbers)]
 
 
-def gpus_of_prolog(environ, found):
-    """(how many GPUs the job has here, those of them that are not among `found`): of the
-    environment made above. Where none was found, the inventory says why."""
-    named = [word for word in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
-    return len(named), [word for word in named if found and word.isdigit()]
+def absent_of_prolog(environ, found):
+    """The job's GPUs that are not among `found`: of the environment made above. Where none was
+    found, the inventory says why."""
+    named = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return [word for word in named if found and word.isdigit()]
 
 
 def output_folder(request_, environ):

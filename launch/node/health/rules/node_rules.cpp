@@ -62,7 +62,7 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
   const auto expected = expected_on(report, reports, given);
   const int found = static_cast<int>(report.gpus.gpus.size());
   if (!expected) {
-    if (report.gpus.problem) return not_known("no GPU can be seen: " + *report.gpus.problem);
+    if (report.gpus.problem) return not_known("how many GPUs there are is not known");
     return not_known(fmt::format("{} GPUs; how many there should be is not known", found),
                      "use --expect-gpus");
   }
@@ -70,8 +70,7 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
       fmt::format("{} GPUs, {} expected ({})", found, expected->count, expected->by);
   if (found < expected->count)
     return failure(report.gpus.problem ? Class::software : Class::hardware,
-                   fmt::format("{}{}{}", cause, missing_on(report),
-                               report.gpus.problem ? "; " + *report.gpus.problem : ""),
+                   cause + missing_on(report),
                    report.gpus.problem ? "load the driver (nvidia-smi, dmesg); reboot"
                                        : "see the kernel's messages; reboot, RMA if it stays away");
   if (found > expected->count && expected->by == "--expect-gpus")

@@ -92,8 +92,9 @@ class Campaign:
         runs = self._run([self._task(stage, [name], ranks=1, more=more)
                           for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
-        self._choose_backend(found)
-        if self.settings.backend == stages.GPU and self._expect_gpus is None:
+        self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run)})
+        of_slurm = self.settings.tier == stages.PROLOG and self._environ.get("SLURM_JOB_GPUS")
+        if self.settings.backend == stages.GPU and self._expect_gpus is None and not of_slurm:
             models = {gpus_[0].model for gpus_ in found.values() if gpus_}
             for model in models or {""}:
                 counts = {node: len(gpus_) for node, gpus_ in found.items()
@@ -105,7 +106,12 @@ class Campaign:
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
-    def _choose_backend(self, found):
+    def _unusable(self, run):
+        """Why programs cannot start on the node, of its inventory."""
+        return [each.cause for each in self.judge.findings(run)
+                if each.outcome == FAIL and each.check in UNUSABLE]
+
+    def _choose_backend(self, found, failed):
         if self.settings.backend != "auto":
             return
         usable = any(found.values()) and (len(self.fleet.nodes) > 1
@@ -116,7 +122,7 @@ class Campaign:
             tier = stages.PASSIVE
         self.settings = dataclasses.replace(
             self.settings, backend=stages.GPU if usable or meant else stages.CPU, tier=tier)
-        for node in self.fleet.nodes if meant else ():
+        for node in (each for each in self.fleet.nodes if meant and each not in failed):
             self.findings.append(inventory.unusable(node, meant))
             self.left_out[node] = self.findings[-1].cause
 
@@ -137,11 +143,9 @@ class Campaign:
         if on_gpus and self.fleet.is_here(node):
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
-        findings = self.judge.findings(run)
-        unusable = [each.cause for each in findings
-                    if each.outcome == FAIL and each.check in UNUSABLE]
         if node in self.left_out:
             return
+        unusable = self._unusable(run)
         if unusable or self.ranks[node] == 0:
             self.left_out[node] = (unusable or ["no GPU was found"])[0]
         elif run.code not in (0, 1):

@@ -15,6 +15,12 @@ class Log:
         self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
         self._file.flush()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
 
 class Progress:
     """`log` is given each stage once. Nothing is written elsewhere unless `shown`."""
