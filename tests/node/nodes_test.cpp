@@ -272,6 +272,12 @@ TEST_CASE("errors that are counted during the work are found", "[node][growth]")
   CHECK(severity([](GpuReading& g) { g.nvlinks[2].replay_errors = 1; }) == Severity::warn);
   CHECK(severity([](GpuReading& g) { g.pcie_replays = 1; }) == Severity::warn);
   CHECK(severity([](GpuReading& g) { g.pcie_replays.reset(); }) == Severity::unknown);
+  // A hardware slowdown that lasts: the time in which limits were violated grows.
+  CHECK(severity([](GpuReading& g) { g.throttle_reasons = 0x8; }) == Severity::pass);
+  CHECK(severity([](GpuReading& g) { g.throttle_reasons = 0x8, g.power_violation_ns = 1; }) ==
+        Severity::fail);
+  CHECK(severity([](GpuReading& g) { g.power_violation_ns = 1; }) ==
+        Severity::pass);  // a power cap
   // A GPU that is gone, or another in its place.
   CHECK(severity([](GpuReading& g) { g.uuid = "another"; }) == Severity::fail);
 }
@@ -349,8 +355,8 @@ TEST_CASE("the table collapses what is alike and names what is not", "[node][tab
              ContainsSubstring("PASS     persistence        24 GPUs: persistence mode is on\n"));
   CHECK_THAT(table, ContainsSubstring("PASS     gpu-count          3 nodes: 8 GPUs, 8 expected"));
   CHECK_THAT(table, ContainsSubstring(
-                        "node01:\nFAIL     ecc-volatile       GPU 3: 2 uncorrected ECC errors "
-                        "since the driver was loaded -> reset GPU; RMA if they come back\n"));
+                        "node01:\nWARN     ecc-volatile       GPU 3: 2 uncorrected ECC errors "
+                        "since the driver was loaded, recovered -> run again; RMA if they grow\n"));
   // What is unknown on every node is one line.
   CHECK_THAT(table, ContainsSubstring("node00, node01, node02:\nUNKNOWN  "));
 }

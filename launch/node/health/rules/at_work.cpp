@@ -36,6 +36,10 @@ Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
   if (ecc.value_or(0) > 0)
     return failure(Class::hardware, fmt::format("{} uncorrected ECC errors during the work", *ecc),
                    "reset GPU; RMA if they come back");
+  const auto slowed_ns = grown(before.power_violation_ns, after.power_violation_ns).value_or(0) +
+                         grown(before.thermal_violation_ns, after.thermal_violation_ns).value_or(0);
+  if (const auto slowdown = judge_hardware_slowdown(after, true); slowdown && slowed_ns > 0)
+    return *slowdown;
   if (links.value_or(0) > 0)
     return warning(Class::hardware, fmt::format("{} NVLink errors during the work", *links),
                    "inspect links of this GPU; run again");

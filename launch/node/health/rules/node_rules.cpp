@@ -130,6 +130,7 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
       context.all.push_back(&peer);
       if (peer.model == gpu.model) context.peers.push_back(&peer);
     }
+  for (const GpuReading& neighbour : report.gpus.gpus) context.node.push_back(&neighbour);
   context.our_pids = report.our_pids;
   context.under_load = std::ranges::find(report.loaded_gpus, gpu.uuid) != report.loaded_gpus.end();
   return context;
