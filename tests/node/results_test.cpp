@@ -7,7 +7,9 @@
 #include "common/error.hpp"
 #include "launch/node/compute/compute_options.hpp"
 #include "launch/node/compute/near_device.hpp"
+#include "launch/node/compute/other_processes.hpp"
 #include "tests/catch.hpp"
+#include "tests/node/healthy.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -169,6 +171,54 @@ TEST_CASE("wrong data fail; the same wrong data of all devices are no device's f
   verdicts = concluded(results);
   CHECK(verdicts[0].class_ == Class::hardware);
   CHECK(verdicts.back().outcome == Outcome::fail);
+}
+
+TEST_CASE("a GPU that others use is inconclusive with their pids, and nobody's defect", "[judge]") {
+  Results results = good(4);
+  results[2].series[0] = series(kBf16, 300, 1500);
+  CHECK(concluded(results)[0].class_ == Class::hardware);
+  results[2].in_use = "in use by other processes: pid 99";
+  auto verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 2);
+  CHECK((verdicts[0].name == "GPU-2" && verdicts[0].outcome == Outcome::inconclusive));
+  CHECK(verdicts[0].class_ == Class::environment);
+  CHECK_THAT(verdicts[0].cause, Catch::Contains("rank 2 on n1, in use by other processes: pid 99"));
+  CHECK((verdicts[1].scope == Scope::job && verdicts[1].outcome == Outcome::inconclusive));
+  CHECK(verdicts[1].class_ == Class::environment);
+  CHECK(record_of(results[2], 0).at("in_use") == results[2].in_use);
+  results[1].series[0] = series(kBf16, 300, 1500);  // used by nobody else
+  CHECK(concluded(results).back().outcome == Outcome::fail);
+  results = good(4);
+  results[2].in_use = "in use by other processes: pid 99";  // though it is not slow
+  results[2].series[1].wrong = "x";
+  CHECK(concluded(results)[0].outcome == Outcome::fail);  // wrong data are wrong all the same
+}
+
+TEST_CASE("others are read before the GPUs are opened and while they are in use", "[judge]") {
+  NodeReport before{"n1", {}, 0, {}, {17, 18}, {}};
+  before.gpus.gpus = {healthy_h200(0, "n1"), healthy_h200(1, "n1")};
+  NodeReport now = before;
+  now.gpus.gpus[0].processes = {{{17, {}}}};
+  now.gpus.gpus[1].processes = {{{18, {}}}};
+  const std::vector<std::string> gpus{"GPU-n1-0", "GPU-n1-1"};
+  const auto uses = [&] { return used_by_others(gpus, {before}, {now}); };
+  using Uses = std::vector<std::string>;
+  CHECK(uses() == Uses{"", ""});
+  now.gpus.gpus[1].processes->push_back({99, {}});
+  CHECK(uses() == Uses{"", "in use by other processes: pid 99"});
+  before.gpus.gpus[0].processes = {{{7, {}}}};
+  CHECK(uses()[0] == "in use by other processes: pid 7");
+  before.gpus.gpus[0] = healthy_h200(0, "n1");
+  before.gpus.gpus[0].memory_used_bytes = 1u << 30;  // a container hides whose it is
+  CHECK_THAT(uses()[0], Catch::Contains("1024 MiB of memory in use"));
+  before = now;
+  before.gpus.gpus[0] = before.gpus.gpus[1] = healthy_h200(0, "n1");
+  before.gpus.gpus[1].uuid = gpus[1];
+  now.gpus.gpus[0].processes = {{{4017, {}}}};  // 17, as the host numbers it
+  now.gpus.gpus[1].processes = {{{4018, {}}, {4099, {}}}};
+  CHECK(uses() == Uses{"", "in use by other processes: pid 4018, 4099, 1 of them this job's"});
+  CHECK(used_by_others({gpus[1], gpus[1]}, {before}, {now}) == Uses{"", ""});  // two ranks on it
+  CHECK(used_by_others({"", "GPU-other"}, {before}, {now}) == Uses{"", ""});
 }
 
 TEST_CASE("two groups of peers are inconclusive, unless a reference decides", "[judge]") {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -12,11 +13,11 @@
 namespace shakedown::node {
 namespace {
 
-/// The ranks of each model.
+/// The ranks of each model whose devices nobody else uses.
 std::map<std::string, std::vector<std::size_t>> by_model(const Results& results) {
   std::map<std::string, std::vector<std::size_t>> ranks;
   for (std::size_t rank = 0; rank < results.size(); ++rank)
-    ranks[results[rank].model].push_back(rank);
+    if (results[rank].in_use.empty()) ranks[results[rank].model].push_back(rank);
   return ranks;
 }
 
@@ -155,6 +156,54 @@ std::vector<Verdict> wrong_data(const Results& results) {
   return verdicts;
 }
 
+/// A verdict per GPU that others use as well: its rates are no measure of it.
+std::vector<Verdict> shared_gpus(const Results& results) {
+  std::vector<Verdict> verdicts;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    if (results[rank].in_use.empty()) continue;
+    Verdict verdict = about(results, rank);
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause += results[rank].in_use + ": its rates are theirs as well";
+    verdict.class_ = Class::environment;
+    verdict.action = "end them, or run again when the GPU is free";
+    verdicts.push_back(verdict);
+  }
+  return verdicts;
+}
+
+Verdict verdict_of_job(const std::vector<Verdict>& found,
+                       const std::vector<std::string>& not_judged) {
+  const auto count = [&](Outcome outcome, Class class_) {
+    return std::ranges::count_if(found, [&](const Verdict& verdict) {
+      return verdict.outcome == outcome && verdict.class_ == class_;
+    });
+  };
+  const auto failed = std::ranges::count(found, Outcome::fail, &Verdict::outcome);
+  Verdict job{Scope::job, "compute_perf", Outcome::pass, "all results right, no device is slow"};
+  if (!not_judged.empty()) {
+    job.outcome = Outcome::inconclusive;
+    job.cause = fmt::format("all results right, rates not judged: {}", fmt::join(not_judged, "; "));
+    job.action = "run on more GPUs, or with --reference FILE: a record of a good machine";
+  }
+  if (const auto shared = count(Outcome::inconclusive, Class::environment); shared > 0)
+    job = {Scope::job,
+           "compute_perf",
+           Outcome::inconclusive,
+           fmt::format("all results right, GPUs in use by others: {}", shared),
+           Class::environment,
+           "run again when the GPUs are free"};
+  if (count(Outcome::inconclusive, Class::software) > 0)
+    job = {Scope::job,
+           "compute_perf",
+           Outcome::inconclusive,
+           "all devices have the same wrong results",
+           Class::software,
+           "report it, with the record"};
+  if (failed > 0)
+    job = {Scope::job, "compute_perf", Outcome::fail, fmt::format("failed: {}", failed)};
+  return job;
+}
+
 /// "bf16 sustained: no majority of 8 devices agrees within 7 %: 560, 561, 670, 671".
 std::string division_of(const Metric& metric, const Rates& rates) {
   std::vector<double> medians;
@@ -227,7 +276,9 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) 
 
 std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement) {
   std::vector<Verdict> verdicts = wrong_data(results);
+  std::ranges::move(shared_gpus(results), std::back_inserter(verdicts));
   for (const SlowFinding& finding : judgement.findings) {
+    if (!results[finding.slow.gpu].in_use.empty()) continue;
     verdicts.push_back(verdict_of(results, finding));
     if (!all_alike(results, judgement, finding)) continue;
     verdicts.back().class_ = Class::config;
@@ -235,28 +286,7 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
         "all devices are alike: compare driver, libraries, power limit and "
         "clock settings with the reference's";
   }
-  const auto count = [&](Outcome outcome) {
-    return std::count_if(verdicts.begin(), verdicts.end(),
-                         [&](const Verdict& verdict) { return verdict.outcome == outcome; });
-  };
-  const auto failed = count(Outcome::fail);
-  Verdict job{Scope::job, "compute_perf", Outcome::pass, "all results right, no device is slow"};
-  if (!judgement.not_judged.empty()) {
-    job.outcome = Outcome::inconclusive;
-    job.cause = fmt::format("all results right, rates not judged: {}",
-                            fmt::join(judgement.not_judged, "; "));
-    job.action = "run on more GPUs, or with --reference FILE: a record of a good machine";
-  }
-  if (count(Outcome::inconclusive) > 0)
-    job = {Scope::job,
-           "compute_perf",
-           Outcome::inconclusive,
-           "all devices have the same wrong results",
-           Class::software,
-           "report it, with the record"};
-  if (failed > 0)
-    job = {Scope::job, "compute_perf", Outcome::fail, fmt::format("failed: {}", failed)};
-  verdicts.push_back(job);
+  verdicts.push_back(verdict_of_job(verdicts, judgement.not_judged));
   return verdicts;
 }
 

@@ -55,6 +55,10 @@ Judgement judge_recovery_action(const std::string& name);
 inline constexpr const char* kPcieLink = "pcie-link";  // the rule's name
 /// Not a rule: for a GPU that is busy for certain.
 Judgement judge_pcie_under_load(const GpuReading& gpu);
+/// Its processes that are none of ours.
+std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our_pids);
+/// Of a GPU that this job has not opened yet: the pids of others, or memory in use without any.
+Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context);
 /// A slowdown by the hardware itself, or by a power brake; none where there is neither. Of one
 /// sample a warning, for a busy GPU may show it for a moment; a failure where it `lasts`.
 std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts);
