@@ -1,13 +1,17 @@
 // What compute_perf concludes from the rates and checks of all ranks.
 #include "launch/node/compute/results.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "common/error.hpp"
 #include "launch/node/compute/compute_options.hpp"
-#include "launch/node/compute/near_device.hpp"
 #include "launch/node/compute/other_processes.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
 #include "tests/node/healthy.hpp"
 
@@ -45,7 +49,11 @@ Results good(std::size_t gpus, int rounds = 5) {
 /// As the program does it, with the same rates measured again.
 std::vector<Verdict> concluded(const Results& results, const ComputeReference& reference = {}) {
   const RateJudgement judgement = judge(results, reference);
-  return verdicts_of(results, confirmed(judgement, judge(results, reference)));
+  const auto verdicts = verdicts_of(results, confirmed(judgement, judge(results, reference)));
+  for (const Verdict& verdict : verdicts)
+    if (verdict.outcome == Outcome::fail && verdict.scope != Scope::job)
+      CHECK((verdict.class_ && !verdict.action.empty()));
+  return verdicts;
 }
 
 TEST_CASE("ranks that share cores are no peers", "[compute]") {
@@ -259,11 +267,47 @@ TEST_CASE("sizes that the products and kernels do not have are usage errors", "[
   CHECK_THROWS_AS(buffer_bytes(options, BackendKind::gpu), UsageError);
 }
 
+TEST_CASE("a slow host link is the node's, or the binding's where the memory is far", "[judge]") {
+  const Metric link{"host to device, alone", "GB/s", {0.98, 0.90}, false};
+  Results results = good(4);
+  for (RankResult& result : results) result.series = {series(link, 55, 1900)};
+  results[2].series = {series(link, 40, 1900)};
+  results[2].series[0].detail = "NUMA node 1";
+  CHECK(concluded(results)[0].class_ == Class::infrastructure);
+  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("; its host memory: NUMA node 1"));
+  results[2].series[0].detail = "not near NUMA node 1: no core of it is allowed";
+  CHECK(concluded(results)[0].class_ == Class::config);
+  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("is not near NUMA node 1"));
+  results[2].gpu.clear();  // a CPU
+  CHECK(concluded(results)[0].class_ == Class::environment);
+}
+
+TEST_CASE("DCGM#122: a GPU at a third of its rate has not passed for want of a limit",
+          "[judge][closed]") {
+  Results slow = good(1);
+  slow[0].series[0] = series(kBf16, 670 / 3.0, 1500);
+  CHECK(concluded(slow).back().outcome == Outcome::inconclusive);
+  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024, 2);
+  CHECK(concluded(slow, reference).back().outcome == Outcome::fail);
+}
+
 TEST_CASE("the cores of a NUMA node", "[node]") {
   CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
   CHECK(parse_cpu_list("").empty());
   CHECK(NearDevice("").text() == "NUMA node unknown");
   CHECK(NearDevice("0000:1B:00.0", "/nowhere").text() == "NUMA node unknown");
+  const auto root = std::filesystem::temp_directory_path() / ("near-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  };
+  write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1");
+  write("sys/devices/system/node/node1/cpulist", "1022-1023");
+  CHECK(NearDevice("0000:1B:00.0", root.string()).text() ==
+        "not near NUMA node 1: no core of it is allowed");
+  write("sys/devices/system/node/node1/cpulist", "0-1021");
+  CHECK(NearDevice("0000:1B:00.0", root.string()).text() == "NUMA node 1");
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace shakedown::node

@@ -9,6 +9,7 @@
 
 #include "common/statistics.hpp"
 #include "launch/node/compute/results.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -109,12 +110,22 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
   verdict.cause +=
       fmt::format("{:.1f} % slower, z = {:.0f}, in {} of {} rounds", 100 * (1 - finding.slow.ratio),
                   finding.slow.z, finding.slow.slow_rounds, finding.slow.rounds);
-  const bool memory = series.metric.name.starts_with("memory");
-  if (memory) verdict.class_ = Class::hardware;
-  verdict.action = memory ? "compare the memory clocks and remapped rows with its peers'; if they "
-                            "are alike, RMA"
-                          : "inspect the PCIe link: generation and width under load, replays, the "
-                            "NUMA node of the host's memory";
+  if (results[finding.slow.gpu].gpu.empty()) {
+    verdict.class_ = Class::environment;
+    verdict.action = "run again; if it repeats, look for other work on its cores";
+  } else if (series.metric.name.starts_with("memory")) {
+    verdict.class_ = Class::hardware;
+    verdict.action =
+        "compare the memory clocks and remapped rows with its peers'; if they are alike, RMA";
+  } else if (series.detail.starts_with(kNotNear)) {
+    verdict.cause += "; its host memory is " + series.detail;
+    verdict.class_ = Class::config;
+    verdict.action = "let the rank use cores of its GPU's NUMA node: launch/mpi --bind none";
+  } else {
+    verdict.cause += "; its host memory: " + series.detail;
+    verdict.class_ = Class::infrastructure;
+    verdict.action = "inspect the PCIe link: generation and width under load, replays";
+  }
   return verdict;
 }
 
@@ -183,7 +194,7 @@ Verdict verdict_of_job(const std::vector<Verdict>& found,
   if (!not_judged.empty()) {
     job.outcome = Outcome::inconclusive;
     job.cause = fmt::format("all results right, rates not judged: {}", fmt::join(not_judged, "; "));
-    job.action = "run on more GPUs, or with --reference FILE: a record of a good machine";
+    job.action = "run on more devices, or with --reference FILE: a record of a good machine";
   }
   if (const auto shared = count(Outcome::inconclusive, Class::environment); shared > 0)
     job = {Scope::job,
