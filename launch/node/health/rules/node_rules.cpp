@@ -171,8 +171,10 @@ std::string list_of_checks() {
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
   add(kNodesAlike, "versions and settings that differ between the nodes");
+  add("inforom", "checksums of the GPU's inforom; not in a passive check");
+  add("rank-numa-node", "whether a rank's cores are of its GPU's NUMA node");
   add("pcie-under-load", "the PCIe link while this program copies to the GPU");
-  add("errors-at-work", "errors that were counted during the work of this program");
+  add("errors-under-load", "errors that were counted while this program ran");
   add("all-reduce", "a sum over all ranks, every element compared");
   return text;
 }
