@@ -18,6 +18,7 @@ inline constexpr int kInvalidArgument = 2;
 inline constexpr int kNotSupported = 3;
 inline constexpr int kInsufficientSize = 7;
 inline constexpr int kFunctionNotFound = 13;
+inline constexpr int kCorruptedInforom = 14;
 inline constexpr int kVersionMismatch = 25;
 inline constexpr int kDeprecated = 26;
 inline constexpr int kNotRead = 999;  // NVML_ERROR_UNKNOWN
@@ -249,6 +250,7 @@ struct Library {
       find, "nvmlDeviceGetComputeRunningProcesses_v3"};
   const Function<int(Device, unsigned*, Process*)> old_processes{
       find, "nvmlDeviceGetComputeRunningProcesses_v2"};
+  const Function<int(Device)> validate_inforom{find, "nvmlDeviceValidateInforom"};
   const Function<int(Device, int, FieldValue*)> field_values{find, "nvmlDeviceGetFieldValues"};
   const Function<const char*(int)> error_text{find, "nvmlErrorString"};
 };

@@ -121,11 +121,13 @@ int run_alone(const std::function<ExitCode()>& body) {
   }
 }
 
-ExitCode recorded(Record& record, const std::function<ExitCode()>& body) {
+ExitCode recorded(Record& record, const std::function<ExitCode()>& body, const Json& summary) {
   const auto start = std::chrono::steady_clock::now();
   const auto end = [&](ExitCode code) {
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    record.write("end", {{"exit_code", static_cast<int>(code)}, {"elapsed_s", elapsed.count()}});
+    record.write(
+        "end",
+        merged({{"exit_code", static_cast<int>(code)}, {"elapsed_s", elapsed.count()}}, summary));
     return code;
   };
   const auto stopped = [&] {

@@ -29,7 +29,9 @@ int run_alone(const std::function<ExitCode()>& body);
 /// Runs `body` and writes the "end" record: with its code, with that of a FailError or UsageError,
 /// which is rethrown, or with ExitCode::stopped where a signal ends the process. After any other
 /// exception there is none: what was measured is incomplete.
-ExitCode recorded(Record& record, const std::function<ExitCode()>& body);
+ExitCode recorded(
+    Record& record, const std::function<ExitCode()>& body,
+    const Json& summary = Json::object());  // further fields of "end", which body sets
 
 /// Prints a line for people, on rank 0 alone; nothing when it is empty.
 void say(const MpiSession& session, const std::string& line);

@@ -11,10 +11,11 @@ namespace {
 
 ExitCode compute_perf(const ComputeOptions& options, const OptionSet& set, MpiSession& session) {
   check_distinct({{"--record", options.record}, {"--csv", options.csv}});
+  const auto before = read_processes(session);
   Backend backend = open_backend(options.backend, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
-  return recorded(record, [&] { return run_compute(options, backend, session, record); });
+  return recorded(record, [&] { return run_compute(options, backend, session, before, record); });
 }
 
 }  // namespace

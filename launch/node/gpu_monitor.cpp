@@ -15,7 +15,9 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   Record record(session.is_root() ? options.record : "");
   GpuMonitor monitor(options, session);
   record.write("run", merged(describe_process(set, session.hosts()), monitor.identity()));
-  return recorded(record, [&] { return monitor.run(record); });
+  Json cost = Json::object();
+  return recorded(
+      record, [&] { return monitor.run(record, cost); }, cost);
 }
 
 }  // namespace

@@ -227,6 +227,11 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned* count, Proc
     processes[i] = {list[i].value("pid", 0U), list[i].value("memory_bytes", kMemoryHidden), 0, 0};
   return kSuccess;
 }
+int nvmlDeviceValidateInforom(Device device) {
+  unsigned valid = 0;
+  const int status = answer(__func__, device, "inforom_valid", &valid);
+  return status == kSuccess && valid == 0 ? kCorruptedInforom : status;
+}
 int nvmlDeviceGetFieldValues(Device device, int count, FieldValue* fields) {
   SPOILT(gpu_of(device).fake);
   for (FieldValue* field = fields; field != fields + count; ++field) {

@@ -56,6 +56,7 @@ class Campaign(unittest.TestCase):
         self.assertEqual(one.judge.chosen, {"a": 8, "b": 8})
 
     def test_too_few_gpus_make_no_communicator(self):
+        """CRE#82: a node with fewer GPUs was grouped anyway, and the job hung. aicr#1858: 7 of 8, and no cause."""
         missing = Finding(stages.INVENTORY, FAIL, ("b",), "7 GPUs, 8 expected", check="gpu-count")
         made = FakeFleet("abc", codes=lambda task: int(task.nodes == ("b",)))
         one = conduct(made, judge=FakeJudge(8, {(stages.INVENTORY, ("b",)): [missing]}),

@@ -54,6 +54,9 @@ class OfOneDevice(unittest.TestCase):
         self.assertEqual((found.value, found.samples, found.nodes), (2, (3, 1, 2), ("n2",)))
         self.assertFalse(found.conditions["settled"])  # the power limit does not yet act
 
+    def test_rates_of_a_gpu_that_others_use_are_no_figures(self):
+        self.assertEqual(of({**self.LINE, "in_use": "in use by other processes: pid 99"}), {})
+
     def test_the_second_look_counts(self):
         again = {**self.LINE, "pass": 2, "samples": [9.0]}
         for lines in ((self.LINE, again), (again, self.LINE)):

@@ -98,6 +98,12 @@ class HowItEnded(Case):
             self.one(of(ended(code), run=run_of(code)), outcome, self.BOTH, "exit-code",
                      class_=class_)
 
+    def test_a_failed_program_whose_record_passes(self):
+        """autopilot#68: the wrapper reported a healthy node while the diagnosis that it ran had failed."""
+        self.one(of(OK, ended(1), run=run_of(1)), FAIL, self.BOTH, "exit-code")
+        self.one(of(OK, ended(0), run=run_of(1)), FAIL, self.BOTH, "exit-code")
+        self.one(of(OK, ended(1), run=run_of(0)), FAIL, self.BOTH, "exit-code")
+
     def test_a_usage_error_before_the_run_record(self):
         found = findings.findings(run_of(2), [ended(2)])
         self.one(found, INCONCLUSIVE, self.BOTH, "exit-code", class_="CONFIG")

@@ -41,7 +41,7 @@ class Fake {
 
 HostGpus read(const Json& host, double deadline_s = 5) {
   const Fake fake(host);
-  return read_gpus(deadline_s, fake_library());
+  return read_gpus(deadline_s, fake_library(), INFINITY, true);
 }
 
 /// By a library without these functions.
@@ -53,7 +53,7 @@ HostGpus read_without(const Json& host, const std::set<std::string>& lacking) {
                    [&](const char* name) -> void* {
                      return lacking.count(name) > 0 ? nullptr : find(name);
                    })
-      .read();
+      .read(true);
 }
 
 /// The first two GPUs of the fixture; the second is to be made sick.
@@ -107,7 +107,7 @@ TEST_CASE("a call that does not return is named, and the other GPUs are read", "
   const Json host = two_gpus({{"stall_s", {{"nvmlDeviceGetPowerUsage", 3600}}}});
   const Fake fake(host);
   GpuReader reader(kShort_s, fake_library());
-  const HostGpus read = reader.read();
+  const HostGpus read = reader.read(true);
   REQUIRE(read.gpus.size() == 2);
   Json well = host["gpus"][0];
   CHECK(to_json(read.gpus[0]) == well);
@@ -117,7 +117,8 @@ TEST_CASE("a call that does not return is named, and the other GPUs are read", "
   CHECK_FALSE(read.gpus[1].power_w);
   CHECK_FALSE(read.gpus[1].volatile_.uncorrected);
 
-  const HostGpus again = reader.read();  // it is not called once more, and nothing old is repeated
+  const HostGpus again =
+      reader.read(true);  // it is not called once more, and nothing old is repeated
   CHECK(to_json(again.gpus[0]) == well);
   CHECK(again.gpus[1].stalled == std::vector<std::string>{"nvmlDeviceGetPowerUsage"});
   CHECK(again.gpus[1].serial == host["gpus"][1]["serial"]);
@@ -172,6 +173,7 @@ TEST_CASE("a function that a driver lacks leaves its field unknown, and no other
   CHECK(lost({"nvmlDeviceGetPcieReplayCounter"}).empty());  // a field value has it too
   CHECK(lost({"nvmlDeviceGetGpuFabricInfoV"}) ==
         Keys{"fabric_state", "fabric_status", "fabric_health"});
+  CHECK(lost({"nvmlDeviceValidateInforom"}) == Keys{"inforom_valid"});
   CHECK(lost({"nvmlDeviceGetFieldValues"}) == Keys{"memory_temperature_c", "recovery_action",
                                                    "nvlink_sent_bytes", "nvlink_received_bytes"});
   const HostGpus read = read_without(host, {"nvmlDeviceGetFieldValues"});
@@ -223,6 +225,17 @@ TEST_CASE("nonsense is data of a reading: it is not for the reader to judge", "[
   CHECK(read_back.processes->at(1).memory_bytes == 1048576);
   CHECK(read_back.nvlinks.at(5).active == false);
   CHECK_FALSE(read_back.nvlinks[5].speed_mbs);
+}
+
+TEST_CASE("DCGM#2: a corrupt inforom is read, where it is requested", "[node][nvml]") {
+  Json host = two_gpus(Json::object());
+  host["gpus"][1]["inforom_valid"] = false;
+  CHECK(read(host).gpus.at(1).inforom_valid == false);
+  CHECK(read(host).gpus.at(1).failed.empty());
+  host["gpus"][1]["fake"] = {{"error", {{"nvmlDeviceValidateInforom", 14}}}};
+  CHECK(read(host).gpus.at(1).inforom_valid == false);
+  const Fake fake(host);
+  CHECK_FALSE(read_gpus(5, fake_library()).gpus.at(1).inforom_valid);
 }
 
 TEST_CASE("an injected stall is like a real one", "[node][nvml]") {

@@ -231,9 +231,9 @@ TEST_CASE("nodes at random are judged, compared, printed and recorded without an
     for (const Finding& finding : findings) {
       CHECK_FALSE(finding.verdict.cause.empty());
       CHECK_FALSE(record_of(finding).empty());
-      // A fault, and what may be one, comes with what to do.
+      // A fault, and what may be one, comes with its class and what to do.
       if (finding.severity == Severity::fail || finding.severity == Severity::warn)
-        CHECK_FALSE(finding.verdict.action.empty());
+        CHECK((!finding.verdict.action.empty() && finding.verdict.class_));
     }
     CHECK_FALSE(findings_table(findings).empty());
     const std::size_t loads = judge_load(reports, reports, {2}).size();

@@ -1,13 +1,19 @@
 // What compute_perf concludes from the rates and checks of all ranks.
 #include "launch/node/compute/results.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "common/error.hpp"
 #include "launch/node/compute/compute_options.hpp"
-#include "launch/node/compute/near_device.hpp"
+#include "launch/node/compute/other_processes.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 #include "tests/catch.hpp"
+#include "tests/node/healthy.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -43,7 +49,11 @@ Results good(std::size_t gpus, int rounds = 5) {
 /// As the program does it, with the same rates measured again.
 std::vector<Verdict> concluded(const Results& results, const ComputeReference& reference = {}) {
   const RateJudgement judgement = judge(results, reference);
-  return verdicts_of(results, confirmed(judgement, judge(results, reference)));
+  const auto verdicts = verdicts_of(results, confirmed(judgement, judge(results, reference)));
+  for (const Verdict& verdict : verdicts)
+    if (verdict.outcome == Outcome::fail && verdict.scope != Scope::job)
+      CHECK((verdict.class_ && !verdict.action.empty()));
+  return verdicts;
 }
 
 TEST_CASE("ranks that share cores are no peers", "[compute]") {
@@ -171,6 +181,54 @@ TEST_CASE("wrong data fail; the same wrong data of all devices are no device's f
   CHECK(verdicts.back().outcome == Outcome::fail);
 }
 
+TEST_CASE("a GPU that others use is inconclusive with their pids, and nobody's defect", "[judge]") {
+  Results results = good(4);
+  results[2].series[0] = series(kBf16, 300, 1500);
+  CHECK(concluded(results)[0].class_ == Class::hardware);
+  results[2].in_use = "in use by other processes: pid 99";
+  auto verdicts = concluded(results);
+  REQUIRE(verdicts.size() == 2);
+  CHECK((verdicts[0].name == "GPU-2" && verdicts[0].outcome == Outcome::inconclusive));
+  CHECK(verdicts[0].class_ == Class::environment);
+  CHECK_THAT(verdicts[0].cause, Catch::Contains("rank 2 on n1, in use by other processes: pid 99"));
+  CHECK((verdicts[1].scope == Scope::job && verdicts[1].outcome == Outcome::inconclusive));
+  CHECK(verdicts[1].class_ == Class::environment);
+  CHECK(record_of(results[2], 0).at("in_use") == results[2].in_use);
+  results[1].series[0] = series(kBf16, 300, 1500);  // used by nobody else
+  CHECK(concluded(results).back().outcome == Outcome::fail);
+  results = good(4);
+  results[2].in_use = "in use by other processes: pid 99";  // though it is not slow
+  results[2].series[1].wrong = "x";
+  CHECK(concluded(results)[0].outcome == Outcome::fail);  // wrong data are wrong all the same
+}
+
+TEST_CASE("others are read before the GPUs are opened and while they are in use", "[judge]") {
+  NodeReport before{"n1", {}, 0, {}, {17, 18}, {}};
+  before.gpus.gpus = {healthy_h200(0, "n1"), healthy_h200(1, "n1")};
+  NodeReport now = before;
+  now.gpus.gpus[0].processes = {{{17, {}}}};
+  now.gpus.gpus[1].processes = {{{18, {}}}};
+  const std::vector<std::string> gpus{"GPU-n1-0", "GPU-n1-1"};
+  const auto uses = [&] { return used_by_others(gpus, {before}, {now}); };
+  using Uses = std::vector<std::string>;
+  CHECK(uses() == Uses{"", ""});
+  now.gpus.gpus[1].processes->push_back({99, {}});
+  CHECK(uses() == Uses{"", "in use by other processes: pid 99"});
+  before.gpus.gpus[0].processes = {{{7, {}}}};
+  CHECK(uses()[0] == "in use by other processes: pid 7");
+  before.gpus.gpus[0] = healthy_h200(0, "n1");
+  before.gpus.gpus[0].memory_used_bytes = 1u << 30;  // a container hides whose it is
+  CHECK_THAT(uses()[0], Catch::Contains("1024 MiB of memory in use"));
+  before = now;
+  before.gpus.gpus[0] = before.gpus.gpus[1] = healthy_h200(0, "n1");
+  before.gpus.gpus[1].uuid = gpus[1];
+  now.gpus.gpus[0].processes = {{{4017, {}}}};  // 17, as the host numbers it
+  now.gpus.gpus[1].processes = {{{4018, {}}, {4099, {}}}};
+  CHECK(uses() == Uses{"", "in use by other processes: pid 4018, 4099, 1 of them this job's"});
+  CHECK(used_by_others({gpus[1], gpus[1]}, {before}, {now}) == Uses{"", ""});  // two ranks on it
+  CHECK(used_by_others({"", "GPU-other"}, {before}, {now}) == Uses{"", ""});
+}
+
 TEST_CASE("two groups of peers are inconclusive, unless a reference decides", "[judge]") {
   Results results = good(8);
   for (std::size_t gpu = 0; gpu < 4; ++gpu) results[gpu].series[0] = series(kBf16, 590, 1500);
@@ -209,11 +267,47 @@ TEST_CASE("sizes that the products and kernels do not have are usage errors", "[
   CHECK_THROWS_AS(buffer_bytes(options, BackendKind::gpu), UsageError);
 }
 
+TEST_CASE("a slow host link is the node's, or the binding's where the memory is far", "[judge]") {
+  const Metric link{"host to device, alone", "GB/s", {0.98, 0.90}, false};
+  Results results = good(4);
+  for (RankResult& result : results) result.series = {series(link, 55, 1900)};
+  results[2].series = {series(link, 40, 1900)};
+  results[2].series[0].detail = "NUMA node 1";
+  CHECK(concluded(results)[0].class_ == Class::infrastructure);
+  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("; its host memory: NUMA node 1"));
+  results[2].series[0].detail = "not near NUMA node 1: no core of it is allowed";
+  CHECK(concluded(results)[0].class_ == Class::config);
+  CHECK_THAT(concluded(results)[0].cause, Catch::Contains("is not near NUMA node 1"));
+  results[2].gpu.clear();  // a CPU
+  CHECK(concluded(results)[0].class_ == Class::environment);
+}
+
+TEST_CASE("DCGM#122: a GPU at a third of its rate has not passed for want of a limit",
+          "[judge][closed]") {
+  Results slow = good(1);
+  slow[0].series[0] = series(kBf16, 670 / 3.0, 1500);
+  CHECK(concluded(slow).back().outcome == Outcome::inconclusive);
+  const ComputeReference reference("good.jsonl", record_text(good(2)), 8192, 1024, 2);
+  CHECK(concluded(slow, reference).back().outcome == Outcome::fail);
+}
+
 TEST_CASE("the cores of a NUMA node", "[node]") {
   CHECK(parse_cpu_list("0-3,8") == std::vector<int>{0, 1, 2, 3, 8});
   CHECK(parse_cpu_list("").empty());
   CHECK(NearDevice("").text() == "NUMA node unknown");
   CHECK(NearDevice("0000:1B:00.0", "/nowhere").text() == "NUMA node unknown");
+  const auto root = std::filesystem::temp_directory_path() / ("near-" + std::to_string(getpid()));
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((root / name).parent_path());
+    std::ofstream(root / name) << text;
+  };
+  write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "1");
+  write("sys/devices/system/node/node1/cpulist", "1022-1023");
+  CHECK(NearDevice("0000:1B:00.0", root.string()).text() ==
+        "not near NUMA node 1: no core of it is allowed");
+  write("sys/devices/system/node/node1/cpulist", "0-1021");
+  CHECK(NearDevice("0000:1B:00.0", root.string()).text() == "NUMA node 1");
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace shakedown::node

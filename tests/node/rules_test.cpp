@@ -32,7 +32,7 @@ std::vector<Finding> findings_of(const Change& change, const Setting& setting = 
   context.our_pids = {4711};
   context.under_load = setting.under_load;
   for (const GpuReading& gpu : gpus) context.peers.push_back(&gpu);
-  context.all = context.peers;
+  context.all = context.node = context.peers;
   return judge_gpu("n0", gpus[0], context);
 }
 
@@ -61,6 +61,9 @@ Setting all_with(Change change) { return {7, false, std::move(change)}; }
 void links_down(GpuReading& gpu) {
   for (std::size_t i = 12; i < 18; ++i) gpu.nvlinks[i].active = false;
 }
+void no_link_up(GpuReading& gpu) {
+  for (NvlinkReading& link : gpu.nvlinks) link.active = false;
+}
 void h100_nvl(GpuReading& gpu) {
   gpu.model = "NVIDIA H100 NVL";
   links_down(gpu);
@@ -85,6 +88,14 @@ const std::vector<Case>& sick_cases() {
        hardware, "reboot"},
       {"management-error", [](auto& g) { g.failed = {"nvmlDeviceGetName: Unknown Error"}; }, fail,
        hardware, "reset GPU"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: GPU requires reset"}; }, fail,
+       hardware, "reset GPU"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: Interrupt Request Issue"}; }, fail,
+       hardware, "reset GPU"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: Corrupted infoROM"}; }, fail, hardware,
+       "RMA"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: ECC error"}; }, fail, hardware,
+       "reset GPU"},
       {"sane-readings", [](auto& g) { g.power_w = 0; }, fail, hardware, "reset GPU"},
       {"sane-readings", [](auto& g) { g.temperature_c = 4294967295.0; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.memory_clock_mhz = 0; }, fail, hardware},
@@ -103,16 +114,28 @@ const std::vector<Case>& sick_cases() {
       {"recovery-action", [](auto& g) { g.recovery_action = "drain_and_reset"; }, fail, hardware,
        "drain the node, then reset"},
       {"recovery-action", [](auto& g) { g.recovery_action = "7"; }, fail, hardware, "drain"},
-      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected = 1; }, fail, hardware, "reset GPU"},
+      // Recovered errors are not sickness by themselves (gpud#108); growth is: nodes_test.cpp.
+      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected = 1; }, warn, hardware, "RMA if"},
+      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected = 1, g.remap_pending = true; }, fail,
+       hardware, "reset GPU"},
+      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected = 1, g.remap_failure.reset(); }, fail,
+       hardware, "reset GPU"},
+      {"ecc-volatile", [](auto& g) { g.volatile_.uncorrected = 1, g.recovery_action = "reset"; },
+       fail, hardware, "reset GPU"},
       {"ecc-corrected", [](auto& g) { g.volatile_.corrected = 1001; }, warn, hardware, "run again"},
       {"ecc-aggregate", [](auto& g) { g.aggregate_sram_uncorrected = 5; }, warn, hardware,
        "RMA candidate"},
       {"ecc-aggregate", [](auto& g) { g.sram_threshold_exceeded = true; }, fail, hardware, "RMA"},
       {"row-remap", [](auto& g) { g.remap_pending = true; }, fail, hardware, "reset GPU"},
       {"row-remap", [](auto& g) { g.remap_failure = true; }, fail, hardware, "RMA"},
-      {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x8; }, fail, hardware, "power"},
+      // A busy GPU may show it for a moment: another job's, in a passive check.
+      {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x8; }, warn, hardware, "power"},
+      {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x88, g.utilisation_percent = 100; },
+       warn, environment, "power supplies"},
+      {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x8; }, fail, hardware, "power",
+       loaded()},
       {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x88; }, fail, environment,
-       "power supplies"},
+       "power supplies", loaded()},
       {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x48; }, warn, environment,
        "cooling"},
       {"throttle-reasons", [](auto& g) { g.throttle_reasons = 0x4; }, warn, config, "power limit"},
@@ -138,6 +161,10 @@ const std::vector<Case>& sick_cases() {
       {"nvlink-count", links_down, fail, hardware, "inspect links"},
       {"nvlink-count", links_down, fail, config, "fabricmanager", all_with(links_down)},
       {"nvlink-count", [](auto& g) { g.nvlinks.clear(), g.nvlink_count = 0; }, fail, hardware},
+      {"nvlink-count", no_link_up, fail, hardware, "inspect links"},
+      // No link of any GPU of the node: the fabric manager, however few they are.
+      {"nvlink-count", no_link_up, fail, config, "fabricmanager", alone()},
+      {"nvlink-count", no_link_up, fail, config, "fabricmanager", {1, false, no_link_up}},
       {"nvlink-speed", [](auto& g) { g.nvlinks[3].speed_mbs = 13281; }, fail, hardware, "link"},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1001; }, warn, hardware, "link"},
       {"nvlink-fabric", [](auto& g) { g.fabric_state = "not_started"; }, fail, software,
@@ -183,6 +210,9 @@ const std::vector<Case>& healthy_cases() {
       {"foreign-use", [](auto& g) { g.memory_used_bytes = 15u << 20; }, pass},
       {"foreign-use", ours, pass},
       {"management-error", [](auto& g) { g.failed = {"nvmlDeviceGetX: No permission"}; }, unknown},
+      {"management-error", [](auto& g) { g.failed = {"nvmlDeviceGetX: Timeout"}; }, unknown},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: In use by another client"}; },
+       unknown},
       {"vbios", [](auto& g) { g.vbios = "1"; }, warn, config, "", {1}},  // named without blame
   };
   return cases;

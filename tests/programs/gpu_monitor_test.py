@@ -51,6 +51,9 @@ class GpuMonitor(Folder):
         self.assertRegex(result.stdout, r"(?m)^node1 +0 +0 +0 +0\.0 +27 +31 +76 +345 +3201 +3/0 ")
         self.assertRegex(result.stdout, r"(?m)^node0 +1 +- +- .* stalled$")
         self.assertRegex(result.stdout, r"cost +a reading takes \d.* CPU seconds per second")
+        end = lines[-1]
+        self.assertIn(f"cost      a reading takes {end['reading_ms_p50']:.1f} ms (median); "
+                      f"{end['cpu_share']:.4f} CPU seconds per second", result.stdout)
         table = result.stdout.split("cost")[0].splitlines()
         self.assertLessEqual(max(map(len, table)), 110)
         readings = json.loads(saved.read_text())

@@ -47,6 +47,7 @@ class NodeCheck(Folder):
         self.assertEqual((job["scope"], job["name"], job["verdict"]), ("job", "node_check", "PASS"))
 
     def test_healthy_readings_pass_and_sick_ones_fail(self):
+        """gpu-burn#12: the exit code was 0 whatever was found."""
         out, records = self.check("--passive", "--readings", self.readings(), code=0)
         self.assertEqual(len(records["health"]), 8)
         self.assertFalse([line for line in records["verdict"] if line["scope"] == "gpu"], out)

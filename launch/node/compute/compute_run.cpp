@@ -188,6 +188,15 @@ void measure(const Tests& tests, const ComputeOptions& options, const Bench& ben
   }
 }
 
+/// Notes who else uses the ranks' GPUs, before this job and now. Collective.
+void note_others(Results& results, const std::vector<NodeReport>& before,
+                 const MpiSession& session) {
+  std::vector<std::string> gpus;
+  for (const RankResult& result : results) gpus.push_back(result.gpu);
+  const auto uses = used_by_others(gpus, before, read_processes(session));
+  for (std::size_t rank = 0; rank < results.size(); ++rank) results[rank].in_use = uses[rank];
+}
+
 /// The findings of `again` with the metrics' places among all tests.
 RateJudgement renumbered(RateJudgement again, const Results& all, const Results& few) {
   for (SlowFinding& finding : again.findings) {
@@ -204,7 +213,7 @@ RateJudgement renumbered(RateJudgement again, const Results& all, const Results&
 }  // namespace
 
 ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession& session,
-                     Record& record) {
+                     const std::vector<NodeReport>& before, Record& record) {
   const auto stream = backend.device->make_stream();
   std::optional<Fault> fault = parse_fault(
       options.fault, {FaultKind::product, FaultKind::copy, FaultKind::slow}, session.world_size());
@@ -221,7 +230,12 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
 
   Tests tests = make_tests(options, bench);
   measure(tests, options, bench, writer, 1);
-  Results results = gather(session, device, tests);
+  const auto gathered = [&] {
+    Results results = gather(session, device, tests);
+    note_others(results, before, session);
+    return results;
+  };
+  Results results = gathered();
   writer.write(results, 1);
   say(session, table_of(results));
 
@@ -232,14 +246,16 @@ ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession
     say(session, "slow devices: their tests are measured again");
     tests = only(std::move(tests), again);
     measure(tests, options, bench, writer, 2);
-    const Results repeated = gather(session, device, tests);
+    const Results repeated = gathered();
     writer.write(repeated, 2);
     judgement = confirmed(judgement, renumbered(judge(repeated, reference), results, repeated));
-    for (std::size_t rank = 0; rank < results.size(); ++rank)  // wrong data, this time
+    for (std::size_t rank = 0; rank < results.size(); ++rank) {  // wrong data, or use, this time
+      if (results[rank].in_use.empty()) results[rank].in_use = repeated[rank].in_use;
       for (const Series& series : repeated[rank].series)
         for (Series& first : results[rank].series)
           if (first.metric.name == series.metric.name && first.wrong.empty())
             first.wrong = series.wrong;
+    }
   }
   const std::vector<Verdict> verdicts = verdicts_of(results, judgement);
   for (const Verdict& verdict : verdicts) {

@@ -2,12 +2,14 @@
 #pragma once
 
 #include "launch/node/compute/compute_options.hpp"
+#include "launch/node/compute/other_processes.hpp"
 #include "launch/node/compute/results.hpp"
 
 namespace shakedown::node {
 
-/// Collective. Throws UsageError for what the options and the devices do not allow.
+/// `before`: by read_processes, before the backend was opened. Collective. Throws UsageError for
+/// what the options and the devices do not allow.
 ExitCode run_compute(const ComputeOptions& options, Backend& backend, MpiSession& session,
-                     Record& record);
+                     const std::vector<NodeReport>& before, Record& record);
 
 }  // namespace shakedown::node

@@ -125,7 +125,8 @@ Explanation explain(const Slow& slow, const Limits& limits, const Circumstances&
       fmt::format("{:.1f} % slower, z = {:.0f}, in {} of {} rounds", 100 * (1 - slow.ratio), slow.z,
                   slow.slow_rounds, slow.rounds);
   if (!std::isfinite(clock_ratio))
-    return {rounds + "; the clock is unknown", std::nullopt, "run again; then compare the clocks"};
+    return {rounds + "; the clock is unknown", Class::hardware,
+            "run again; then compare the clocks"};
   std::string clocks =
       fmt::format("{:.0f} MHz, usual {:.0f} MHz", seen.clock_mhz, seen.usual_clock_mhz);
   if (std::isfinite(seen.temperature_c + seen.usual_temperature_c))
@@ -139,7 +140,7 @@ Explanation explain(const Slow& slow, const Limits& limits, const Circumstances&
   const std::string cause = fmt::format("{}, by its clock ({}; throttle reasons: {})", rounds,
                                         clocks, text_of_throttle_reasons(seen.throttle_reasons));
   if (!seen.throttle_reasons)
-    return {cause, std::nullopt, "run again where the driver reports throttle reasons"};
+    return {cause, Class::environment, "run again where the driver reports throttle reasons"};
   if ((reasons & throttle::kHeat) != 0)
     return {cause, Class::environment, "inspect cooling: airflow, heat sink, inlet temperature"};
   if ((reasons & throttle::kHardware) != 0)

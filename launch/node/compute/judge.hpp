@@ -64,7 +64,8 @@ struct Circumstances {
   std::optional<std::uint64_t> throttle_reasons;
 };
 /// Whose matter a slow product is: a rate that is low with the clock, and a reason for it, is
-/// explained by power, heat or a setting; one that is low at a normal clock is the chip's.
+/// explained by power, heat or a setting; one that is low at a normal clock is the chip's, and so
+/// is one whose clock is unknown, until that is read.
 struct Explanation {
   std::string cause;
   std::optional<Class> class_;

@@ -188,6 +188,7 @@ Json record_of(const RankResult& result, std::size_t metric) {
   if (!series.detail.empty())
     fields[series.metric.follows_clock ? "algorithm" : "numa"] = series.detail;
   if (!result.shares.empty()) fields["shares"] = result.shares;
+  if (!result.in_use.empty()) fields["in_use"] = result.in_use;
   if (result.gpu.empty()) return fields;
   fields["gpu"] = result.gpu;
   fields.update({{"sm_clock_mhz", typical(series, &GpuWindow::sm_clock_mhz)},

@@ -18,6 +18,7 @@ struct RankResult {
   std::string host, gpu, model;  // gpu: its UUID; empty on the cpu backend
   std::vector<Series> series;
   std::string shares = {};  // of a cpu: "3 ranks on 2 cores of n1", which is no measure of a core
+  std::string in_use = {};  // of a GPU: "in use by other processes: pid 99"; empty: by none known
 
   double rate(std::size_t metric) const;  // median of the rounds
 };

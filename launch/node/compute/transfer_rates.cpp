@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <functional>
 
-#include "launch/node/compute/near_device.hpp"
 #include "launch/node/compute/rate_tests.hpp"
 #include "launch/node/compute/stream_kernels.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 
 namespace shakedown::node {
 namespace {

@@ -3,20 +3,22 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <set>
 
 #include "common/statistics.hpp"
 #include "launch/node/compute/results.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 
 namespace shakedown::node {
 namespace {
 
-/// The ranks of each model.
+/// The ranks of each model whose devices nobody else uses.
 std::map<std::string, std::vector<std::size_t>> by_model(const Results& results) {
   std::map<std::string, std::vector<std::size_t>> ranks;
   for (std::size_t rank = 0; rank < results.size(); ++rank)
-    ranks[results[rank].model].push_back(rank);
+    if (results[rank].in_use.empty()) ranks[results[rank].model].push_back(rank);
   return ranks;
 }
 
@@ -108,16 +110,22 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
   verdict.cause +=
       fmt::format("{:.1f} % slower, z = {:.0f}, in {} of {} rounds", 100 * (1 - finding.slow.ratio),
                   finding.slow.z, finding.slow.slow_rounds, finding.slow.rounds);
-  const bool memory = series.metric.name.starts_with("memory");
-  if (memory) verdict.class_ = Class::hardware;
   if (results[finding.slow.gpu].gpu.empty()) {
+    verdict.class_ = Class::environment;
     verdict.action = "run again; if it repeats, look for other work on its cores";
-    return verdict;
+  } else if (series.metric.name.starts_with("memory")) {
+    verdict.class_ = Class::hardware;
+    verdict.action =
+        "compare the memory clocks and remapped rows with its peers'; if they are alike, RMA";
+  } else if (series.detail.starts_with(kNotNear)) {
+    verdict.cause += "; its host memory is " + series.detail;
+    verdict.class_ = Class::config;
+    verdict.action = "let the rank use cores of its GPU's NUMA node: launch/mpi --bind none";
+  } else {
+    verdict.cause += "; its host memory: " + series.detail;
+    verdict.class_ = Class::infrastructure;
+    verdict.action = "inspect the PCIe link: generation and width under load, replays";
   }
-  verdict.action = memory ? "compare the memory clocks and remapped rows with its peers'; if they "
-                            "are alike, RMA"
-                          : "inspect the PCIe link: generation and width under load, replays, the "
-                            "NUMA node of the host's memory";
   return verdict;
 }
 
@@ -157,6 +165,54 @@ std::vector<Verdict> wrong_data(const Results& results) {
     }
   }
   return verdicts;
+}
+
+/// A verdict per GPU that others use as well: its rates are no measure of it.
+std::vector<Verdict> shared_gpus(const Results& results) {
+  std::vector<Verdict> verdicts;
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    if (results[rank].in_use.empty()) continue;
+    Verdict verdict = about(results, rank);
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause += results[rank].in_use + ": its rates are theirs as well";
+    verdict.class_ = Class::environment;
+    verdict.action = "end them, or run again when the GPU is free";
+    verdicts.push_back(verdict);
+  }
+  return verdicts;
+}
+
+Verdict verdict_of_job(const std::vector<Verdict>& found,
+                       const std::vector<std::string>& not_judged) {
+  const auto count = [&](Outcome outcome, Class class_) {
+    return std::ranges::count_if(found, [&](const Verdict& verdict) {
+      return verdict.outcome == outcome && verdict.class_ == class_;
+    });
+  };
+  const auto failed = std::ranges::count(found, Outcome::fail, &Verdict::outcome);
+  Verdict job{Scope::job, "compute_perf", Outcome::pass, "all results right, no device is slow"};
+  if (!not_judged.empty()) {
+    job.outcome = Outcome::inconclusive;
+    job.cause = fmt::format("all results right, rates not judged: {}", fmt::join(not_judged, "; "));
+    job.action = "run on more devices, or with --reference FILE: a record of a good machine";
+  }
+  if (const auto shared = count(Outcome::inconclusive, Class::environment); shared > 0)
+    job = {Scope::job,
+           "compute_perf",
+           Outcome::inconclusive,
+           fmt::format("all results right, GPUs in use by others: {}", shared),
+           Class::environment,
+           "run again when the GPUs are free"};
+  if (count(Outcome::inconclusive, Class::software) > 0)
+    job = {Scope::job,
+           "compute_perf",
+           Outcome::inconclusive,
+           "all devices have the same wrong results",
+           Class::software,
+           "report it, with the record"};
+  if (failed > 0)
+    job = {Scope::job, "compute_perf", Outcome::fail, fmt::format("failed: {}", failed)};
+  return job;
 }
 
 /// "bf16 sustained: no majority of 8 devices agrees within 7 %: 560, 561, 670, 671".
@@ -231,7 +287,9 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) 
 
 std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement) {
   std::vector<Verdict> verdicts = wrong_data(results);
+  std::ranges::move(shared_gpus(results), std::back_inserter(verdicts));
   for (const SlowFinding& finding : judgement.findings) {
+    if (!results[finding.slow.gpu].in_use.empty()) continue;
     verdicts.push_back(verdict_of(results, finding));
     if (!all_alike(results, judgement, finding)) continue;
     verdicts.back().class_ = Class::config;
@@ -239,28 +297,7 @@ std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& ju
         "all devices are alike: compare driver, libraries, power limit and "
         "clock settings with the reference's";
   }
-  const auto count = [&](Outcome outcome) {
-    return std::count_if(verdicts.begin(), verdicts.end(),
-                         [&](const Verdict& verdict) { return verdict.outcome == outcome; });
-  };
-  const auto failed = count(Outcome::fail);
-  Verdict job{Scope::job, "compute_perf", Outcome::pass, "all results right, no device is slow"};
-  if (!judgement.not_judged.empty()) {
-    job.outcome = Outcome::inconclusive;
-    job.cause = fmt::format("all results right, rates not judged: {}",
-                            fmt::join(judgement.not_judged, "; "));
-    job.action = "run on more devices, or with --reference FILE: a record of a good machine";
-  }
-  if (count(Outcome::inconclusive) > 0)
-    job = {Scope::job,
-           "compute_perf",
-           Outcome::inconclusive,
-           "all devices have the same wrong results",
-           Class::software,
-           "report it, with the record"};
-  if (failed > 0)
-    job = {Scope::job, "compute_perf", Outcome::fail, fmt::format("failed: {}", failed)};
-  verdicts.push_back(job);
+  verdicts.push_back(verdict_of_job(verdicts, judgement.not_judged));
   return verdicts;
 }
 

@@ -74,7 +74,8 @@ void wait_until(Clock::time_point then, const StopSignals& signals) {
 
 /// Of the ranks that read.
 ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
-                       const StopSignals& signals, HostMonitor& monitor, Record& record) {
+                       const StopSignals& signals, HostMonitor& monitor, Record& record,
+                       Json& cost) {
   MonitorOutput output(options, record);
   session.barrier();
   bool last = false;
@@ -102,7 +103,9 @@ ExitCode monitor_hosts(const MonitorOptions& options, const MpiSession& session,
     const Seconds rest(std::max(0.0, options.interval_s - busy_s));
     if (!last) wait_until(gathered + std::chrono::duration_cast<Clock::duration>(rest), signals);
   }
-  return session.is_root() ? output.finish() : ExitCode::pass;
+  if (!session.is_root()) return ExitCode::pass;
+  cost = output.cost();
+  return output.finish();
 }
 
 std::optional<Fault> injected(const MonitorOptions& options, const MpiSession& session) {
@@ -143,14 +146,14 @@ Json GpuMonitor::identity() const {
   return fields;
 }
 
-ExitCode GpuMonitor::run(Record& record) {
+ExitCode GpuMonitor::run(Record& record, Json& cost) {
   const StopSignals signals;  // of ranks that wait, too: none of them ends before the others
   if (!state_->readers) {
     state_->session.wait_idle();
     return ExitCode::pass;
   }
   const ExitCode code =
-      monitor_hosts(state_->options, *state_->readers, signals, *state_->monitor, record);
+      monitor_hosts(state_->options, *state_->readers, signals, *state_->monitor, record, cost);
   state_->session.barrier();
   return code;
 }

@@ -22,7 +22,8 @@ class GpuMonitor {
 
   /// Reads, prints and records until a limit or a signal. The lowest rank of each host reads; the
   /// others wait. Collective. Inconclusive where a host's GPUs, or one of them, could not be read.
-  ExitCode run(Record& record);
+  /// `cost`: gets what the monitor itself used, on rank 0, as fields of a record.
+  ExitCode run(Record& record, Json& cost);
 
  private:
   struct State;

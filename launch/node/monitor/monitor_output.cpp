@@ -25,6 +25,14 @@ void print(const std::string& text) {
   std::fflush(stdout);
 }
 
+std::string line_of_cost(const Json& cost) {
+  return fmt::format(
+      "cost      a reading takes {:.1f} ms (median){}\n", cost.at("reading_ms_p50").get<double>(),
+      cost.contains("cpu_share")
+          ? fmt::format("; {:.4f} CPU seconds per second", cost.at("cpu_share").get<double>())
+          : "");
+}
+
 }  // namespace
 
 MonitorOutput::MonitorOutput(const MonitorOptions& options, Record& record)
@@ -85,13 +93,14 @@ bool MonitorOutput::sees_nothing() const {
   return std::ranges::all_of(last_, [](const auto& host) { return host.second.read.gpus.empty(); });
 }
 
-std::string MonitorOutput::cost() const {
+Json MonitorOutput::cost() const {
   double share = 0;  // of the host that spends most
   for (const auto& [host, sample] : last_)
     if (sample.elapsed_s > 0) share = std::max(share, sample.cpu_s / sample.elapsed_s);
-  const bool known = reading_ms_.size() > last_.size();  // from one reading to the next
-  return fmt::format("cost      a reading takes {:.1f} ms (median){}\n", median_of(reading_ms_),
-                     known ? fmt::format("; {:.4f} CPU seconds per second", share) : "");
+  Json fields = Json::object();
+  if (!reading_ms_.empty()) fields["reading_ms_p50"] = median_of(reading_ms_);
+  if (reading_ms_.size() > last_.size()) fields["cpu_share"] = share;  // between two readings
+  return fields;
 }
 
 std::string MonitorOutput::why_not_read(const std::string& host, const GpuReading& last) const {
@@ -130,7 +139,7 @@ std::vector<Verdict> MonitorOutput::verdicts() const {
 ExitCode MonitorOutput::finish() {
   if (!tallies_.empty()) print("\n" + Tally::heading());
   for (const auto& [gpu, tally] : tallies_) print(tally.line(gpu.first, gpu.second));
-  if (!tallies_.empty()) print(cost());
+  if (!tallies_.empty()) print(line_of_cost(cost()));
   if (!options_.save_readings.empty() && !first_host_.empty()) {
     const HostSample& sample = last_.at(first_host_);
     const Json source{{"source", fmt::format("recorded by gpu_monitor of revision {} on {} at {}",

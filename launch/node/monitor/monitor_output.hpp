@@ -23,6 +23,8 @@ class MonitorOutput {
   void add(std::vector<HostSample> samples);
   /// Whether no host of the last reading has a GPU.
   bool sees_nothing() const;
+  /// The monitor's own cost, as fields of a record: those that are known.
+  Json cost() const;
   /// The summary, the monitor's own cost, and verdicts on what could not be read.
   ExitCode finish();
 
@@ -36,7 +38,6 @@ class MonitorOutput {
   std::string why_not_read(const std::string& host, const GpuReading& last) const;
   /// Prints a line that has not been printed yet.
   void notice(const std::string& text);
-  std::string cost() const;
   std::vector<Verdict> verdicts() const;
 
   const MonitorOptions& options_;

@@ -43,9 +43,10 @@ class CublasProduct final : public Product {
 
   void fill(Operands operands, std::uint64_t seed, Stream& stream) override {
     if (operands == Operands::integers) check_exact(spec_);
-    for (const int matrix : {0, 1})
-      fill_operand(matrix == 0 ? a() : b(), operand_rule(spec_.type, operands, seed, matrix),
-                   shakedown::gpu::native(stream));
+    const cudaStream_t on = shakedown::gpu::native(stream);
+    fill_operand(a(), operand_rule(spec_.type, operands, seed, 0), 0, on);
+    fill_operand(b(), operand_rule(spec_.type, operands, seed, 1),
+                 choices_of(spec_.type).b_transposed ? 0 : static_cast<std::size_t>(spec_.n), on);
   }
   void run(Stream& stream) override {
     const cublasStatus_t status = enqueue(algorithm_, stream);

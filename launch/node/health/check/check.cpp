@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -101,7 +102,7 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
   };
   if (!options.source.readings.empty()) return {not_done("not run: the readings are of a file")};
   if (const auto failed = unfit_for_work(findings); !failed.empty())
-    return {not_done("not run: ranks would hang where there is a FAIL of " + listed(failed))};
+    return {not_done(fmt::format("not run: its ranks would hang after {} failed", listed(failed)))};
   std::vector<Finding> found;
   try {
     look_at_work(options, session, reports, corrupts, found);
@@ -124,10 +125,13 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
   const auto fault =
       parse_fault(options.fault, {FaultKind::stall, FaultKind::collective}, session.world_size());
   if (fault) say(session, line_of(*fault));
-  auto reports = gather_reports(session, options.source);
+  ReportSource source = options.source;
+  source.inforom = true;
+  auto reports = gather_reports(session, source);
   if (fault && fault->kind == FaultKind::stall)
     stall(reports, session.hosts()[static_cast<std::size_t>(fault->rank)]);
   auto findings = judge_nodes(reports, options.expected);
+  std::ranges::move(judge_inforoms(reports), std::back_inserter(findings));
   if (session.is_root()) {
     print(findings_table(findings));
     write(record, reports);

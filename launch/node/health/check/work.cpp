@@ -7,6 +7,7 @@
 
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
 
 namespace shakedown::node {
@@ -33,6 +34,16 @@ std::vector<NodeReport> reports_under_load(const CheckOptions& options, MpiSessi
   for (NodeReport& report : reports) report.loaded_gpus = busy;
   backend.world->wait(*done, HostWait::polite);
   return reports;
+}
+
+std::vector<RankPlace> places_of_ranks(const MpiSession& session, const Device& device) {
+  const DeviceIdentity identity = device.identity();
+  const auto gpus = session.all_gather(identity.uuid);
+  const auto near = session.all_gather(NearDevice(identity.pci_id).text());
+  std::vector<RankPlace> ranks;
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank)
+    ranks.push_back({session.hosts()[rank], gpus[rank], near[rank]});
+  return ranks;
 }
 
 /// Wrong elements of a sum over all ranks, on this rank. Collective.
@@ -86,6 +97,7 @@ void look_at_work(const CheckOptions& options, MpiSession& session,
     std::ranges::move(more, std::back_inserter(found));
   };
   const bool on_gpus = backend.kind == BackendKind::gpu;
+  if (on_gpus) add(judge_places(before, places_of_ranks(session, *backend.device)));
   add(judge_load(before, on_gpus ? reports_under_load(options, session, backend) : before,
                  options.expected));
   const auto wrong = session.all_gather(static_cast<double>(wrong_elements(backend, corrupts)));

@@ -128,11 +128,11 @@ struct GpuReader::State {
     if (stalled) host.stalled.push_back(*stalled);
   }
 
-  void start_reading(int index) {
+  void start_reading(int index, bool inforom) {
     GpuReading reading;
     reading.index = index;
-    const auto body = [library = library](auto& call, GpuReading& to) {
-      GpuSequence(*library, call, to).run();
+    const auto body = [library = library, inforom](auto& call, GpuReading& to) {
+      GpuSequence(*library, call, to, inforom).run();
     };
     gpus[static_cast<std::size_t>(index)].task =
         std::make_unique<Task<GpuReading>>(limits(1), std::move(reading), body);
@@ -163,14 +163,14 @@ GpuReader::~GpuReader() = default;
 
 const HostGpus& GpuReader::host() const { return state_->host; }
 
-HostGpus GpuReader::read() {
+HostGpus GpuReader::read(bool inforom) {
   HostGpus host = state_->host;
   std::vector<State::Gpu*> started;
   for (State::Gpu& gpu : state_->gpus) {
     if (gpu.task && gpu.task->calls.stuck()) {
       gpu.last = still_stalled(gpu.last);
     } else {
-      state_->start_reading(static_cast<int>(&gpu - state_->gpus.data()));
+      state_->start_reading(static_cast<int>(&gpu - state_->gpus.data()), inforom);
       started.push_back(&gpu);
     }
   }
@@ -191,8 +191,8 @@ std::unique_ptr<GpuReader> open_reader(double deadline_s, bool stalls, const std
   return std::make_unique<GpuReader>(deadline_s, library);
 }
 
-HostGpus read_gpus(double deadline_s, const std::string& library, double whole_s) {
-  return GpuReader(deadline_s, library, whole_s).read();
+HostGpus read_gpus(double deadline_s, const std::string& library, double whole_s, bool inforom) {
+  return GpuReader(deadline_s, library, whole_s).read(inforom);
 }
 
 }  // namespace shakedown::node

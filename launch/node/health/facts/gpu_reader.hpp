@@ -26,7 +26,7 @@ class GpuReader {
   const HostGpus& host() const;
   /// All GPUs at the same time. Takes the longest of their times, which is the deadline above that
   /// of the other GPUs where one's call newly does not return.
-  HostGpus read();
+  HostGpus read(bool inforom = false);
 
  private:
   struct State;

@@ -72,6 +72,7 @@ void visit_errors_and_links(auto& reading, auto&& visit) {
   visit("remapped_uncorrected", reading.remapped_uncorrected);
   visit("remap_pending", reading.remap_pending);
   visit("remap_failure", reading.remap_failure);
+  visit("inforom_valid", reading.inforom_valid);
   visit("recovery_action", reading.recovery_action);
   visit("pcie_generation", reading.pcie_generation);
   visit("pcie_width", reading.pcie_width);

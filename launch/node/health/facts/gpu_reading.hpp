@@ -55,6 +55,7 @@ struct GpuReading {
   Known<bool> sram_threshold_exceeded;
   Known<int> remapped_corrected, remapped_uncorrected;
   Known<bool> remap_pending, remap_failure;
+  Known<bool> inforom_valid;  // where it was read with the inforom
   // "none", "reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", else its
   // number
   Known<std::string> recovery_action;
@@ -96,8 +97,9 @@ HostGpus host_gpus_of(const Json& json);
 
 /// Reads all GPUs of this host, each call under a deadline, the whole within `whole_s`. Makes no
 /// GPU context, never throws for what a driver does: that is a finding. `library`: another file in
-/// NVML's place, for tests. Those who read repeatedly have a GpuReader of gpu_reader.hpp.
+/// NVML's place, for tests. `inforom`: its checksums too, which reads the GPUs' flash. Those who
+/// read repeatedly have a GpuReader of gpu_reader.hpp.
 HostGpus read_gpus(double deadline_s = 5, const std::string& library = nvml::library_name(),
-                   double whole_s = INFINITY);
+                   double whole_s = INFINITY, bool inforom = false);
 
 }  // namespace shakedown::node

@@ -31,6 +31,7 @@ void GpuSequence::run() {
   fields();
   fabric();
   processes();
+  if (inforom_) inforom();
 }
 
 void GpuSequence::identity() {
@@ -149,6 +150,14 @@ void GpuSequence::errors() {
     reading_.remap_pending = rows[2] != 0;
     reading_.remap_failure = rows[3] != 0;
   }
+}
+
+void GpuSequence::inforom() {
+  const int status = call_(library_.validate_inforom, device_);
+  if (status == nvml::kSuccess || status == nvml::kCorruptedInforom)
+    reading_.inforom_valid = status == nvml::kSuccess;
+  else
+    note(library_.validate_inforom.name, status);
 }
 
 }  // namespace shakedown::node

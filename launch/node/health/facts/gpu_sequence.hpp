@@ -18,8 +18,10 @@ void note_failure(const nvml::Library& library, const std::string& function, int
 /// Fills a reading whose index is given. Up to a call that does not return the reading is complete.
 class GpuSequence {
  public:
-  GpuSequence(const nvml::Library& library, WatchedCalls::Caller& call, GpuReading& reading)
-      : library_(library), call_(call), reading_(reading) {}
+  /// `inforom`: also verifies its checksums, which reads the GPU's flash.
+  GpuSequence(const nvml::Library& library, WatchedCalls::Caller& call, GpuReading& reading,
+              bool inforom)
+      : library_(library), call_(call), reading_(reading), inforom_(inforom) {}
 
   void run();
 
@@ -78,10 +80,12 @@ class GpuSequence {
   NvlinkReading nvlink(unsigned link, Known<std::uint64_t> common_speed_mbs);
   void fabric();
   void processes();
+  void inforom();
 
   const nvml::Library& library_;
   WatchedCalls::Caller& call_;
   GpuReading& reading_;
+  bool inforom_;
   nvml::Device device_ = nullptr;
 };
 

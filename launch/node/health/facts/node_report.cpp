@@ -67,7 +67,7 @@ NodeReport read_node(const std::string& host, const ReportSource& source,
   const auto start = std::chrono::steady_clock::now();
   report.host = host;
   report.gpus = source.readings.empty()
-                    ? read_gpus(source.call_s, nvml::library_name(), source.whole_s)
+                    ? read_gpus(source.call_s, nvml::library_name(), source.whole_s, source.inforom)
                     : gpus_in(source.readings);
   report.reading_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();

@@ -33,6 +33,7 @@ struct ReportSource {
   double call_s = 5;          // deadline of a call to the driver
   double whole_s = INFINITY;  // of all of them
   double facts_s = 3;         // of the host's facts: a busy node is slow
+  bool inforom = false;       // whether the GPUs' checksums of it are verified
   bool facts = true;          // whether the host is read too, or its GPUs alone
 };
 /// Of this host: its files and its GPUs are read at the same time. Throws UsageError where the file

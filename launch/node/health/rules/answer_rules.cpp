@@ -10,6 +10,7 @@ namespace shakedown::node {
 namespace {
 
 constexpr const char* kReboot = "reboot; RMA if it comes back";
+constexpr const char* kReset = "reset GPU; reboot; RMA if it comes back";
 
 Judgement judge_stalls(const GpuReading& gpu, const GpuContext&) {
   if (gpu.stalled.empty()) return passed("every call returned within its deadline");
@@ -19,16 +20,26 @@ Judgement judge_stalls(const GpuReading& gpu, const GpuContext&) {
       "drain the node; reset GPU, reboot if that hangs too");
 }
 
+/// NVML's words for an error of the GPU itself. All others are of the library, of rights, of time.
+struct GpuError {
+  const char* words;
+  const char* action;
+};
+constexpr std::array<GpuError, 8> kGpuErrors{{{"External Power", "inspect the GPU's power cables"},
+                                              {"lost", kReboot},
+                                              {"fallen off", kReboot},
+                                              {"requires reset", kReset},
+                                              {"Interrupt Request Issue", kReset},
+                                              {"infoROM", "reset GPU; RMA if it stays"},
+                                              {"ECC error", kReset},
+                                              {"Unknown Error", kReset}}};
+
 Judgement judge_failed_call(const std::string& call) {
   const std::string words = call.substr(call.find(": ") + 1);  // NVML's, after the function's name
   const auto has = [&](const char* text) { return words.find(text) != std::string::npos; };
-  if (has("External Power"))
-    return failure(Class::hardware, call, "inspect the GPU's power cables");
-  if (has("lost") || has("fallen off")) return failure(Class::hardware, call, kReboot);
-  if (has("ermission")) return not_known(call, "run as root");
-  // The library's interface, not the GPU's state.
-  if (has("ersion") || has("rgument") || has("nsufficient")) return not_known(call);
-  return failure(Class::hardware, call, "reset GPU; " + std::string(kReboot));
+  for (const GpuError& error : kGpuErrors)
+    if (has(error.words)) return failure(Class::hardware, call, error.action);
+  return not_known(call, has("ermission") ? "run as root" : "");
 }
 
 Judgement judge_failures(const GpuReading& gpu, const GpuContext&) {
@@ -83,8 +94,7 @@ Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
   for (const auto& [what, count] : counters)
     if (impossible(count)) wrong.push_back(fmt::format("{} {}", *count, what));
   if (!wrong.empty())
-    return failure(Class::hardware, fmt::format("impossible: {}", fmt::join(wrong, ", ")),
-                   "reset GPU; " + std::string(kReboot));
+    return failure(Class::hardware, fmt::format("impossible: {}", fmt::join(wrong, ", ")), kReset);
   if (!gpu.power_w || !gpu.temperature_c || !gpu.sm_clock_mhz || !gpu.memory_total_bytes)
     return not_known("power, temperature, clock or memory is not reported");
   return passed("readings are possible values");

@@ -1,4 +1,4 @@
-// What came to light while this program worked.
+// What only a check that is not passive sees, much of it while this program works.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <set>
 
 #include "launch/node/health/facts/gpu_counters.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
@@ -34,16 +35,23 @@ Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
   const auto links = grown(nvlink_errors(before), nvlink_errors(after));
   const auto replays = grown(before.pcie_replays, after.pcie_replays);
   if (ecc.value_or(0) > 0)
-    return failure(Class::hardware, fmt::format("{} uncorrected ECC errors during the work", *ecc),
+    return failure(Class::hardware,
+                   fmt::format("{} new uncorrected ECC errors while this program ran", *ecc),
                    "reset GPU; RMA if they come back");
+  const auto slowed_ns = grown(before.power_violation_ns, after.power_violation_ns).value_or(0) +
+                         grown(before.thermal_violation_ns, after.thermal_violation_ns).value_or(0);
+  if (const auto slowdown = judge_hardware_slowdown(after, true); slowdown && slowed_ns > 0)
+    return *slowdown;
   if (links.value_or(0) > 0)
-    return warning(Class::hardware, fmt::format("{} NVLink errors during the work", *links),
+    return warning(Class::hardware,
+                   fmt::format("{} new NVLink errors while this program ran", *links),
                    "inspect links of this GPU; run again");
   if (replays.value_or(0) > 0)
-    return warning(Class::hardware, fmt::format("{} PCIe replays during the work", *replays),
+    return warning(Class::hardware,
+                   fmt::format("{} new PCIe replays while this program ran", *replays),
                    "reseat GPU or riser; run again");
   if (!ecc || !links || !replays) return not_known("an error counter is not reported");
-  return passed("no error was counted during the work");
+  return passed("no new error while this program ran");
 }
 
 Judgement judge_under_load(const GpuReading* gpu, const NodeReport* report) {
@@ -63,6 +71,21 @@ std::vector<Finding> each_gpu(const std::vector<NodeReport>& before, const char*
     for (const GpuReading& gpu : report.gpus.gpus)
       findings.push_back(finding_of_gpu(check, judge(report.host, gpu), report.host, gpu));
   return findings;
+}
+
+Judgement judge_inforom(const GpuReading& gpu) {
+  if (!gpu.inforom_valid) return not_known("the driver does not verify the inforom");
+  if (*gpu.inforom_valid) return passed("the inforom's checksums are right");
+  return failure(Class::hardware, "the inforom is corrupt: its checksums are wrong",
+                 "reset GPU; RMA if it stays");
+}
+
+Judgement judge_place(const Json& numa_nodes, const std::string& near) {
+  if (near.starts_with(kNotNear))
+    return warning(Class::config, "the rank's cores are " + near,
+                   "let the rank use cores of its GPU's NUMA node: launch/mpi --bind none");
+  if (near == kNumaUnknown && numa_nodes != 1) return not_known("the GPU's NUMA node is unknown");
+  return passed("the rank's cores are of its GPU's NUMA node");
 }
 
 /// The later reading of the GPUs with the host's facts of the first, for work fills /dev/shm and
@@ -97,6 +120,24 @@ std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
   return found;
 }
 
+std::vector<Finding> judge_inforoms(const std::vector<NodeReport>& reports) {
+  return each_gpu(reports, "inforom",
+                  [](const std::string&, const GpuReading& gpu) { return judge_inforom(gpu); });
+}
+
+std::vector<Finding> judge_places(const std::vector<NodeReport>& reports,
+                                  const std::vector<RankPlace>& ranks) {
+  std::vector<Finding> findings;
+  for (const RankPlace& rank : ranks) {
+    const NodeReport* report = find_node(reports, rank.host);
+    const Json numa_nodes = report == nullptr ? Json() : fact_of(report->facts, "numa_nodes");
+    findings.push_back(finding_of(
+        "rank-numa-node", judge_place(numa_nodes, rank.near), Scope::gpu, rank.gpu, rank.host,
+        fmt::format("rank {}", static_cast<std::ptrdiff_t>(&rank - ranks.data()))));
+  }
+  return findings;
+}
+
 std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
                                 const std::vector<NodeReport>& under_load,
                                 const Expected& expected) {
@@ -116,11 +157,11 @@ std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
 std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
                                   const std::vector<NodeReport>& after, const Expected& expected) {
   auto findings =
-      each_gpu(before, "errors-at-work", [&](const std::string& host, const GpuReading& gpu) {
+      each_gpu(before, "errors-under-load", [&](const std::string& host, const GpuReading& gpu) {
         const GpuReading* later = find_gpu(after, host, gpu.uuid);
         if (later != nullptr) return judge_growth_of(gpu, *later);
-        if (gpu.uuid.empty()) return not_known("not recognized after the work: it has no UUID");
-        return failure(Class::hardware, "the driver does not report the GPU after the work",
+        if (gpu.uuid.empty()) return not_known("cannot be found again: it has no UUID");
+        return failure(Class::hardware, "the driver no longer reports the GPU",
                        "reboot; RMA if it comes back");
       });
   std::ranges::move(judge_again(before, after, expected), std::back_inserter(findings));

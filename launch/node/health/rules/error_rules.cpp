@@ -38,10 +38,12 @@ Judgement judge_volatile(const GpuReading& gpu, const GpuContext&) {
   if (!gpu.volatile_.uncorrected) return not_known("uncorrected ECC errors are not reported");
   if (*gpu.volatile_.uncorrected == 0)
     return passed("no uncorrected ECC error since the driver was loaded");
-  return failure(Class::hardware,
-                 fmt::format("{} uncorrected ECC errors since the driver was loaded",
-                             *gpu.volatile_.uncorrected),
-                 "reset GPU; RMA if they come back");
+  const std::string cause = fmt::format("{} uncorrected ECC errors since the driver was loaded",
+                                        *gpu.volatile_.uncorrected);
+  // One that was recovered is history (gpud#108); those that grow are judged after the work.
+  if (gpu.remap_pending == false && gpu.remap_failure == false && gpu.recovery_action == "none")
+    return warning(Class::hardware, cause + ", recovered", "run again; RMA if they grow");
+  return failure(Class::hardware, cause, "reset GPU; RMA if they come back");
 }
 
 Judgement judge_corrected(const GpuReading& gpu, const GpuContext& context) {

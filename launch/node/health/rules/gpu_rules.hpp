@@ -1,6 +1,7 @@
 // The rules by which a GPU's reading, next to those of its peers, becomes findings.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct GpuContext {
   std::vector<const GpuReading*> all;    // GPUs of the job, itself too
   std::vector<const GpuReading*> peers;  // those that are of its model
   std::vector<int> our_pids;             // processes of this job on its node
+  std::vector<const GpuReading*> node;   // GPUs of its node, itself too
   bool under_load = false;               // this program kept it busy while it was read
 
   /// The known values of a field of the peers.
@@ -53,6 +55,13 @@ Judgement judge_recovery_action(const std::string& name);
 inline constexpr const char* kPcieLink = "pcie-link";  // the rule's name
 /// Not a rule: for a GPU that is busy for certain.
 Judgement judge_pcie_under_load(const GpuReading& gpu);
+/// Its processes that are none of ours.
+std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our_pids);
+/// Of a GPU that this job has not opened yet: the pids of others, or memory in use without any.
+Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context);
+/// A slowdown by the hardware itself, or by a power brake; none where there is neither. Of one
+/// sample a warning, for a busy GPU may show it for a moment; a failure where it `lasts`.
+std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts);
 
 /// A finding about this GPU, by its UUID where it has one.
 Finding finding_of_gpu(const std::string& check, const Judgement& judgement,

@@ -70,9 +70,13 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const std::string cause =
       fmt::format("{} NVLinks active, {} expected{}", *active, *expected, inactive_links(gpu));
   if (*active >= *expected) return passed(fmt::format("{} NVLinks active", *active));
+  const char* start = "start nvidia-fabricmanager; inspect NVSwitches and their boards";
   if (most == active)  // all alike: not this part
-    return failure(Class::config, cause + ", as on most peers",
-                   "start nvidia-fabricmanager; inspect NVSwitches and their boards");
+    return failure(Class::config, cause + ", as on most peers", start);
+  if (std::ranges::none_of(context.node, [](const GpuReading* gpu_of_node) {
+        return active_links(*gpu_of_node).value_or(0) > 0;
+      }))
+    return failure(Class::config, cause + ", none on any GPU of the node", start);
   return failure(Class::hardware, cause,
                  "inspect links of this GPU; reset GPU, RMA if they stay down");
 }

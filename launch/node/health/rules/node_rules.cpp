@@ -130,6 +130,7 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
       context.all.push_back(&peer);
       if (peer.model == gpu.model) context.peers.push_back(&peer);
     }
+  for (const GpuReading& neighbour : report.gpus.gpus) context.node.push_back(&neighbour);
   context.our_pids = report.our_pids;
   context.under_load = std::ranges::find(report.loaded_gpus, gpu.uuid) != report.loaded_gpus.end();
   return context;
@@ -170,8 +171,10 @@ std::string list_of_checks() {
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
   add(kNodesAlike, "versions and settings that differ between the nodes");
+  add("inforom", "checksums of the GPU's inforom; not in a passive check");
+  add("rank-numa-node", "whether a rank's cores are of its GPU's NUMA node");
   add("pcie-under-load", "the PCIe link while this program copies to the GPU");
-  add("errors-at-work", "errors that were counted during the work of this program");
+  add("errors-under-load", "errors that were counted while this program ran");
   add("all-reduce", "a sum over all ranks, every element compared");
   return text;
 }

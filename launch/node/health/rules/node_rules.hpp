@@ -50,7 +50,18 @@ std::vector<Finding> judge_load(const std::vector<NodeReport>& before,
                                 const std::vector<NodeReport>& under_load,
                                 const Expected& expected);
 
-/// Errors that were counted between two readings of the same nodes, and what failed meanwhile.
+/// Whether the inforom of every GPU is intact, of reports that have read it: a passive check has
+/// not.
+std::vector<Finding> judge_inforoms(const std::vector<NodeReport>& reports);
+
+/// A rank's GPU, and where its cores are: as NearDevice says.
+struct RankPlace {
+  std::string host, gpu, near;
+};
+std::vector<Finding> judge_places(const std::vector<NodeReport>& reports,
+                                  const std::vector<RankPlace>& ranks);
+
+/// Errors that were counted between two readings of the same nodes, and what failed since.
 std::vector<Finding> judge_growth(const std::vector<NodeReport>& before,
                                   const std::vector<NodeReport>& after, const Expected& expected);
 

@@ -53,12 +53,17 @@ Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {
   return warning(Class::config, cause + ": one process at a time", action);
 }
 
-Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
+}  // namespace
+
+std::vector<int> foreign_pids(const GpuReading& gpu, const std::vector<int>& our_pids) {
   std::vector<int> foreign;
-  if (gpu.processes)
-    for (const ProcessReading& process : *gpu.processes)
-      if (std::ranges::find(context.our_pids, process.pid) == context.our_pids.end())
-        foreign.push_back(process.pid);
+  for (const ProcessReading& process : gpu.processes.value_or(std::vector<ProcessReading>{}))
+    if (std::ranges::find(our_pids, process.pid) == our_pids.end()) foreign.push_back(process.pid);
+  return foreign;
+}
+
+Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
+  const std::vector<int> foreign = foreign_pids(gpu, context.our_pids);
   const bool ours = gpu.processes && gpu.processes->size() > foreign.size();
   const bool used = gpu.memory_used_bytes > kIdleMemory_bytes && !ours;
   if (!foreign.empty())
@@ -75,8 +80,6 @@ Judgement judge_foreign_use(const GpuReading& gpu, const GpuContext& context) {
   if (!gpu.memory_used_bytes) return not_known("memory in use is not reported");
   return passed("no other process uses it");
 }
-
-}  // namespace
 
 std::vector<GpuRule> setting_rules() {
   return {{"persistence", "persistence mode", judge_persistence},

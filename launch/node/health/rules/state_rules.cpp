@@ -23,10 +23,7 @@ Judgement judge_reasons(const GpuReading& gpu, const GpuContext& context) {
   const std::uint64_t bits = *gpu.throttle_reasons;
   const std::string cause =
       fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
-  if (bits & throttle::kPowerBrake)
-    return failure(Class::environment, cause, "inspect the power supplies of the node");
-  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
-    return failure(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
+  if (const auto slowdown = judge_hardware_slowdown(gpu, context.under_load)) return *slowdown;
   if (bits & throttle::kHeat)
     return warning(Class::environment, cause,
                    "inspect the cooling: fans, air flow, inlet temperature");
@@ -87,6 +84,18 @@ Judgement judge_temperature(const GpuReading& gpu, const GpuContext&) {
 }
 
 }  // namespace
+
+std::optional<Judgement> judge_hardware_slowdown(const GpuReading& gpu, bool lasts) {
+  const std::uint64_t bits = gpu.throttle_reasons.value_or(0);
+  const auto judge = lasts ? failure : warning;
+  const std::string cause =
+      fmt::format("clocks are reduced: {}", text_of_throttle_reasons(gpu.throttle_reasons));
+  if (bits & throttle::kPowerBrake)
+    return judge(Class::environment, cause, "inspect the power supplies of the node");
+  if (bits & throttle::kHwSlowdown && !(bits & throttle::kHwThermal))
+    return judge(Class::hardware, cause, "inspect power and cooling; reset GPU, RMA if it stays");
+  return std::nullopt;
+}
 
 std::vector<GpuRule> state_rules() {
   return {{"throttle-reasons", "why the clocks are reduced now", judge_reasons},

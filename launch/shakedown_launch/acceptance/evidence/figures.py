@@ -100,7 +100,8 @@ def listed(line):
 # ---- one device ----
 
 def compute(job, lines):
-    """Of a pass that measured again what counts is the second."""
+    """Of a pass that measured again what counts is the second. The rates of a GPU that others use
+    as well are none of its own."""
     last = {}
     for line in lines:
         key = line.get("rank"), line.get("test")
@@ -109,7 +110,8 @@ def compute(job, lines):
     found = []
     for (rank, test), line in last.items():
         samples = numbers(line.get("samples"))
-        if line.get("correct") and samples and len(samples) == len(line["samples"]):
+        if line.get("correct") and "in_use" not in line and \
+                samples and len(samples) == len(line["samples"]):
             found.append(job.of_rank(rank, compute_metric(test), samples, line["unit"],
                                      conditions=compute_conditions(job, line),
                                      explains=picked(line, EXPLAINS)))

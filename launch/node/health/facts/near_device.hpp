@@ -11,6 +11,9 @@ namespace shakedown::node {
 /// The numbers of a kernel's list: "0-3,8" is 0, 1, 2, 3, 8. Empty where it is none.
 std::vector<int> parse_cpu_list(const std::string& list);
 
+inline constexpr const char* kNotNear = "not near";  // how text() begins then
+inline constexpr const char* kNumaUnknown = "NUMA node unknown";
+
 /// While it lives, this thread runs on those of its cores that are of the device's NUMA node.
 class NearDevice {
  public:
@@ -25,7 +28,7 @@ class NearDevice {
   const std::string& text() const { return text_; }
 
  private:
-  std::string text_ = "NUMA node unknown";
+  std::string text_ = kNumaUnknown;
   bool moved_ = false;
   cpu_set_t before_;
 };

@@ -1,4 +1,4 @@
-#include "launch/node/compute/near_device.hpp"
+#include "launch/node/health/facts/near_device.hpp"
 
 #include <fmt/format.h>
 
@@ -48,7 +48,7 @@ NearDevice::NearDevice(const std::string& pci_id, const std::string& root) {
     if (core >= 0 && core < CPU_SETSIZE && CPU_ISSET(core, &before_)) CPU_SET(core, &near);
   moved_ = CPU_COUNT(&near) > 0 && sched_setaffinity(0, sizeof(near), &near) == 0;
   text_ = moved_ ? fmt::format("NUMA node {}", node)
-                 : fmt::format("not near NUMA node {}: no core of it is allowed", node);
+                 : fmt::format("{} NUMA node {}: no core of it is allowed", kNotNear, node);
 }
 
 NearDevice::~NearDevice() {
