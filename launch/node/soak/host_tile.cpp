@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "common/error.hpp"
 #include "common/number_format.hpp"
@@ -49,9 +48,10 @@ HostTile host_tile(const ProductSpec& spec, Operands operands, std::uint64_t see
   const auto b = rows_of(spec, operands, seed, 1, tile % grid.across() * kTileEdge);
   const auto k = static_cast<std::size_t>(spec.k);
   const double sum_error = static_cast<double>(k) * unit_roundoff(spec.type);
+  // Where any order of rounding may lose every digit, as in fp8: of errors without a common sign.
   const double relative = sum_error < 1
                               ? sum_error / (1 - sum_error) + 2.1 * input_error(spec.type)
-                              : std::numeric_limits<double>::infinity();  // nothing is proven
+                              : std::sqrt(static_cast<double>(k)) * unit_roundoff(spec.type);
   const number_format::Format format = number_format::format_of(result_type(spec.type));
   const double last_place = std::ldexp(1.0, -format.mantissa - 1);
   HostTile result{std::vector<double>(kTileEdge * kTileEdge),

@@ -19,7 +19,9 @@ struct HostTile {
 
 /// With integers, `value` is what C must be, and `bound` is 0. Else the bound is that of a sum of k
 /// products in any order (Higham 2002, section 3.1) in the type's accumulator, and of one rounding
-/// to the type of C: what is farther away is wrong, what is nearer need not be right.
+/// to the type of C: what is farther away is wrong, what is nearer need not be right. In fp8 that
+/// bound is none from k = 8192 on; it is then that of random errors, sqrt(k) u (Higham & Mary
+/// 2019).
 HostTile host_tile(const ProductSpec& spec, Operands operands, std::uint64_t seed,
                    std::int64_t tile);
 

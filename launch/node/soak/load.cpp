@@ -5,6 +5,7 @@ namespace shakedown::node {
 LoadCount& LoadCount::operator+=(const LoadCount& more) {
   checked += more.checked;
   wrong += more.wrong;
+  self_compared += more.self_compared;
   bytes += more.bytes;
   flop += more.flop;
   seconds += more.seconds;

@@ -28,9 +28,10 @@ struct LoadSettings {
 
 /// What one call of run() did on this rank.
 struct LoadCount {
-  std::uint64_t checked = 0;  // operations, each of them verified
-  std::uint64_t wrong = 0;    // of them
-  double bytes = 0;           // written or moved, and verified
+  std::uint64_t checked = 0;        // operations, each of them verified
+  std::uint64_t wrong = 0;          // of them
+  std::uint64_t self_compared = 0;  // of those checked, with the same GPU's other results alone
+  double bytes = 0;                 // moved, or read, and verified
   double flop = 0;
   double seconds = 0;  // that the counted work took
   LoadCount& operator+=(const LoadCount& more);

@@ -2,22 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <cmath>
-#include <thread>
-
 #include "common/nvml.hpp"
 #include "common/random.hpp"
 #include "launch/node/soak/evidence.hpp"
 
 namespace shakedown::node {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-Clock::duration duration_of(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 /// That of the first juror: with the same algorithm the same bits are expected.
 std::string common_algorithm(const ProductSettings& settings, Device& device,
@@ -36,13 +26,13 @@ ProductLoad::ProductLoad(const ProductSettings& settings, Device& device, const 
       name_(fmt::format("product {}", name_of(settings.spec.type))),
       rig_(settings.spec, device, common_algorithm(settings, device, jurors), kBatches,
            settings.fault),
+      pace_(rig_.stream(), {device.make_event(), device.make_event(), device.make_event()}),
       alone_(jurors.world_size() == 1),
       ratio_(kUnknown) {
   for (Batch& batch : batches_) {
     batch.began = device.make_event();
     batch.ended = device.make_event();
   }
-  for (auto& event : chunk_ended_) event = device.make_event();
 }
 
 std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
@@ -50,66 +40,53 @@ std::uint64_t ProductLoad::seed_of(const Batch& batch) const {
                      batch.number);
 }
 
-void ProductLoad::rest_in_pulse() {
-  if (pulse_hertz_ <= 0) return;
-  const double periods =
-      std::chrono::duration<double>(Clock::now().time_since_epoch()).count() * pulse_hertz_;
-  const double phase = periods - std::floor(periods);
-  if (phase < 0.5) return;
-  rig_.stream().synchronize();
-  std::this_thread::sleep_for(duration_of((1 - phase) / pulse_hertz_));
-}
-
-void ProductLoad::work(int index, Clock::time_point until) {
+void ProductLoad::work(int index, double until_s) {
   Batch& batch = batches_[static_cast<std::size_t>(index)];
+  rig_.inject(index >= settings_.first_faulty ? settings_.fault : std::nullopt);
   rig_.fill(batch.operands(), seed_of(batch));
   std::optional<ProductVerifier> verifier;  // of the first product: the others must be like it
-  if (index == 0) verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
-  batch.products = 0;
+  if (batch.integers())
+    verifier.emplace(settings_.spec, seed_of(batch), rig_.device(), rig_.stream());
+  batch.products = batch.checked = 0;
   batch.began->record(rig_.stream());
-  do {
-    rest_in_pulse();
-    const auto start = Clock::now();
-    for (std::uint32_t i = 0; i < chunk_; ++i, ++batch.products) {
-      if (!batch.checked) {
+  batch.chunks = pace_.run(until_s, settings_.stopped, [&](int chunk, std::uint32_t products) {
+    batch.products += products;
+    const bool checks = !compares(batch) || is_checked_chunk(chunk);
+    for (std::uint32_t i = 0; i < products; ++i) {
+      if (!checks) {
         rig_.run();
         continue;
       }
-      rig_.run_checked(index, batch.products);
-      if (verifier && batch.products == 0) check_known_answer(*verifier);
+      rig_.run_checked(index, batch.checked);
+      if (verifier && batch.checked == 0) check_known_answer(index, *verifier);
+      ++batch.checked;
     }
-    // One chunk is under way while the next one is enqueued.
-    chunk_ended_[static_cast<std::size_t>(turn_)]->record(rig_.stream());
-    turn_ = 1 - turn_;
-    chunk_ended_[static_cast<std::size_t>(turn_)]->synchronize();
-    constexpr auto kShortest = std::chrono::milliseconds(5);
-    if (Clock::now() - start < kShortest && chunk_ < 1024) chunk_ *= 2;
-  } while (Clock::now() < until && !settings_.stopped());
+  });
   batch.ended->record(rig_.stream());
 }
 
 LoadCount ProductLoad::run(double seconds, std::vector<Mismatch>&) {
-  for (int i = 0; i < kBatches; ++i) {
-    Batch& batch = batches_[static_cast<std::size_t>(i)];
-    batch.number = calls_ * kBatches + static_cast<std::uint64_t>(i);
-    batch.checked = !(comparing_ && i % 4 == 2);
-  }
+  for (int i = 0; i < kBatches; ++i)
+    batches_[static_cast<std::size_t>(i)].number =
+        calls_ * kBatches + static_cast<std::uint64_t>(i);
   ++calls_;
   refuted_.clear();
   samples_.clear();
-  for (auto& event : chunk_ended_) event->record(rig_.stream());
-  const auto start = Clock::now();
-  for (int i = 0; i < kBatches; ++i) work(i, start + duration_of(seconds * (i + 1) / kBatches));
+  pace_.begin(pulse_hertz_);
+  for (int i = 0; i < kBatches; ++i) work(i, seconds * (i + 1) / kBatches);
   batches_.back().ended->synchronize();
   take_sample(kBatches - 1);
   LoadCount count;
+  ComparedRates rates;
   for (Batch& batch : batches_) {
-    if (batch.checked) count.checked += batch.products;
+    count.checked += batch.checked;
+    if (alone_ && !batch.integers()) count.self_compared += batch.checked;
     count.seconds += batch.seconds();
     count.flop += batch.products * flop_of(settings_.spec);
-    if (batch.checked) batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));
+    batch.records = rig_.records(static_cast<int>(&batch - batches_.data()));
+    if (compares(batch)) rates.add(batch.chunks);
   }
-  compare_rates();
+  ratio_ = rates.ratio();
   return count;
 }
 
@@ -134,36 +111,20 @@ void ProductLoad::recompute_samples() {
   }
 }
 
-void ProductLoad::check_known_answer(const ProductVerifier& verifier) {
+void ProductLoad::check_known_answer(int index, const ProductVerifier& verifier) {
   const WrongSums wrong = verifier.check(rig_.product().c(), rig_.stream());
-  take_sample(0);
+  if (index == 0) take_sample(index);
   if (wrong.none()) return;
   const auto tile_of = [](const std::vector<WrongSum>& sums) {
     return sums.empty() ? 0 : sums.front().index / kTileEdge;
   };
-  refuted_[0] = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
-}
-
-/// The batches before and after the unchecked one: a window's first products run before the power
-/// limit acts, and so any one of them against another would be of another clock.
-void ProductLoad::compare_rates() {
-  double checked_s = 0, unchecked_s = 0, checked = 0, unchecked = 0;
-  for (const Batch& batch : batches_) {
-    if (batch.number % 4 == 1 || batch.number % 4 == 3) {
-      checked += batch.products;
-      checked_s += batch.seconds();
-    } else if (!batch.checked) {
-      unchecked += batch.products;
-      unchecked_s += batch.seconds();
-    }
-  }
-  ratio_ = unchecked > 0 ? checked / checked_s / (unchecked / unchecked_s) : kUnknown;
+  refuted_[index] = tile_of(wrong.rows) * rig_.grid().across() + tile_of(wrong.columns);
 }
 
 ProductLoad::Seen ProductLoad::seen() const {
   Seen mine{};
   for (std::size_t i = 0; i < batches_.size(); ++i)
-    if (batches_[i].checked) mine.digests[i] = digest_of(batches_[i].records);
+    mine.digests[i] = digest_of(batches_[i].records);
   for (const auto& [index, tile] : refuted_) mine.refuted[static_cast<std::size_t>(index)] = true;
   return mine;
 }
@@ -190,7 +151,7 @@ LoadCount ProductLoad::confer(const MpiSession& jurors, std::vector<Mismatch>& f
       count.wrong += mine.digests[at].differing;
     } else if (mine.refuted[at] || !ruling.undecided.empty() ||
                (ruling.right && *ruling.right != mine.digests[at].hash)) {
-      count.wrong += batches_[at].products;
+      count.wrong += batches_[at].checked;
     }
     if (looks++ < kMostLooks) investigate(i, jurors, found);
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 #include "launch/node/compute/verify.hpp"
 #include "launch/node/soak/jury.hpp"
 #include "launch/node/soak/load.hpp"
+#include "launch/node/soak/pace.hpp"
 #include "launch/node/soak/product_rig.hpp"
 
 namespace shakedown::node {
@@ -24,6 +24,7 @@ struct ProductSettings {
   std::string algorithm;           // empty: what the first juror finds fastest
   std::uint64_t seed = 0;          // the same on every rank
   std::optional<FaultKind> fault;  // product, hash or slow: of this rank
+  int first_faulty = 0;            // batch of a call that has the fault; all later ones do
   std::function<bool()> stopped = [] { return false; };
 };
 
@@ -31,8 +32,10 @@ struct ProductSettings {
 /// products of them, each of them hashed: they must all be alike, on every GPU. So of each batch a
 /// record per tile is enough (TileRecord), and of all tiles a digest: ranks exchange the digests
 /// once per call, and records only where digests differ. GPUs need not make the same number of
-/// products. A juror on its own has nobody to differ from: of each call the CPU recomputes two
-/// tiles, one of integers, to the bit, and one of full entropy, within the bound of its rounding.
+/// products. The first product of each batch of integers is compared with the known answer. A juror
+/// on its own has nobody to differ from: its products of full entropy are compared only with
+/// themselves, but for one tile of each call, which the CPU recomputes within the bound of its
+/// rounding, as it does one of integers to the bit.
 class ProductLoad final : public Load {
  public:
   static constexpr int kBatches = 16;
@@ -47,9 +50,10 @@ class ProductLoad final : public Load {
 
   /// From now on products are made in the first half of each period only; 0: always.
   void set_pulse(double hertz) { pulse_hertz_ = hertz; }
-  /// From now on every fourth batch is not checked, nor counted: to compare the rates.
+  /// From now on half of the chunks of two batches of four are not checked, nor counted: to compare
+  /// the rates.
   void set_comparing(bool on) { comparing_ = on; }
-  /// Products per second of checked batches over those of unchecked ones next to them, in the last
+  /// Products per second of checked chunks over those of unchecked ones between them, in the last
   /// call; kUnknown where there were none.
   double checked_over_unchecked() const { return ratio_; }
 
@@ -57,7 +61,8 @@ class ProductLoad final : public Load {
   struct Batch {
     std::uint64_t number = 0;
     std::uint32_t products = 0;
-    bool checked = true;
+    std::uint32_t checked = 0;  // of them
+    std::vector<Chunk> chunks;
     std::vector<TileRecord> records;
     std::unique_ptr<Event> began, ended;
 
@@ -76,12 +81,13 @@ class ProductLoad final : public Load {
   };
 
   std::uint64_t seed_of(const Batch& batch) const;
-  void work(int index, std::chrono::steady_clock::time_point until);
-  void rest_in_pulse();
-  void check_known_answer(const ProductVerifier& verifier);
+  void work(int index, double until_s);
+  bool compares(const Batch& batch) const {
+    return comparing_ && (batch.number % 4 == 1 || batch.number % 4 == 2);
+  }
+  void check_known_answer(int index, const ProductVerifier& verifier);
   void take_sample(int index);
   void recompute_samples();
-  void compare_rates();
   Seen seen() const;
   void investigate(int index, const MpiSession& jurors, std::vector<Mismatch>& found);
 
@@ -90,9 +96,7 @@ class ProductLoad final : public Load {
   ProductRig rig_;
   std::array<Batch, kBatches> batches_;
   std::uint64_t calls_ = 0;
-  std::uint32_t chunk_ = 1;  // products enqueued at a time
-  std::array<std::unique_ptr<Event>, 2> chunk_ended_;
-  int turn_ = 0;
+  Pace pace_;
   bool alone_;
   std::vector<Sample> samples_;
   std::map<int, std::int64_t> refuted_;  // by batch: a tile that is not what it must be

@@ -28,6 +28,8 @@ class ProductRig {
   Stream& stream() { return *stream_; }
   Device& device() { return device_; }
 
+  /// From now on this fault.
+  void inject(std::optional<FaultKind> fault) { fault_ = fault; }
   void fill(Operands operands, std::uint64_t seed) { product_->fill(operands, seed, *stream_); }
   /// Enqueues one product.
   void run();
