@@ -72,7 +72,8 @@ class Stages(unittest.TestCase):
         for name, fault, ranks_, given in [
                 ("soak", "memory:1", 2, True), ("compute", "memory:1", 2, False),
                 ("train", "product:0", 1, False), ("train", "product:0", 2, True),
-                ("soak", "collective:0", 1, False), ("links", "slow:1", 2, False)]:
+                ("soak", "collective:0", 1, False), ("links", "slow:1", 2, False),
+                ("soak", "slow:1", 2, False), ("soak", "slow:1", 3, True)]:
             words = stages.words(stages.named(name), settings, ranks_, fault)
             self.assertEqual("--inject-fault" in words, given, (name, fault))
 

@@ -39,7 +39,9 @@ TEST_CASE("an error is placed by where it is seen again", "[placing]") {
   CHECK(placed(kAll, {}, kNone).culprit == Culprit::address);  // one core: it is right elsewhere
   CHECK(placed(kAll, kNone, {}).culprit == Culprit::unknown);
   CHECK(placed(kAll, kNone, kAll, {100, 100}).culprit == Culprit::program);
-  CHECK(!placed(kAll, kAll, kAll).class_);  // the library's or the GPU's
+  CHECK(placed(kAll, kAll, kAll).class_ == Class::hardware);
+  CHECK(placed({}, {}, {}).class_ == Class::hardware);
+  CHECK(placed({}, {}, {}).action.starts_with("run again"));
   CHECK(placed(kAll, kAll, kAll, {200, 0}).class_ == Class::hardware);
   CHECK(placed(kAll, kAll, kAll, {200, 0}).cause.ends_with(", 0 of 200 on other GPUs"));
   CHECK(helpers_of(6, 8) == std::vector{7, 0});
@@ -59,6 +61,7 @@ TEST_CASE("no error passes, wherever it was placed", "[placing]") {
         for (const Attempts gpus : {Attempts{}, Attempts{100, 0}, Attempts{100, 7}}) {
           const Placing placing = placed(same, processors, addresses, gpus);
           CHECK(placing.outcome == (gpus.wrong > 0 ? Outcome::inconclusive : Outcome::fail));
+          CHECK(placing.class_);
           CHECK_FALSE(placing.action.empty());
         }
 }

@@ -8,7 +8,9 @@
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/health_findings.hpp"
 #include "launch/node/soak/host_tile.hpp"
+#include "launch/node/soak/product_load.hpp"
 #include "launch/node/soak/product_rig.hpp"
+#include "launch/node/soak/soak_options.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 
@@ -26,6 +28,7 @@ RankWindow healthy() {
   rank.checked[0] = 5000;
   rank.hardware_slowdown_share = rank.thermal_share = 0;
   rank.power_cap_share = 1;
+  rank.errors = {0, 0, 0, 0};
   return rank;
 }
 
@@ -49,7 +52,7 @@ std::vector<Verdict> judge(const std::vector<Window>& all,
 TEST_CASE("healthy GPUs at the power cap have no finding", "[soak]") {
   const auto all = windows(10);
   CHECK(judge(all).empty());
-  const Verdict job = judge_job(all, {LoadKind::products}, {}, "");
+  const Verdict job = judge_job(all, {}, {{LoadKind::products}});
   CHECK(job.outcome == Outcome::pass);
   CHECK(job.cause == "0 wrong in 1.5e5 products: rate below 36 per GPU-hour at 95 %");
 }
@@ -73,7 +76,37 @@ TEST_CASE("DCGM#242: throttling is judged by its share of the time, none is no v
   CHECK(hot[0].name == "GPU-b");
   judged(&RankWindow::thermal_share, 0);
   CHECK(judged(&RankWindow::hardware_slowdown_share, 0.001)[0].outcome == Outcome::fail);
-  CHECK(judged(&RankWindow::hardware_slowdown_share, kUnknown).empty());
+}
+
+TEST_CASE("health is known by each of its quantities, in most windows and in the last one",
+          "[soak]") {
+  // The quantity is unknown in the windows from `first` until `end`.
+  const auto lost = [](std::size_t first, std::size_t end, const auto& forget) {
+    auto all = windows(10);
+    for (std::size_t i = first; i < end; ++i) forget(all[i].ranks[1]);
+    return judge(all);
+  };
+  const auto no_ecc = [](RankWindow& rank) { rank.errors = {}; };
+  const auto no_reasons = [](RankWindow& rank) {
+    rank.hardware_slowdown_share = rank.thermal_share = kUnknown;
+  };
+  const auto nothing = [&](RankWindow& rank) {
+    no_ecc(rank);
+    no_reasons(rank);
+  };
+  const auto inconclusive = [](const std::vector<Verdict>& verdicts, const char* words) {
+    REQUIRE(verdicts.size() == 1);
+    CHECK(verdicts[0].outcome == Outcome::inconclusive);
+    CHECK(verdicts[0].name == "GPU-b");
+    CHECK_THAT(verdicts[0].cause, ContainsSubstring(words));
+  };
+  inconclusive(lost(0, 10, no_reasons),
+               "could be read: hardware slowdown in 0 of 10; thermal slowdown in 0 of 10");
+  inconclusive(lost(0, 10, no_ecc), "could be read: ECC errors in 0 of 10");
+  inconclusive(lost(1, 10, nothing), "ECC errors in 1 of 10, not the last; hardware slowdown in 1");
+  inconclusive(lost(9, 10, no_ecc), "ECC errors in 9 of 10, not the last");
+  CHECK(lost(0, 5, nothing).empty());  // half of them is enough
+  inconclusive(lost(0, 6, no_ecc), "ECC errors in 4 of 10");
 }
 
 TEST_CASE("a slow GPU is named, and unanswered calls and errors are", "[soak]") {
@@ -100,15 +133,96 @@ TEST_CASE("a slow GPU is named, and unanswered calls and errors are", "[soak]") 
 
 TEST_CASE("what was not checked never passes", "[soak]") {
   auto all = windows(3);
-  CHECK(judge_job({}, {}, {}, "").outcome == Outcome::inconclusive);
-  const Verdict none = judge_job(all, {LoadKind::products, LoadKind::memory}, {}, "");
+  CHECK(judge_job({}, {}, {}).outcome == Outcome::inconclusive);
+  const Verdict none = judge_job(all, {}, {{LoadKind::products, LoadKind::memory}});
   CHECK(none.outcome == Outcome::inconclusive);
   CHECK_THAT(none.cause, ContainsSubstring("rank 2 checked no memory"));
   for (Window& window : all) window.ranks[1].checked[0] = 0;
-  CHECK(judge_job(all, {LoadKind::products}, {}, "").outcome == Outcome::inconclusive);
+  CHECK(judge_job(all, {}, {{LoadKind::products}}).outcome == Outcome::inconclusive);
   all = windows(3);
   all[1].ranks[0].wrong[0] = 1;  // that nothing explains
-  CHECK(judge_job(all, {LoadKind::products}, {}, "").outcome == Outcome::fail);
+  CHECK(judge_job(all, {}, {{LoadKind::products}}).outcome == Outcome::fail);
+}
+
+TEST_CASE("memory that not all patterns have covered never passes", "[soak]") {
+  const auto job = [](const std::vector<MemoryCoverage>& memory) {
+    return judge_job(windows(3), {}, {{LoadKind::products}, memory});
+  };
+  CHECK(job({{0.96, 1, 2, 6}, {0.96, 3, 0, 6}}).outcome == Outcome::pass);
+  CHECK(job({{kUnknown, 0, 0, 0}}).outcome == Outcome::pass);  // without memory
+  const Verdict few = job({{0.96, 1, 0, 6}, {0.96, 0, 5, 6}});
+  CHECK(few.outcome == Outcome::inconclusive);
+  CHECK_THAT(few.cause, ContainsSubstring("rank 1 covered its memory by 5 of 6 patterns"));
+}
+
+TEST_CASE("a job of fewer than three GPUs of a model says that rates are not compared", "[soak]") {
+  const auto all = windows(6);
+  CHECK(uncompared_rates(all, kRanks, {}).empty());
+  auto ranks = kRanks;
+  ranks[2].model = "H100";
+  const std::string remark = uncompared_rates(all, ranks, {});
+  CHECK(remark == "rates not compared: fewer than 3 GPUs of a model");
+  CHECK_THAT(judge_job(all, {}, {{LoadKind::products}, {}, remark}).cause,
+             ContainsSubstring("; " + remark));
+}
+
+TEST_CASE("no FAIL of a soak lacks a class or an action", "[soak]") {
+  auto all = windows(10);
+  auto ranks = kRanks;
+  for (Window& window : all) {
+    window.ranks[0].thermal_share = window.ranks[0].hardware_slowdown_share = 0.5;
+    window.ranks[2].flop *= 0.8;  // and its clock is unknown
+    window.kernel_events = {std::vector{KernelEvent{5, false, "0000:1b:00", 48, "DBE"}}, {}, {}};
+  }
+  all[0].ranks[1].errors.ecc_uncorrected = 2;
+  ranks[0].remap_pending = true;
+  ranks[1].stalled = "nvmlDeviceGetPowerUsage";
+  const auto verdicts = judge(all, {}, ranks);
+  CHECK(verdicts.size() >= 7);
+  for (const Verdict& verdict : verdicts) {
+    CAPTURE(verdict.cause);
+    CHECK(verdict.outcome == Outcome::fail);
+    CHECK(verdict.class_);
+    CHECK_FALSE(verdict.action.empty());
+  }
+  all[0].ranks[0].wrong[0] = 1;
+  const Verdict unexplained = judge_job(all, {}, {});
+  CHECK((unexplained.outcome == Outcome::fail && unexplained.class_));
+  CHECK_FALSE(unexplained.action.empty());
+}
+
+TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
+  auto all = windows(4);
+  all[1].steady_products = ProductType::fp8;
+  all[0].ranks[0].checked_over_unchecked = 0.98;
+  all[1].ranks[0].checked_over_unchecked = 0.95;
+  all[2].ranks[1].checked_over_unchecked = 0.99;
+  all[3].steady_products.reset();  // a square wave
+  all[3].ranks[0].checked_over_unchecked = 0.3;
+  for (Window& window : all)
+    for (RankWindow& rank : window.ranks) rank.energy_j = 100;
+  const Json summary = summary_of(all, {{0.961, 1, 0, 6}, {0.962, 2, 1, 6}});
+  CHECK(summary.at("checked_over_unchecked.bf16") == Approx(0.985));
+  CHECK(summary.at("checked_over_unchecked.fp8") == Approx(0.95));
+  CHECK(summary.at("checked_over_unchecked") == Approx(0.9675));
+  CHECK(summary.at("memory_share") == Json({0.961, 0.962}));
+  CHECK(summary.at("energy_j") == 1200);
+  CHECK(text_of(checked_rates(all)) ==
+        "checked products run at 96.8 % of the rate of unchecked ones (bf16 98.5, fp8 95.0)");
+  CHECK_FALSE(summary_of(windows(2), {{}}).contains("memory_share"));
+  CHECK(text_of(checked_rates(windows(2))).empty());
+}
+
+TEST_CASE("DCGM#55: what a device cannot run is never left out without a word", "[soak]") {
+  using enum ProductType;
+  const std::vector<std::vector<ProductType>> ranks{{fp32, bf16, fp8}, {fp32, bf16}};
+  const TypeChoice choice = choose_types({"all"}, ranks);
+  CHECK(choice.types == std::vector{fp32, bf16});
+  CHECK(choice.remark ==
+        "types left out, with a rank whose device lacks them: fp64 (rank 0), tf32 (rank 0), fp16 "
+        "(rank 0), fp8 (rank 1), int8 (rank 0)");
+  CHECK(choose_types({"fp32"}, ranks).remark.empty());
+  CHECK_THROWS_AS(choose_types({"fp32", "fp8"}, ranks), UsageError);
 }
 
 TEST_CASE("a mismatch becomes a verdict with serial, bits and circumstances", "[soak]") {
@@ -205,6 +319,51 @@ TEST_CASE("a cycle has every load on its own, a square wave and a mixture", "[so
   CHECK(names({"mixed"}, {"collectives"}, true, 0).empty());
   CHECK(window_seconds(900, 12) == 10);
   CHECK(window_seconds(7.2, 12) == Approx(0.1));
+  CHECK(names({"steady"}, {"memory", "copies"}, true, 0) ==
+        std::vector<std::string>{"steady memory", "steady copies", "steady memory"});
+  CHECK(names({"all"}, {"memory"}, true, 0) == std::vector<std::string>{"steady memory"});
+  auto square = phases_of_cycle({"square"}, {"products"}, types, true, 1);
+  fit_pulses(square, 10);
+  CHECK(square[0].pulse_hertz == 0.5);
+  fit_pulses(square, 1.6);  // a window of two periods
+  CHECK(square[0].name() == "square products bf16 1.25 Hz");
+}
+
+TEST_CASE("one GPU alone compares each batch of integers with the known answer", "[soak]") {
+  const BackendKind kind = GENERATE(from_range(test::backends()));
+  const auto device = test::open_device(kind);
+  if (test::session().world_size() > 1) return;
+  CAPTURE(name_of(kind));
+  ProductSettings settings;
+  settings.spec = {ProductType::fp32, 128, 128, 128};
+  const auto wrong_from = [&](int batch, LoadCount& count) {
+    settings.fault = FaultKind::product;
+    settings.first_faulty = batch;
+    ProductLoad load(settings, *device, test::session());
+    std::vector<Mismatch> found;
+    count = load.run(0, found);
+    count += load.confer(test::session(), found);
+    return found;
+  };
+  LoadCount count;
+  for (const std::uint64_t batch : {4U, 12U}) {
+    const auto found = wrong_from(static_cast<int>(batch), count);
+    REQUIRE(!found.empty());
+    CHECK(found[0].operation == batch);
+    CHECK(found[0].outcome == Outcome::fail);
+    CHECK(count.wrong > 0);
+  }
+  CHECK(wrong_from(ProductLoad::kBatches, count).empty());
+  CHECK(count.checked >= 16);
+  CHECK(count.self_compared > 0);
+  CHECK(count.self_compared < count.checked);
+}
+
+TEST_CASE("a tile of fp8 products has a bound at every size", "[soak]") {
+  const ProductSpec spec{ProductType::fp8, 128, 128, 8192};
+  const HostTile tile = host_tile(spec, Operands::full_entropy, 3, 0);
+  const double deviation = 4.0 / 3 * std::sqrt(8192.0);  // of C's elements
+  for (const double bound : tile.bound) CHECK(bound < 1.5 * deviation);
 }
 
 TEST_CASE("the CPU's tile is what the device computes, and wrong bits lie beyond it", "[soak]") {

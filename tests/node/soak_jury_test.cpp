@@ -132,8 +132,10 @@ TEST_CASE("a replay that differs on all of several devices blames none", "[soak]
     std::vector<std::pair<Scope, Outcome>> all;
     Capsule capsule;
     capsule.expected_hash = kRight;
-    for (const Verdict& verdict : verdicts_of(looks, capsule, {"GPU-a", "GPU-b"}))
+    for (const Verdict& verdict : verdicts_of(looks, capsule, {"GPU-a", "GPU-b"})) {
       all.emplace_back(verdict.scope, verdict.outcome);
+      CHECK((verdict.outcome != Outcome::fail || (verdict.class_ && !verdict.action.empty())));
+    }
     return all;
   };
   using Outcomes = std::vector<std::pair<Scope, Outcome>>;
@@ -141,6 +143,9 @@ TEST_CASE("a replay that differs on all of several devices blames none", "[soak]
   CHECK(outcomes({look(0), look(5)}) ==
         Outcomes{{Scope::gpu, Outcome::pass}, {Scope::gpu, Outcome::fail}});
   CHECK(outcomes({look(5)}) == Outcomes{{Scope::gpu, Outcome::fail}});
+  Look hash = look(0);
+  hash.hash_disagrees = 1;
+  CHECK(outcomes({hash}) == Outcomes{{Scope::gpu, Outcome::fail}});
 }
 
 TEST_CASE("what a clean soak proves", "[soak]") {
@@ -153,6 +158,9 @@ TEST_CASE("what a clean soak proves", "[soak]") {
   CHECK(statement_of(work, 3) == "3 wrong in 2.1e6 products, 9.8 PB of memory, 1.2 PB over links");
   CHECK(statement_of({}, 0) == "nothing was checked");
   CHECK(statement_of(work, 0, "rank").find("12 per rank-hour") != std::string::npos);
+  CHECK(statement_of({2.1e6, 0, 0, 0, 0, 0.25, 1.6e6}, 0) ==
+        "0 wrong in 2.1e6 products, of which 1.6e6 were compared only with themselves: rate below "
+        "12 per GPU-hour at 95 %");
 }
 
 }  // namespace shakedown::node

@@ -22,8 +22,11 @@ class Soak(Folder):
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         lines = read_record(record)
         self.assertEqual((lines[0]["kind"], lines[-1]["kind"]), ("run", "end"))
+        for line in lines:  # the job's has its findings'
+            if line["kind"] == "verdict" and line["verdict"] == "FAIL" and line["scope"] != "job":
+                self.assertTrue(line.get("class") and line.get("action"), line)
         return result.stdout, {kind: [line for line in lines if line["kind"] == kind]
-                               for kind in ("soak", "mismatch", "verdict")}
+                               for kind in ("soak", "mismatch", "verdict", "soak_summary")}
 
     def fault(self, kind, *arguments):
         """With this fault on rank 1: its mismatches, and the verdict on that rank."""
@@ -50,6 +53,8 @@ class Soak(Folder):
             self.assertGreater(mixed[0][f"checked_{load}"], 0)
         self.assertEqual(records["mismatch"], [])
         self.assertEqual([line["verdict"] for line in records["verdict"]], ["PASS"])
+        self.assertEqual([passes >= 1 for passes in records["soak_summary"][0]["memory_passes"]], [True] * 3)
+        self.assertNotIn("compared only with themselves", out)
 
     def test_a_wrong_product_is_placed_and_its_capsule_replayed(self):
         mismatches, verdict = self.fault("product", "--loads", "products")
@@ -58,6 +63,7 @@ class Soak(Folder):
         self.assertIn("tile 1,1, element 191,192", mismatches[0]["where"])
         self.assertEqual(int(mismatches[0]["expected"], 16) ^ int(mismatches[0]["found"], 16), 1 << 16)
         capsule = mismatches[0]["capsule"]
+        self.assertNotIn(":", capsule.removeprefix(str(self.folder)))
         with open(capsule) as file:
             kept = json.load(file)
         self.assertEqual(kept["tile"], 3)
@@ -76,12 +82,18 @@ class Soak(Folder):
         refused = run(SOAK, "--output", "/proc/none", *QUICK)
         self.assertEqual(refused.returncode, 2)
         self.assertIn("--output /proc/none/capsule-rank0.json: cannot be written", refused.stderr)
+        for fault, options in [("slow:1", []), ("memory:1", ["--loads", "products"])]:
+            refused = run(SOAK, *QUICK, *options, "--inject-fault", fault, ranks=2)
+            self.assertEqual(refused.returncode, 2)
+            self.assertRegex(refused.stderr, f"--inject-fault {fault}: must be KIND:RANK with KIND one of product, ")
 
     def test_one_and_two_ranks_are_judged_by_the_known_answer(self):
         for ranks in (1, 2):
             with self.subTest(ranks=ranks):
-                _, records = self.soak("--inject-fault", f"product:{ranks - 1}", "--output",
-                                       self.folder, *QUICK, "--loads", "products", ranks=ranks, code=1)
+                out, records = self.soak("--inject-fault", f"product:{ranks - 1}", "--output",
+                                         self.folder, *QUICK, "--loads", "products", ranks=ranks, code=1)
+                self.assertRegex(out, "; rates not compared: fewer than 3 (GPU|rank)s of a model")
+                self.assertEqual("were compared only with themselves" in out, ranks == 1)
                 self.assertEqual({line["rank"] for line in records["mismatch"]}, {ranks - 1})
                 for line in records["mismatch"]:
                     self.assertIn("the CPU's result refutes it", line["cause"])
@@ -105,8 +117,9 @@ class Soak(Folder):
         self.assertEqual(mismatches[0]["reproduced"], 100)
 
     def test_a_wrong_collective_is_found(self):
-        mismatches, _ = self.fault("collective", "--loads", "collectives")
+        mismatches, verdict = self.fault("collective", "--loads", "collectives")
         self.assertIn("what all_reduce delivered", mismatches[0]["cause"])
+        self.assertEqual(verdict["class"], "INFRASTRUCTURE")
 
     def test_a_slow_rank_is_named(self):
         out, records = self.soak("--minutes", 0.06, "--types", "fp32,int8", "--shape", "steady", "--loads",

@@ -102,7 +102,7 @@ Mismatch CollectiveLoad::mismatch_of(const Operation& operation, const WordError
   mismatch.cause = operation.from_each
                        ? fmt::format("what {} delivered from rank {}", operation.name, piece)
                        : fmt::format("what {} delivered", operation.name);
-  mismatch.class_ = std::nullopt;  // GPU, link or transport
+  mismatch.class_ = Class::infrastructure;  // GPU, link or transport
   mismatch.action =
       "launch/variants shows with which transports it occurs, bin/link_matrix on which links";
   return mismatch;

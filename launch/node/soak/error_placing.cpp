@@ -77,11 +77,8 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
     case Culprit::gpu:
       if (evidence.other_gpus.tried > 0)
         return fail(fmt::format("every {} and address", unit), "RMA");
-      return {culprit,
-              Outcome::fail,
-              {},
-              fmt::format("every {} and address: ", unit) + counts,
-              "run it on another one: where that is right, replace this one"};
+      return fail(fmt::format("every {} and address", unit),
+                  "run it on another one: where that is right, replace this one");
     case Culprit::transient:
       return fail("transient, not seen again", "run again for longer; RMA if it comes back");
     case Culprit::program:
@@ -90,11 +87,7 @@ Placing place_error(const Evidence& evidence, const std::string& unit, int proce
               "report it as an error of this program"};
     case Culprit::unknown: break;
   }
-  return {Culprit::unknown,
-          Outcome::fail,
-          {},
-          "could not be placed: " + counts,
-          "run again with nothing else on it"};
+  return fail("could not be placed", "run again with nothing else on it");
 }
 
 }  // namespace shakedown::node

@@ -106,7 +106,7 @@ void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdent
       const Explanation why = explain(slow, limits, circumstances_of(windows, rank, members));
       Verdict verdict = on_rank(static_cast<int>(rank), ranks[rank]);
       verdict.outcome = slow.fails ? Outcome::fail : Outcome::pass;
-      verdict.class_ = why.class_;
+      verdict.class_ = why.class_.value_or(Class::hardware);  // nothing else is known to explain it
       verdict.cause =
           fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {} windows: {}",
                       place_of(static_cast<int>(rank), ranks[rank]), slow.ratio, slow.slow_rounds,
@@ -160,7 +160,10 @@ Work work_of(const std::vector<Window>& windows) {
     work.memory_bytes += window.bytes(LoadKind::memory);
     work.copied_bytes += window.bytes(LoadKind::copies);
     work.link_bytes += window.bytes(LoadKind::collectives);
-    for (const RankWindow& rank : window.ranks) work.gpu_hours += rank.seconds / 3600;
+    for (const RankWindow& rank : window.ranks) {
+      work.gpu_hours += rank.seconds / 3600;
+      work.self_compared += rank.self_compared;
+    }
   }
   return work;
 }
@@ -172,49 +175,102 @@ double energy_of(const std::vector<Window>& windows) {
   return energy;
 }
 
-std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types) {
+CheckedRates checked_rates(const std::vector<Window>& windows) {
+  std::map<ProductType, std::vector<double>> ratios;
+  for (const Window& window : windows)
+    for (const RankWindow& rank : window.ranks)
+      if (window.steady_products && std::isfinite(rank.checked_over_unchecked))
+        ratios[*window.steady_products].push_back(rank.checked_over_unchecked);
+  CheckedRates rates;
   std::vector<double> all;
-  std::vector<std::string> parts;
-  for (const ProductType type : types) {
-    std::vector<double> ratios;
-    for (const Window& window : windows)
-      for (const RankWindow& rank : window.ranks)
-        if (window.steady_products == type && std::isfinite(rank.checked_over_unchecked))
-          ratios.push_back(100 * rank.checked_over_unchecked);
-    if (ratios.empty()) continue;
-    parts.push_back(fmt::format("{} {:.1f}", name_of(type), median_of(ratios)));
-    all.push_back(median_of(ratios));
-  }
-  if (all.empty()) return "";
-  return fmt::format("checked products run at {:.1f} % of the rate of unchecked ones ({})",
-                     median_of(all), fmt::join(parts, ", "));
+  for (const auto& [type, of_type] : ratios)
+    all.push_back(rates.by_type[type] = median_of(of_type));
+  if (!all.empty()) rates.all = median_of(all);
+  return rates;
 }
 
-Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,
-                  const std::vector<Verdict>& findings, const std::string& stopped_by,
-                  const std::string& device) {
-  Verdict verdict;
-  verdict.name = "soak";
-  double wrong = 0;
-  for (const Window& window : windows) wrong += window.wrong();
-  verdict.cause = statement_of(work_of(windows), wrong, device);
-  if (!stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", stopped_by);
-  for (const Verdict& finding : findings)
-    verdict.outcome = std::max(verdict.outcome, finding.outcome);
-  for (const LoadKind kind : requested) {
+std::string text_of(const CheckedRates& rates) {
+  if (rates.by_type.empty()) return "";
+  std::vector<std::string> parts;
+  for (const auto& [type, ratio] : rates.by_type)
+    parts.push_back(fmt::format("{} {:.1f}", name_of(type), 100 * ratio));
+  return fmt::format("checked products run at {:.1f} % of the rate of unchecked ones ({})",
+                     100 * rates.all, fmt::join(parts, ", "));
+}
+
+std::string uncompared_rates(const std::vector<Window>& windows,
+                             const std::vector<RankIdentity>& ranks, const PeerRule& rule,
+                             const std::string& device) {
+  const bool products = std::any_of(windows.begin(), windows.end(),
+                                    [](const Window& w) { return w.steady_products.has_value(); });
+  std::map<std::string, std::size_t> models;
+  for (const RankIdentity& rank : ranks) ++models[rank.model];
+  const bool too_few = std::any_of(models.begin(), models.end(),
+                                   [&](const auto& model) { return model.second < rule.peers; });
+  return products && too_few
+             ? fmt::format("rates not compared: fewer than {} {}s of a model", rule.peers, device)
+             : "";
+}
+
+namespace {
+
+/// What makes a soak without findings inconclusive; "; rank 1 checked no memory".
+std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts) {
+  std::string text;
+  for (const LoadKind kind : facts.requested) {
     for (std::size_t r = 0; !windows.empty() && r < windows.front().ranks.size(); ++r) {
       const auto at = static_cast<std::size_t>(kind);
       double checked = 0;
       for (const Window& window : windows) checked += window.ranks[r].checked[at];
-      if (checked > 0) continue;
-      verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
-      verdict.cause += fmt::format("; rank {} checked no {}", r, name_of(kind));
+      if (checked == 0) text += fmt::format("; rank {} checked no {}", r, name_of(kind));
     }
   }
-  // A wrong operation that no finding explains still fails.
-  if (wrong > 0 && verdict.outcome == Outcome::pass) verdict.outcome = Outcome::fail;
-  if (windows.empty()) verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
+  for (std::size_t r = 0; r < facts.memory.size(); ++r)
+    if (const MemoryCoverage& memory = facts.memory[r]; memory.patterns > 0 && memory.passes < 1)
+      text += fmt::format("; rank {} covered its memory by {} of {} patterns", r,
+                          memory.patterns_done, memory.patterns);
+  return text;
+}
+
+}  // namespace
+
+Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
+                  const JobFacts& facts) {
+  Verdict verdict;
+  verdict.name = "soak";
+  double wrong = 0;
+  for (const Window& window : windows) wrong += window.wrong();
+  verdict.cause = statement_of(work_of(windows), wrong, facts.device);
+  for (const Verdict& finding : findings)
+    verdict.outcome = std::max(verdict.outcome, finding.outcome);
+  if (wrong > 0 && verdict.outcome == Outcome::pass) {  // that no finding explains
+    verdict.outcome = Outcome::fail;
+    verdict.class_ = Class::hardware;
+    verdict.action = "run again for longer";
+  }
+  const std::string missing = unchecked(windows, facts);
+  if (windows.empty() || !missing.empty())
+    verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
+  verdict.cause += missing;
+  if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
+  if (!facts.stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", facts.stopped_by);
   return verdict;
+}
+
+Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCoverage>& memory) {
+  Json fields{{"energy_j", energy_of(windows)},
+              {"products", work_of(windows).products},
+              {"products_self_compared", work_of(windows).self_compared}};
+  for (const MemoryCoverage& rank : memory) {
+    if (rank.patterns == 0) continue;
+    fields["memory_share"].push_back(rank.share);
+    fields["memory_passes"].push_back(rank.passes);
+  }
+  const CheckedRates rates = checked_rates(windows);
+  if (!rates.by_type.empty()) fields["checked_over_unchecked"] = rates.all;
+  for (const auto& [type, ratio] : rates.by_type)
+    fields[fmt::format("checked_over_unchecked.{}", name_of(type))] = ratio;
+  return fields;
 }
 
 }  // namespace shakedown::node

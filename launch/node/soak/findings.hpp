@@ -1,6 +1,7 @@
 // From a soak's windows and mismatches to its verdicts.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -37,14 +38,39 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
 Work work_of(const std::vector<Window>& windows);
 /// Joules of all GPUs; kUnknown where a window of one is.
 double energy_of(const std::vector<Window>& windows);
-/// "checked products run at 97.6 % of the rate of unchecked ones (fp32 99.9, bf16 97.5)": medians
-/// over windows and ranks. Empty where there was no comparison.
-std::string rates_text(const std::vector<Window>& windows, const std::vector<ProductType>& types);
+
+/// Rates of checked products over those of unchecked ones: medians over windows and ranks. Types
+/// without a comparison are left out.
+struct CheckedRates {
+  std::map<ProductType, double> by_type;
+  double all = kUnknown;  // median of the types
+};
+CheckedRates checked_rates(const std::vector<Window>& windows);
+/// "checked products run at 97.6 % of the rate of unchecked ones (fp32 99.9, bf16 97.5)". Empty
+/// where there was no comparison.
+std::string text_of(const CheckedRates& rates);
+
+/// "rates not compared: fewer than 3 GPUs of a model". Empty where they were, or no steady products
+/// ran.
+std::string uncompared_rates(const std::vector<Window>& windows,
+                             const std::vector<RankIdentity>& ranks, const PeerRule& rule,
+                             const std::string& device = "GPU");
+
+/// What a soak was to do, and what came of it as a whole.
+struct JobFacts {
+  std::vector<LoadKind> requested;
+  std::vector<MemoryCoverage> memory = {};  // by rank
+  std::string remark = "";                  // uncompared_rates()
+  std::string stopped_by = "";              // a signal
+  std::string device = "GPU";               // what each rank tests: or "rank"
+};
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS. `device`: what each rank tests, "GPU" or "rank".
-Verdict judge_job(const std::vector<Window>& windows, const std::vector<LoadKind>& requested,
-                  const std::vector<Verdict>& findings, const std::string& stopped_by,
-                  const std::string& device = "GPU");
+/// INCONCLUSIVE, never PASS, and so is memory that not all patterns have covered.
+Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
+                  const JobFacts& facts);
+
+/// The fields of a "soak_summary" record.
+Json summary_of(const std::vector<Window>& windows, const std::vector<MemoryCoverage>& memory);
 
 }  // namespace shakedown::node

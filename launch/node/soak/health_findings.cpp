@@ -63,23 +63,46 @@ double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
   return sum;
 }
 
+/// What must be known of a GPU in most windows, and in the last one.
+struct Watched {
+  const char* what;
+  double (*value)(const RankWindow&);
+};
+constexpr Watched kWatched[] = {
+    {"ECC errors", [](const RankWindow& w) { return w.errors.ecc_uncorrected; }},
+    {"hardware slowdown", [](const RankWindow& w) { return w.hardware_slowdown_share; }},
+    {"thermal slowdown", [](const RankWindow& w) { return w.thermal_share; }},
+};
+
+void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
+                   std::vector<Verdict>& verdicts) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (windows.empty() || ranks[r].uuid.empty() || !ranks[r].stalled.empty()) continue;
+    std::vector<std::string> unknown;
+    for (const Watched& watched : kWatched) {
+      const auto is_known = [&](const Window& window) {
+        return std::isfinite(watched.value(window.ranks[r]));
+      };
+      const auto known = std::count_if(windows.begin(), windows.end(), is_known);
+      if (2 * known < std::ssize(windows) || !is_known(windows.back()))
+        unknown.push_back(
+            fmt::format("{} in {} of {}{}", watched.what, known, windows.size(),
+                        known > 0 && !is_known(windows.back()) ? ", not the last" : ""));
+    }
+    if (unknown.empty()) continue;
+    Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
+    verdict.outcome = Outcome::inconclusive;
+    verdict.cause = fmt::format("{}: windows in which its health could be read: {}",
+                                place_of(static_cast<int>(r), ranks[r]), fmt::join(unknown, "; "));
+    verdict.action = "run bin/node_check: it says why NVML cannot be read";
+    verdicts.push_back(verdict);
+  }
+}
+
 /// What the driver counted, and what it did not answer. Corrected errors are a remark.
 void judge_errors(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    const bool known = std::any_of(windows.begin(), windows.end(), [&](const Window& window) {
-      const RankWindow& mine = window.ranks[r];
-      return std::isfinite(mine.errors.ecc_uncorrected) || std::isfinite(mine.thermal_share) ||
-             std::isfinite(mine.hardware_slowdown_share);
-    });
-    if (!known && !ranks[r].uuid.empty() && ranks[r].stalled.empty()) {
-      Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
-      verdict.outcome = Outcome::inconclusive;
-      verdict.cause = fmt::format("{}: neither ECC errors nor throttling could be read",
-                                  place_of(static_cast<int>(r), ranks[r]));
-      verdict.action = "run bin/node_check: it says why NVML cannot be read";
-      verdicts.push_back(verdict);
-    }
     const auto add = [&](Outcome outcome, const std::string& cause, const char* action) {
       Verdict verdict = on_rank(static_cast<int>(r), ranks[r]);
       verdict.outcome = outcome;
@@ -140,6 +163,7 @@ void judge_xids(const std::vector<Window>& windows, const std::vector<RankIdenti
 
 void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts) {
+  judge_unknown(windows, ranks, verdicts);
   judge_throttling(windows, ranks, verdicts);
   judge_errors(windows, ranks, verdicts);
   judge_xids(windows, ranks, verdicts);

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t kReported = 4;  // mismatches of a call, of which the first one is placed
 constexpr std::size_t kLeastPiece = std::size_t{16} << 20;
-constexpr double kLeastFree = 0.9;
 constexpr double kLongestSleep = 0.05;  // seconds that a call waits for retention
 
 std::size_t whole_groups(double bytes) {
@@ -87,8 +86,8 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   LoadCount count;
   placed_.reset();
-  if (std::exchange(first_call_, false) && settings_.free_share < kLeastFree)
-    found.push_back(not_free());
+  if (std::exchange(first_call_, false) && tested_share() < settings_.least_share)
+    found.push_back(too_little());
   if (waits()) {
     const std::chrono::duration<double> most(std::min(seconds, kLongestSleep));
     std::this_thread::sleep_until(
@@ -120,15 +119,11 @@ void MemoryTest::sweep_next(LoadCount& count) {
                   static_cast<MemoryErrors*>(errors_.data()), *stream_);
   before_last.record(*stream_);
   ++sweeps_;
-  const auto bytes = static_cast<double>(part.block.words.bytes());
   if (element.check) {
     count.checked += part.block.words.count;
-    count.bytes += bytes;
+    count.bytes += static_cast<double>(part.block.words.bytes());
   }
-  if (element.write) {
-    part.holds = element.write;
-    count.bytes += bytes;
-  }
+  if (element.write) part.holds = element.write;
   advance();
 }
 
@@ -191,18 +186,20 @@ Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findi
   return mismatch;
 }
 
-/// What another process holds is not tested: a clean pass would not be one of this memory.
-Mismatch MemoryTest::not_free() const {
+/// What others hold is not tested: a clean pass would not be one of this memory.
+Mismatch MemoryTest::too_little() const {
   Mismatch mismatch;
   mismatch.load = name_;
-  mismatch.where = "of what is not free";
+  mismatch.where = "that is not tested";
   mismatch.outcome = Outcome::inconclusive;
   mismatch.class_ = Class::environment;
   mismatch.cause =
-      fmt::format("only {:.0f} % of {} was free, {:.0f} % are needed: the rest is not tested",
-                  100 * settings_.free_share,
-                  readable_bytes(static_cast<double>(memory_.total_bytes)), 100 * kLeastFree);
-  mismatch.action = "end the processes that hold it (nvidia-smi), and run again";
+      fmt::format("only {:.1f} % of {} are tested, {:.0f} % are needed; {:.1f} % were free",
+                  100 * tested_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
+                  100 * settings_.least_share, 100 * settings_.free_share);
+  mismatch.action =
+      "end the processes that hold the rest (nvidia-smi), or choose a smaller --size, and run "
+      "again";
   return mismatch;
 }
 
@@ -233,12 +230,13 @@ std::string MemoryTest::summary() const {
     return fmt::format("{:.1f} % of {}", 100 * bytes / static_cast<double>(of),
                        readable_bytes(static_cast<double>(of)));
   };
-  return fmt::format("{}{}, {} complete passes and {} of {} patterns", readable_bytes(bytes),
+  return fmt::format("{}{}, {} complete passes and {} of {} patterns; retention {:.3g} s",
+                     readable_bytes(bytes),
                      device_.kind() == BackendKind::gpu
                          ? fmt::format(": {} free, {} in all", share_of(memory_.free_bytes),
                                        share_of(memory_.total_bytes))
                          : "",
-                     pass_, patterns_done(), settings_.patterns.size());
+                     pass_, patterns_done(), settings_.patterns.size(), settings_.retention_s);
 }
 
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,

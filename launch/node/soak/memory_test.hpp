@@ -20,7 +20,8 @@ struct MemoryTestSettings {
   std::size_t host_bytes = std::size_t{64} << 20;  // instead, on the cpu backend
   std::size_t block_bytes = std::size_t{1} << 30;  // swept by one kernel
   double retention_s = 10;                         // that words are left alone
-  double free_share = 1;  // of all of the device's memory, before the program allocated any
+  double least_share = 0;  // of all of the device's memory: less is inconclusive
+  double free_share = 1;   // of all of it, before the program allocated any
   std::vector<MemoryPattern> patterns = all_memory_patterns();
   int retrials = 100;  // of what is found, by each way of placing it
 };
@@ -52,7 +53,12 @@ class MemoryTest : public Load {
   std::uint64_t passes() const { return pass_; }
   /// Patterns that are complete in the pass that goes on.
   int patterns_done() const;
+  std::size_t patterns() const { return settings_.patterns.size(); }
   std::size_t bytes() const { return memory_.bytes; }
+  /// Of all of the device's memory.
+  double tested_share() const {
+    return static_cast<double>(memory_.bytes) / static_cast<double>(memory_.total_bytes);
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -64,7 +70,7 @@ class MemoryTest : public Load {
   Mismatch describe(const MemoryError& error, const std::string& findings,
                     std::optional<std::size_t> placed_as);
   Attempts attempt(const std::string& task);
-  Mismatch not_free() const;
+  Mismatch too_little() const;
   std::string unit() const { return device_.kind() == BackendKind::gpu ? "SM" : "core"; }
 
   std::string name_ = "memory";

@@ -30,6 +30,7 @@ Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::software;
     verdict.cause += ", and the hash disagrees though the data agree";
+    verdict.action = "report a defect of bin/soak; where it follows the GPU, replace that";
   } else if (look.differing > 0) {
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::hardware;

@@ -45,7 +45,8 @@ std::string Phase::name() const {
   for (const LoadKind kind : loads) {
     std::string part = name_of(kind);
     if (kind == LoadKind::products && type) part += fmt::format(" {}", node::name_of(*type));
-    if (kind == LoadKind::products && pulse_hertz > 0) part += fmt::format(" {} Hz", pulse_hertz);
+    if (kind == LoadKind::products && pulse_hertz > 0)
+      part += fmt::format(" {:.3g} Hz", pulse_hertz);
     parts.push_back(part);
   }
   return fmt::format("{} {}", node::name_of(shape), fmt::join(parts, ", "));
@@ -71,13 +72,16 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
     return types[static_cast<std::size_t>(turn) % types.size()];
   };
   std::vector<Phase> phases;
-  if (lists(shapes, name_of(Shape::steady)))
+  if (lists(shapes, name_of(Shape::steady))) {
     for (const LoadKind kind : kinds) {
       if (kind != LoadKind::products)
         phases.push_back({Shape::steady, {kind}, {}, 0});
       else
         for (const ProductType each : types) phases.push_back({Shape::steady, {kind}, each, 0});
     }
+    if (kinds.size() > 1 && std::count(kinds.begin(), kinds.end(), LoadKind::memory) > 0)
+      phases.push_back({Shape::steady, {LoadKind::memory}, {}, 0});
+  }
   constexpr double kHertz[] = {2, 0.5, 10, 1, 5};
   if (products && lists(shapes, name_of(Shape::square)))
     phases.push_back({Shape::square, {LoadKind::products}, type(cycle), kHertz[cycle % 5]});
@@ -89,6 +93,11 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
 
 double window_seconds(double total_s, std::size_t phases) {
   return std::min(10.0, total_s / (6 * static_cast<double>(phases)));
+}
+
+void fit_pulses(std::vector<Phase>& phases, double window_s) {
+  for (Phase& phase : phases)
+    if (phase.pulse_hertz > 0) phase.pulse_hertz = std::max(phase.pulse_hertz, 2 / window_s);
 }
 
 }  // namespace shakedown::node

@@ -31,9 +31,9 @@ struct Phase {
   bool has(LoadKind kind) const;
 };
 
-/// The phases of one cycle: each type's products, each other load, then one square wave and one
-/// mixture of all but the probes, which need each SM for themselves; types and frequencies change
-/// from cycle to cycle. `alone`: a single rank, which
+/// The phases of one cycle: each type's products, each other load, memory once more, whose patterns
+/// need the time, then one square wave and one mixture of all but the probes, which need each SM
+/// for themselves; types and frequencies change from cycle to cycle. `alone`: a single rank, which
 /// has no collectives. Empty where nothing is left to do.
 std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
                                    const std::vector<std::string>& loads,
@@ -41,5 +41,8 @@ std::vector<Phase> phases_of_cycle(const std::vector<std::string>& shapes,
 
 /// Seconds per window: at most 10, and so few that each phase comes six times.
 double window_seconds(double total_s, std::size_t phases);
+
+/// Makes square waves that are too slow for a window faster: each has two periods in it at least.
+void fit_pulses(std::vector<Phase>& phases, double window_s);
 
 }  // namespace shakedown::node

@@ -1,8 +1,10 @@
 #include "launch/node/soak/soak_options.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "common/fault.hpp"
 #include "common/mpi_session.hpp"
@@ -70,25 +72,45 @@ std::int64_t size_of_products(const SoakOptions& options, BackendKind kind) {
   return kind == BackendKind::gpu ? kGpuSize : kCpuSize;
 }
 
-std::vector<ProductType> choose_types(const SoakOptions& options, const Backend& backend) {
-  const bool all = std::count(options.types.begin(), options.types.end(), "all") > 0 ||
-                   options.types.size() == all_product_types().size();
-  const std::vector<ProductType> here = product_types(*backend.device);
-  std::vector<ProductType> types;
+TypeChoice choose_types(const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank) {
+  const auto lists = [](const auto& list, const auto& value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
+  };
+  const bool all = lists(requested, "all") || requested.size() == all_product_types().size();
+  TypeChoice choice;
+  std::vector<std::string> left_out;
   for (const ProductType type : all_product_types()) {
-    const bool named = std::count(options.types.begin(), options.types.end(), name_of(type)) > 0;
-    if (!named && !all) continue;
-    const bool mine = std::count(here.begin(), here.end(), type) > 0;
-    const auto having = backend.session->all_gather(mine ? 1.0 : 0.0);
-    const auto lacking = std::find(having.begin(), having.end(), 0.0);
-    if (lacking == having.end()) {
-      types.push_back(type);
-    } else if (!all) {
+    if (!all && !lists(requested, name_of(type))) continue;
+    const auto lacking =
+        std::find_if(by_rank.begin(), by_rank.end(),
+                     [&](const std::vector<ProductType>& here) { return !lists(here, type); });
+    if (lacking == by_rank.end())
+      choice.types.push_back(type);
+    else if (all)
+      left_out.push_back(fmt::format("{} (rank {})", name_of(type), lacking - by_rank.begin()));
+    else
       throw UsageError(fmt::format("--types {}: the device of rank {} has no such products",
-                                   name_of(type), lacking - having.begin()));
-    }
+                                   name_of(type), lacking - by_rank.begin()));
   }
-  return types;
+  if (!left_out.empty())
+    choice.remark = fmt::format("types left out, with a rank whose device lacks them: {}",
+                                fmt::join(left_out, ", "));
+  return choice;
+}
+
+TypeChoice choose_types(const SoakOptions& options, const Backend& backend) {
+  double mine = 0;  // a bit per type
+  for (const ProductType type : product_types(*backend.device))
+    mine += std::ldexp(1.0, static_cast<int>(type));
+  std::vector<std::vector<ProductType>> by_rank;
+  for (const double bits : backend.session->all_gather(mine)) {
+    by_rank.emplace_back();
+    for (const ProductType type : all_product_types())
+      if ((static_cast<unsigned>(bits) >> static_cast<int>(type) & 1U) != 0)
+        by_rank.back().push_back(type);
+  }
+  return choose_types(options.types, by_rank);
 }
 
 }  // namespace shakedown::node

@@ -33,8 +33,15 @@ void declare_options(OptionSet& options, SoakOptions& values);
 /// m, n and k of the products.
 std::int64_t size_of_products(const SoakOptions& options, BackendKind kind);
 
-/// Those of --types that every rank's device has. Collective. Throws UsageError naming one that was
-/// given by name and that a device lacks.
-std::vector<ProductType> choose_types(const SoakOptions& options, const Backend& backend);
+struct TypeChoice {
+  std::vector<ProductType> types;  // that every rank's device has
+  std::string remark;              // on those of "all" that a device lacks; empty: none
+};
+/// Of --types, where the ranks' devices have these. Throws UsageError naming one that was given by
+/// name and that a device lacks.
+TypeChoice choose_types(const std::vector<std::string>& requested,
+                        const std::vector<std::vector<ProductType>>& by_rank);
+/// Collective.
+TypeChoice choose_types(const SoakOptions& options, const Backend& backend);
 
 }  // namespace shakedown::node

@@ -17,11 +17,20 @@
 namespace shakedown::node {
 namespace {
 
-/// One rank has no collectives; without GPUs no call of their driver can stall.
-std::vector<FaultKind> faults_of(BackendKind kind, int ranks) {
-  std::vector<FaultKind> faults{FaultKind::product, FaultKind::memory, FaultKind::copy,
-                                FaultKind::hash, FaultKind::slow};
-  if (ranks > 1) faults.push_back(FaultKind::collective);
+/// Those that are found: of the loads that run, with ranks enough to compare their rates; without
+/// GPUs no call of their driver can stall.
+std::vector<FaultKind> faults_of(BackendKind kind, int ranks, const std::vector<Phase>& cycle) {
+  const auto runs = [&](LoadKind load) {
+    return std::any_of(cycle.begin(), cycle.end(), [&](const Phase& p) { return p.has(load); });
+  };
+  std::vector<FaultKind> faults;
+  if (runs(LoadKind::products) || runs(LoadKind::probes)) faults.push_back(FaultKind::product);
+  if (runs(LoadKind::memory)) faults.push_back(FaultKind::memory);
+  if (runs(LoadKind::copies)) faults.push_back(FaultKind::copy);
+  if (runs(LoadKind::products)) faults.push_back(FaultKind::hash);
+  if (runs(LoadKind::products) && ranks >= static_cast<int>(PeerRule().peers))
+    faults.push_back(FaultKind::slow);
+  if (runs(LoadKind::collectives)) faults.push_back(FaultKind::collective);
   if (kind == BackendKind::gpu) faults.push_back(FaultKind::stall);
   return faults;
 }
@@ -65,14 +74,17 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
       backend_(backend),
       session_(session),
       record_(record),
-      types_(choose_types(options, backend)),
       ranks_(identify(session, backend)),
       jurors_(split_by_model(session, ranks_)),
       nvml_(backend.kind == BackendKind::gpu ? Nvml::open() : nullptr),
       kernel_(backend.device->identity().pci_id),
       identity_{{"backend", name_of(backend.kind)}, {"world_size", session.world_size()}} {
+  const TypeChoice choice = choose_types(options, backend);
+  types_ = choice.types;
+  say(session, choice.remark);
   const int ranks = session.world_size();
-  if (const auto fault = parse_fault(options.fault, faults_of(backend.kind, ranks), ranks)) {
+  if (const auto fault =
+          parse_fault(options.fault, faults_of(backend.kind, ranks, phases(0)), ranks)) {
     say(session, line_of(*fault));
     if (fault->rank == session.rank()) fault_ = fault->kind;
   }
@@ -83,8 +95,10 @@ SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& sessi
 }
 
 std::vector<Phase> SoakRun::phases(int cycle) const {
-  return phases_of_cycle(options_.shapes, options_.loads, types_, session_.world_size() == 1,
-                         cycle);
+  auto cycle_phases =
+      phases_of_cycle(options_.shapes, options_.loads, types_, session_.world_size() == 1, cycle);
+  if (window_s_ > 0) fit_pulses(cycle_phases, window_s_);
+  return cycle_phases;
 }
 
 double SoakRun::elapsed_s() const {
@@ -140,7 +154,7 @@ ExitCode SoakRun::run() {
                                 wrong->rank, wrong->mismatch.load, wrong->mismatch.where,
                                 wrong->mismatch.cause));
   }
-  return conclude(fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
+  return conclude(work);
 }
 
 void SoakRun::run_windows(SoakWork& work) {
@@ -215,7 +229,9 @@ void SoakRun::keep_capsule(Incident& incident) {
     return;
   }
   if (!session_.is_root()) return;
-  const std::string name = fmt::format("{}-rank{}-{}", utc_now(), incident.rank, incidents_.size());
+  std::string time = utc_now();
+  std::erase_if(time, [](char c) { return c == '-' || c == ':'; });  // scp reads a colon as a host
+  const std::string name = fmt::format("{}-rank{}-{}", time, incident.rank, incidents_.size());
   Capsule capsule = capsule_of(mismatch.replay, "a mismatch");
   const RankIdentity& rank = ranks_[static_cast<std::size_t>(incident.rank)];
   capsule.circumstances = record_of(incident, rank);
@@ -230,7 +246,7 @@ void SoakRun::keep_capsule(Incident& incident) {
   }
 }
 
-ExitCode SoakRun::conclude(const std::string& summary) {
+ExitCode SoakRun::conclude(const SoakWork& work) {
   Limits limits;
   PeerRule rule;
   if (backend_.kind == BackendKind::cpu) {  // ranks share the host's cores
@@ -249,12 +265,18 @@ ExitCode SoakRun::conclude(const std::string& summary) {
   const auto signals = session_.all_gather(signals_.received());
   const std::string signal = *std::max_element(signals.begin(), signals.end());
   const std::string device = ranks_.front().uuid.empty() ? "rank" : "GPU";
-  verdicts.push_back(
-      judge_job(windows_, {requested.begin(), requested.end()}, verdicts, signal, device));
-  say(session_, summary);
+  const auto memory = session_.all_gather(work.memory_coverage());
+  verdicts.push_back(judge_job(windows_, verdicts,
+                               {{requested.begin(), requested.end()},
+                                memory,
+                                uncompared_rates(windows_, ranks_, rule, device),
+                                signal,
+                                device}));
+  record_.write("soak_summary", merged(identity_, summary_of(windows_, memory)));
+  say(session_, fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
-  say(session_, rates_text(windows_, types_));
+  say(session_, text_of(checked_rates(windows_)));
   say(session_, unknown_xids(windows_));
   for (const Verdict& verdict : verdicts) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));

@@ -27,7 +27,7 @@ class SoakRun {
   Window run_window(SoakWork& work, const Phase& phase, bool comparing);
   void collect(const Window& window, std::vector<Mismatch> found);
   void keep_capsule(Incident& incident);
-  ExitCode conclude(const std::string& summary);
+  ExitCode conclude(const SoakWork& work);
   double elapsed_s() const;
 
   const SoakOptions& options_;

@@ -35,7 +35,12 @@ std::string readable_decimal_bytes(double bytes) {
 
 std::string statement_of(const Work& work, double wrong, const std::string& device) {
   std::vector<std::string> parts;
-  if (work.products > 0) parts.push_back(readable_count(work.products) + " products");
+  if (work.products > 0) {
+    parts.push_back(readable_count(work.products) + " products");
+    if (work.self_compared > 0)
+      parts.back() += fmt::format(", of which {} were compared only with themselves",
+                                  readable_count(work.self_compared));
+  }
   if (work.probes > 0) parts.push_back(readable_count(work.probes) + " probes of processors");
   if (work.memory_bytes > 0)
     parts.push_back(readable_decimal_bytes(work.memory_bytes) + " of memory");

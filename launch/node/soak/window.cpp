@@ -41,6 +41,7 @@ RankWindow rank_window(const PhaseResult& result, const GpuWindow& health,
   const LoadCount& products = result.counts[static_cast<std::size_t>(LoadKind::products)];
   window.flop = products.flop;
   window.product_seconds = products.seconds;
+  window.self_compared = static_cast<double>(products.self_compared);
   window.checked_over_unchecked = result.checked_over_unchecked;
   window.seconds = result.seconds;
   window.sm_clock_mhz = health.sm_clock_mhz;

@@ -19,6 +19,7 @@ struct RankWindow {
   std::array<double, kLoadKinds> checked{}, wrong{}, bytes{};  // by LoadKind
   double flop = 0;
   double product_seconds = 0;
+  double self_compared = 0;  // products, of those checked: with the same GPU's others alone
   double checked_over_unchecked = kUnknown;
   double seconds = 0;
   double sm_clock_mhz = kUnknown, power_w = kUnknown, temperature_c = kUnknown, energy_j = kUnknown;

@@ -55,13 +55,17 @@ std::unique_ptr<Load> SoakWork::make_load(LoadKind kind) {
       first_collectives_ = load->run(0, first_found_);
       return load;
     }
-    case LoadKind::memory: return make_memory();
+    case LoadKind::memory: {
+      auto load = make_memory();
+      memory_ = load.get();
+      return load;
+    }
     case LoadKind::products: break;
   }
   throw InternalError("products are made phase by phase");
 }
 
-std::unique_ptr<Load> SoakWork::make_memory() {
+std::unique_ptr<MemoryTest> SoakWork::make_memory() {
   // The largest type's, whose memory is used again by each type.
   const auto largest =
       std::max_element(settings_.phases.begin(), settings_.phases.end(),
@@ -69,9 +73,12 @@ std::unique_ptr<Load> SoakWork::make_memory() {
   std::unique_ptr<ProductLoad> reserved;
   if (largest->type) reserved = make_products(*largest);
   MemoryTestSettings memory;
-  memory.share = 0.98;
-  memory.host_bytes = std::size_t{8} << 20;
-  if (backend_.kind == BackendKind::cpu) memory.block_bytes = memory.host_bytes;
+  memory.share = 0.99;
+  memory.host_bytes = std::size_t{256} << 10;
+  if (backend_.kind == BackendKind::cpu)
+    memory.block_bytes = memory.host_bytes;
+  else
+    memory.least_share = 0.95;
   memory.retention_s = settings_.retention_s;
   memory.free_share = free_share_;
   return make_memory_test(*backend_.device, settings_of(FaultKind::memory), memory);
@@ -105,7 +112,7 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   products_.reset();
   if (phase.has(LoadKind::products)) {
     products_ = make_products(phase);
-    products_->set_comparing(comparing);
+    products_->set_comparing(comparing && phase.shape == Shape::steady);
   }
   backend_.session->barrier();
   PhaseResult result;
@@ -139,6 +146,13 @@ PhaseResult SoakWork::run(const Phase& phase, double seconds, bool comparing) {
   }
   if (products_) result.checked_over_unchecked = products_->checked_over_unchecked();
   return result;
+}
+
+MemoryCoverage SoakWork::memory_coverage() const {
+  if (memory_ == nullptr) return {};
+  return {backend_.kind == BackendKind::gpu ? memory_->tested_share() : kUnknown,
+          static_cast<double>(memory_->passes()), static_cast<double>(memory_->patterns_done()),
+          static_cast<double>(memory_->patterns())};
 }
 
 std::string SoakWork::summary() const {

@@ -15,14 +15,23 @@
 
 namespace shakedown::node {
 
+class MemoryTest;
+
 /// What all loads are made with.
 struct WorkSettings {
   std::vector<Phase> phases;  // of all cycles: which loads there are
   std::int64_t size = 0;      // m, n and k
   std::uint64_t seed = 0;
   std::optional<FaultKind> fault;  // of this rank
-  double retention_s = 10;  // that memory is left alone before it is verified
+  double retention_s = 10;         // that memory is left alone before it is verified
   std::function<bool()> stopped;
+};
+
+/// How much of a rank's memory the soak tested; exchanged between ranks. All 0 without that load.
+struct MemoryCoverage {
+  double share = kUnknown;                 // of all of the GPU's; kUnknown on the cpu backend
+  double passes = 0;                       // complete ones, of all patterns
+  double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
 };
 
 /// What a phase did on this rank.
@@ -39,9 +48,10 @@ class SoakWork {
   SoakWork(const WorkSettings& settings, Backend& backend, const MpiSession& jurors);
   ~SoakWork();
 
-  /// Collective. `comparing`: also measures products that are not checked.
+  /// Collective. `comparing`: of steady products also measures some that are not checked.
   PhaseResult run(const Phase& phase, double seconds, bool comparing);
 
+  MemoryCoverage memory_coverage() const;
   /// A line per load that has something to add to its counts, for people.
   std::string summary() const;
 
@@ -49,7 +59,7 @@ class SoakWork {
   std::unique_ptr<ProductLoad> make_products(const Phase& phase);
   std::unique_ptr<Load> make_load(LoadKind kind);
   /// Nearly all memory that is left, but for the products.
-  std::unique_ptr<Load> make_memory();
+  std::unique_ptr<MemoryTest> make_memory();
   Load& load_of(LoadKind kind) const;
   LoadSettings settings_of(FaultKind kind) const;
 
@@ -62,6 +72,7 @@ class SoakWork {
   LoadCount first_collectives_;  // made before the first window
   std::vector<Mismatch> first_found_;
   std::map<LoadKind, std::unique_ptr<Load>> loads_;  // all but the products
+  MemoryTest* memory_ = nullptr;                     // of them; null: none
   std::unique_ptr<ProductLoad> products_;            // of the phase
 };
 
