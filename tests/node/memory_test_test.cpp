@@ -183,7 +183,7 @@ TEST_CASE("less than 95 % of a GPU's memory tested is inconclusive", "[memory_te
   REQUIRE(found.size() == 1);
   CHECK(found[0].outcome == Outcome::inconclusive);
   CHECK(found[0].class_ == Class::environment);
-  CHECK_THAT(found[0].cause, Catch::Contains("% of 1.06 MiB are tested, 95 % are needed"));
+  CHECK_THAT(found[0].cause, Catch::Contains("% of 1.064 MiB are tested, 95 % are needed"));
 }
 
 TEST_CASE("DCGM#284: memory that cannot be obtained is inconclusive", "[memory_test][closed]") {

@@ -335,7 +335,7 @@ TEST_CASE("one GPU alone compares each batch of integers with the known answer",
   if (test::session().world_size() > 1) return;
   CAPTURE(name_of(kind));
   ProductSettings settings;
-  settings.spec = {ProductType::fp32, 128, 128, 128};
+  settings.spec = {ProductType::fp32, 128, 128, 32};
   const auto wrong_from = [&](int batch, LoadCount& count) {
     settings.fault = FaultKind::product;
     settings.first_faulty = batch;
@@ -346,13 +346,11 @@ TEST_CASE("one GPU alone compares each batch of integers with the known answer",
     return found;
   };
   LoadCount count;
-  for (const std::uint64_t batch : {4U, 12U}) {
-    const auto found = wrong_from(static_cast<int>(batch), count);
-    REQUIRE(!found.empty());
-    CHECK(found[0].operation == batch);
-    CHECK(found[0].outcome == Outcome::fail);
-    CHECK(count.wrong > 0);
-  }
+  const auto found = wrong_from(8, count);
+  REQUIRE(!found.empty());
+  CHECK(found[0].operation == 8);
+  CHECK(found[0].outcome == Outcome::fail);
+  CHECK(count.wrong > 0);
   CHECK(wrong_from(ProductLoad::kBatches, count).empty());
   CHECK(count.checked >= 16);
   CHECK(count.self_compared > 0);

@@ -73,7 +73,7 @@ TEST_CASE("a square wave is on for half of each period, whatever a product takes
     rig.machine.enqueue(1e-3);  // the operands
     const auto chunks = rig.pace.run(kWindow * batch / kBatches, never, [&](int, auto count) {
       for (std::uint32_t i = 0; i < count; ++i) {
-        ++products[static_cast<int>((rig.machine.now - begin) * hertz)];
+        ++products[static_cast<int>((rig.machine.now - begin + 1e-6) * hertz)];
         rig.machine.enqueue(product_s);
       }
     });

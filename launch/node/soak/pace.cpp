@@ -46,7 +46,8 @@ std::vector<Chunk> Pace::run(
   const double shortest = hertz_ > 0 ? std::min(5e-3, 0.25 / hertz_ / 2) : 5e-3;
   std::vector<Chunk> chunks;
   do {
-    const bool idle = rest() || chunks.empty();  // then the wait says nothing of a chunk's time
+    // Else the wait below is not for a chunk of this size, or not for the whole of it.
+    const bool timed = !rest() && !chunks.empty() && chunks.back().operations == size_;
     const double start = clock_.now();
     const auto chunk = static_cast<int>(chunks.size());
     enqueue(chunk, size_);
@@ -57,7 +58,7 @@ std::vector<Chunk> Pace::run(
       chunks[static_cast<std::size_t>(chunk) - 1].seconds =
           event(enqueued_ + 2).milliseconds_since(event(enqueued_ + 1)) / 1e3;
     ++enqueued_;
-    if (!idle && clock_.now() - start < shortest && size_ < 1024) size_ *= 2;
+    if (timed && clock_.now() - start < shortest && size_ < 1024) size_ *= 2;
   } while (clock_.now() - begin_ < seconds && !stopped());
   return chunks;
 }
