@@ -74,7 +74,7 @@ std::unique_ptr<MemoryTest> SoakWork::make_memory() {
   if (largest->type) reserved = make_products(*largest);
   MemoryTestSettings memory;
   memory.share = 0.99;
-  memory.host_bytes = std::size_t{256} << 10;
+  memory.host_bytes = std::size_t{128} << 10;
   if (backend_.kind == BackendKind::cpu)
     memory.block_bytes = memory.host_bytes;
   else
