@@ -201,12 +201,15 @@ TEST_CASE("the summary has each type's rate of checked products", "[soak]") {
   all[3].ranks[0].checked_over_unchecked = 0.3;
   for (Window& window : all)
     for (RankWindow& rank : window.ranks) rank.energy_j = 100;
+  all[2].ranks[2].energy_j = kUnknown;  // a short window
+  all[2].ranks[2].power_w = 50;         // for 10 s
   const Json summary = summary_of(all, {{0.961, 1, 0, 6}, {0.962, 2, 1, 6}});
   CHECK(summary.at("checked_over_unchecked.bf16") == Approx(0.985));
   CHECK(summary.at("checked_over_unchecked.fp8") == Approx(0.95));
   CHECK(summary.at("checked_over_unchecked") == Approx(0.9675));
   CHECK(summary.at("memory_share") == Json({0.961, 0.962}));
-  CHECK(summary.at("energy_j") == 1200);
+  CHECK(summary.at("energy_j") == 1600);
+  CHECK(std::isnan(energy_of(windows(1))));
   CHECK(text_of(checked_rates(all)) ==
         "checked products run at 96.8 % of the rate of unchecked ones (bf16 98.5, fp8 95.0)");
   CHECK_FALSE(summary_of(windows(2), {{}}).contains("memory_share"));

@@ -171,7 +171,8 @@ Work work_of(const std::vector<Window>& windows) {
 double energy_of(const std::vector<Window>& windows) {
   double energy = 0;
   for (const Window& window : windows)
-    for (const RankWindow& rank : window.ranks) energy += rank.energy_j;
+    for (const RankWindow& rank : window.ranks)
+      energy += std::isfinite(rank.energy_j) ? rank.energy_j : rank.power_w * rank.seconds;
   return energy;
 }
 

@@ -36,7 +36,8 @@ std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
 
 /// What was checked in all windows.
 Work work_of(const std::vector<Window>& windows);
-/// Joules of all GPUs; kUnknown where a window of one is.
+/// Joules of all GPUs; of windows too short for the energy counter by the mean power. kUnknown
+/// where neither is known of a window.
 double energy_of(const std::vector<Window>& windows);
 
 /// Rates of checked products over those of unchecked ones: medians over windows and ranks. Types
