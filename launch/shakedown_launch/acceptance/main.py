@@ -48,8 +48,7 @@ def run(arguments):
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
     try:
-        with Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log") as log:
-            return accept(request, values, environ, hosts, known, output, kept, log, began, listed)
+        return accept(request, values, environ, hosts, known, output, kept, began, listed)
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)
@@ -79,8 +78,9 @@ def known_references(request):
     return references.load(folder)
 
 
-def accept(request, values, environ, hosts, known, output, kept, log, began, listed):
+def accept(request, values, environ, hosts, known, output, kept, began, listed):
     started = time.time()
+    log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
     judge = Judge(output, known, request.reference or "")
     limits = {}

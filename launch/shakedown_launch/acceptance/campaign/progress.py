@@ -9,17 +9,11 @@ import time
 
 class Log:
     def __init__(self, path):
-        self._file = open(path, "a", encoding="utf-8", errors="replace")
+        self._path = path
 
     def line(self, text):
-        self._file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-        self._file.flush()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._file.close()
+        with open(self._path, "a", encoding="utf-8", errors="replace") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
 
 class Progress:
