@@ -6,9 +6,7 @@ namespace {
 std::size_t rows_of(const ConvShape& conv) {
   return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
-int parts_of_d(const ConvShape& conv) {
-  return gram_parts_of_d(rows_of(conv), conv.x.c, conv.k);
-}
+int parts_of_d(const ConvShape& conv) { return gram_parts_of_d(rows_of(conv), conv.x.c, conv.k); }
 int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
 
 PartedProduct::Shape shape_of_d(const GpuContext& context, const ConvShape& conv) {
