@@ -184,11 +184,17 @@ TEST_CASE("a function that a driver lacks leaves its field unknown, and no other
 
 TEST_CASE("errors are reported in NVML's words, but not what a GPU does not have", "[node][nvml]") {
   Json host = two_gpus({{"error", {{"nvmlDeviceGetSerial", 15}, {"nvmlDeviceGetMigMode", 3}}}});
+  CHECK(read(host).gpus.at(0).has_ecc == true);
   GpuReading sick = read(host).gpus.at(1);
   CHECK(sick.failed == std::vector<std::string>{"nvmlDeviceGetSerial: GPU is lost"});
   CHECK(sick.serial.empty());
   CHECK_FALSE(sick.mig_enabled);
   CHECK(sick.power_w.has_value());
+
+  sick = read(two_gpus({{"error", {{"nvmlDeviceGetEccMode", 3}}}})).gpus.at(1);
+  CHECK(sick.has_ecc == false);
+  sick = read(two_gpus({{"error", {{"nvmlDeviceGetEccMode", 999}}}})).gpus.at(1);
+  CHECK_FALSE(sick.has_ecc);  // an error says nothing of it
 
   host = two_gpus({{"error", {{"nvmlDeviceGetTemperatureV", 999}}}});
   sick = read(host).gpus.at(1);

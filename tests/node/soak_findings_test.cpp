@@ -106,6 +106,14 @@ TEST_CASE("health is known by each of its quantities, in most windows and in the
   inconclusive(lost(1, 10, nothing), "ECC errors in 1 of 10, not the last; hardware slowdown in 1");
   inconclusive(lost(9, 10, no_ecc), "ECC errors in 9 of 10, not the last");
   CHECK(lost(0, 5, nothing).empty());  // half of them is enough
+  auto all = windows(10);
+  for (Window& window : all) no_ecc(window.ranks[1]);
+  auto ranks = kRanks;
+  ranks[1].lacks_ecc = true;  // as NVML says: a remark
+  const auto remark = judge(all, {}, ranks);
+  REQUIRE(remark.size() == 1);
+  CHECK(remark[0].outcome == Outcome::pass);
+  CHECK_THAT(remark[0].cause, ContainsSubstring("no ECC"));
   inconclusive(lost(0, 6, no_ecc), "ECC errors in 4 of 10");
 }
 

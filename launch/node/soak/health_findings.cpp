@@ -67,9 +67,10 @@ double sum_of_errors(const std::vector<Window>& windows, std::size_t rank,
 struct Watched {
   const char* what;
   double (*value)(const RankWindow&);
+  bool of_ecc = false;
 };
 constexpr Watched kWatched[] = {
-    {"ECC errors", [](const RankWindow& w) { return w.errors.ecc_uncorrected; }},
+    {"ECC errors", [](const RankWindow& w) { return w.errors.ecc_uncorrected; }, true},
     {"hardware slowdown", [](const RankWindow& w) { return w.hardware_slowdown_share; }},
     {"thermal slowdown", [](const RankWindow& w) { return w.thermal_share; }},
 };
@@ -80,6 +81,7 @@ void judge_unknown(const std::vector<Window>& windows, const std::vector<RankIde
     if (windows.empty() || ranks[r].uuid.empty() || !ranks[r].stalled.empty()) continue;
     std::vector<std::string> unknown;
     for (const Watched& watched : kWatched) {
+      if (watched.of_ecc && ranks[r].lacks_ecc) continue;
       const auto is_known = [&](const Window& window) {
         return std::isfinite(watched.value(window.ranks[r]));
       };
@@ -117,6 +119,8 @@ void judge_errors(const std::vector<Window>& windows, const std::vector<RankIden
     if (uncorrected > 0)
       add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
           "reset the GPU; replace it if they come back");
+    if (ranks[r].lacks_ecc)
+      add(Outcome::pass, "its memory has no ECC: errors are found by the memory load alone", "");
     if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
     if (corrected > 0)
       add(Outcome::pass, fmt::format("{:.0f} corrected ECC errors: a warning", corrected), "");

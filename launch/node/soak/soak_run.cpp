@@ -255,9 +255,11 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   }
   const auto stalls = session_.all_gather(fmt::format("{}", fmt::join(health_->stalled(), ", ")));
   const auto pending = session_.all_gather(health_->remap_pending() ? 1.0 : 0.0);
+  const auto lacking = session_.all_gather(health_->lacks_ecc() ? 1.0 : 0.0);
   for (std::size_t r = 0; r < ranks_.size(); ++r) {
     ranks_[r].stalled = stalls[r];
     ranks_[r].remap_pending = pending[r] > 0;
+    ranks_[r].lacks_ecc = lacking[r] > 0;
   }
   std::vector<Verdict> verdicts = judge_soak(windows_, incidents_, ranks_, limits, rule);
   std::set<LoadKind> requested;

@@ -48,6 +48,7 @@ struct GpuReading {
   Known<std::uint64_t> throttle_reasons;                          // bits, as common/nvml
   Known<std::uint64_t> power_violation_ns, thermal_violation_ns;  // since the driver was loaded
   Known<bool> persistence, ecc_enabled, mig_enabled;
+  Known<bool> has_ecc;  // false: NVML says that the GPU does not support it; not recorded
   Known<std::string> compute_mode;  // "default", "exclusive_process", "prohibited"
   // errors
   EccReading volatile_, aggregate;  // since the driver was loaded; of the GPU's life

@@ -90,7 +90,10 @@ void GpuSequence::settings() {
   unsigned now = 0;
   unsigned pending = 0;
   if (reads(library_.persistence, &now)) reading_.persistence = now != 0;
-  if (reads(library_.ecc_mode, &now, &pending)) reading_.ecc_enabled = now != 0;
+  const int ecc = call_(library_.ecc_mode, device_, &now, &pending);
+  note(library_.ecc_mode.name, ecc);
+  if (ecc == nvml::kSuccess) reading_.ecc_enabled = now != 0;
+  if (ecc == nvml::kSuccess || ecc == nvml::kNotSupported) reading_.has_ecc = ecc == nvml::kSuccess;
   if (reads(library_.mig_mode, &now, &pending)) reading_.mig_enabled = now != 0;
   if (reads(library_.compute_mode, &now)) reading_.compute_mode = word_of(kComputeModes, now);
 }
