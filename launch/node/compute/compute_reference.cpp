@@ -31,7 +31,8 @@ ComputeReference::ComputeReference(const std::string& path, const std::string& t
     const bool same_size =
         json.contains("size") ? json.at("size") == size : json.value("bytes", Json()) == bytes;
     const Json timed = json.value("seconds", Json());
-    if (!same_size || timed != seconds || !json.value("correct", false)) continue;
+    if (!same_size || timed != seconds || !json.value("correct", false) || json.contains("in_use"))
+      continue;
     ReferenceFigures& figures = figures_[key_of(json.at("model"), json.at("test"))];
     for (const Json& sample : json.at("samples")) add_number(figures.rates, sample);
     add_number(figures.clocks_mhz, json.value("sm_clock_mhz", Json()));

@@ -19,8 +19,12 @@ std::string of_gpu(const std::vector<NodeReport>& reports, const std::string& uu
   return "";
 }
 
-/// Memory in use without a process counts as well: a container may hide whose it is.
+/// Memory in use without a process counts as well, above what a driver or a display holds: a
+/// container may hide whose it is.
 std::string use_before(const GpuReading& gpu, const std::vector<int>& our_pids) {
+  constexpr std::uint64_t kHeldByNoJob = std::uint64_t{1} << 30;
+  if (foreign_pids(gpu, our_pids).empty() && gpu.memory_used_bytes.value_or(0) < kHeldByNoJob)
+    return "";
   GpuContext context;
   context.our_pids = our_pids;
   const Judgement use = judge_foreign_use(gpu, context);

@@ -135,8 +135,9 @@ bool all_alike(const Results& results, const RateJudgement& judgement, const Slo
       judgement.findings.begin(), judgement.findings.end(), [&](const SlowFinding& other) {
         return other.metric == finding.metric && other.by_reference && other.slow.fails;
       });
-  return finding.by_reference && finding.slow.fails && results.size() > 1 &&
-         static_cast<std::size_t>(alike) == results.size();
+  const auto judged = std::count_if(results.begin(), results.end(),
+                                    [](const auto& result) { return result.in_use.empty(); });
+  return finding.by_reference && finding.slow.fails && judged > 1 && alike == judged;
 }
 
 /// Where all GPUs are wrong alike in the same test, it is the program or a library.

@@ -125,6 +125,7 @@ Json record_of(const Incident& incident, const RankIdentity& identity) {
               {"host", identity.host},     {"gpu", identity.uuid},
               {"load", mismatch.load},     {"operation", mismatch.operation},
               {"where", mismatch.where},   {"cause", mismatch.cause}};
+  if (mismatch.outcome != Outcome::fail) fields["verdict"] = name_of(mismatch.outcome);
   if (!identity.serial.empty()) fields["serial"] = identity.serial;
   if (mismatch.index) fields["index"] = *mismatch.index;
   if (mismatch.expected) fields["expected"] = hex(*mismatch.expected);
@@ -215,6 +216,18 @@ std::string uncompared_rates(const std::vector<Window>& windows,
 
 namespace {
 
+/// "; rank 1 covered its memory by 5 of 6 patterns", of those without a whole pass.
+template <class Which>
+std::string covered(const JobFacts& facts, Which&& which) {
+  std::string text;
+  for (std::size_t r = 0; r < facts.memory.size(); ++r)
+    if (const MemoryCoverage& memory = facts.memory[r];
+        memory.patterns > 0 && memory.passes < 1 && which(memory))
+      text += fmt::format("; rank {} covered its memory by {} of {} patterns", r,
+                          memory.patterns_done, memory.patterns);
+  return text;
+}
+
 /// What makes a soak without findings inconclusive; "; rank 1 checked no memory".
 std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts) {
   std::string text;
@@ -226,11 +239,8 @@ std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts)
       if (checked == 0) text += fmt::format("; rank {} checked no {}", r, name_of(kind));
     }
   }
-  for (std::size_t r = 0; r < facts.memory.size(); ++r)
-    if (const MemoryCoverage& memory = facts.memory[r]; memory.patterns > 0 && memory.passes < 1)
-      text += fmt::format("; rank {} covered its memory by {} of {} patterns", r,
-                          memory.patterns_done, memory.patterns);
-  return text;
+  return text +
+         covered(facts, [](const MemoryCoverage& memory) { return memory.patterns_done < 1; });
 }
 
 }  // namespace
@@ -253,6 +263,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
   if (windows.empty() || !missing.empty())
     verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
   verdict.cause += missing;
+  verdict.cause +=
+      covered(facts, [](const MemoryCoverage& memory) { return memory.patterns_done >= 1; });
   if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
   if (!facts.stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", facts.stopped_by);
   return verdict;

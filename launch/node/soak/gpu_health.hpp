@@ -33,8 +33,10 @@ class GpuHealth {
   const std::vector<std::string>& stalled() const { return stalled_; }
   /// Memory that waits for a reset to be replaced: as the last reading knows it.
   bool remap_pending() const { return last_.remap_pending.value_or(false); }
-  /// As NVML says: GPUs for games and visualisation have none.
-  bool lacks_ecc() const { return !last_.has_ecc.value_or(true); }
+  /// As NVML says: GPUs for games and visualisation have none, or it is switched off.
+  bool lacks_ecc() const {
+    return !last_.has_ecc.value_or(true) || !last_.ecc_enabled.value_or(true);
+  }
 
  private:
   GpuReading read();

@@ -120,7 +120,8 @@ void judge_errors(const std::vector<Window>& windows, const std::vector<RankIden
       add(Outcome::fail, fmt::format("{:.0f} uncorrected ECC errors", uncorrected),
           "reset the GPU; replace it if they come back");
     if (ranks[r].lacks_ecc)
-      add(Outcome::pass, "its memory has no ECC: errors are found by the memory load alone", "");
+      add(Outcome::pass,
+          "no ECC, or it is off: errors of its memory are found by the memory load alone", "");
     if (ranks[r].remap_pending) add(Outcome::fail, "memory waits to be remapped", "reset the GPU");
     if (corrected > 0)
       add(Outcome::pass, fmt::format("{:.0f} corrected ECC errors: a warning", corrected), "");

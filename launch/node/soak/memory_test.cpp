@@ -86,7 +86,7 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   LoadCount count;
   placed_.reset();
-  if (std::exchange(first_call_, false) && tested_share() < settings_.least_share)
+  if (std::exchange(first_call_, false) && available_share() < settings_.least_share)
     found.push_back(too_little());
   if (waits()) {
     const std::chrono::duration<double> most(std::min(seconds, kLongestSleep));
@@ -193,10 +193,11 @@ Mismatch MemoryTest::too_little() const {
   mismatch.where = "that is not tested";
   mismatch.outcome = Outcome::inconclusive;
   mismatch.class_ = Class::environment;
-  mismatch.cause =
-      fmt::format("only {:.1f} % of {} are tested, {:.0f} % are needed; {:.1f} % were free",
-                  100 * tested_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
-                  100 * settings_.least_share, 100 * settings_.free_share);
+  mismatch.cause = fmt::format(
+      "only {:.1f} % of what this program does not hold of {} are tested, {:.0f} % "
+      "are needed; {:.1f} % were free",
+      100 * available_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
+      100 * settings_.least_share, 100 * settings_.free_share);
   mismatch.action =
       "end the processes that hold the rest (nvidia-smi), or choose a smaller --size, and run "
       "again";

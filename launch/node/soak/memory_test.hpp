@@ -61,6 +61,13 @@ class MemoryTest : public Load {
   }
 
  private:
+  /// Of what this program does not hold itself: its products and its context are no one else's.
+  double available_share() const {
+    const auto total = static_cast<double>(memory_.total_bytes);
+    const double available = (1 - settings_.free_share) * total +
+                             std::min(total, static_cast<double>(memory_.free_bytes));
+    return static_cast<double>(memory_.bytes) / available;
+  }
   using Clock = std::chrono::steady_clock;
 
   bool waits() const;

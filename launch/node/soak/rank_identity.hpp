@@ -17,7 +17,7 @@ struct RankIdentity {
   std::string model;
   std::string stalled = "";    // calls of the driver that did not return in time
   bool remap_pending = false;  // memory waits for a reset to be replaced
-  bool lacks_ecc = false;      // the GPU's memory has none
+  bool lacks_ecc = false;      // or it is off
 };
 
 /// A verdict on the rank's GPU, or on the rank where it has none.

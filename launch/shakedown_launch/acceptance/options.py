@@ -125,7 +125,8 @@ def minutes(text):
 
 
 def fault(text):
-    kinds = sorted({kind for stage in stages.STAGES for kind in stages.faults(stage, 2)})
+    kinds = sorted({kind for stage in stages.STAGES
+                    for kind in stage.faults + stage.faults_of_two})
     if text and not re.fullmatch(rf"({'|'.join(kinds)}):[0-9]+", text):
         raise UsageError(f"--inject-fault {text}: must be KIND:RANK with KIND one of "
                          f"{', '.join(kinds)}")

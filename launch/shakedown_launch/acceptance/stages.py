@@ -33,6 +33,7 @@ class Stage:
     faults: tuple = ()  # kinds of --inject-fault that the program finds
     faults_of_two: tuple = ()  # those that it finds on two ranks or more
     faults_of_three: tuple = ()
+    not_in_quick: tuple = ()  # of these, what its short run on GPUs leaves out
     measures: str = ""  # what its figures' metrics begin with: without one it measured nothing
     capsules: int = 0  # ranks from which on it has --output DIR; 0: never
 
@@ -94,7 +95,7 @@ STAGES = (
                  for tier in (DEFAULT, FULL)}),
     Stage("soak", "soak", NODE, capsules=1,
           faults=("product", "memory", "copy", "hash"), faults_of_two=("collective",),
-          faults_of_three=("slow",),
+          faults_of_three=("slow",), not_in_quick=("memory", "collective"),
           # Memory would not be covered by all patterns in that time, and one rank has no collectives.
           tiers={QUICK: soak(0.12, "--types tf32,fp16 --shape steady --loads products,probes,copies",
                              start=4),
@@ -142,14 +143,16 @@ def words(stage, settings, ranks, fault="", capsules=""):
         line += stage.where_two.split()
     if capsules and 0 < stage.capsules <= ranks:
         line += ["--output", capsules]
-    if fault and fault.partition(":")[0] in faults(stage, ranks):
+    if fault and fault.partition(":")[0] in faults(stage, settings, ranks):
         line += ["--inject-fault", fault]
     return line
 
 
-def faults(stage, ranks):
-    return (stage.faults + (stage.faults_of_two if ranks >= 2 else ()) +
-            (stage.faults_of_three if ranks >= 3 else ()))
+def faults(stage, settings, ranks):
+    found = (stage.faults + (stage.faults_of_two if ranks >= 2 else ()) +
+             (stage.faults_of_three if ranks >= 3 else ()))
+    short = settings.tier == QUICK and settings.backend == GPU
+    return tuple(each for each in found if not (short and each in stage.not_in_quick))
 
 
 def seconds(stage, settings):

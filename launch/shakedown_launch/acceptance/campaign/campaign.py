@@ -140,7 +140,7 @@ class Campaign:
         on_gpus = self.settings.backend == stages.GPU
         allocation = slurm.allocation(self._environ)
         count = min(len(found), allocation and allocation.gpus_on_node or len(found))
-        if on_gpus and self.fleet.is_here(node):
+        if on_gpus and self.fleet.is_here(node) and self.settings.tier != stages.PASSIVE:
             count = self._visible(self._environ)
         self.ranks[node] = self._ranks or (count if on_gpus else CPU_RANKS)
         if node in self.left_out:

@@ -217,7 +217,7 @@ class JobFindings:
         failed = [each for each in found if each.outcome != WARN]
         wrong = []
         for line in lines:
-            if line["kind"] == "mismatch":
+            if line["kind"] == "mismatch" and line.get("verdict", FAIL) == FAIL:
                 rank = line.get("rank", -1)
                 place = self._place("rank", str(rank), line.get("host")) or \
                     ((self._ranks.host(line.get("host", "")),), "", f"rank {rank}")
