@@ -41,7 +41,11 @@ std::vector<Json> read_lines(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   for (std::string text; std::getline(in, text) && text.starts_with(kPrefix);) {
     Json line = Json::parse(text.substr(kPrefix.size()), nullptr, false);
-    if (!line.is_object() || !line.contains("key") || !line.contains("metadata")) break;
+    if (!line.is_object() || !line.contains("key")) break;
+    const Json about = line.value("metadata", Json());
+    if (!about.is_object() || !about.value("epoch_num", Json(0)).is_number_integer() ||
+        !about.value("status", Json("")).is_string())
+      break;
     lines.push_back(std::move(line));
   }
   return lines;

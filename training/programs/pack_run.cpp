@@ -26,7 +26,8 @@ ExitCode pack_images(const TrainOptions& options, MpiSession& session) {
   const Output output{"--pack", options.pack};
   check_writable(output);
   std::error_code ignored;
-  if (std::filesystem::is_regular_file(options.pack, ignored) && !is_packed_file(options.pack))
+  if (std::filesystem::is_regular_file(options.pack, ignored) &&
+      std::filesystem::file_size(options.pack, ignored) > 0 && !is_packed_file(options.pack))
     throw UsageError(
         fmt::format("--pack {}: this file exists and is no packed file: remove it, or name another",
                     options.pack));
