@@ -173,7 +173,7 @@ class Acceptance(Folder):
                 settings = stages.Settings(tier, backend)
                 for stage in stages.STAGES:
                     if tier in stage.tiers and (backend == stages.GPU or stage.on_cpu):
-                        fault = f"{[*stages.faults(stage, 2), 'slow'][0]}:0"
+                        fault = f"{[*stages.faults(stage, settings, 2), 'slow'][0]}:0"
                         words = stages.words(stage, settings, 2, fault, self.folder)
                         result = run_bare(BIN / words[0], *words[1:], "--no-such-option")
                         self.expect(result, 2, "unknown option --no-such-option")
