@@ -317,9 +317,8 @@ std::string Checkpoints::summary() const {
   constexpr double kDay_s = 86400;
   return fmt::format(
       "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; "
-      "shortest sensible interval {:.0f} s (Young/Daly, one failure per day); from a signal to the "
-      "end "
-      "{:.1f} s{}",
+      "shortest sensible interval {:.0f} s (Young/Daly, one failure per day); from a signal to "
+      "the end {:.1f} s{}",
       written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
       stall_ms, write_s, std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
       failed == 0 ? "" : fmt::format("; {} could not be written", failed));

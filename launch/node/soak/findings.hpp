@@ -67,7 +67,7 @@ struct JobFacts {
 };
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS, and so is memory that not all patterns have covered.
+/// INCONCLUSIVE, never PASS, and so is memory that no pattern has covered.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 

@@ -198,9 +198,7 @@ Mismatch MemoryTest::too_little() const {
       "are needed; {:.1f} % were free",
       100 * available_share(), readable_bytes(static_cast<double>(memory_.total_bytes)),
       100 * settings_.least_share, 100 * settings_.free_share);
-  mismatch.action =
-      "end the processes that hold the rest (nvidia-smi), or choose a smaller --size, and run "
-      "again";
+  mismatch.action = "end the processes that hold the rest (nvidia-smi), and run again";
   return mismatch;
 }
 

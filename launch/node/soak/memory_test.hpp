@@ -20,8 +20,8 @@ struct MemoryTestSettings {
   std::size_t host_bytes = std::size_t{64} << 20;  // instead, on the cpu backend
   std::size_t block_bytes = std::size_t{1} << 30;  // swept by one kernel
   double retention_s = 10;                         // that words are left alone
-  double least_share = 0;  // of all of the device's memory: less is inconclusive
-  double free_share = 1;   // of all of it, before the program allocated any
+  double least_share = 0;                          // of available_share(): less is inconclusive
+  double free_share = 1;                           // of all of it, before the program allocated any
   std::vector<MemoryPattern> patterns = all_memory_patterns();
   int retrials = 100;  // of what is found, by each way of placing it
 };
