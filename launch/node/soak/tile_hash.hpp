@@ -45,14 +45,15 @@ using number_format::mix;
 
 // The words of a tile (of 8 bytes, row by row) go in pairs to kHashLanes chains: pair i to chain
 // i % kHashLanes. The hash is the sum of what the ends of the chains become by mix().
-//   - A step is a bijection of each of its two arguments, and so is mix(): a tile with one wrong
-//     word never has the right hash. Nor has one with any number of them in one pair but by a
-//     coincidence as below.
-//   - Several wrong words cancel only where the later ones are wrong by exactly what the earlier
-//     ones have made of the chain by then. That depends on all bits of the data before: once in
-//     2^64 for errors that are not made for it, as equal flips, exchanged words, rows or columns,
-//     and shifted rows are not. One wrong bit in each of two words of a pair never cancels: the
-//     first changes at least 14 bits that the second would have to.
+//   - A step of a chain is a bijection of the chain and of the word, and so is mix(): a tile with
+//     one wrong word never has the right hash.
+//   - Several wrong words cancel where a later one is wrong by exactly what the earlier ones have
+//     made of the chain, or the ends of chains by the same sum. Both depend on all data before, so
+//     for errors that know nothing of the hash it happens once in 2^64: flips, equal ones too,
+//     exchanged words, rows and columns, shifted rows.
+//   - Within a pair it depends on less, but equal flips of one bit in one or several elements of
+//     both words never cancel: those of the first leave 11 bits or more of the chain wrong, and the
+//     second changes four of them at most.
 
 /// Threads of a GPU's block.
 inline constexpr int kHashLanes = 256;
