@@ -62,6 +62,8 @@ TEST_CASE("a malformed capsule is refused by the name of the key", "[soak]") {
                ContainsSubstring(std::string("c.json: ") + key + ": must be"));
     CHECK_THAT(refusal(key, -3), ContainsSubstring(std::string("c.json: ") + key + ": must be"));
   }
+  CHECK_THAT(refusal("format", "shakedown product capsule 1"),
+             ContainsSubstring("format: must be \"shakedown product capsule 2\"; replay another"));
   CHECK_THAT(refusal("m", 200), ContainsSubstring("m: must be a multiple of 128"));
   CHECK_THAT(refusal("tile", 6), ContainsSubstring("tile: must be a whole number from 0 to 5"));
   CHECK_THAT(refusal("seed", "0x12"), ContainsSubstring("seed: must be 0x and 16"));

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "launch/node/compute/operands.hpp"
 #include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/health_findings.hpp"
@@ -371,10 +372,20 @@ TEST_CASE("one GPU alone compares each batch of integers with the known answer",
   CHECK(count.self_compared < count.checked);
 }
 
+TEST_CASE("the matrices of a soak's product have as many bytes each", "[soak]") {
+  for (const ProductType type : all_product_types()) {
+    CAPTURE(name_of(type));
+    const ProductSpec spec = product_spec(type, 8192);
+    CHECK(spec.m * spec.k * static_cast<std::int64_t>(size_of(operand_type(type))) ==
+          spec.m * spec.n * static_cast<std::int64_t>(size_of(result_type(type))));
+    check_exact(spec);  // at the largest size that --size allows
+  }
+}
+
 TEST_CASE("a tile of fp8 products has a bound at every size", "[soak]") {
-  const ProductSpec spec{ProductType::fp8, 128, 128, 8192};
+  const ProductSpec spec{ProductType::fp8, 128, 128, 16384};
   const HostTile tile = host_tile(spec, Operands::full_entropy, 3, 0);
-  const double deviation = 4.0 / 3 * std::sqrt(8192.0);  // of C's elements
+  const double deviation = 4.0 / 3 * std::sqrt(16384.0);  // of C's elements
   for (const double bound : tile.bound) CHECK(bound < 1.5 * deviation);
 }
 

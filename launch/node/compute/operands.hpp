@@ -25,16 +25,21 @@ inline OperandRule operand_rule(ProductType type, Operands kind, std::uint64_t s
 
 namespace operands {
 
-// Integers: with d = +-1 at one of every 256 pairs of elements of B, 0 at the others, and v and w
+// Integers: with d = +-1 at one pair of elements in each block of B, 0 at the others, and v and w
 // random in [-15, 15] and [-14, 14], the elements k and k + 16 of a row (index bit 4) are v and -v
 // in A, w and w + d in B. Each pair adds -v d to an element of C, though all factors are dense and
 // of four bits. So
 //   - any partial sum is below 15 * 15 * k <= 2^24 for k <= 74,565: exact in fp32, in any order;
 //   - the accumulator of Hopper's fp8 instructions keeps at least 13 bits below the highest bit of
 //     a sum's largest term: exact, as sums of 32 products are below 2^13 and whole pairs are added;
-//   - |C| <= 15 (k / 512 + 1), which is at most 256 for k <= 8192: C is exact in bfloat16 too.
+//   - |C| <= 15 (k / block + 1), which is at most 256 for k <= 16 blocks: C is exact in bfloat16
+//     too.
 inline constexpr std::uint64_t kPartner = 16;
-inline constexpr std::uint64_t kBlock = 512;  // elements of B, one of which differs by d
+
+/// A block has 2^this elements of B: in fp8, whose products have a larger k, twice as many.
+SHAKEDOWN_HOST_DEVICE inline int block_bits(DataType type) {
+  return type == DataType::float8_e4m3 ? 10 : 9;
+}
 
 SHAKEDOWN_HOST_DEVICE inline int integer(const OperandRule& rule, std::uint64_t index) {
   const bool second = (index & kPartner) != 0;
@@ -45,9 +50,11 @@ SHAKEDOWN_HOST_DEVICE inline int integer(const OperandRule& rule, std::uint64_t 
   }
   const int w = static_cast<int>(h % 29) - 14;
   if (!second) return w;
-  const std::uint64_t block_hash = number_format::hash(rule.seed, ~(index / kBlock));
-  const std::uint64_t pair = index % kBlock / (2 * kPartner) * kPartner + index % kPartner;
-  if (block_hash % (kBlock / 2) != pair) return w;
+  const int bits = block_bits(rule.type);
+  const std::uint64_t block_hash = number_format::hash(rule.seed, ~(index >> bits));
+  const std::uint64_t in_block = number_format::low_bits(index, bits);
+  const std::uint64_t pair = in_block / (2 * kPartner) * kPartner + index % kPartner;
+  if (number_format::low_bits(block_hash, bits - 1) != pair) return w;
   return w + ((block_hash >> 32 & 1U) != 0 ? 1 : -1);
 }
 

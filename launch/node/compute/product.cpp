@@ -23,7 +23,7 @@ const Types& types_of(ProductType type) {
                                      {"tf32", DataType::float32, DataType::float32, kAny},
                                      {"fp16", DataType::float16, DataType::float16, kAny},
                                      {"bf16", DataType::bfloat16, DataType::bfloat16, 8192},
-                                     {"fp8", DataType::float8_e4m3, DataType::bfloat16, 8192},
+                                     {"fp8", DataType::float8_e4m3, DataType::bfloat16, 16384},
                                      {"int8", DataType::int8, DataType::int32, kAny}};
   return kTypes[static_cast<int>(type)];
 }

@@ -39,7 +39,7 @@ class Product {
   virtual std::string algorithm() const = 0;
 
   /// A and B = values of (operands, seed, index) alone. Throws UsageError for integers with which
-  /// C would not be exact: k must be a multiple of 32; of bf16 and fp8, at most 8192.
+  /// C would not be exact: k must be a multiple of 32; of bf16 at most 8192, of fp8 16384.
   virtual void fill(Operands operands, std::uint64_t seed, Stream& stream) = 0;
   virtual void run(Stream& stream) = 0;
 

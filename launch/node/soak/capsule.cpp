@@ -13,7 +13,8 @@
 namespace shakedown::node {
 namespace {
 
-constexpr const char* kFormat = "shakedown product capsule 1";
+/// Another number where tiles have other hashes, or a seed other operands.
+constexpr const char* kFormat = "shakedown product capsule 2";
 constexpr const char* kIntegers = "integers";
 constexpr const char* kFullEntropy = "full_entropy";
 
@@ -102,7 +103,9 @@ Json to_json(const Capsule& capsule) {
 Capsule capsule_of(const Json& json, const std::string& file) {
   const Reader reader(json, file);
   if (reader.text("format") != kFormat)
-    reader.refuse("format", fmt::format("must be \"{}\"", kFormat));
+    reader.refuse("format", fmt::format("must be \"{}\"; replay another one with the version of "
+                                        "Shakedown that wrote it",
+                                        kFormat));
   Capsule capsule;
   capsule.seed = reader.bits("seed");
   const std::string operands = reader.text("operands");

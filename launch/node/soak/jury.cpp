@@ -52,7 +52,7 @@ std::vector<TileFinding> vote_by_tile(std::span<const std::vector<TileRecord>> r
 Digest digest_of(std::span<const TileRecord> records) {
   Digest digest;
   for (std::size_t tile = 0; tile < records.size(); ++tile) {
-    digest.hash += hash_of_word(records[tile].first, tile);
+    digest.hash += number_format::hash(records[tile].first, tile);
     digest.differing = std::max<std::uint64_t>(digest.differing, records[tile].differing);
   }
   return digest;

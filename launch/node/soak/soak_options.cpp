@@ -41,7 +41,10 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .idle_with({"--replay"});
   options
       .add("--size", values.size,
-           fmt::format("m, n and k of the products, a multiple of {}", kTileEdge))
+           fmt::format(
+               "m and n of the products, a multiple of {}; k is the same, in fp8 twice and in "
+               "int8 four times as large",
+               kTileEdge))
       .at_least(kTileEdge)
       .at_most(8192)  // integers must be exact in every type
       .default_text(fmt::format("{} on gpu, {} on cpu", kGpuSize, kCpuSize))
@@ -70,6 +73,11 @@ void declare_options(OptionSet& options, SoakOptions& values) {
 std::int64_t size_of_products(const SoakOptions& options, BackendKind kind) {
   if (options.size > 0) return options.size;
   return kind == BackendKind::gpu ? kGpuSize : kCpuSize;
+}
+
+ProductSpec product_spec(ProductType type, std::int64_t size) {
+  const auto ratio = size_of(result_type(type)) / size_of(operand_type(type));
+  return {type, size, size, size * static_cast<std::int64_t>(ratio)};
 }
 
 TypeChoice choose_types(const std::vector<std::string>& requested,

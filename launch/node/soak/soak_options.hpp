@@ -30,8 +30,13 @@ struct SoakOptions {
 
 void declare_options(OptionSet& options, SoakOptions& values);
 
-/// m, n and k of the products.
+/// m and n of the products.
 std::int64_t size_of_products(const SoakOptions& options, BackendKind kind);
+
+/// The product of this m and n. A, B and C have as many bytes each: k is m where their elements are
+/// of one size, twice as large in fp8 and four times in int8, so that C takes no larger share of a
+/// product's time to hash.
+ProductSpec product_spec(ProductType type, std::int64_t size);
 
 struct TypeChoice {
   std::vector<ProductType> types;  // that every rank's device has

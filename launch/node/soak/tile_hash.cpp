@@ -1,5 +1,6 @@
 #include "launch/node/soak/tile_hash.hpp"
 
+#include <array>
 #include <cstring>
 
 #include "common/error.hpp"
@@ -8,14 +9,18 @@ namespace shakedown::node {
 namespace {
 
 std::uint64_t hash_of_rows(const std::byte* first, std::int64_t stride, int row_bytes) {
-  const int words = row_bytes / 8;
-  std::uint64_t hash = 0;
+  std::array<std::uint64_t, kHashLanes> chains{};
+  std::size_t pair = 0;
   for (int row = 0; row < kTileEdge; ++row)
-    for (int i = 0; i < words; ++i) {
-      std::uint64_t word = 0;
-      std::memcpy(&word, first + row * stride + i * 8, sizeof(word));
-      hash += hash_of_word(word, static_cast<std::uint64_t>(row * words + i));
+    for (int at = 0; at < row_bytes; at += 16) {
+      std::array<std::uint64_t, 2> words{};
+      std::memcpy(words.data(), first + row * stride + at, sizeof(words));
+      std::uint64_t& chain = chains[pair++ % kHashLanes];
+      chain = chained(chained(chain, words[0]), words[1]);
     }
+  std::uint64_t hash = 0;
+  for (int lane = 0; lane < kHashLanes; ++lane)
+    hash += share_of_lane(chains[static_cast<std::size_t>(lane)], lane);
   return hash;
 }
 

@@ -1,6 +1,5 @@
 // A hash of 64 bits of each tile of a matrix, made where the matrix is, at the speed of its memory:
-// so every product of a soak can be checked. Host and devices make the same one, for it is a sum
-// over the words of a tile, in any order.
+// so every product of a soak can be checked. Host and devices make the same one.
 #pragma once
 
 #include <cstddef>
@@ -42,13 +41,33 @@ struct TileRecord {
   std::uint32_t product = 0;    // the first of them, by its number in the batch
 };
 
-/// A bijection, so a tile with one wrong word never has the right hash; with several it has it once
-/// in 2^64.
 using number_format::mix;
 
-/// The share of word `index` (of 8 bytes, row by row within the tile) in the tile's hash.
-SHAKEDOWN_HOST_DEVICE inline std::uint64_t hash_of_word(std::uint64_t word, std::uint64_t index) {
-  return number_format::hash(word, index);
+// The words of a tile (of 8 bytes, row by row) go in pairs to kHashLanes chains: pair i to chain
+// i % kHashLanes. The hash is the sum of what the ends of the chains become by mix().
+//   - A step of a chain is a bijection of the chain and of the word, and so is mix(): a tile with
+//     one wrong word never has the right hash.
+//   - Several wrong words cancel where a later one is wrong by exactly what the earlier ones have
+//     made of the chain, or the ends of chains by the same sum. Both depend on all data before, so
+//     for errors that know nothing of the hash it happens once in 2^64: flips, equal ones too,
+//     exchanged words, rows and columns, shifted rows.
+//   - Within a pair it depends on less, but equal flips of one bit in one or several elements of
+//     both words never cancel: those of the first leave 11 bits or more of the chain wrong, and the
+//     second changes four of them at most.
+
+/// Threads of a GPU's block.
+inline constexpr int kHashLanes = 256;
+
+/// A chain with one more word. The upper bits are folded onto the lower ones first: a product
+/// passes on differences upwards alone, and that of the top bit as it is.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t chained(std::uint64_t chain, std::uint64_t word) {
+  const std::uint64_t x = chain ^ word;
+  return (x ^ (x >> 35)) * 0xFF51AFD7ED558CCDU;  // a multiplier of MurmurHash3's finalizer
+}
+
+/// The share of a chain's end in the tile's hash.
+SHAKEDOWN_HOST_DEVICE inline std::uint64_t share_of_lane(std::uint64_t chain, int lane) {
+  return number_format::hash(chain, static_cast<std::uint64_t>(lane));
 }
 
 /// What a tile's record becomes by the hash of a batch's product.

@@ -11,6 +11,7 @@
 #include "launch/node/soak/copies.hpp"
 #include "launch/node/soak/memory_test.hpp"
 #include "launch/node/soak/probe_load.hpp"
+#include "launch/node/soak/soak_options.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -20,10 +21,9 @@ bool any_has(const std::vector<Phase>& phases, LoadKind kind) {
                      [&](const Phase& phase) { return phase.has(kind); });
 }
 
-/// Per element of a product's matrices.
+/// Of an element of C, and so of a product's matrices in all: each has as many bytes.
 std::size_t bytes_of(const Phase& phase) {
-  return phase.type ? 2 * size_of(operand_type(*phase.type)) + size_of(result_type(*phase.type))
-                    : 0;
+  return phase.type ? size_of(result_type(*phase.type)) : 0;
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ LoadSettings SoakWork::settings_of(FaultKind kind) const {
 
 std::unique_ptr<ProductLoad> SoakWork::make_products(const Phase& phase) {
   ProductSettings settings;
-  settings.spec = {*phase.type, settings_.size, settings_.size, settings_.size};
+  settings.spec = product_spec(*phase.type, settings_.size);
   settings.algorithm = algorithms_[*phase.type];
   settings.seed = derive_seed(settings_.seed, windows_);
   settings.fault = settings_.fault;

@@ -20,7 +20,7 @@ class MemoryTest;
 /// What all loads are made with.
 struct WorkSettings {
   std::vector<Phase> phases;  // of all cycles: which loads there are
-  std::int64_t size = 0;      // m, n and k
+  std::int64_t size = 0;      // m and n of the products
   std::uint64_t seed = 0;
   std::optional<FaultKind> fault;  // of this rank
   double retention_s = 10;         // that memory is left alone before it is verified
