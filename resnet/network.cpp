@@ -69,9 +69,9 @@ void declare_options(OptionSet& options, ModelOptions& values) {
            "than its deviation; gradients: batch-norm backward reductions in the 1x1 "
            "data-gradient kernels, in fp16 and bf16; gram: a bottleneck's last batch norm through "
            "the Gram matrix of its convolution's input, whose output is never stored, on Hopper, "
-           "in fp16 and bf16, at 64 and 128 channels, less exact in the same case; all: all three; "
-           "auto: per layer, unless timing finds it more than 4 % slower, gram where that output "
-           "exceeds two thirds of the L2 cache; without --autotune none")
+           "in fp16 and bf16, at 64, 128 and 256 channels, less exact in the same case; all: all "
+           "three; auto: per layer, unless timing finds it more than 4 % slower, gram where that "
+           "output exceeds two thirds of the L2 cache; without --autotune none")
       .one_of({"auto", "none", "statistics", "gradients", "gram", "all"});
   options.add("--recompute", values.recompute,
               "activation checkpointing: recompute activations inside residual blocks in backward");

@@ -37,7 +37,8 @@ template <unsigned kLanes>
 __device__ double sum_of_parts(const float* from, unsigned parts, std::size_t stride) {
   constexpr unsigned kInFlight = 4;  // loads of a thread: their latency is what this takes
   constexpr unsigned kPlanes = kThreads / kLanes;
-  __shared__ double shared[kWarps][4 * kLanes];
+  constexpr unsigned kWarpsAcross = kLanes > 32 ? kLanes / 32 : 1;
+  __shared__ double shared[kWarps / kWarpsAcross][4 * kLanes];
   const unsigned lane = threadIdx.x % kLanes;
   unsigned part = threadIdx.x / kLanes;
   const float* at = from + part * stride + 4 * lane;
@@ -56,13 +57,13 @@ __device__ double sum_of_parts(const float* from, unsigned parts, std::size_t st
   for (int v = 0; v < 4; ++v) {
     if constexpr (kLanes < 32) sums[v] = sum_across<kLanes>(sums[v]);
     if (threadIdx.x % 32 < kLanes)
-      shared[threadIdx.x / 32][4 * lane + static_cast<unsigned>(v)] = sums[v];
+      shared[threadIdx.x / 32 / kWarpsAcross][4 * lane + static_cast<unsigned>(v)] = sums[v];
   }
   __syncthreads();
   double total = 0;
   if (threadIdx.x < 4 * kLanes)
 #pragma unroll
-    for (unsigned warp = 0; warp < kWarps; ++warp) total += shared[warp][threadIdx.x];
+    for (unsigned i = 0; i < kWarps / kWarpsAcross; ++i) total += shared[i][threadIdx.x];
   return total;
 }
 

@@ -45,9 +45,12 @@ class GpuConvNorm final : public Unit, public FusableReduction {
   }
 
   void run_gram(const GramMatrices& matrices, const void* y, const void* g) override {
-    const double columns = matrices.filters + 3.0 * matrices.channels;  // g, y, z, dy
+    // y, z, dy, and what dy had or g
+    const bool in_two = gram_in_two(matrices.channels);
+    const double columns =
+        3.0 * matrices.channels + (in_two ? matrices.channels : matrices.filters);
     const double flop = 2.0 * static_cast<double>(convolution_->shape().count()) *
-                        (matrices.filters + matrices.channels);
+                        (matrices.channels + (in_two ? 0 : matrices.filters));
     const Work work{"gram_conv_relu_backward", convolution_->weight(),
                     convolution_->bytes() / matrices.channels * columns, flop};
     context_.log.run(work, [&] {

@@ -1,5 +1,6 @@
 #include "resnet/gpu/gram_convolution.hpp"
 #include "resnet/gpu/normed_convolution.hpp"
+#include "resnet/gpu/wide_block_ends.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -22,8 +23,8 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
       dz = plan.reserve("dz", bytes, when.backward, when.backward);
     if (uses_gram)
       gram_ = std::make_unique<GramConvolution>(
-          context, spec.layer, when, GramConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_},
-          *inner);
+          context, spec.layer, when,
+          GramConvolution::Tensors{spec.x, spec.x_in_backward(), dsum_, spec.dx}, *inner);
     else
       main_ = std::make_unique<NormedConvolution>(
           context, spec.layer, when,
@@ -91,10 +92,17 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     Work work = convolution;
     work.kernel = "conv_add_relu_backward";
     work.bytes += ends.centred().count * bytes() + second_bytes() + mask_bytes();
+    const CentredTensors centred = ends.centred();
+    const auto* const mask = mask_->as<std::uint8_t>();
+    const bool wide = centred.count == 0 && second().stride == 1 &&
+                      has_wide_conv_add_relu_backward(context_.type, product.depth, shape().c);
     context_.log.run(work, [&] {
-      count_ = conv_add_relu_backward(product, second(), mask_->as<std::uint8_t>(), dsum_->data(),
-                                      ends.centred(), shape(), context_.type,
-                                      partials_->as<float>(), context_.cuda_stream);
+      count_ = wide ? wide_conv_add_relu_backward(product, second().data, mask, dsum_->data(),
+                                                  shape(), context_.type, partials_->as<float>(),
+                                                  context_.cuda_stream)
+                    : conv_add_relu_backward(product, second(), mask, dsum_->data(), centred,
+                                             shape(), context_.type, partials_->as<float>(),
+                                             context_.cuda_stream);
     });
   }
 
@@ -117,9 +125,11 @@ class GpuConvNormAdd final : public Unit, public FusableReduction {
     const double weights = static_cast<double>(conv.weight_count() * size_of(context_.type));
     const Work work{"conv_normalise_add_relu", spec_.layer.weight,
                     context_.bytes_of(conv.x) + weights + 2 * bytes() + mask_bytes(), conv.flop()};
+    const bool wide = has_wide_conv_normalise_add_relu(context_.type, conv.x.c, conv.k);
+    const auto run = wide ? wide_conv_normalise_add_relu : conv_normalise_add_relu;
     context_.log.run(work, [&] {
-      conv_normalise_add_relu(gram_->z(), gram_->vectors(), shortcut, shortcut_norm,
-                              spec_.y->data(), mask, shape(), context_.type, context_.cuda_stream);
+      run(gram_->z(), gram_->vectors(), shortcut, shortcut_norm, spec_.y->data(), mask, shape(),
+          context_.type, context_.cuda_stream);
     });
   }
 

@@ -30,8 +30,9 @@ class FusableReduction {
 
   /// Whether run_gram() and output_sums() are there for this convolution.
   virtual bool can_use_gram(const ConvShape& /*conv*/) const { return false; }
-  /// Enqueues the gradient through the Gram matrix and the reduction as one kernel. `y` is the
-  /// convolution's input, `g` the gradient of the normalised z.
+  /// Enqueues the gradient through the Gram matrix and the reduction as one kernel (in two
+  /// products: what is left after g (a w)). `y` is the convolution's input, `g` the gradient of the
+  /// normalised z.
   virtual void run_gram(const GramMatrices& /*matrices*/, const void* /*y*/, const void* /*g*/) {}
   /// Where the unit's forward pass leaves, from now on, each channel's sum of its output in
   /// training. Called before the plan is placed.

@@ -6,8 +6,8 @@ namespace {
 std::size_t rows_of(const ConvShape& conv) {
   return conv.x.count() / static_cast<std::size_t>(conv.x.c);
 }
-int parts_of_d(const ConvShape& conv) { return gram_parts_of_d(rows_of(conv), conv.x.c, conv.k); }
-int parts_of_gram(const ConvShape& conv) { return gram_parts(rows_of(conv), kWantedPartsOfG); }
+int parts_of_d(const ConvShape& conv) { return gram_parts_of_d(rows_of(conv), conv.x.c); }
+int parts_of_gram(const ConvShape& conv) { return gram_parts_of_g(rows_of(conv), conv.x.c); }
 
 PartedProduct::Shape shape_of_d(const GpuContext& context, const ConvShape& conv) {
   return {rows_of(conv), parts_of_d(conv), conv.k, conv.x.c, context.type};
@@ -61,7 +61,15 @@ GramConvolution::GramConvolution(GpuContext& context, const NormedConv& layer, M
       largest_(reserve("Gram largest weights", filters(), when.backward)),
       bias_(reserve("Gram bias", channels(), when.backward)),
       unscale_(reserve("Gram scale", 1, when.backward)),
-      placed_(reserve("Gram weights", (filters() + channels()) * channels(), when.backward)) {
+      placed_(reserve("Gram weights", (filters() + channels()) * channels(), when.backward)),
+      scaled_(nullptr),
+      workspace_(nullptr) {
+  if (gram_in_two(layer.conv.x.c)) {
+    scaled_ = reserve("Gram scaled weights", filters() * channels(), when.backward);
+    of_dnormed_.emplace(context, ConvKind::backward_data, layer);
+    workspace_ = context.plan.reserve("Gram workspace", of_dnormed_->workspace_bytes(),
+                                      when.backward, when.backward);
+  }
   inner.convolution_runs = true;
   ++context.fused.norms;
   ++context.fused.gram;
@@ -73,9 +81,10 @@ const Slot* GramConvolution::reserve(const char* name, std::size_t floats, int f
 }
 
 GramMatrices GramConvolution::matrices() const {
-  return {layer_.conv.x.c,       layer_.conv.k,         context_.weights.compute(layer_.weight),
-          d_->as<float>(),       largest_->as<float>(), bias_->as<float>(),
-          unscale_->as<float>(), placed_->data()};
+  return {
+      layer_.conv.x.c,       layer_.conv.k,         context_.weights.compute(layer_.weight),
+      d_->as<float>(),       largest_->as<float>(), bias_->as<float>(),
+      unscale_->as<float>(), placed_->data(),       scaled_ != nullptr ? scaled_->data() : nullptr};
 }
 
 ForwardProduct GramConvolution::z() const {
@@ -85,6 +94,10 @@ ForwardProduct GramConvolution::z() const {
 void GramConvolution::bind() {
   choose(gram_product_, *tensors_.x, *tensors_.x);
   choose(d_product_, *tensors_.dnormed, *tensors_.x_in_backward);
+  if (!of_dnormed_) return;
+  context_.randomise(*scaled_, context_.type);
+  of_dnormed_->bind({tensors_.dx->data(), scaled_->data(), tensors_.dnormed->data()},
+                    workspace_->data());
 }
 
 /// Every algorithm adds up the same parts: the choice changes times, and last bits. Bound again, it
@@ -139,6 +152,7 @@ void GramConvolution::backward() const {
                                    1.0F / static_cast<float>(d_product_.shape.rows), matrices(),
                                    context_.type, context_.cuda_stream);
                });
+  if (of_dnormed_) of_dnormed_->run();
   inner_.run_gram(matrices(), tensors_.x_in_backward->data(), tensors_.dnormed->data());
   context_.run("gram_weight_gradient", layer_.weight, static_cast<double>(d_->bytes()), [&] {
     gram_weight_gradient(matrices(), vectors(), gram_->as<float>(), sum_of_x_->as<float>(),

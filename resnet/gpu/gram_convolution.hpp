@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "resnet/gpu/context.hpp"
+#include "resnet/gpu/convolution.hpp"
 #include "resnet/gpu/cublas_products.hpp"
 
 namespace shakedown::gpu {
@@ -16,6 +16,7 @@ class GramConvolution {
     const Slot* x;
     const Slot* x_in_backward;  // x again, where backward reads it
     const Slot* dnormed;        // gradient of the normalised z
+    const Slot* dx;
   };
   /// Whether it takes NormedConvolution's place: it exists here, and is requested or pays. `inner`
   /// is the reduction over the convolution's dx, or null.
@@ -59,8 +60,10 @@ class GramConvolution {
   const Slot* sum_of_x_;
   Product gram_product_;
   Product d_product_;
-  const Slot *vectors_, *gram_;                                   // from forward on
-  const Slot *sum_, *d_, *largest_, *bias_, *unscale_, *placed_;  // of backward
+  std::optional<Convolution> of_dnormed_;  // dnormed (a w), where dx is made in two products
+  const Slot *vectors_, *gram_;            // from forward on
+  const Slot *sum_, *d_, *largest_, *bias_, *unscale_, *placed_, *scaled_,
+      *workspace_;  // of backward
 };
 
 }  // namespace shakedown::gpu

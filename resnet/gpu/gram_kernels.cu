@@ -73,21 +73,20 @@ constexpr unsigned kRowsOfH = 8;
 constexpr unsigned kColumnsOfH = 16;
 constexpr unsigned kFiltersAtOnce = kThreads / 4;
 
-/// What a block of it reads, in shared memory. All of it is loaded at once, as its latency is what
-/// the kernel takes.
-template <class T, unsigned kFilters>
+/// What a block of it reads of kFilters filters, in shared memory. All of it is loaded at once, as
+/// its latency is what the kernel takes.
+template <class T, unsigned kChannels, unsigned kFilters>
 struct StagedFilters {
   Vector<T, kRowsOfH> rows[kFilters];
   Vector<T, kColumnsOfH / 2> columns[kFilters][2];
   Vector<float, 2> coefficients[kFilters];  // b, c
 
-  /// Returns the thread's share of a bound of |H|: the sum of |b| times the filter's largest
-  /// squared.
-  __device__ float load(const GramMatrices& m, const NormVectors& norm, unsigned row,
-                        unsigned column) {
-    constexpr unsigned kChannels = kFilters / 4;
+  /// Of the filters from `first` on. Returns the thread's share of a bound of |H|: the sum of |b|
+  /// times the filter's largest squared.
+  __device__ float load(const GramMatrices& m, const NormVectors& norm, unsigned first,
+                        unsigned row, unsigned column) {
     constexpr unsigned kOfThread = kFilters / kThreads;
-    const auto* w = static_cast<const T*>(m.w);
+    const auto* w = static_cast<const T*>(m.w) + first * kChannels;
     Vector<T, kRowsOfH> of_rows[kOfThread];
     Vector<T, kColumnsOfH / 2> of_columns[2 * kOfThread];
     float b[kOfThread], c[kOfThread], largest[kOfThread];
@@ -95,9 +94,9 @@ struct StagedFilters {
     for (unsigned i = 0; i < kOfThread; ++i) {
       const unsigned k = i * kThreads + threadIdx.x;
       of_rows[i] = Vector<T, kRowsOfH>::load(w + k * kChannels + row);
-      b[i] = norm.grad_b[k];
-      c[i] = norm.grad_c[k];
-      largest[i] = m.largest[k];
+      b[i] = norm.grad_b[first + k];
+      c[i] = norm.grad_c[first + k];
+      largest[i] = m.largest[first + k];
     }
 #pragma unroll
     for (unsigned i = 0; i < 2 * kOfThread; ++i)
@@ -148,9 +147,11 @@ template <class T, unsigned kChannels>
 __global__ void __launch_bounds__(kThreads)
     input_matrix_kernel(const GramMatrices m, const NormVectors norm) {
   constexpr unsigned kFilters = 4 * kChannels;
-  constexpr unsigned kDepth = kChannels + kFilters;  // of `placed`
+  constexpr unsigned kStaged = kFilters < 512 ? kFilters : 512;
+  constexpr bool kInTwo = gram_in_two(kChannels);
+  constexpr unsigned kDepth = kChannels + (kInTwo ? 0 : kFilters);  // of `placed`
   constexpr unsigned kSums = (kRowsOfH + 1) * kColumnsOfH;
-  __shared__ StagedFilters<T, kFilters> staged;
+  __shared__ StagedFilters<T, kChannels, kStaged> staged;
   __shared__ Vector<float, 4> shared[kWarps][kSums / 4];
   __shared__ float bounds[kWarps];
   const unsigned lane = threadIdx.x % 32;
@@ -162,16 +163,19 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned pair = row + threadIdx.x / kFiltersAtOnce * 2;
   const float a = norm.grad_a[of_pair];
   const auto w = Vector<T, 2>::load(static_cast<const T*>(m.w) + of_pair * kChannels + pair);
-  float bound = staged.load(m, norm, row, column);
-  __syncthreads();
-
+  float bound = 0;
   SumsOfH sums;
+  for (unsigned first = 0; first < kFilters; first += kStaged) {
+    if (first > 0) __syncthreads();
+    bound += staged.load(m, norm, first, row, column);
+    __syncthreads();
 #pragma unroll
-  for (unsigned i = 0; i < kFilters / kFiltersAtOnce; ++i) {
-    const unsigned k = i * kFiltersAtOnce + threadIdx.x / 4;
-    sums.add<T>(staged.rows[k],
-                Vector<T, 4>::load(staged.columns[k][lane % 4 / 2].x + lane % 2 * 4),
-                staged.coefficients[k]);
+    for (unsigned i = 0; i < kStaged / kFiltersAtOnce; ++i) {
+      const unsigned k = i * kFiltersAtOnce + threadIdx.x / 4;
+      sums.add<T>(staged.rows[k],
+                  Vector<T, 4>::load(staged.columns[k][lane % 4 / 2].x + lane % 2 * 4),
+                  staged.coefficients[k]);
+    }
   }
   sums.add_across_warp();
   bound = sum_across<1>(bound);
@@ -179,10 +183,15 @@ __global__ void __launch_bounds__(kThreads)
   shared[warp][lane] = {sums.h[0], sums.h[1], sums.h[2], sums.h[3]};
   if (lane < 4) shared[warp][32 + lane] = {sums.bias[0], sums.bias[1], sums.bias[2], sums.bias[3]};
   auto* placed = static_cast<T*>(m.placed);
+  Vector<T, 2> scaled;
 #pragma unroll
-  for (unsigned i = 0; i < 2; ++i)
-    placed[placed_column(pair + i) * kDepth + kChannels + of_pair] =
-        from_float<T>(a * to_float(w.x[i]));
+  for (unsigned i = 0; i < 2; ++i) scaled.x[i] = from_float<T>(a * to_float(w.x[i]));
+  if constexpr (kInTwo)
+    scaled.store(static_cast<T*>(m.scaled) + of_pair * kChannels + pair);
+  else
+#pragma unroll
+    for (unsigned i = 0; i < 2; ++i)
+      placed[placed_column(pair + i) * kDepth + kChannels + of_pair] = scaled.x[i];
   __syncthreads();
   if (threadIdx.x >= kSums) return;
   float total = 0;
@@ -303,13 +312,14 @@ __global__ void __launch_bounds__(kThreads) weight_gradient_kernel(const WeightG
 /// Calls body.operator()<T, channels>() with the 16-bit type and the channels of y.
 template <class Body>
 void with_matrices(const GramMatrices& m, DataType type, Body&& body) {
-  ENSURE(m.channels == 64 || m.channels == 128, "channels of a norm through the Gram matrix");
   ENSURE(m.filters == 4 * m.channels, "filters of a norm through the Gram matrix");
   with_16_bits(type, [&]<class T>(T) {
-    if (m.channels == 64)
-      body.template operator()<T, 64>();
-    else
-      body.template operator()<T, 128>();
+    switch (m.channels) {
+      case 64: return body.template operator()<T, 64>();
+      case 128: return body.template operator()<T, 128>();
+      case 256: return body.template operator()<T, 256>();
+      default: throw InternalError("channels of a norm through the Gram matrix");
+    }
   });
 }
 

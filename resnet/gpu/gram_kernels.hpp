@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "common/host_device.hpp"
 #include "resnet/gpu/unit_kernels.hpp"
 
 namespace shakedown::gpu {
@@ -28,17 +29,23 @@ inline int gram_parts(std::size_t rows, std::size_t wanted, std::size_t longest 
 }
 /// Of D: enough for a GPU's multiprocessors, and few where they are large. They may be twice as
 /// long as G's, whose terms are all positive.
-inline int gram_parts_of_d(std::size_t rows, int channels, int filters) {
-  const auto size = static_cast<std::size_t>(channels) * static_cast<std::size_t>(filters);
-  return gram_parts(rows, std::max<std::size_t>(32, 64 * 64 * 256 / size), 12544);
+inline int gram_parts_of_d(std::size_t rows, int channels) {
+  return gram_parts(rows, channels > 128 ? 8 : 64 * 64 / static_cast<std::size_t>(channels), 12544);
 }
-/// Parts wanted of G.
-inline constexpr std::size_t kWantedPartsOfG = 128;
+/// Of G.
+inline int gram_parts_of_g(std::size_t rows, int channels) {
+  return gram_parts(rows, channels > 128 ? 32 : 128);
+}
+
+/// Whether g (a w) is a product of its own, a convolution's: the matrices for all of dy are too
+/// large to stay in shared memory.
+SHAKEDOWN_HOST_DEVICE constexpr bool gram_in_two(int channels) { return channels > 128; }
 
 /// The convolution's matrices, in device memory. `placed`: channels (as placed_column has them) x
-/// (channels + filters) of the activations' type, H times a power of two, then a w.
+/// (channels + filters) of the activations' type, H times a power of two, then a w. In two products
+/// it has H alone, and `scaled` a w as the convolution has w.
 struct GramMatrices {
-  int channels;    // of y: 64 or 128
+  int channels;    // of y: 64, 128 or 256
   int filters;     // channels of z: four times as many
   const void* w;   // filters x channels
   float* d;        // filters x channels
@@ -46,6 +53,7 @@ struct GramMatrices {
   float* bias;     // w'c: channels
   float* unscale;  // one: what undoes H's power of two
   void* placed;
+  void* scaled;  // filters x channels; null in one product
 };
 
 /// y = relu(z * scale + shift), and partial sums of y; returns their count.
@@ -82,7 +90,8 @@ void gram_weight_gradient(const GramMatrices& matrices, const NormVectors& norm,
                           const float* sum_of_y, void* dw, DataType type, cudaStream_t stream);
 
 /// normalise_relu_backward where dy = y H + g (a w) + w'c; dy gets it where relu passes. y and dy
-/// are of `shape`, g has the matrices' filters. Returns the count of partial sums.
+/// are of `shape`, g has the matrices' filters; in two products dy has g (a w) before, and g is not
+/// read. Returns the count of partial sums.
 int gram_conv_relu_backward(const GramMatrices& matrices, const void* y, const void* g,
                             const void* z, const NormVectors& norm, void* dy,
                             const ActivationShape& shape, DataType type, float* partials,

@@ -28,6 +28,10 @@ __device__ inline void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
 }
+/// After a thread's stores to shared memory that products read, before all that use them meet.
+__device__ inline void publish_shared() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
 __device__ inline void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -59,6 +63,13 @@ __device__ inline void synchronise_some(unsigned number, unsigned threads) {
 
 __device__ inline void store_shared(unsigned to, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(value) : "memory");
+}
+/// Two 16-bit elements.
+template <class T>
+__device__ void store_shared(unsigned to, const Vector<T, 2>& pair) {
+  static_assert(sizeof(pair) == 4);
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(reinterpret_cast<const unsigned&>(pair))
+               : "memory");
 }
 __device__ inline float load_shared(unsigned from) {
   float value = 0;

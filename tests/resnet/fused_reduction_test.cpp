@@ -228,7 +228,7 @@ TEST_CASE("a fused reduction over more rows than all blocks take at once", "[uni
 TEST_CASE("a norm is the same through the Gram matrix", "[units][sanitize][gram]") {
   if (!test::has(BackendKind::gpu)) return;
   const Precision precision = GENERATE(Precision::fp16, Precision::bf16);
-  const int channels = GENERATE(64, 128);
+  const int channels = GENERATE(64, 128, 256);
   const bool projected = GENERATE(false, true);
   // 27 rows, more than a tile. With 3 rows a norm amplifies the rounding of z, which this omits.
   const int size = GENERATE(3, 5);

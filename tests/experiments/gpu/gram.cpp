@@ -2,6 +2,7 @@
 // of strided shortcuts, and the norm that ends a block through the Gram matrix, forward and
 // backward (resnet/gpu/gram_kernels.hpp). Microseconds at ResNet-50's shapes.
 #include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/gpu/wide_block_ends.hpp"
 #include "tests/experiments/gpu/lab.hpp"
 
 namespace shakedown::experiments {
@@ -66,7 +67,7 @@ struct Block {
   Buffer y_data, inner_z, dy, z_data, g, dz, second, narrow, mask, w, next_w, dw;
   Norm norm, inner;
   Buffer partials, inner_partials, d_parts, g_parts, gram, sum_of_y, sum_of_g;
-  Buffer d, largest, bias, unscale, placed;
+  Buffer d, largest, bias, unscale, placed, scaled;
   GramMatrices matrices;
   ConvShape conv;
 
@@ -93,7 +94,7 @@ struct Block {
         inner(lab, y.c),
         partials(lab.floats(reduction_scratch(z, lab.type, 3))),
         inner_partials(lab.floats(reduction_scratch(y, lab.type, 2))),
-        d_parts(lab.floats(256 * size)),
+        d_parts(lab.floats(static_cast<std::size_t>(y.c > 128 ? 64 : 256) * size)),
         g_parts(lab.floats(256 * size / 4)),
         gram(lab.floats(size / 4)),
         sum_of_y(lab.floats(static_cast<std::size_t>(y.c))),
@@ -103,6 +104,7 @@ struct Block {
         bias(lab.floats(static_cast<std::size_t>(y.c))),
         unscale(lab.floats(16)),
         placed(lab.random(size / 4 * 5, lab.type)),
+        scaled(lab.random(size, lab.type)),
         matrices{y.c,
                  z.c,
                  w.data(),
@@ -110,7 +112,8 @@ struct Block {
                  floats_in(largest),
                  floats_in(bias),
                  floats_in(unscale),
-                 placed.data()},
+                 placed.data(),
+                 gram_in_two(y.c) ? scaled.data() : nullptr},
         conv{y, z.c, 1, 1, 0} {}
 
   Call end(int centred) {
@@ -121,6 +124,19 @@ struct Block {
                                  static_cast<const std::uint8_t*>(mask.data()), g.data(), all, z,
                                  lab.type, floats_in(partials), lab.stream);
     };
+  }
+  /// Null where there is none.
+  Call wide_end() {
+    if (!has_wide_conv_add_relu_backward(lab.type, next_depth, z.c)) return {};
+    return [this] {
+      end_partials = wide_conv_add_relu_backward({narrow.data(), next_w.data(), next_depth},
+                                                 second.data(), mask_bits(), g.data(), z, lab.type,
+                                                 floats_in(partials), lab.stream);
+    };
+  }
+  Call end_as_chosen() {
+    const Call wide = wide_end();
+    return wide ? wide : end(0);
   }
   Call finish_end() {
     return [this] {
@@ -135,7 +151,9 @@ struct Block {
                                    z, lab.type, lab.stream);
     };
   }
+  /// Null where there is none.
   Call within_fused() {
+    if (!has_normalise_conv_relu_backward(lab.type, z.c, y.c)) return {};
     return [this] {
       const NormGradient from{g.data(), z_data.data(), norm.vectors};
       normalise_conv_relu_backward({dz.data(), w.data(), z.c, &from}, inner_z.data(), inner.vectors,
@@ -151,8 +169,14 @@ struct Block {
                               floats_in(inner_partials), lab.stream);
     };
   }
+  /// g (a w), where it is a product of its own.
+  Call of_scaled() {
+    if (!gram_in_two(y.c)) return [] {};
+    return lab.convolution(ConvKind::backward_data, conv, {dy.data(), scaled.data(), g.data()});
+  }
   Call within_gram() {
-    return [this] {
+    return [this, first = of_scaled()] {
+      first();
       gram_conv_relu_backward(matrices, y_data.data(), g.data(), inner_z.data(), inner.vectors,
                               dy.data(), y, lab.type, floats_in(inner_partials), lab.stream);
     };
@@ -229,11 +253,12 @@ struct Block {
                       lab.type, lab.stream);
     };
   }
-  Call end_without_z(bool projected) {
-    return [this, projected] {
-      conv_normalise_add_relu({y_data.data(), w.data(), y.c}, norm.vectors, second.data(),
-                              projected ? &norm.vectors : nullptr, g.data(), mask_bits(), z,
-                              lab.type, lab.stream);
+  /// Null with `wide` where there is none.
+  Call end_without_z(bool projected, bool wide) {
+    if (wide && !has_wide_conv_normalise_add_relu(lab.type, y.c, z.c)) return {};
+    return [this, projected, run = wide ? wide_conv_normalise_add_relu : conv_normalise_add_relu] {
+      run({y_data.data(), w.data(), y.c}, norm.vectors, second.data(),
+          projected ? &norm.vectors : nullptr, g.data(), mask_bits(), z, lab.type, lab.stream);
     };
   }
   std::uint8_t* mask_bits() const { return static_cast<std::uint8_t*>(mask.data()); }
@@ -260,7 +285,8 @@ void forward_of(Block& block, const std::string& title, int parts_of_g) {
                   {{"convolution", block.convolution()},
                    {"convolution with sums, statistics", block.convolution_with_sums()},
                    {"norm, shortcut, ReLU", block.end_with_z(projected)},
-                   {"all of it without z", block.end_without_z(projected)}});
+                   {"all of it without z", block.end_without_z(projected, false)},
+                   {"the same, wgmma", block.end_without_z(projected, true)}});
 }
 
 /// Forward from the norm before the convolution on, then backward from the block's end on.
@@ -273,17 +299,16 @@ void all_of(Block& block, const std::string& title, int parts_of_d, int parts_of
   const Call convolution =
       with_sums ? with_sums : in_order({block.convolution(), block.statistics()});
   const Call today = in_order({block.normalise(), convolution, block.end_with_z(false)});
-  const Call gram = in_order({block.normalise_sums(), g, block.sum_gram(parts_of_g),
-                              block.statistics_of_gram(), block.end_without_z(false)});
+  const Call gram =
+      in_order({block.normalise_sums(), g, block.sum_gram(parts_of_g), block.statistics_of_gram(),
+                block.end_without_z(false, gram_in_two(block.y.c))});
   block.lab.timer.compare(title + " all forward", {{"today", today}, {"Gram", gram}});
   const std::vector<Call> end{block.end(1), block.finish_end()};
   const Call gram_backward =
-      in_order({block.end(0), block.finish_sum(), d, block.coefficients(parts_of_d),
+      in_order({block.end_as_chosen(), block.finish_sum(), d, block.coefficients(parts_of_d),
                 block.within_gram(), block.weight_gradient()});
-  const Call fused = in_order({end[0], end[1], block.within_fused(), weights});
   const Call unfused = in_order({end[0], end[1], block.within_unfused(), weights});
-  block.lab.timer.compare(title + " all", {{"today, fused", in_order({today, fused})},
-                                           {"today, unfused within", in_order({today, unfused})},
+  block.lab.timer.compare(title + " all", {{"today, unfused within", in_order({today, unfused})},
                                            {"Gram", in_order({gram, gram_backward})}});
 }
 
@@ -291,21 +316,27 @@ void gram_of(Lab& lab, int n, int hw, int channels, int next_depth) {
   const std::string title = fmt::format("{} x {} {}->{}", n, hw, channels, 4 * channels);
   Block block(lab, n, hw, channels, next_depth);
   lab.timer.compare(fmt::format("{} end {}", title, next_depth),
-                    {{"with z", block.end(1)}, {"without z", block.end(0)}});
+                    {{"with z", block.end(1)},
+                     {"without z", block.end(0)},
+                     {"without z, wgmma", block.wide_end()}});
   if (!has_gram_conv_relu_backward(lab.type, channels, 4 * channels)) {
     fmt::print("{}: no product on wgmma here\n", title);
     return;
   }
-  lab.timer.compare(title + " dy", {{"fused", block.within_fused()},
-                                    {"unfused", block.within_unfused()},
+  lab.timer.compare(title + " dy", {{"unfused", block.within_unfused()},
+                                    {"fused", block.within_fused()},
                                     {"Gram, the product", block.within_gram()}});
   std::vector<Row> products{{"dw by cuDNN", block.weights()}};
-  const int parts_of_d = gram_parts_of_d(block.rows, channels, 4 * channels);
-  const int parts_of_g = gram_parts(block.rows, kWantedPartsOfG);
-  for (const int parts : {32, 64, 128, 256})
-    if (block.rows % static_cast<std::size_t>(parts) == 0)
+  if (gram_in_two(channels))
+    lab.timer.compare(title + " dy in two",
+                      {{"g (a w)", block.of_scaled()}, {"both", block.within_gram()}});
+  const int parts_of_d = gram_parts_of_d(block.rows, channels);
+  const int parts_of_g = gram_parts_of_g(block.rows, channels);
+  const int most_of_d = channels > 128 ? 64 : 256;
+  for (const int parts : {8, 16, 32, 64, 128, 256})
+    if (parts <= most_of_d && block.rows % static_cast<std::size_t>(parts) == 0)
       products.push_back({fmt::format("D in {} parts", parts), block.d_product(parts)});
-  for (const int parts : {64, 128, 256})
+  for (const int parts : {16, 32, 64, 128, 256})
     if (block.rows % static_cast<std::size_t>(parts) == 0)
       products.push_back({fmt::format("G in {} parts", parts), block.gram_product(parts)});
   products.push_back({"D's sums, coefficients, H", block.coefficients(parts_of_d)});
@@ -331,6 +362,7 @@ void gram(const Bench& bench, int batch) {
     gram_of(lab, batch, 56, 64, 128);
     gram_of(lab, batch, 28, 128, 128);
     gram_of(lab, batch, 28, 128, 256);
+    gram_of(lab, batch, 14, 256, 256);
   }
 }
 

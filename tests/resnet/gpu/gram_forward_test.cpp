@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/gpu/wide_block_ends.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 
@@ -98,7 +99,7 @@ Statistics gram_statistics(Rig& rig, DataType type, const Tensor& w, const Sums&
 TEST_CASE("statistics from the Gram matrix match float64", "[gram][kernels]") {
   if (!test::has(BackendKind::gpu)) return;
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
-  const std::size_t channels = GENERATE(64, 128);
+  const std::size_t channels = GENERATE(64, 128, 256);
   const std::size_t rows = GENERATE(27, 780);
   const double offset = GENERATE(0.0, 3.0);  // a mean far larger than the deviation
   CAPTURE(name_of(type), channels, rows, offset);
@@ -152,6 +153,7 @@ struct End {
   ActivationShape shape;  // of y
   int depth;
   bool projected;
+  bool wide = false;  // on wgmma
 };
 
 /// The end of a block on the GPU, and what it is in float64.
@@ -181,11 +183,11 @@ struct EndOfBlock {
     const auto shortcut_norm = gpu::NormVectors::in(floats_of(of_shortcut), c.shape.c);
     const Buffer out(*rig.device, c.shape.count() * size_of(c.type));
     const Buffer bits(*rig.device, gpu::mask_bytes(c.shape, c.type));
-    gpu::conv_normalise_add_relu({x.memory.data(), w.memory.data(), c.depth},
-                                 gpu::NormVectors::in(floats_of(vectors), c.shape.c),
-                                 shortcut.memory.data(), c.projected ? &shortcut_norm : nullptr,
-                                 out.data(), static_cast<std::uint8_t*>(bits.data()), c.shape,
-                                 c.type, rig.native());
+    const auto run = c.wide ? gpu::wide_conv_normalise_add_relu : gpu::conv_normalise_add_relu;
+    run({x.memory.data(), w.memory.data(), c.depth},
+        gpu::NormVectors::in(floats_of(vectors), c.shape.c), shortcut.memory.data(),
+        c.projected ? &shortcut_norm : nullptr, out.data(), static_cast<std::uint8_t*>(bits.data()),
+        c.shape, c.type, rig.native());
     y = rig.get(out.view(c.type));
     mask = download<std::uint8_t>(*rig.device, *rig.stream,
                                   static_cast<const std::uint8_t*>(bits.data()), bits.bytes());
@@ -237,12 +239,29 @@ TEST_CASE("the end of a block without z matches float64", "[gram][kernels]") {
   if (!test::has(BackendKind::gpu)) return;
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
   const bool projected = GENERATE(false, true);
-  const int depth = GENERATE(64, 128);
+  const int depth = GENERATE(64, 128, 256);
   // fewer rows than a tile; a part of the last tile; only whole ones; several columns of blocks
   const ActivationShape shape =
       GENERATE(ActivationShape{1, 128, 3, 3}, ActivationShape{3, 256, 9, 11},
                ActivationShape{4, 128, 16, 16}, ActivationShape{2, 512, 7, 5});
   check_end({type, shape, depth, projected}, 1);
+}
+
+TEST_CASE("the end of a block without z on wgmma matches float64", "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  constexpr int kDepth = 256, kChannels = 1024;
+  if (!gpu::has_wide_conv_normalise_add_relu(type, kDepth, kChannels)) return;
+  const bool projected = GENERATE(false, true);
+  const int size = GENERATE(3, 10);  // fewer rows than a tile; a part of the last tile
+  check_end({type, {3, kChannels, size, size}, kDepth, projected, true}, 7);
+}
+
+TEST_CASE("the end of a block on wgmma of more rows than all blocks take at once", "[gram]") {
+  if (!test::has(BackendKind::gpu)) return;
+  constexpr int kDepth = 256, kChannels = 1024;
+  if (!gpu::has_wide_conv_normalise_add_relu(DataType::float16, kDepth, kChannels)) return;
+  check_end({DataType::float16, {16, kChannels, 21, 21}, kDepth, false, true}, 997);
 }
 
 TEST_CASE("the end of a block without z of more rows than all blocks take at once", "[gram]") {

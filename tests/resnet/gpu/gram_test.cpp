@@ -5,6 +5,7 @@
 #include "resnet/gpu/cublas_products.hpp"
 #include "resnet/gpu/fragment_places.hpp"
 #include "resnet/gpu/gram_kernels.hpp"
+#include "resnet/gpu/wide_block_ends.hpp"
 #include "tests/catch.hpp"
 #include "tests/resnet/gpu/kernel_rig.hpp"
 
@@ -35,17 +36,20 @@ TEST_CASE("a sum over rows is cut into equal parts, none of them long", "[gram]"
   CHECK(gpu::gram_parts(200704, 32) == 32);
   CHECK(gpu::gram_parts(75, 128) == 1);
   CHECK(gpu::gram_parts(1000003, 128) == 0);  // a prime
-  CHECK(gpu::gram_parts_of_d(802816, 64, 256) == 64);
-  CHECK(gpu::gram_parts_of_d(200704, 128, 512) == 32);
-  CHECK(gpu::gram_parts_of_d(1605632, 64, 256) == 128);  // none longer than 12,544 rows
-  CHECK(gpu::gram_parts_of_d(75, 64, 256) == 1);
+  CHECK(gpu::gram_parts_of_d(802816, 64) == 64);
+  CHECK(gpu::gram_parts_of_d(200704, 128) == 32);
+  CHECK(gpu::gram_parts_of_d(50176, 256) == 8);
+  CHECK(gpu::gram_parts_of_d(1605632, 64) == 128);  // none longer than 12,544 rows
+  CHECK(gpu::gram_parts_of_d(75, 64) == 1);
+  CHECK(gpu::gram_parts_of_g(200704, 128) == 128);
+  CHECK(gpu::gram_parts_of_g(50176, 256) == 32);
 }
 
 namespace {
 
 struct Case {
   DataType type;
-  ActivationShape y;  // c is 64 or 128
+  ActivationShape y;  // c is 64, 128 or 256
   int filters() const { return 4 * y.c; }
   std::size_t rows() const { return y.count() / static_cast<std::size_t>(y.c); }
 };
@@ -142,7 +146,7 @@ struct Problem {
 
 /// The whole chain on the GPU.
 struct Outcome {
-  Values d, gram, dgamma, dbeta, a, b, c, placed, bias, dw, dy, dy_sums;
+  Values d, gram, dgamma, dbeta, a, b, c, placed, scaled, bias, dw, dy, dy_sums;
   double unscale = 0;
 };
 
@@ -184,6 +188,24 @@ Values parted_product(Rig& rig, gpu::BlasHandle& blas, const Problem& p, const T
   return first;
 }
 
+/// What dy has before the kernel: g (a w) in two products, else NaN.
+Tensor before_gram(Rig& rig, const Problem& p, const Values& scaled) {
+  std::vector<float> product(p.rows * p.channels, std::nanf(""));
+  if (scaled.empty()) return rig.rounded(p.c.type, product);
+  Values line(p.channels);
+  for (std::size_t row = 0; row < p.rows; ++row) {
+    std::fill(line.begin(), line.end(), 0.0);
+    for (std::size_t k = 0; k < p.filters; ++k) {
+      const double g = p.g.values[row * p.filters + k];
+      if (g == 0) continue;
+      for (std::size_t j = 0; j < p.channels; ++j) line[j] += g * scaled[k * p.channels + j];
+    }
+    for (std::size_t j = 0; j < p.channels; ++j)
+      product[row * p.channels + j] = static_cast<float>(line[j]);
+  }
+  return rig.rounded(p.c.type, product);
+}
+
 Outcome run(Rig& rig, const Problem& p) {
   gpu::BlasHandle blas(*rig.device, rig.native());
   Outcome out;
@@ -205,9 +227,17 @@ Outcome run(Rig& rig, const Problem& p) {
   const Buffer bias = rig.floats(p.channels);
   const Buffer unscale = rig.floats(1);
   const Buffer placed(*rig.device, (p.filters + p.channels) * p.channels * element);
-  const gpu::GramMatrices m{
-      p.c.y.c,         p.c.filters(),      p.w.memory.data(), floats_of(d), floats_of(largest),
-      floats_of(bias), floats_of(unscale), placed.data()};
+  const Buffer scaled(*rig.device, p.filters * p.channels * element);
+  const bool in_two = gpu::gram_in_two(p.c.y.c);
+  const gpu::GramMatrices m{p.c.y.c,
+                            p.c.filters(),
+                            p.w.memory.data(),
+                            floats_of(d),
+                            floats_of(largest),
+                            floats_of(bias),
+                            floats_of(unscale),
+                            placed.data(),
+                            in_two ? scaled.data() : nullptr};
   gpu::gram_coefficients(floats_of(d_parts), d_count, floats_of(sum_of_g),
                          {floats_of(gamma), nullptr, nullptr, nullptr, dgamma.data(), dbeta.data()},
                          norm, static_cast<float>(1.0 / static_cast<double>(p.rows)), m, p.c.type,
@@ -225,6 +255,7 @@ Outcome run(Rig& rig, const Problem& p) {
             out.d) < 1e-6);
 
   out.placed = rig.get(placed.view(p.c.type));
+  if (in_two) out.scaled = rig.get(scaled.view(p.c.type));
   out.bias = widen(download<float>(*rig.device, *rig.stream, bias.data(), p.channels));
   out.unscale = download<float>(*rig.device, *rig.stream, unscale.data(), 1)[0];
 
@@ -239,7 +270,7 @@ Outcome run(Rig& rig, const Problem& p) {
   if (!gpu::has_gram_conv_relu_backward(p.c.type, p.c.y.c, p.c.filters())) return out;
   const Buffer inner =
       vectors_with(rig, p.channels, {{0, p.inner_mean}, {2, p.inner_scale}, {3, p.inner_shift}});
-  const Buffer dy(*rig.device, p.rows * p.channels * element);
+  const Buffer dy = before_gram(rig, p, out.scaled).memory;
   const Buffer partials = rig.floats(gpu::reduction_scratch(p.c.y, p.c.type, 2));
   const int count =
       gpu::gram_conv_relu_backward(m, p.y.memory.data(), p.g.memory.data(), p.inner_z.memory.data(),
@@ -273,7 +304,8 @@ void check_sums(const Problem& p, const Outcome& out) {
 
 /// H, a w and w'c of the coefficients that the GPU made.
 void check_placed(const Problem& p, const Outcome& out) {
-  const std::size_t depth = p.channels + p.filters;
+  const bool in_two = gpu::gram_in_two(p.c.y.c);
+  const std::size_t depth = p.channels + (in_two ? 0 : p.filters);
   Values h, expected_h, aw, expected_aw, expected_bias;
   for (unsigned i = 0; i < p.channels; ++i) {
     const auto w = [&](std::size_t k, std::size_t of) { return p.w.values[k * p.channels + of]; };
@@ -286,7 +318,7 @@ void check_placed(const Problem& p, const Outcome& out) {
       expected_h.push_back(sum);
     }
     for (std::size_t k = 0; k < p.filters; ++k) {
-      aw.push_back(row[p.channels + k]);
+      aw.push_back(in_two ? out.scaled[k * p.channels + i] : row[p.channels + k]);
       expected_aw.push_back(out.a[k] * w(k, i));
       expected_bias.back() += out.c[k] * w(k, i);
     }
@@ -338,7 +370,8 @@ TEST_CASE("a norm's gradients through the Gram matrix match float64", "[gram][ke
   // fewer rows than a tile; a part of the last tile; only whole ones
   c.y = GENERATE(ActivationShape{3, 64, 3, 3}, ActivationShape{3, 128, 3, 3},
                  ActivationShape{4, 64, 15, 13}, ActivationShape{4, 128, 15, 13},
-                 ActivationShape{16, 64, 8, 8}, ActivationShape{16, 128, 8, 8});
+                 ActivationShape{16, 64, 8, 8}, ActivationShape{16, 128, 8, 8},
+                 ActivationShape{3, 256, 3, 3}, ActivationShape{2, 256, 11, 13});
   CAPTURE(name_of(c.type), c.y.n, c.y.c, c.y.h);
   Rig rig;
   const Problem p(rig, c);
@@ -410,14 +443,16 @@ TEST_CASE("the product of a norm through the Gram matrix is there on Hopper alon
   const bool hopper = major == 9 && minor == 0;
   CHECK(gpu::has_gram_conv_relu_backward(DataType::float16, 64, 256) == hopper);
   CHECK(gpu::has_gram_conv_relu_backward(DataType::bfloat16, 128, 512) == hopper);
+  CHECK(gpu::has_gram_conv_relu_backward(DataType::float16, 256, 1024) == hopper);
   CHECK(!gpu::has_gram_conv_relu_backward(DataType::float32, 64, 256));
-  CHECK(!gpu::has_gram_conv_relu_backward(DataType::float16, 256, 1024));
+  CHECK(!gpu::has_gram_conv_relu_backward(DataType::float16, 512, 2048));
 }
 
 TEST_CASE("a norm through the Gram matrix over more rows than all blocks take at once", "[gram]") {
   if (!test::has(BackendKind::gpu)) return;
   Case c{DataType::float16, {}};
-  c.y = GENERATE(ActivationShape{16, 64, 45, 45}, ActivationShape{16, 128, 37, 37});
+  c.y = GENERATE(ActivationShape{16, 64, 45, 45}, ActivationShape{16, 128, 37, 37},
+                 ActivationShape{16, 256, 21, 21});
   CAPTURE(c.y.c);
   Rig rig;
   const Problem p(rig, c);
@@ -524,6 +559,64 @@ TEST_CASE("the end of a block is the same whichever centred tensors its sums are
     CHECK(relative_error(Values(some.second.begin(), some.second.begin() + shape.c), none.second) <
           1e-5);
   }
+}
+
+TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync",
+          "[gram][kernels]") {
+  if (!test::has(BackendKind::gpu)) return;
+  constexpr int kDepth = 256, kChannels = 1024;
+  const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
+  if (!gpu::has_wide_conv_add_relu_backward(type, kDepth, kChannels)) return;
+  const ActivationShape shape =
+      GENERATE(ActivationShape{1, kChannels, 3, 3}, ActivationShape{3, kChannels, 9, 11},
+               ActivationShape{16, kChannels, 21, 23});
+  CAPTURE(name_of(type), shape.n);
+  Rig rig;
+  const Tensor dz =
+      rig.rounded(type, random_values(shape.count() / kChannels * kDepth, 1, -0.5, 0.5));
+  const Tensor w = rig.rounded(type, random_values(kDepth * kChannels, 2, -0.5, 0.5));
+  const Tensor dy = rig.rounded(type, random_values(shape.count(), 3));
+  std::vector<std::uint8_t> bits;
+  Random random(6);
+  for (std::size_t i = 0; i < gpu::mask_bytes(shape, type); ++i)
+    bits.push_back(static_cast<std::uint8_t>(random.below(256)));
+  const Buffer mask = test::to_device(*rig.device, *rig.stream, bits);
+  const auto* of = static_cast<const std::uint8_t*>(mask.data());
+  const gpu::GradientProduct product{dz.memory.data(), w.memory.data(), kDepth};
+  const auto run = [&](bool wide) {
+    const Tensor dsum = rig.rounded(type, std::vector<float>(shape.count(), std::nanf("")));
+    const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
+    const int parts =
+        wide ? gpu::wide_conv_add_relu_backward(product, dy.memory.data(), of, dsum.memory.data(),
+                                                shape, type, floats_of(partials), rig.native())
+             : gpu::conv_add_relu_backward(product, {dy.memory.data(), 1}, of, dsum.memory.data(),
+                                           {}, shape, type, floats_of(partials), rig.native());
+    const Buffer total = rig.floats(kChannels);
+    gpu::sum_partials(floats_of(partials), parts, kChannels, floats_of(total), rig.native());
+    return std::pair(
+        rig.get(dsum.memory.view(type)),
+        widen(download<float>(*rig.device, *rig.stream, total.data(), std::size_t{kChannels})));
+  };
+  const auto wide = run(true);
+  const auto expected = run(false);
+  std::size_t passed = 0;  // against float64, some rows
+  Values some, exact;
+  for (std::size_t i = 0; i < wide.first.size(); i += 499) {
+    const bool passes = (bits[i / 8] >> i % 8 & 1) != 0;
+    passed += passes ? 1 : 0;
+    double sum = passes ? dy.values[i] : 0;
+    for (std::size_t j = 0; passes && j < kDepth; ++j)
+      sum += dz.values[i / kChannels * kDepth + j] * w.values[j * kChannels + i % kChannels];
+    some.push_back(wide.first[i]);
+    exact.push_back(sum);
+  }
+  CHECK(passed > 0);
+  CHECK(relative_error(some, exact) < rounding(type));
+  CHECK(relative_error(wide.first, expected.first) < rounding(type));
+  Values sums(kChannels, 0.0);
+  for (std::size_t i = 0; i < wide.first.size(); ++i) sums[i % kChannels] += wide.first[i];
+  CHECK(relative_error(wide.second, sums) < 1e-5);
+  CHECK(run(true) == wide);
 }
 
 }  // namespace shakedown
