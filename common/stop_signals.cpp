@@ -1,21 +1,23 @@
 #include "common/stop_signals.hpp"
 
+#include <fmt/format.h>
 #include <semaphore.h>
 #include <string.h>
 #include <time.h>
 
 #include <atomic>
 #include <cstdint>
-#include <exception>
+#include <cstdio>
 
+#include "common/detached.hpp"
 #include "common/mpi_session.hpp"
 
 namespace shakedown {
 namespace {
 
 // A handler can reach nothing that is not static.
-volatile std::sig_atomic_t noted = 0;
-std::atomic<std::int64_t> noted_at_ms = 0;
+volatile std::sig_atomic_t first = 0;
+std::atomic<std::int64_t> first_at_ms = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
 std::int64_t now_ms() {  // of the clocks, a handler may call this one
@@ -24,18 +26,24 @@ std::int64_t now_ms() {  // of the clocks, a handler may call this one
   return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
-extern "C" void note(int number) {
-  if (noted == 0) {
-    noted_at_ms = now_ms();
-    noted = number;
-  } else if (now_ms() - noted_at_ms >= StopSignals::kSameStopMs) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);  // delivered when this handler returns
+/// Whether it is the first signal. One of another stop ends the process.
+bool is_first(int number) {
+  if (first == 0) {
+    first_at_ms = now_ms();
+    first = number;
+    return true;
   }
+  if (now_ms() - first_at_ms >= kSameStopMs) {
+    std::signal(number, SIG_DFL);
+    std::raise(number);  // delivered when the handler returns
+  }
+  return false;
 }
 
+extern "C" void note(int number) { is_first(number); }
+
 std::vector<int> signals_to_note() {
-  noted = 0;
+  first = 0;
   return {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 }
 
@@ -44,20 +52,30 @@ sem_t woken;
 volatile std::sig_atomic_t ending = 0;
 
 extern "C" void wake(int number) {
+  if (!is_first(number)) return;
   ending = number;
   sem_post(&woken);
 }
 
-std::thread thread_of(const std::function<void()>& report) {
-  ending = 0;
+/// Whether `report` returned in time; where it throws (a full disk) it did.
+bool returns(const std::function<void()>& report, std::chrono::milliseconds patience) {
+  const auto done = start_detached<int>([report] { return report(), 0; });
+  return done.wait_for(patience) == std::future_status::ready;
+}
+
+std::thread thread_of(const std::function<void()>& report, std::chrono::milliseconds patience) {
+  first = ending = 0;
   sem_init(&woken, 0, 0);
-  return std::thread([report] {
+  return std::thread([report, patience] {
     while (sem_wait(&woken) != 0) {
     }
     if (ending == 0) return;
-    try {
-      report();
-    } catch (const std::exception&) {  // a full disk: the process ends all the same
+    if (!returns(report, patience)) {
+      const std::string text = fmt::format(
+          "error: stopped by SIG{}; the end of the record was not written within {:g} s: its file "
+          "blocks\n",
+          sigabbrev_np(ending), std::chrono::duration<double>(patience).count());
+      returns([text] { std::fputs(text.c_str(), stderr); }, patience);
     }
     std::signal(ending, SIG_DFL);
     std::raise(ending);
@@ -92,11 +110,11 @@ SignalHandler::~SignalHandler() {
 StopSignals::StopSignals() : handler_(signals_to_note(), note) {}
 
 std::string StopSignals::received() const {
-  return noted == 0 ? "" : std::string("SIG") + sigabbrev_np(noted);
+  return first == 0 ? "" : std::string("SIG") + sigabbrev_np(first);
 }
 
-LastWords::LastWords(const std::function<void()>& report)
-    : thread_(thread_of(report)), handler_(signals_to_end(), wake) {}
+LastWords::LastWords(const std::function<void()>& report, std::chrono::milliseconds patience)
+    : thread_(thread_of(report, patience)), handler_(signals_to_end(), wake) {}
 
 LastWords::~LastWords() {
   sem_post(&woken);
