@@ -105,11 +105,40 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
   report.facts["driver_module"] = "580.2";
   CHECK(severity("management") == Severity::warn);
   report.gpus.problem.reset();
-  report.gpus.stalled = {"nvmlInit_v2"};
+  report.gpus.stalled = {"nvmlSystemGetDriverVersion"};
   CHECK(severity("management") == Severity::fail);
   report.gpus.stalled.clear();
   report.gpus.failed = {"nvmlDeviceGetCount_v2: Unknown Error"};
   CHECK(severity("management") == Severity::fail);
+}
+
+TEST_CASE("a driver that does not open in time fails only where persistence mode is known to be on",
+          "[node][driver][closed]") {
+  NodeReport all = healthy_node("n0");
+  all.gpus.gpus.clear();
+  all.gpus.stalled = {"nvmlInit_v2"};
+  all.gpus.problem = "nvmlInit_v2 did not return within 1.6 s";
+  NodeReport one = healthy_node("n0");
+  one.gpus.gpus[3] = {};
+  one.gpus.gpus[3].index = 3;
+  one.gpus.gpus[3].stalled = {"nvmlDeviceGetHandleByIndex_v2"};
+  const std::pair<NodeReport, const char*> cases[] = {{all, "management"},
+                                                      {one, "management-stall"}};
+  for (auto [report, check] : cases) {
+    const auto judged = [&] { return judge_nodes({report}, {8}); };
+    const auto unknown = not_passed(of_check(judged(), check));
+    REQUIRE(unknown.size() == 1);
+    CHECK(unknown[0].severity == Severity::unknown);
+    CHECK(unknown[0].verdict.class_ == Class::config);
+    CHECK_THAT(unknown[0].verdict.action, ContainsSubstring("nvidia-persistenced"));
+    CHECK(of_check(judged(), "gpu-count")[0].severity != Severity::fail);  // unknown is not zero
+    const Verdict job = verdict_of_job(judged(), false);
+    CHECK(job.outcome == Outcome::inconclusive);
+    CHECK(job.action == unknown[0].verdict.action);
+    report.facts["persistence_daemon"] = true;
+    CHECK(not_passed(of_check(judged(), check))[0].severity == Severity::fail);
+    CHECK(verdict_of_job(judged(), false).outcome == Outcome::fail);
+  }
 }
 
 TEST_CASE("the driver's module, library and CUDA must fit", "[node][driver]") {
