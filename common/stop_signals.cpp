@@ -15,46 +15,47 @@
 namespace shakedown {
 namespace {
 
-// A handler can reach nothing that is not static.
-volatile std::sig_atomic_t first = 0;
-std::atomic<std::int64_t> first_at_ms = 0;
-static_assert(std::atomic<std::int64_t>::is_always_lock_free);
-
 std::int64_t now_ms() {  // of the clocks, a handler may call this one
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return std::int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
-/// Whether it is the first signal. One of another stop ends the process.
-bool is_first(int number) {
-  if (first == 0) {
-    first_at_ms = now_ms();
-    first = number;
-    return true;
-  }
-  if (now_ms() - first_at_ms >= kSameStopMs) {
-    std::signal(number, SIG_DFL);
-    std::raise(number);  // delivered when the handler returns
-  }
-  return false;
-}
+/// The first signal, as a handler may keep it.
+struct FirstSignal {
+  volatile std::sig_atomic_t number = 0;
+  std::atomic<std::int64_t> at_ms = 0;
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 
-extern "C" void note(int number) { is_first(number); }
+  /// Whether it is the first. One of another stop ends the process.
+  bool note(int other) {
+    if (number == 0) {
+      at_ms = now_ms();
+      number = other;
+      return true;
+    }
+    if (now_ms() - at_ms >= kSameStopMs) {
+      std::signal(other, SIG_DFL);
+      std::raise(other);  // delivered when the handler returns
+    }
+    return false;
+  }
+};
+
+// A handler can reach nothing that is not static.
+FirstSignal noted;   // of StopSignals
+FirstSignal ending;  // of LastWords
+sem_t woken;         // posted by that signal, or without one when the object ends
+
+extern "C" void note(int number) { noted.note(number); }
 
 std::vector<int> signals_to_note() {
-  first = 0;
+  noted.number = 0;
   return {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
 }
 
-// Of LastWords: posted by a signal, or without one when its object ends.
-sem_t woken;
-volatile std::sig_atomic_t ending = 0;
-
 extern "C" void wake(int number) {
-  if (!is_first(number)) return;
-  ending = number;
-  sem_post(&woken);
+  if (ending.note(number)) sem_post(&woken);
 }
 
 /// Whether `report` returned in time; where it throws (a full disk) it did.
@@ -64,27 +65,27 @@ bool returns(const std::function<void()>& report, std::chrono::milliseconds pati
 }
 
 std::thread thread_of(const std::function<void()>& report, std::chrono::milliseconds patience) {
-  first = ending = 0;
+  ending.number = 0;
   sem_init(&woken, 0, 0);
   return std::thread([report, patience] {
     while (sem_wait(&woken) != 0) {
     }
-    if (ending == 0) return;
+    if (ending.number == 0) return;
     if (!returns(report, patience)) {
       const std::string text = fmt::format(
           "error: stopped by SIG{}; the end of the record was not written within {:g} s: its file "
           "blocks\n",
-          sigabbrev_np(ending), std::chrono::duration<double>(patience).count());
+          sigabbrev_np(ending.number), std::chrono::duration<double>(patience).count());
       returns([text] { std::fputs(text.c_str(), stderr); }, patience);
     }
-    std::signal(ending, SIG_DFL);
-    std::raise(ending);
+    std::signal(ending.number, SIG_DFL);
+    std::raise(ending.number);
   });
 }
 
 std::vector<int> signals_to_end() {
   std::vector<int> signals{SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
-  if (launched_rank().empty()) signals.push_back(SIGTERM);
+  if (launched_with_others().empty()) signals.push_back(SIGTERM);
   return signals;
 }
 
@@ -110,7 +111,7 @@ SignalHandler::~SignalHandler() {
 StopSignals::StopSignals() : handler_(signals_to_note(), note) {}
 
 std::string StopSignals::received() const {
-  return first == 0 ? "" : std::string("SIG") + sigabbrev_np(first);
+  return noted.number == 0 ? "" : std::string("SIG") + sigabbrev_np(noted.number);
 }
 
 LastWords::LastWords(const std::function<void()>& report, std::chrono::milliseconds patience)

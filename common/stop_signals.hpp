@@ -47,7 +47,7 @@ class StopSignals {
 class LastWords {
  public:
   /// At INT, HUP, USR1 or USR2 `report` runs in a thread of its own. TERM is one of them only where
-  /// no launcher started this process: it sends TERM to the ranks that are left when one has
+  /// this process is the only rank: a launcher sends TERM to the ranks that are left when one has
   /// failed. Where `report` does not return within `patience` (a file that blocks), or a second
   /// signal comes kSameStopMs or more after the first, the process ends without it.
   explicit LastWords(const std::function<void()>& report,

@@ -74,7 +74,7 @@ TEST_CASE("stop signals: a record that blocks does not keep the process alive") 
   Child child([&] {
     dup2(words[1], STDERR_FILENO);
     const LastWords last_words(block, milliseconds(1));
-    raise(SIGINT);
+    raise(SIGTERM);
     block();
     return 0;
   });
@@ -82,8 +82,8 @@ TEST_CASE("stop signals: a record that blocks does not keep the process alive") 
   char text[200]{};
   CHECK(read(words[0], text, sizeof(text) - 1) > 0);
   close(words[0]);
-  CHECK(child.end() == -SIGINT);
+  CHECK(child.end() == -SIGTERM);
   CHECK(std::string(text) ==
-        "error: stopped by SIGINT; the end of the record was not written within 0.001 s: its file "
+        "error: stopped by SIGTERM; the end of the record was not written within 0.001 s: its file "
         "blocks\n");
 }
