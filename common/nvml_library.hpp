@@ -172,6 +172,10 @@ int call(const Function<int(Parameters...)>& function, Arguments... arguments) {
   return function.address == nullptr ? kFunctionNotFound : function.address(arguments...);
 }
 
+// The calls in which the driver initializes GPUs: seconds per GPU without persistence mode.
+constexpr const char* kInit = "nvmlInit_v2";
+constexpr const char* kHandleByIndex = "nvmlDeviceGetHandleByIndex_v2";
+
 /// All functions that are used. Where there are two of a purpose, the later one is older.
 struct Library {
   explicit Library(FindFunction find_function) : find(std::move(find_function)) {}
@@ -183,13 +187,13 @@ struct Library {
 
   const FindFunction find;
 
-  const Function<int()> init{find, "nvmlInit_v2"};
+  const Function<int()> init{find, kInit};
   const Function<int()> shutdown{find, "nvmlShutdown"};
   const Function<int(char*, unsigned)> driver_version{find, "nvmlSystemGetDriverVersion"};
   const Function<int(int*)> cuda_version{find, "nvmlSystemGetCudaDriverVersion_v2"};
   const Function<int(int*)> old_cuda_version{find, "nvmlSystemGetCudaDriverVersion"};
   const Function<int(unsigned*)> count{find, "nvmlDeviceGetCount_v2"};
-  const Function<int(unsigned, Device*)> handle_by_index{find, "nvmlDeviceGetHandleByIndex_v2"};
+  const Function<int(unsigned, Device*)> handle_by_index{find, kHandleByIndex};
   const Function<int(const char*, Device*)> handle_by_uuid{find, "nvmlDeviceGetHandleByUUID"};
   const Function<int(Device, char*, unsigned)> uuid{find, "nvmlDeviceGetUUID"};
   const Function<int(Device, char*, unsigned)> model{find, "nvmlDeviceGetName"};

@@ -44,6 +44,15 @@ bool is_among(const std::string& name, const std::vector<std::string>& names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+/// Whether a text has this name, and not only as the beginning of a longer one.
+bool names_option(const std::string& text, const std::string& name) {
+  for (auto at = text.find(name); at != std::string::npos; at = text.find(name, at + 1)) {
+    const char next = at + name.size() < text.size() ? text[at + name.size()] : ' ';
+    if (next != '-' && std::isalnum(static_cast<unsigned char>(next)) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Option::Option(std::vector<std::string> names, OptionTarget target, std::string help,
@@ -253,6 +262,16 @@ bool OptionSet::contradicted(const Option& option) const {
   return std::any_of(options_.begin(), options_.end(), [&](const Option& other) {
     return contradict(option, other) && on_command_line(other);
   });
+}
+
+std::string OptionSet::explained(const std::string& error) const {
+  std::vector<std::string> named;
+  for (const Option& option : options_)
+    if (option.is_default_ && names_option(error, option.name()))
+      named.push_back(option.as_given());
+  if (named.empty()) return error;
+  return fmt::format("{}; {} sets {}: an option on the command line replaces a value of it", error,
+                     find(defaults_->option)->as_given(), fmt::join(named, ", "));
 }
 
 std::string OptionSet::missing_file() const {

@@ -160,6 +160,10 @@ class OptionSet {
   /// cannot read, or "". Processes on other hosts may see other files.
   std::string missing_file() const;
 
+  /// `error`, followed by "; --recipe NAME sets --epochs 90, ..." where it names options whose
+  /// values came from add_defaults, and not from the command line.
+  std::string explained(const std::string& error) const;
+
   /// Whether the user gave this option (by any name), rather than leaving its default.
   bool given(const std::string& name) const;
 

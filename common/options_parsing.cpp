@@ -153,7 +153,7 @@ std::optional<OptionSet::Ending> OptionSet::parse(int argc, const char* const* a
     for (Option& option : options_) option.expand_all();
     check_conditions(ignore_idle);
   } catch (const UsageError& error) {
-    return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, error.what())};
+    return Ending{ExitCode::usage, fmt::format("{}: {}\n", program_, explained(error.what()))};
   }
   return std::nullopt;
 }
@@ -167,7 +167,13 @@ const OptionSet::Text* OptionSet::find_text(const std::string& argument) const {
 
 void OptionSet::read_defaults() {
   if (!defaults_ || !given(defaults_->option)) return;
-  read(defaults_->arguments(*find(defaults_->option)->given_), From::defaults);
+  const Option& source = *find(defaults_->option);
+  const Arguments arguments = defaults_->arguments(*source.given_);
+  try {
+    read(arguments, From::defaults);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", source.as_given(), error.what()));
+  }
 }
 
 void OptionSet::read(const std::vector<std::string>& arguments, From from) {

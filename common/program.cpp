@@ -96,7 +96,7 @@ int run_program(const OptionSet& set, int argc, char** argv,
     } catch (const TimeoutError& error) {
       session.abort(error.code(), error.what() + who_is_silent(session));
     } catch (const Error& error) {
-      session.abort(error.code(), error.what());
+      session.abort(error.code(), set.explained(error.what()));
     } catch (const std::exception& error) {
       session.abort(ExitCode::internal, error.what());
     }

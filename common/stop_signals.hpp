@@ -2,6 +2,7 @@
 // ending it at once, after its last words.
 #pragma once
 
+#include <chrono>
 #include <csignal>
 #include <functional>
 #include <string>
@@ -24,11 +25,12 @@ class SignalHandler {
   std::vector<std::pair<int, struct sigaction>> before_;
 };
 
+/// Slurm and a job script may both deliver one stop to a rank, as TERM and as USR2: only a signal
+/// that comes this long after the first, or longer, ends the process at once.
+constexpr int kSameStopMs = 1000;
+
 class StopSignals {
  public:
-  /// Slurm and a job script may both deliver one stop to a rank, as TERM and as USR2.
-  static constexpr int kSameStopMs = 1000;
-
   /// From now on TERM, INT, HUP, USR1 and USR2 are noted; one that comes kSameStopMs or more after
   /// the first ends the process. At most one object at a time.
   StopSignals();
@@ -45,9 +47,11 @@ class StopSignals {
 class LastWords {
  public:
   /// At INT, HUP, USR1 or USR2 `report` runs in a thread of its own. TERM is one of them only where
-  /// no launcher started this process: it sends TERM to the ranks that are left when one has
-  /// failed.
-  explicit LastWords(const std::function<void()>& report);
+  /// this process is the only rank: a launcher sends TERM to the ranks that are left when one has
+  /// failed. Where `report` does not return within `patience` (a file that blocks), or a second
+  /// signal comes kSameStopMs or more after the first, the process ends without it.
+  explicit LastWords(const std::function<void()>& report,
+                     std::chrono::milliseconds patience = std::chrono::seconds(5));
   ~LastWords();
 
  private:

@@ -214,6 +214,17 @@ class WhatItRecorded(Case):
             self.assertEqual([(each.nodes, each.outcome) for each in found],
                              [(("n1",), FAIL), (("n2",), of_n2)])
 
+    def test_a_node_whose_driver_does_not_open_is_inconclusive_for_that_alone(self):
+        lines = [verdict("node", "n1", INCONCLUSIVE, severity="UNKNOWN", check="gpu-count"),
+                 verdict("node", "n1", INCONCLUSIVE, severity="UNKNOWN", check="management", decides=True),
+                 verdict("job", "node_check", INCONCLUSIVE)]
+        found = of(*lines, ended(3), run=run_of(3))
+        self.assertEqual([(each.check, each.outcome) for each in found],
+                         [("gpu-count", WARN), ("management", INCONCLUSIVE)])
+        found = of(*lines[:2], verdict("job", "node_check", FAIL), verdict("node", "n2", FAIL), ended(1),
+                   run=run_of(1))
+        self.assertEqual([each.outcome for each in found], [WARN, INCONCLUSIVE, FAIL])
+
     def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
         path = TREE / "results/0.2/h200/compute-first-1gpu.jsonl"
         lines = [line for line in records.read(path) if line["kind"] != "compute"][:3]

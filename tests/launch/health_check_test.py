@@ -62,6 +62,23 @@ class Hooks(unittest.TestCase):
         self.assertIn("not drained: 2 nodes were within an hour", said)
         self.assertIn("would run: scontrol update nodename=", said)
 
+    def test_of_nodes_that_drain_at_the_same_time_only_the_first_stay_drained(self):
+        """They do not see one another before."""
+        now = f"{datetime.datetime.now():%Y-%m-%dT%H:%M:%S}"
+        self.replace("bin/node_check", FAILS)
+        self.replace("fakes/sleep", "")
+        calls = self.folder / "scontrol"
+        self.replace("fakes/scontrol", f"echo $3 >>{calls}")
+        self.replace("fakes/sinfo", f"""[[ $* != *--nodes* ]] || {{ echo 'idle|none'; exit; }}
+            echo 'n2|{now}|shakedown:ecc: x'
+            [[ ! -e {calls} ]] || printf '%s|{now}|shakedown:gpu-count: y\\n' n1 n3""")
+        for node, done in [("n1", ["state=drain"]), ("n3", ["state=drain", "state=resume"])]:
+            calls.unlink(missing_ok=True)
+            said = [self.call("health_check", 1, SLURMD_NODENAME=node) for _ in range(2)]
+            self.assertEqual(calls.read_text().split(), done, said)
+            self.assertEqual((self.folder / "state/drained").exists(), len(done) == 1)
+            shutil.rmtree(self.folder / "state")
+
     def test_a_prolog_that_does_not_end_says_so(self):
         """Its time is over at once."""
         self.replace("fakes/timeout", "exit 137")

@@ -92,6 +92,8 @@ void write_devices(const Tree& tree) {
   tree.write("/sys/class/net/eth0/speed", "100000\n");
   tree.write("/sys/class/net/eth0/device/vendor", "0x15b3\n");
   tree.write("/sys/class/net/lo/operstate", "unknown\n");
+  tree.write("/run/nvidia-persistenced/nvidia-persistenced.pid", "77\n");
+  tree.write("/proc/77/cmdline", std::string("/usr/bin/nvidia-persistenced\0--verbose\0", 39));
   tree.write("/var/log/fabricmanager.log",
              "Fabric Manager version is : 570.1\nx\n"
              "Fabric Manager version is : 575.57.08\n");
@@ -130,6 +132,10 @@ TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
   CHECK(facts.at("gpus_on_bus") == Json{"0000:18:00.0"});
   CHECK(facts.at("driver_module") == "580.65.06");
   CHECK(facts.at("fabric_manager") == "575.57.08");
+  CHECK(facts.at("persistence_daemon") == true);
+  tree.write("/proc/77/cmdline",
+             std::string("/usr/bin/nvidia-persistenced\0--no-persistence-mode\0", 51));
+  CHECK_FALSE(read_facts(source, 20).contains("persistence_daemon"));
   CHECK(facts.at("iommu").at("parameters") == Json{"intel_iommu=on", "iommu=pt"});
   CHECK(facts.at("acs") == Json{{"bridges", 1}, {"redirecting", 1}});
   CHECK(facts.at("infiniband").at(0).at("state") == "DOWN");

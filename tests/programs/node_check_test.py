@@ -101,8 +101,15 @@ class NodeCheck(Folder):
         def each_call_is_slow(host):
             for gpu in host["gpus"]:
                 gpu["fake"] = {"stall_s": {"nvmlDeviceGetFieldValues": 0.5}}
+        def after_the_start(host):
+            host["fake"] = {"stall_s": {"nvmlSystemGetDriverVersion": 60}}
+        # Persistence mode is unknown here: the start may just be slow.
+        out, _ = self.check("--passive", "--deadline", 1, code=3, **self.fake(hangs_at_the_start))
+        self.assertRegex(out, r"UNKNOWN +management +.*nvmlInit_v2 did not return within \d[\d.]* s"
+                              ".* -> enable persistence mode")
+        self.assertRegex(out, "INCONCLUSIVE job node_check.*management: nvmlInit_v2 did not return")
         for change, check, what in [
-                (hangs_at_the_start, "management", r"nvmlInit_v2 did not return within \d[\d.]* s"),
+                (after_the_start, "management", "nvmlSystemGetDriverVersion did not return"),
                 (one_hangs, "management-stall", "GPU 2: .*nvmlDeviceGetPersistenceMode did not return"),
                 (each_call_is_slow, "management-stall", "nvmlDeviceGetFieldValues did not return")]:
             with self.subTest(check=what):

@@ -144,16 +144,21 @@ TEST_CASE("mllog: a run that does not reach the target ends as aborted", "[mllog
 
 TEST_CASE("mllog: a training that continues has one log of one run", "[mllog]") {
   const File file;
-  const auto train = [&](bool continues, const std::vector<EpochResult>& epochs) {
-    MlLog log(file.path, continues);
+  const auto train = [&](int from, const std::vector<EpochResult>& epochs) {
+    MlLog log(file.path, from > 1);
     log.begin(benchmark("lars"));
+    log.continue_at(from);
     for (const EpochResult& one : epochs) log.add(one);
   };
-  train(false, {epoch(1, 0.5), epoch(2, 0.6), epoch(3, 0.61)});
+  train(1, {epoch(1, 0.5), epoch(2, 0.6), epoch(3, 0.61)});
   std::ofstream(file.path, std::ios::app) << ":::MLLOG {\"key\": \"eval_st";  // killed
-  train(true, {});                                  // a signal in its first epoch
-  train(true, {epoch(3, 0.62), epoch(4, 0.7591)});  // epoch 3 was in no checkpoint
-  train(true, {epoch(4, 0.75), epoch(5, 0.76)});    // the benchmark has ended
+  train(4, {});  // a signal in its first epoch
+  CHECK(counts(read(file.path))["block_start"] == 3);
+  train(3, {});  // from an older checkpoint, and stopped before it has validated
+  CHECK(counts(read(file.path))["block_start"] == 2);
+  CHECK(read(file.path).back().metadata.at("epoch_num") == 2);
+  train(3, {epoch(3, 0.62), epoch(4, 0.7591)});
+  train(4, {epoch(4, 0.75), epoch(5, 0.76)});  // the benchmark has ended
   const std::vector<Line> lines = read(file.path);
   auto count = counts(lines);
   for (const char* key : {"init_start", "init_stop", "run_start", "run_stop", "global_batch_size"})

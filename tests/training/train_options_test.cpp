@@ -12,41 +12,12 @@
 #include "common/options.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
+#include "tests/training/parsed_options.hpp"
 #include "training/programs/compare_options.hpp"
 #include "training/programs/pack_run.hpp"
 #include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
-namespace {
-
-using Arguments = std::vector<const char*>;
-
-/// Parses "train ARGUMENTS".
-template <class Options>
-struct ParsedAs {
-  Options values;
-  OptionSet set{"train", "test"};
-  std::optional<OptionSet::Ending> ending;
-
-  explicit ParsedAs(Arguments arguments) {
-    arguments.insert(arguments.begin(), "train");
-    declare_options(set, values);
-    ending = set.parse(static_cast<int>(arguments.size()), arguments.data());
-  }
-};
-using Parsed = ParsedAs<TrainOptions>;
-
-/// The usage error without "train: ", or "".
-template <class Options = TrainOptions>
-std::string complaint(Arguments arguments) {
-  const ParsedAs<Options> p(std::move(arguments));
-  if (!p.ending) return "";
-  CHECK(p.ending->code == ExitCode::usage);
-  CHECK(p.ending->text.starts_with("train: "));
-  return p.ending->text.substr(7, p.ending->text.size() - 8);
-}
-
-}  // namespace
 
 TEST_CASE("the spellings that people know are understood", "[options]") {
   const Parsed p({"--batch_size", "32", "--learning_rate=0.5", "--num_workers", "12", "--use_amp",
@@ -370,34 +341,6 @@ TEST_CASE("help lists every option that is not hidden, within 80 columns", "[opt
   const ParsedAs<CompareOptions> compare({"--help"});
   check(compare.ending->text, compare.set);
   CHECK_THAT(compare.ending->text, !ContainsSubstring("--epochs"));
-}
-
-// A recipe's options are defaults.
-TEST_CASE("the command line replaces a recipe's options, and what they make idle", "[options]") {
-  const std::string recipe = "recipe-test-" + std::to_string(getpid());
-  std::ofstream(recipe) << "# For people: --lr 7\n--model resnet18\n--epochs 90\n\n--lr 0.5\n"
-                           "--schedule step\n--lr-step-epochs 3\n--batch-size 32\n"
-                           "--train-dir d\n";
-  const char* const name = recipe.c_str();
-  const Parsed p({"--lr", "0.25", "--recipe", name});
-  CHECK(p.values.model.model == "resnet18");
-  CHECK(p.values.epochs == 90);
-  CHECK(p.values.optimizer.learning_rate == 0.25);
-  CHECK(p.values.schedule.lr_step_epochs == 3);
-  CHECK(p.values.batch_size == 32);
-  const Parsed contradicted({"--recipe", name, "--global-batch", "64", "--schedule", "cosine"});
-  REQUIRE_FALSE(contradicted.ending);
-  CHECK(contradicted.values.global_batch == 64);
-  CHECK(contradicted.values.batch_size == TrainOptions().batch_size);
-  CHECK(contradicted.values.schedule.schedule == "cosine");
-  const Parsed throughput({"--recipe", name, "--iterations", "5"});
-  REQUIRE_FALSE(throughput.ending);
-  CHECK(throughput.values.epochs == TrainOptions().epochs);
-  std::ofstream(recipe) << "--lr fast\n";
-  CHECK(complaint({"--recipe", name}) == "--learning-rate fast: must be a number");
-  std::remove(name);
-  CHECK_THAT(complaint({"--recipe", name}),
-             ContainsSubstring(recipe + ": must be a file, or one of "));
 }
 
 TEST_CASE("--timeout holds while a folder is packed", "[pack]") {

@@ -47,10 +47,17 @@ class SyntheticBatches final : public BatchSource {
   bool loaded_ = false;
 };
 
+using Sources = std::vector<std::unique_ptr<BatchSource>>;
+
+InputTimes sum_of_times(const Sources& sources) {
+  InputTimes all;
+  for (const auto& source : sources) all = all + source->times();
+  return all;
+}
+
 class InterleavedBatches final : public BatchSource {
  public:
-  explicit InterleavedBatches(std::vector<std::unique_ptr<BatchSource>> sources)
-      : sources_(std::move(sources)) {}
+  explicit InterleavedBatches(Sources sources) : sources_(std::move(sources)) {}
 
   std::optional<DeviceBatch> next() override {
     return sources_[std::exchange(next_, (next_ + 1) % sources_.size())]->next();
@@ -60,9 +67,13 @@ class InterleavedBatches final : public BatchSource {
     next_ = static_cast<std::size_t>(first_batch % sources);
     for (const auto& source : sources_) source->start_epoch(epoch, first_batch / sources);
   }
+  InputTimes times() const override { return sum_of_times(sources_); }
+  void drop_pending_stall() override {
+    for (const auto& source : sources_) source->drop_pending_stall();
+  }
 
  private:
-  std::vector<std::unique_ptr<BatchSource>> sources_;
+  Sources sources_;
   std::size_t next_ = 0;
 };
 
@@ -98,11 +109,10 @@ class ScatteredBatches final : public BatchSource {
     given_ = first_batch;
     for (const auto& source : sources_) source->start_epoch(epoch, first_batch);
   }
-  InputTimes times() const override {
-    InputTimes all;
-    for (const auto& source : sources_) all = all + source->times();
-    return all;
+  void drop_pending_stall() override {
+    for (const auto& source : sources_) source->drop_pending_stall();
   }
+  InputTimes times() const override { return sum_of_times(sources_); }
 
  private:
   DeviceBatch send() {
@@ -127,7 +137,7 @@ class ScatteredBatches final : public BatchSource {
 
   Communicator& ranks_;
   Stream& stream_;
-  std::vector<std::unique_ptr<BatchSource>> sources_;
+  Sources sources_;
   long batches_per_epoch_;
   long given_ = 0;
   std::size_t image_bytes_;

@@ -32,6 +32,8 @@ class BatchSource {
   virtual void start_epoch(int epoch, long first_batch = 0) = 0;
   /// Since the start of the run.
   virtual InputTimes times() const { return {}; }
+  /// The stall in steps that the device has not come to yet will not count.
+  virtual void drop_pending_stall() {}
 };
 
 /// A source's epochs one after another.
@@ -40,6 +42,7 @@ class EndlessBatches {
   explicit EndlessBatches(BatchSource& source) : source_(source) { source_.start_epoch(0); }
   void load_next(Network& network);
   InputTimes times() const { return source_.times(); }
+  void drop_pending_stall() { source_.drop_pending_stall(); }
 
  private:
   BatchSource& source_;

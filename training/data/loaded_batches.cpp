@@ -31,6 +31,7 @@ class LoadedBatches final : public BatchSource {
   bool load_next(Network& network) override;
   void start_epoch(int epoch, long first_batch) override;
   InputTimes times() const override;
+  void drop_pending_stall() override;
 
  private:
   struct Slot {
@@ -203,6 +204,11 @@ InputTimes LoadedBatches::times() const {
     if (wait.pending && wait.ended->done()) all.stall_s += wait.seconds();
   const std::lock_guard lock(mutex_);
   return all + times_;
+}
+
+void LoadedBatches::drop_pending_stall() {
+  for (Wait& wait : waits_)
+    if (std::exchange(wait.pending, false) && wait.ended->done()) stall_s_ += wait.seconds();
 }
 
 // ---- the feeder ----

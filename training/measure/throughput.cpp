@@ -122,6 +122,7 @@ class Steps {
     GpuSampler sampler(nvml, uuid);
     session_.barrier();  // so that all begin together
     for (int i = 0; i < lead(); ++i) step();
+    batches_.drop_pending_stall();  // of the lead
     const InputTimes input_before = batches_.times();
     const long graphs_before = engine_.step.graph_steps();
     engine_.model.copy_scalars(scalars_);

@@ -109,6 +109,7 @@ class Training {
         at_(checkpoints_.resume()) {}
 
   TrainingEnd run(BatchSource* validation) {
+    if (run_.session.is_root()) settings_.before_first(at_.epoch);
     if (at_.epoch > settings_.epochs)
       print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
     else

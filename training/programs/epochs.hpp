@@ -38,7 +38,9 @@ struct EpochSettings {
   double learning_rate = 0.1;
   ScheduleOptions schedule;
   CheckpointSettings checkpoints = {};
-  std::function<void(const EpochResult&)> after_epoch = [](const EpochResult&) {};  // on rank 0
+  // On rank 0: before the first epoch, or the one that a checkpoint is of, and after each.
+  std::function<void(int epoch)> before_first = [](int) {};
+  std::function<void(const EpochResult&)> after_epoch = [](const EpochResult&) {};
 };
 
 struct TrainingEnd {

@@ -159,12 +159,15 @@ void MlLog::begin(const MlLogFacts& facts) {
   running_ = true;
 }
 
+void MlLog::continue_at(int epoch) {
+  if (!running_ || epoch > epoch_) return;
+  keep_before(
+      [&](const Json& line) { return line.at("metadata").value("first_epoch_num", 0) >= epoch; });
+  epoch_ = epoch - 1;
+}
+
 void MlLog::add(const EpochResult& result) {
   if (!running_ || !result.trained || !result.validated) return;
-  if (result.epoch <= epoch_)
-    keep_before([&](const Json& line) {
-      return line.at("metadata").value("first_epoch_num", 0) >= result.epoch;
-    });
   epoch_ = result.epoch;
   const std::int64_t end = now_ms();
   const std::int64_t start = end - ms(result.seconds);

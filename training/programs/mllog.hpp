@@ -60,8 +60,10 @@ class MlLog {
 
   /// Initialisation has ended; the training begins, unless it has begun before.
   void begin(const MlLogFacts& facts);
-  /// The lines of an epoch that has just ended, with the times of its parts. They replace those of
-  /// an earlier end of it, which no checkpoint has.
+  /// The training goes on with this epoch: takes back what the log has of it and of later ones,
+  /// which the checkpoint does not have. A log whose benchmark has ended stays as it is.
+  void continue_at(int epoch);
+  /// The lines of an epoch that has just ended, with the times of its parts.
   void add(const EpochResult& result);
 
  private:

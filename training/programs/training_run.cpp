@@ -14,20 +14,26 @@ ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings
   Detector detector(run);
   TrainingEnd end;
   ExitCode detected = ExitCode::pass;
-  bool written = true;  // what comes after each epoch
+  bool written = true;  // what comes before and after epochs
   {
     MlLog mllog(writes ? settings.mllog.file : "", continues(settings.epochs.checkpoints.options));
     trace_beginning(files, run, settings.epochs.learning_rate);
     mllog.begin(settings.facts);
     EpochSettings epochs = settings.epochs;
-    epochs.after_epoch = [&](const EpochResult& result) {
+    const auto write = [&](auto&& lines) {
       try {
-        history.add(result);
-        mllog.add(result);
+        lines();
       } catch (const InconclusiveError& error) {  // a full disk: the training is worth more
         std::fprintf(stderr, "error: %s\n", error.what());
         written = false;
       }
+    };
+    epochs.before_first = [&](int epoch) { write([&] { mllog.continue_at(epoch); }); };
+    epochs.after_epoch = [&](const EpochResult& result) {
+      write([&] {
+        history.add(result);
+        mllog.add(result);
+      });
     };
     detector.start(data.batches_per_epoch() / run.engine.settings().accumulate);
     end = train_epochs(run, data.batches_per_epoch(), data.validation(), epochs);

@@ -217,15 +217,28 @@ std::string uncompared_rates(const std::vector<Window>& windows,
 namespace {
 
 /// "; rank 1 covered its memory by 5 of 6 patterns", of those without a whole pass.
-template <class Which>
-std::string covered(const JobFacts& facts, Which&& which) {
+std::string uncovered(const std::vector<MemoryCoverage>& memory) {
   std::string text;
-  for (std::size_t r = 0; r < facts.memory.size(); ++r)
-    if (const MemoryCoverage& memory = facts.memory[r];
-        memory.patterns > 0 && memory.passes < 1 && which(memory))
+  for (std::size_t r = 0; r < memory.size(); ++r)
+    if (!memory[r].is_whole())
       text += fmt::format("; rank {} covered its memory by {} of {} patterns", r,
-                          memory.patterns_done, memory.patterns);
+                          memory[r].patterns_done, memory[r].patterns);
   return text;
+}
+
+/// The time in which each rank's memory is covered, as far as the slowest has come. Empty where all
+/// are, or one has not begun.
+std::string longer_soak(const JobFacts& facts) {
+  constexpr double kMargin = 1.1;
+  double of_pass = 1;
+  for (const MemoryCoverage& memory : facts.memory)
+    if (!memory.is_whole()) of_pass = std::min(of_pass, memory.of_pass);
+  if (uncovered(facts.memory).empty() || of_pass == 0) return "";
+  const double minutes = kMargin * facts.minutes / of_pass;
+  const std::string needed = minutes < 1 ? fmt::format("{:.2f}", std::ceil(100 * minutes) / 100)
+                                         : fmt::format("{:.0f}", std::ceil(minutes));
+  return fmt::format("run again with --minutes {} (launch/acceptance --full --soak-minutes {})",
+                     needed, needed);
 }
 
 /// What makes a soak without findings inconclusive; "; rank 1 checked no memory".
@@ -239,8 +252,7 @@ std::string unchecked(const std::vector<Window>& windows, const JobFacts& facts)
       if (checked == 0) text += fmt::format("; rank {} checked no {}", r, name_of(kind));
     }
   }
-  return text +
-         covered(facts, [](const MemoryCoverage& memory) { return memory.patterns_done < 1; });
+  return text + uncovered(facts.memory);
 }
 
 }  // namespace
@@ -260,11 +272,11 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
     verdict.action = "run again for longer";
   }
   const std::string missing = unchecked(windows, facts);
-  if (windows.empty() || !missing.empty())
-    verdict.outcome = std::max(verdict.outcome, Outcome::inconclusive);
+  if ((windows.empty() || !missing.empty()) && verdict.outcome == Outcome::pass) {
+    verdict.outcome = Outcome::inconclusive;
+    if (facts.stopped_by.empty()) verdict.action = longer_soak(facts);
+  }
   verdict.cause += missing;
-  verdict.cause +=
-      covered(facts, [](const MemoryCoverage& memory) { return memory.patterns_done >= 1; });
   if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
   if (!facts.stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", facts.stopped_by);
   return verdict;

@@ -64,10 +64,11 @@ struct JobFacts {
   std::string remark = "";                  // uncompared_rates()
   std::string stopped_by = "";              // a signal
   std::string device = "GPU";               // what each rank tests: or "rank"
+  double minutes = 0;                       // that it took
 };
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS, and so is memory that no pattern has covered.
+/// INCONCLUSIVE, never PASS, and so is memory that not every pattern has covered.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 

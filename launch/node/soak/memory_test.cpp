@@ -223,6 +223,11 @@ int MemoryTest::patterns_done() const {
   return done;
 }
 
+double MemoryTest::of_pass() const {
+  const double parts = static_cast<double>(part_) / static_cast<double>(parts_.size());
+  return (static_cast<double>(element_) + parts) / static_cast<double>(march_.size());
+}
+
 std::string MemoryTest::summary() const {
   const auto bytes = static_cast<double>(memory_.bytes);
   const auto share_of = [&](std::size_t of) {

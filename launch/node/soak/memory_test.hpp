@@ -53,6 +53,8 @@ class MemoryTest : public Load {
   std::uint64_t passes() const { return pass_; }
   /// Patterns that are complete in the pass that goes on.
   int patterns_done() const;
+  /// What is done of that pass: 0 to 1.
+  double of_pass() const;
   std::size_t patterns() const { return settings_.patterns.size(); }
   std::size_t bytes() const { return memory_.bytes; }
   /// Of all of the device's memory.

@@ -35,6 +35,10 @@ std::vector<FaultKind> faults_of(BackendKind kind, int ranks, const std::vector<
   return faults;
 }
 
+/// Share of --minutes for which memory is tested alone afterwards, until each pattern has covered
+/// it.
+constexpr double kMoreForMemory = 0.5;
+
 /// Windows of a type of products in which some are not checked, to compare the rates.
 constexpr int kComparedCycles = 3;
 
@@ -159,6 +163,20 @@ ExitCode SoakRun::run() {
 
 void SoakRun::run_windows(SoakWork& work) {
   start_ = std::chrono::steady_clock::now();
+  run_cycles(work);
+  // A memory that is slow for the time.
+  const Phase memory{Shape::steady, {LoadKind::memory}, {}, 0};
+  for (double more_s = kMoreForMemory * 60 * options_.minutes; more_s > 0; more_s -= window_s_) {
+    const std::vector<RankWindow>& last = windows_.back().ranks;
+    if (std::ranges::any_of(last, &RankWindow::stop) ||
+        std::ranges::all_of(last, &RankWindow::memory_covered))
+      return;
+    windows_.push_back(run_window(work, memory, false));
+  }
+}
+
+/// Until the time is over, or a signal comes.
+void SoakRun::run_cycles(SoakWork& work) {
   const double total_s = 60 * options_.minutes;
   Progress progress("soak", std::lround(std::ceil(total_s)), "s", session_.is_root());
   double wrong = 0;
@@ -185,6 +203,7 @@ Window SoakRun::run_window(SoakWork& work, const Phase& phase, bool comparing) {
   PhaseResult result = work.run(phase, window_s_, comparing);
   RankWindow mine = rank_window(result, sampler.finish(), health_->delta());
   mine.stop = !signals_.received().empty();
+  mine.memory_covered = work.memory_coverage().is_whole();
   mine.over = elapsed_s() >= 60 * options_.minutes;
   Window window{static_cast<int>(windows_.size()), phase.name(), {}, session_.all_gather(mine), {}};
   if (backend_.kind == BackendKind::gpu) window.kernel_events = gather(session_, kernel_.events());
@@ -273,7 +292,8 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
                                 memory,
                                 uncompared_rates(windows_, ranks_, rule, device),
                                 signal,
-                                device}));
+                                device,
+                                elapsed_s() / 60}));
   record_.write("soak_summary", merged(identity_, summary_of(windows_, memory)));
   say(session_, fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
   const double energy = energy_of(windows_);

@@ -23,6 +23,7 @@ class SoakRun {
  private:
   std::vector<Phase> phases(int cycle) const;
   void run_windows(SoakWork& work);
+  void run_cycles(SoakWork& work);
   void check_loads_run(const std::vector<Phase>& cycle) const;
   Window run_window(SoakWork& work, const Phase& phase, bool comparing);
   void collect(const Window& window, std::vector<Mismatch> found);

@@ -29,8 +29,9 @@ struct RankWindow {
   bool throttle_known = false;
   std::uint64_t throttle_reasons = 0;  // of any sample
   HealthDelta errors;
-  bool stop = false;  // a signal has come
-  bool over = false;  // the time is over, on rank 0
+  bool stop = false;           // a signal has come
+  bool over = false;           // the time is over, on rank 0
+  bool memory_covered = true;  // by every pattern, if it is to be
 };
 
 /// Share of the samples with one of the reasons; kUnknown where no sample knows them.

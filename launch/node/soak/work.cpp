@@ -152,7 +152,7 @@ MemoryCoverage SoakWork::memory_coverage() const {
   if (memory_ == nullptr) return {};
   return {backend_.kind == BackendKind::gpu ? memory_->tested_share() : kUnknown,
           static_cast<double>(memory_->passes()), static_cast<double>(memory_->patterns_done()),
-          static_cast<double>(memory_->patterns())};
+          static_cast<double>(memory_->patterns()), memory_->of_pass()};
 }
 
 std::string SoakWork::summary() const {

@@ -32,6 +32,10 @@ struct MemoryCoverage {
   double share = kUnknown;                 // of all of the GPU's; kUnknown on the cpu backend
   double passes = 0;                       // complete ones, of all patterns
   double patterns_done = 0, patterns = 0;  // of the pass that goes on, and in all
+  double of_pass = 0;                      // what is done of the pass that goes on: 0 to 1
+
+  /// By every pattern, or there is nothing to cover.
+  bool is_whole() const { return patterns == 0 || passes >= 1; }
 };
 
 /// What a phase did on this rank.

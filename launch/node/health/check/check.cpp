@@ -53,14 +53,14 @@ ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& rec
   return exit_code_of(job.outcome);
 }
 
-/// The failures with which ranks, which depend on one another, would wait for a node in vain.
+/// The checks without which ranks, which depend on one another, would wait for a node in vain.
 std::vector<std::string> unfit_for_work(const std::vector<Finding>& findings) {
   constexpr const char* kNeeded[] = {"gpu-count",    "management",       "management-stall",
                                      "driver",       "management-error", "compute-mode",
                                      "nvlink-fabric"};
   std::set<std::string> failed;
   for (const Finding& finding : findings)
-    if (finding.severity == Severity::fail &&
+    if ((finding.severity == Severity::fail || finding.decides) &&
         std::ranges::find(kNeeded, finding.check) != std::end(kNeeded))
       failed.insert(finding.check);
   return {failed.begin(), failed.end()};
@@ -102,7 +102,8 @@ std::vector<Finding> work(const CheckOptions& options, MpiSession& session,
   };
   if (!options.source.readings.empty()) return {not_done("not run: the readings are of a file")};
   if (const auto failed = unfit_for_work(findings); !failed.empty())
-    return {not_done(fmt::format("not run: its ranks would hang after {} failed", listed(failed)))};
+    return {
+        not_done(fmt::format("not run: its ranks would hang, as {} did not pass", listed(failed)))};
   std::vector<Finding> found;
   try {
     look_at_work(options, session, reports, corrupts, found);

@@ -23,7 +23,9 @@ void declare_options(OptionSet& set, CheckOptions& options) {
           "job, for Slurm's HealthCheckProgram. Each process checks its own node");
   set.add("--deadline", options.deadline_s,
           "time within which a passive check ends. What has not been read by then is UNKNOWN; a "
-          "call of the driver that has not returned is FAIL")
+          "call of the driver that has not returned is FAIL, or UNKNOWN and exit code 3 where it "
+          "opens "
+          "the GPUs and persistence mode is not known to be on")
       .at_least(1)
       .metavar("SECONDS")
       .only_with({"--passive"});

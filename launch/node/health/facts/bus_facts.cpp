@@ -46,6 +46,16 @@ Json read_fabric_manager(const FactSource& source) {
                     std::regex(R"([Ff]abric ?[Mm]anager [Vv]ersion(?: is)?\s*:?\s*(\d+[.\d]*))"));
 }
 
+/// Whether a daemon keeps the GPUs initialized while nobody uses them. Null: not known, for the
+/// driver may do so without one (nvidia-smi -pm 1).
+Json read_persistence_daemon(const FactSource& source) {
+  const std::string pid = source.line_of("/run/nvidia-persistenced/nvidia-persistenced.pid");
+  const std::string command =
+      pid.empty() ? "" : source.line_of(fmt::format("/proc/{}/cmdline", pid));  // words end with 0
+  const auto has = [&](const char* word) { return command.find(word) != std::string::npos; };
+  return has("nvidia-persistenced") && !has("--no-persistence-mode") ? Json(true) : Json();
+}
+
 Json read_modules(const FactSource& source) {
   const auto lines = source.lines_of("/proc/modules");
   if (lines.empty()) return {};
@@ -108,6 +118,7 @@ std::vector<Fact> bus_facts() {
   return {{"gpus_on_bus", false, read_gpus_on_bus},
           {"driver_module", true, read_driver_module},
           {"fabric_manager", true, read_fabric_manager},
+          {kPersistenceDaemon, false, read_persistence_daemon},
           {"modules", true, read_modules},
           {"iommu", true, read_iommu},
           {"acs", true, read_acs}};

@@ -105,7 +105,7 @@ struct GpuReader::State {
   /// The driver is not shut down at the end: that call, too, might not return.
   void open(const nvml::FindFunction& find) {
     library = std::make_shared<nvml::Library>(find);
-    constexpr double kOpening = 2.0 / 3;
+    constexpr double kOpening = 0.8;
     const auto before = CallLimits::Clock::now();
     Task<Started> starting(limits(kOpening), {}, [library = library](auto& call, Started& started) {
       start(*library, call, started);

@@ -13,8 +13,8 @@ namespace shakedown::node {
 class GpuReader {
  public:
   /// Opens NVML. Where that fails every reading says why. `deadline_s`: of each call; `whole_s`: of
-  /// all that this reader ever does, two thirds of it for opening NVML, which is slow where the
-  /// driver has to initialize its GPUs first.
+  /// all that this reader ever does, four fifths of it for opening NVML, which is slow where
+  /// the driver has to initialize its GPUs first.
   GpuReader(double deadline_s, const std::string& library, double whole_s = INFINITY);
   /// A library that is loaded already, of which every function is found by `find`.
   GpuReader(double deadline_s, const nvml::FindFunction& find);

@@ -33,6 +33,7 @@ struct Fact {
   Json (*read)(const FactSource& source);  // null: not known
 };
 
+inline constexpr const char* kPersistenceDaemon = "persistence_daemon";  // a fact's name
 std::vector<Fact> all_facts();
 // The groups, each a file of its own.
 std::vector<Fact> system_facts();    // operating system, cores, memory, limits

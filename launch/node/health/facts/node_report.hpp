@@ -22,6 +22,7 @@ struct NodeReport {
   Json facts = Json::object();           // as read_facts has them
   std::vector<int> our_pids;             // of the job's ranks here
   std::vector<std::string> loaded_gpus;  // UUIDs of those that this program kept busy meanwhile
+  bool was_open = false;                 // the driver had been opened before: it is not slow again
 };
 Json to_json(const NodeReport& report);
 NodeReport node_report_of(const Json& json);

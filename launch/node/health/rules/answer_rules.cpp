@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "common/nvml_library.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 
 namespace shakedown::node {
@@ -12,12 +13,13 @@ namespace {
 constexpr const char* kReboot = "reboot; RMA if it comes back";
 constexpr const char* kReset = "reset GPU; reboot; RMA if it comes back";
 
-Judgement judge_stalls(const GpuReading& gpu, const GpuContext&) {
+Judgement judge_stalls(const GpuReading& gpu, const GpuContext& context) {
   if (gpu.stalled.empty()) return passed("every call returned within its deadline");
-  return failure(
-      Class::hardware,
-      fmt::format("the management path hangs: {} did not return", fmt::join(gpu.stalled, ", ")),
-      "drain the node; reset GPU, reboot if that hangs too");
+  const auto calls = fmt::format("{} did not return", fmt::join(gpu.stalled, ", "));
+  if (!context.initialized && gpu.stalled.front() == nvml::kHandleByIndex)
+    return judge_slow_opening(calls);
+  return failure(Class::hardware, "the management path hangs: " + calls,
+                 "drain the node; reset GPU, reboot if that hangs too");
 }
 
 /// NVML's words for an error of the GPU itself. All others are of the library, of rights, of time.
@@ -101,6 +103,15 @@ Judgement judge_sanity(const GpuReading& gpu, const GpuContext&) {
 }
 
 }  // namespace
+
+Judgement judge_slow_opening(const std::string& cause) {
+  return undecided(Class::config,
+                   cause +
+                       ": the driver hangs, or initializes the GPUs, which takes seconds per GPU "
+                       "where persistence mode is off",
+                   "enable persistence mode (nvidia-persistenced) and run again; reboot if it "
+                   "comes back");
+}
 
 std::vector<GpuRule> answer_rules() {
   return {{"management-stall", "calls of the driver that did not return", judge_stalls},

@@ -111,8 +111,10 @@ std::vector<Finding> judge_again(const std::vector<NodeReport>& before,
     if (finding.severity == Severity::fail && finding.check != kKernelLog)
       ++known[{finding.check, finding.verdict.name}];
   for (NodeReport& report : later)
-    if (const NodeReport* earlier = find_node(before, report.host))
+    if (const NodeReport* earlier = find_node(before, report.host)) {
       report = continued(*earlier, report);
+      report.was_open = !earlier->gpus.gpus.empty();
+    }
   std::vector<Finding> found;
   for (const Finding& finding : judge_nodes(later, expected))
     if (finding.severity == Severity::fail && --known[{finding.check, finding.verdict.name}] < 0)

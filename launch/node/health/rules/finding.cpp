@@ -44,7 +44,8 @@ Finding finding_of(const std::string& check, const Judgement& judgement, Scope s
           node,
           subject,
           {scope, name, outcome_of(judgement.severity), judgement.cause, judgement.class_,
-           judgement.action}};
+           judgement.action},
+          judgement.decides};
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -57,6 +58,7 @@ Json record_of(const Finding& finding) {
   Json fields = shakedown::record_of(finding.verdict);
   fields["check"] = finding.check;
   fields["severity"] = name_of(finding.severity);
+  if (finding.decides) fields["decides"] = true;
   if (!finding.node.empty()) fields["host"] = finding.node;
   return fields;
 }
@@ -84,6 +86,12 @@ Verdict verdict_of_job(const std::vector<Finding>& findings, bool strict) {
       if (finding.severity == Severity::fail && !finding.node.empty()) nodes.insert(finding.node);
     if (!nodes.empty())
       job.cause += fmt::format("; failed on {}", listed({nodes.begin(), nodes.end()}));
+  } else if (const auto open = std::ranges::find(findings, true, &Finding::decides);
+             open != findings.end()) {
+    job.outcome = Outcome::inconclusive;
+    job.cause += fmt::format("; {}: {}", open->check, open->verdict.cause);
+    job.class_ = open->verdict.class_;
+    job.action = open->verdict.action;
   } else if (n.pass == 0 || (strict && n.warn + n.unknown > 0)) {
     job.outcome = Outcome::inconclusive;
     if (strict) job.cause += " (--strict)";

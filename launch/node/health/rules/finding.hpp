@@ -19,10 +19,14 @@ struct Judgement {
   std::string cause;  // what was found
   std::optional<Class> class_ = std::nullopt;
   std::string action = "";  // what to do
+  bool decides = false;     // unknown, and nothing else can show that the node is healthy
 };
 inline Judgement passed(std::string cause) { return {Severity::pass, std::move(cause)}; }
 inline Judgement not_known(std::string cause, std::string action = "") {
   return {Severity::unknown, std::move(cause), std::nullopt, std::move(action)};
+}
+inline Judgement undecided(Class class_, std::string cause, std::string action) {
+  return {Severity::unknown, std::move(cause), class_, std::move(action), true};
 }
 inline Judgement warning(Class class_, std::string cause, std::string action) {
   return {Severity::warn, std::move(cause), class_, std::move(action)};
@@ -39,6 +43,7 @@ struct Finding {
   std::string node;     // a host's name; empty: of the job
   std::string subject;  // on the node, for people: "GPU 3"; empty: the node itself
   Verdict verdict;
+  bool decides = false;  // as of its judgement
 };
 /// `name` is the verdict's: a GPU's UUID, a node's or the program's name.
 Finding finding_of(const std::string& check, const Judgement& judgement, Scope scope,
@@ -58,7 +63,8 @@ struct Counts {
 Counts count(const std::vector<Finding>& findings);
 
 /// Of the program: FAIL where a finding is; where `strict`, INCONCLUSIVE where one is a warning or
-/// unknown, and where nothing passed at all, strict or not: then nothing was looked at.
+/// unknown; strict or not, where an unknown one decides, and where nothing passed at all: then
+/// nothing was looked at.
 Verdict verdict_of_job(const std::vector<Finding>& findings, bool strict);
 
 }  // namespace shakedown::node

@@ -18,6 +18,7 @@ struct GpuContext {
   std::vector<int> our_pids;             // processes of this job on its node
   std::vector<const GpuReading*> node;   // GPUs of its node, itself too
   bool under_load = false;               // this program kept it busy while it was read
+  bool initialized = false;              // opening it is known to take no time
 
   /// The known values of a field of the peers.
   template <class T, class Get>
@@ -50,6 +51,8 @@ std::vector<GpuRule> state_rules();     // clocks, power, temperature, reasons
 std::vector<GpuRule> setting_rules();   // what an operator sets, and who else uses it
 std::vector<GpuRule> link_rules();      // NVLink, fabric, PCIe
 
+/// Of calls in which the driver initializes GPUs, and which did not return.
+Judgement judge_slow_opening(const std::string& cause);
 /// By the name that GpuReading has for the action.
 Judgement judge_recovery_action(const std::string& name);
 inline constexpr const char* kPcieLink = "pcie-link";  // the rule's name

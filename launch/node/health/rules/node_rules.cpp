@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "common/nvml_library.hpp"
 #include "launch/node/health/rules/comparison.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
@@ -61,8 +62,9 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
                       const Expected& given) {
   const auto expected = expected_on(report, reports, given);
   const int found = static_cast<int>(report.gpus.gpus.size());
+  if (report.gpus.problem && (!expected || !report.gpus.stalled.empty()))
+    return not_known("how many GPUs there are is not known");
   if (!expected) {
-    if (report.gpus.problem) return not_known("how many GPUs there are is not known");
     return not_known(fmt::format("{} GPUs; how many there should be is not known", found),
                      "use --expect-gpus");
   }
@@ -78,17 +80,23 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
   return passed(cause);
 }
 
+/// Whether its GPUs are initialized although nobody uses them.
+bool stays_open(const NodeReport& report) {
+  return report.was_open || fact_of(report.facts, kPersistenceDaemon) == true;
+}
+
 /// Calls of the driver that are no GPU's, and why it cannot be asked.
 Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&,
                            const Expected&) {
   const HostGpus& gpus = report.gpus;
-  if (!gpus.stalled.empty())
-    return failure(Class::hardware,
-                   fmt::format("the management path hangs: {}",
-                               gpus.problem.value_or(fmt::format("{} did not return",
-                                                                 fmt::join(gpus.stalled, ", ")))),
-                   "drain the node; reboot. Without persistence mode the first call is slow: start "
-                   "nvidia-persistenced, or a longer --deadline");
+  if (!gpus.stalled.empty()) {
+    const std::string calls =
+        gpus.problem.value_or(fmt::format("{} did not return", fmt::join(gpus.stalled, ", ")));
+    if (gpus.stalled.front() == nvml::kInit && !stays_open(report))
+      return judge_slow_opening(calls);
+    return failure(Class::hardware, "the management path hangs: " + calls,
+                   "drain the node; reboot");
+  }
   if (gpus.problem) {
     const bool has_driver = report.facts.contains("driver_module");
     if (!has_driver) return not_known("no GPU can be seen: " + *gpus.problem);
@@ -133,6 +141,7 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
   for (const GpuReading& neighbour : report.gpus.gpus) context.node.push_back(&neighbour);
   context.our_pids = report.our_pids;
   context.under_load = std::ranges::find(report.loaded_gpus, gpu.uuid) != report.loaded_gpus.end();
+  context.initialized = stays_open(report);
   return context;
 }
 

@@ -109,7 +109,7 @@ class Campaign:
     def _unusable(self, run):
         """Why programs cannot start on the node, of its inventory."""
         return [each.cause for each in self.judge.findings(run)
-                if each.outcome == FAIL and each.check in UNUSABLE]
+                if each.outcome in (FAIL, INCONCLUSIVE) and each.check in UNUSABLE]
 
     def _choose_backend(self, found, failed):
         if self.settings.backend != "auto":

@@ -141,7 +141,11 @@ class JobFindings:
     def findings(self, lines):
         verdicts = [line for line in lines if line["kind"] == "verdict"]
         jobs_own = {line.get("verdict") for line in verdicts if line.get("scope") == "job"}
-        found = [self._verdict(line, jobs_own) for line in verdicts if line.get("scope") != "job"]
+        # The job's outcomes that what is UNKNOWN is no reason of
+        others = {PASS, FAIL, *([INCONCLUSIVE] if any(line.get("decides") for line in verdicts) else [])}
+        not_theirs = bool(jobs_own) and jobs_own <= others
+        found = [self._verdict(line, jobs_own, not_theirs) for line in verdicts
+                 if line.get("scope") != "job"]
         found = [each for each in found if each]
         found += self._wrong(lines, found)
         worst_part = worst(each.outcome for each in found if each.outcome != WARN)
@@ -161,9 +165,9 @@ class JobFindings:
             return [self._unknown(line)]
         return [self._finding(line, outcome, self._run.nodes, "", line.get("name", ""))]
 
-    def _verdict(self, line, jobs_own):
+    def _verdict(self, line, jobs_own, not_theirs):
         """None where all is well. What node_check does not know (UNKNOWN) is no reason of its FAIL,
-        which is another node's perhaps."""
+        which is another node's perhaps, nor INCONCLUSIVE next to what is (`decides`)."""
         outcome, scope = line.get("verdict"), line.get("scope")
         place = self._place(scope, str(line.get("name", "")), line.get("host"))
         if outcome not in OUTCOMES or place is None:
@@ -174,7 +178,7 @@ class JobFindings:
             outcome = WARN
         elif outcome == INCONCLUSIVE and (
                 line.get("severity") == WARN or jobs_own == {PASS}
-                or line.get("severity") == "UNKNOWN" and jobs_own and jobs_own <= {PASS, FAIL}):
+                or line.get("severity") == "UNKNOWN" and not_theirs and not line.get("decides")):
             outcome = WARN  # its program passes in spite of it
         return self._finding(line, outcome, *place)
 
