@@ -118,8 +118,8 @@ class Communicator {
   /// The ranks' GPUs as peers, which end with this. Collective when it is first called. Throws
   /// UsageError on every rank where one cannot map another's memory.
   virtual Peers& peers();
-  /// Counts an exchange of peers as traffic: each rank's part of `bytes` has come to it from all, or
-  /// gone to all.
+  /// Counts an exchange of peers as traffic: each rank's part of `bytes` has come to it from all,
+  /// or gone to all.
   void count_peers(std::size_t bytes) { count_ring(bytes, 1); }
 
   /// Whether operations can be a part of graphs.
