@@ -12,9 +12,9 @@ namespace {
 constexpr int kWarp = 32;
 static_assert(kMostPeers <= kWarp, "a lane per rank");
 
-/// What this GPU wrote before can be read by the rank that acquires the value.
+/// What this GPU wrote before, in earlier kernels too, can be read by the rank that acquires the
+/// value.
 __device__ void store_release(std::uint64_t* to, std::uint64_t value) {
-  __threadfence_system();
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
 
@@ -24,23 +24,24 @@ __device__ std::uint64_t load_acquire(const std::uint64_t* from) {
   return value;
 }
 
-__device__ std::uint64_t nanoseconds() {
-  std::uint64_t time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
+__device__ std::uint64_t load_relaxed(const std::uint64_t* from) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
 }
 
 /// Polls until the rank has come to this meeting; returns its word, or 0 where the host aborts or
-/// time is up. Looks at both seldom: the status is host memory.
+/// time is up. Looks at both seldom: the status is host memory. Only the last load acquires: each
+/// such load empties the multiprocessor's L1 cache, which backward uses.
 __device__ std::uint64_t await(const std::uint64_t* arrived, std::uint64_t meeting,
                                const volatile PeerStatus* status, std::uint64_t timeout_ns) {
   constexpr unsigned kPollsPerLook = 256;
   const std::uint64_t start = nanoseconds();
   for (unsigned polls = 1;; ++polls) {
-    const std::uint64_t word = load_acquire(arrived);
-    if (word >= 2 * meeting) return word;
+    if (load_relaxed(arrived) >= 2 * meeting) return load_acquire(arrived);
     if (polls % kPollsPerLook == 0 && (status->aborted || nanoseconds() - start > timeout_ns))
       return 0;
+    __nanosleep(32);
   }
 }
 
@@ -85,6 +86,7 @@ __global__ void __launch_bounds__(kAverageThreads)
        tile += gridDim.x * kInFlight * kStride) {
     const std::size_t first = tile + threadIdx.x * kGroup;
     float sum[kInFlight][kGroup] = {};
+#pragma unroll 1  // else loads of the next rank take the registers that keep these in flight
     for (int r = 0; r < ranks; ++r) {
       const T* source = static_cast<const T*>(from.at[r]);
       Vector<T, kGroup> x[kInFlight];
