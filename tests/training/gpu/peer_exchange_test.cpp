@@ -152,7 +152,15 @@ struct Job {
 };
 
 /// CUDA loads a kernel when it is first launched, which may wait for those that run.
-void load_kernels(Device& device, DataType type) { Job(device, 1, type).step(); }
+void load_kernels(Device& device, DataType type) {
+  Job job(device, 1, type);
+  job.step();
+  Model& own = *job.models[0];
+  UpdateRange range = own.range(job.shard(0));
+  range.copies[range.copy_count++] = own.compute.data();
+  job.kernels->sgd(range, kSgd, own.on_device(), own.stream);
+  job.ranks.synchronize();
+}
 
 double eps_of(DataType type) {
   return type == DataType::float32 ? 0x1p-23 : type == DataType::float16 ? 0x1p-11 : 0x1p-8;
@@ -167,13 +175,6 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
   CAPTURE(name_of(type), count);
   const auto device = test::open_device(BackendKind::gpu);
   load_kernels(*device, type);
-  if (count > 1) {  // the update with copies
-    Job warm(*device, 1, type);
-    UpdateRange range = warm.models[0]->range(warm.shard(0));
-    range.copies[range.copy_count++] = warm.models[0]->compute.data();
-    warm.kernels->sgd(range, kSgd, warm.models[0]->on_device(), warm.models[0]->stream);
-    warm.ranks.synchronize();
-  }
   Job job(*device, count, type);
   Job serial(*device, 1, type);
   Model& alone = *serial.models[0];
@@ -184,7 +185,8 @@ TEST_CASE("peers average their gradients, update their shards and have all weigh
       model.set_gradients(
           *device, test::random_values(job.elements, static_cast<std::uint64_t>(100 * step + r)));
       const auto values = model.floats(*device, model.gradients);
-      for (std::size_t i = 0; i < values.size(); ++i) mean[i] += values[i] / static_cast<double>(count);
+      for (std::size_t i = 0; i < values.size(); ++i)
+        mean[i] += values[i] / static_cast<double>(count);
     }
     job.step();
 
