@@ -54,6 +54,11 @@ std::unique_ptr<Graph> Communicator::capture(Device& device, Stream& stream,
   return std::make_unique<Captured>(*this, std::move(graph), captured);
 }
 
+Peers& Communicator::peers() {
+  throw UsageError(
+      "peer memory (--strategy peer): only on the gpu backend, and without --throttle-gbs");
+}
+
 void Communicator::drop_graphs() noexcept {
   for (Captured* graph : graphs_) graph->drop();
   graphs_.clear();

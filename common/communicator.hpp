@@ -13,6 +13,8 @@
 
 namespace shakedown {
 
+class Peers;
+
 /// Operations a communicator has enqueued since it was made, each launch of a graph included.
 struct Traffic {
   std::uint64_t operations = 0;
@@ -112,6 +114,13 @@ class Communicator {
 
   /// Blocks the host until `event` is done, watching for asynchronous errors and the timeout.
   virtual void wait(const Event& event, HostWait how) = 0;
+
+  /// The ranks' GPUs as peers, which end with this. Collective when it is first called. Throws
+  /// UsageError on every rank where one cannot map another's memory.
+  virtual Peers& peers();
+  /// Counts an exchange of peers as traffic: each rank's part of `bytes` has come to it from all,
+  /// or gone to all.
+  void count_peers(std::size_t bytes) { count_ring(bytes, 1); }
 
   /// Whether operations can be a part of graphs.
   virtual bool capturable() const { return false; }

@@ -1,6 +1,7 @@
 // Stands in for common/gpu where it is not built.
 #include "common/backend.hpp"
 #include "common/error.hpp"
+#include "common/peers.hpp"
 
 namespace shakedown::gpu {
 
@@ -11,6 +12,9 @@ std::vector<std::string> visible_devices(std::string& problem) {
 }
 std::unique_ptr<Device> make_device(int, double) { throw UsageError("built without gpu"); }
 std::unique_ptr<Communicator> make_communicator(const MpiSession&, Device&, int) {
+  throw UsageError("built without gpu");
+}
+std::unique_ptr<Peers> make_peers(Communicator&, Device&, double) {
   throw UsageError("built without gpu");
 }
 std::vector<LibraryVersion> library_versions() { return {}; }

@@ -28,7 +28,7 @@ class Option {
 
   Option& one_of(std::vector<std::string> choices);
   /// Further choices of one_of that are accepted but not listed, and no part of "all": for tests,
-  /// and names of earlier versions.
+  /// names of earlier versions, and what few machines can run.
   Option& unlisted(std::vector<std::string> choices);
   // Numbers must be finite where they are bounded.
   Option& at_least(double minimum);

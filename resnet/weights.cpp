@@ -1,6 +1,7 @@
 #include "resnet/weights.hpp"
 
 #include "common/kernels.hpp"
+#include "common/peers.hpp"
 
 namespace shakedown {
 
@@ -57,8 +58,11 @@ void Weights::allocate_vectors() {
 
 void Weights::pack_vectors(Stream& stream) const {
   if (vectors_.bytes() == 0) return;
-  device_.kernels().gather_chunks(vectors(), master_.memory(),
-                                  static_cast<const std::int64_t*>(vector_sources_.data()), stream);
+  device_.kernels().gather_chunks(vectors(), master_.memory(), vector_sources(), stream);
+}
+
+void Weights::push_vectors(Peers& peers, std::span<const View> copies, Stream& stream) const {
+  peers.push_chunks(copies, master_.memory(), vector_sources(), stream);
 }
 
 View Weights::copy_of(Range range) const {

@@ -2,11 +2,15 @@
 // all of each; strategies that shard the memory over ranks declare which parts it holds.
 #pragma once
 
+#include <span>
+
 #include "common/device.hpp"
 #include "resnet/architecture.hpp"
 #include "resnet/flat_buffer.hpp"
 
 namespace shakedown {
+
+class Peers;
 
 struct WeightsLayout {
   Layout master;     // float32: what is updated on this rank
@@ -51,6 +55,9 @@ class Weights {
   View vectors() const { return vectors_.view(DataType::float32); }
   /// Enqueues: vectors() from the master weights held here, zero for those held elsewhere.
   void pack_vectors(Stream& stream) const;
+  /// Enqueues: each rank's vectors() get those whose master weights are held here. `copies` are
+  /// vectors() of all ranks, this one's included.
+  void push_vectors(Peers& peers, std::span<const View> copies, Stream& stream) const;
 
   // Where parameter or running statistics number `index` of the table begins.
   void* compute(int index) const { return compute(range_of(index)).data; }
@@ -65,6 +72,10 @@ class Weights {
   Range all() const { return {0, table_.stored_count()}; }
   Range range_of(int index) const;
   void allocate_vectors();
+  /// Device memory.
+  const std::int64_t* vector_sources() const {
+    return static_cast<const std::int64_t*>(vector_sources_.data());
+  }
 
   Device& device_;
   Stream& stream_;

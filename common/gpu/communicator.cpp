@@ -16,6 +16,7 @@
 #include "common/gpu/native.hpp"
 #include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
+#include "common/peers.hpp"
 #include "common/wait.hpp"
 
 namespace shakedown::gpu {
@@ -300,7 +301,13 @@ class NcclCommunicator final : public Communicator {
                                               ncclGetLastError(comm_)));
         CHECK_NCCL(asynchronous, comm_);
       });
+      if (peers_) peers_->check();
     });
+  }
+
+  Peers& peers() override {
+    if (!peers_) peers_ = make_peers(*host_, device_, timeout_s_);
+    return *peers_;
   }
 
  protected:
@@ -320,10 +327,11 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Has NCCL's kernels end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
+  /// Has kernels that wait for other ranks end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
   /// with a stopped rank showed, for more that may never come. So it runs in a thread, which gets a
   /// little time and is then detached.
   void abort() {
+    if (peers_) peers_->abort();
     int device = 0;
     cudaGetDevice(&device);
     std::packaged_task<void()> task([device, comm = std::exchange(comm_, nullptr)] {
@@ -352,6 +360,7 @@ class NcclCommunicator final : public Communicator {
   int ctas_;
   double timeout_s_;
   ncclComm_t comm_ = nullptr;
+  std::unique_ptr<Peers> peers_;
   int exceptions_ = std::uncaught_exceptions();
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -23,6 +24,13 @@ inline unsigned blocks_for(std::size_t items) {
 
 __device__ inline std::size_t global_thread() {
   return static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+
+/// The same on all multiprocessors; in steps of up to a microsecond.
+__device__ inline std::uint64_t nanoseconds() {
+  std::uint64_t time;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
+  return time;
 }
 
 /// Calls body with a typed pointer to the elements of x.

@@ -66,13 +66,6 @@ __global__ void gather_chunks_kernel(float* to, const float* from, const std::in
       chunk < 0 ? 0.0F : from[chunk * static_cast<std::int64_t>(kFlatAlignment) + threadIdx.x];
 }
 
-/// The same on all multiprocessors; in steps of up to a microsecond.
-__device__ std::uint64_t nanoseconds() {
-  std::uint64_t time;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(time));
-  return time;
-}
-
 /// Moves the time from which one way of a link is free, and returns it; 0 where it is not needed.
 /// Several streams may do so at once.
 __device__ std::uint64_t occupy(std::uint64_t* free_at, std::uint64_t now, std::uint64_t needed) {

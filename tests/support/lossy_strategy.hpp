@@ -31,7 +31,9 @@ class LossyStrategy final : public Strategy {
   void before_backward(int block) override { whole_->before_backward(block); }
   bool exchanges_each_micro_batch() const override { return whole_->exchanges_each_micro_batch(); }
   std::vector<Share> finish() override { return whole_->finish(); }
+  void agree_on_finite() const override { whole_->agree_on_finite(); }
   void publish() override { whole_->publish(); }
+  void publish_alone() override { whole_->publish_alone(); }
   void distribute() override { whole_->distribute(); }
   void serve(const Updates& updates) override { whole_->serve(updates); }
   std::vector<long> staleness() const override { return whole_->staleness(); }

@@ -49,10 +49,15 @@ StrategyOptions small_buckets_of(const std::string& strategy) {
   return options;
 }
 
-std::vector<StrategyOptions> exchanging_strategies() {
+bool can_run(const StrategyEntry& entry, BackendKind backend) {
+  return session().world_size() >= entry.ranks.least &&
+         (backend == BackendKind::gpu || !entry.peers);
+}
+
+std::vector<StrategyOptions> exchanging_strategies(BackendKind backend) {
   std::vector<StrategyOptions> list;
   for (const StrategyEntry& entry : strategies()) {
-    if (!entry.ranks_agree || session().world_size() < entry.ranks.least) continue;
+    if (!entry.ranks_agree || !can_run(entry, backend)) continue;
     StrategyOptions options = small_buckets_of(entry.name);
     list.push_back(options);
     if (options.strategy != "parameter-server") continue;

@@ -33,7 +33,10 @@ void load(Network& network, int shard, int step);
 /// Its buckets are several in this small network.
 training::StrategyOptions small_buckets_of(const std::string& strategy);
 
+/// With this program's ranks.
+bool can_run(const training::StrategyEntry& entry, BackendKind backend);
+
 /// With the options that make another exchange of it.
-std::vector<training::StrategyOptions> exchanging_strategies();
+std::vector<training::StrategyOptions> exchanging_strategies(BackendKind backend);
 
 }  // namespace shakedown::test

@@ -30,7 +30,7 @@ TEST_CASE("certificates pass, and fail for a strategy that is wrong", "[strategi
   const Case c = GENERATE(from_range(cases()));
   const MpiSession& session = test::session();
   Backend backend = test::open_backend_of(c.backend);
-  for (const StrategyOptions& strategy : exchanging_strategies()) {
+  for (const StrategyOptions& strategy : exchanging_strategies(c.backend)) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_exchange,
             strategy.ps_partition_mb);
     EngineSettings settings = settings_of(c.precision, "");

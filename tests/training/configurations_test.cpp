@@ -47,11 +47,15 @@ using Names = std::vector<std::string>;
 TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {
   const Names all = planned({});
   CHECK(all == planned({"--strategies", "all"}));
-  for (const StrategyEntry& entry : strategies())
+  for (const StrategyEntry& entry : strategies())  // those that need peers only by name
     CHECK(std::count_if(all.begin(), all.end(), [&](const std::string& name) {
             return name.rfind(std::string(entry.name) + "/4", 0) == 0;
-          }) == 1);
-  CHECK(all.size() == strategies().size() + 1);  // and one rank alone
+          }) == (entry.peers ? 0 : 1));
+  const auto by_name = std::count_if(strategies().begin(), strategies().end(),
+                                     [](const StrategyEntry& entry) { return entry.peers; });
+  CHECK(all.size() + static_cast<std::size_t>(by_name) ==
+        strategies().size() + 1);  // and one rank alone
+  CHECK(planned({"--strategies", "peer"}) == Names{"none/1", "none/4", "peer/4"});
   const std::vector<const char*> one{"--ranks", "1,4", "--strategies", "ddp,parameter-server"};
   CHECK(planned(one) == Names{"none/1", "ddp/1/25", "none/4", "ddp/4/25", "parameter-server/4"});
   CHECK(left_out(parse(one), BackendKind::cpu, {}, 4) ==

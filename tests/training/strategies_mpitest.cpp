@@ -142,7 +142,7 @@ TEST_CASE("ranks with shards of their own equal a serial emulation of them", "[s
 
   // one process, the shards of all ranks that compute as micro-batches of one update
   std::map<int, Trained> alone;
-  for (const StrategyOptions& strategy : exchanging_strategies()) {
+  for (const StrategyOptions& strategy : exchanging_strategies(c.backend)) {
     CAPTURE(name_of(c.backend), name_of(c.precision), strategy.strategy, strategy.ps_partition_mb,
             strategy.ps_exchange, optimizer, accumulate);
     if (settings.optimizer.needs_norms() && strategy.ps_partition_mb > 0) {
@@ -189,6 +189,10 @@ TEST_CASE("a type that a strategy cannot exchange is named", "[strategies]") {
   for (const StrategyEntry& entry : strategies()) {
     CAPTURE(entry.name);
     EngineSettings settings = settings_of(Precision::fp32, entry.name);
+    if (!test::can_run(entry, backend.kind)) {
+      CHECK_THROWS_WITH(Engine(settings, backend), ContainsSubstring("only on the gpu backend"));
+      continue;
+    }
     settings.strategy.grad_dtype = "bf16";
     if (entry.any_type || entry.name == std::string("none"))
       CHECK(Engine(settings, backend).step.exchanged_type() ==
@@ -322,6 +326,7 @@ TEST_CASE("a float16 overflow on one rank is skipped by all", "[strategies]") {
   for (const StrategyEntry& entry : strategies()) {
     if (!entry.ranks_agree || entry.ranks.first_serves || entry.ranks.first_has_inputs) continue;
     if (c.precision != Precision::fp16 && !entry.any_type) continue;
+    if (!test::can_run(entry, c.backend)) continue;
     CAPTURE(name_of(c.backend), name_of(c.precision), entry.name);
     EngineSettings settings = settings_of(c.precision, entry.name);
     if (c.precision != Precision::fp16) settings.strategy.grad_dtype = "fp16";

@@ -3,7 +3,7 @@
 
 #include "common/mpi_session.hpp"
 #include "tests/catch.hpp"
-#include "tests/support.hpp"
+#include "tests/support/strategies.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -12,6 +12,7 @@ TEST_CASE("strategies have buckets where the table says so", "[volumes]") {
   if (test::session().world_size() == 1) return;  // some want two ranks
   Backend backend = test::open_backend_of(test::backends().front());
   for (const StrategyEntry& entry : strategies()) {
+    if (!test::can_run(entry, backend.kind)) continue;
     CAPTURE(entry.name);
     EngineSettings settings;
     settings.network.architecture = find_architecture("tiny");

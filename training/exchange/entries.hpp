@@ -14,7 +14,8 @@
   STRATEGY(data_parallel)              \
   STRATEGY(zero1)                      \
   STRATEGY(zero2)                      \
-  STRATEGY(fsdp)
+  STRATEGY(fsdp)                       \
+  STRATEGY(peer)
 
 namespace shakedown::training {
 

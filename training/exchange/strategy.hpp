@@ -51,7 +51,11 @@ DataType exchanged_type(const StrategyOptions& options, DataType computed);
 /// A part that this rank updates after a step.
 struct Share {
   Range range;
-  View gradient;  // averaged over the ranks that compute
+  View gradient;         // averaged over the ranks that compute
+  bool checked = false;  // whether the strategy has looked for what is not finite
+  /// Memory of other ranks that the update stores the new weights in, too, as their network reads
+  /// them.
+  std::vector<View> copies = {};
 };
 
 /// The objects that a strategy works on. They outlive it.
@@ -107,11 +111,13 @@ class Strategy {
   virtual std::vector<Share> finish() = 0;
   /// After the shares were checked: all ranks know whether every gradient was finite, where each
   /// has looked at its share alone. A server's ranks agree before it updates.
-  void agree_on_finite() const;
+  virtual void agree_on_finite() const;
   /// The same place: `sums` over each rank's shares become sums over all gradients.
   void add_up(View sums) const;
   /// After the update: every rank that computes gets the new weights.
   virtual void publish() {}
+  /// The same after an exchange alone, whose weights no update has stored.
+  virtual void publish_alone() { publish(); }
   /// The same outside a step: the owners' weights were set from elsewhere.
   virtual void distribute() { publish(); }
 
@@ -170,6 +176,7 @@ struct StrategyEntry {
   /// Whether every rank that computes does so with the same weights after every step.
   bool ranks_agree = true;
   bool each_updates_all = false;  // else each element is updated on one rank
+  bool peers = false;             // it needs Communicator::peers(), and is compared only by name
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
   /// A step can be a graph: the host enqueues the same work every time and does not wait within it.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as

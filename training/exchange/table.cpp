@@ -36,14 +36,13 @@ std::vector<std::string> names_where(auto property) {
 }  // namespace
 
 void declare_options(OptionSet& options, StrategyOptions& values) {
-  std::vector<std::string> names;
   std::string help = "exchange of gradients and weights";
-  for (const StrategyEntry& entry : strategies()) {
-    names.emplace_back(entry.name);
+  for (const StrategyEntry& entry : strategies())
     help += fmt::format("\n{}: {}", entry.name, entry.summary);
-  }
   options.heading("Gradient exchange");
-  options.add("--strategy", values.strategy, help).one_of(names);
+  options.add("--strategy", values.strategy, help)
+      .one_of(names_where([](const StrategyEntry& entry) { return !entry.peers; }))
+      .unlisted(names_where(&StrategyEntry::peers));
   const auto add = [&](const char* name, auto& value, const char* meaning,
                        const std::vector<std::string>& used_by) -> Option& {
     return options.add(name, value, meaning).only_where("--strategy", used_by);

@@ -145,7 +145,7 @@ bool sharded(const StrategyEntry& entry) {
 std::vector<std::string> predicted_strategies() {
   std::vector<std::string> names;
   for (const StrategyEntry& entry : strategies())
-    if (entry.synchronous()) names.emplace_back(entry.name);
+    if (entry.synchronous() && !entry.peers) names.emplace_back(entry.name);
   return names;
 }
 

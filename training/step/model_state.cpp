@@ -45,9 +45,11 @@ void ModelState::check_finite(const std::vector<Share>& shares) {
   if (!scales_loss_) return;
   WorkLog& log = network_.work_log();
   log.begin(Phase::update);
-  for (const Share& share : shares)
+  for (const Share& share : shares) {
+    if (share.checked) continue;
     log.run({"check_finite", -1, static_cast<double>(share.gradient.bytes())},
             [&] { device().kernels().check_finite(share.gradient, &scalars()->finite, *stream_); });
+  }
 }
 
 void ModelState::measure_norms(const std::vector<Share>& shares) {

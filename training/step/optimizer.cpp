@@ -107,6 +107,10 @@ UpdateRange Optimizer::operands(const Share& share) const {
   const View copy = weights_.copy_of(range);
   result.compute = copy.data;
   result.compute_type = copy.type;
+  for (const View& other : share.copies) {
+    result.compute_type = other.type;
+    result.copies[result.copy_count++] = other.data;
+  }
   result.gradient = share.gradient.data;
   result.gradient_type = share.gradient.type;
   result.state_a = static_cast<float*>(state_a_.at(range).data);

@@ -163,7 +163,7 @@ void Step::exchange_alone() {
     strategy_->serve({[](const Share&) {}, [] {}});
   }
   model_.discard_update();
-  strategy_->publish();
+  strategy_->publish_alone();
   timeline_.mark(Phase::exchange);
   end_step();
 }

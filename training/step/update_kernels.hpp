@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "common/peers.hpp"
 #include "common/types.hpp"
 #include "training/exchange/step_scalars.hpp"
 
@@ -20,7 +21,7 @@ namespace shakedown::training {
 
 /// One range of the flat buffers. `state` are the optimiser's own buffers; there is one flag or
 /// number for each chunk of kFlatAlignment elements of the range, which starts at a chunk.
-struct UpdateRange {
+struct LocalRange {
   float* master = nullptr;
   void* compute = nullptr;  // rounded copy, or null where there is none
   DataType compute_type = DataType::float32;
@@ -32,6 +33,11 @@ struct UpdateRange {
   const std::uint16_t* tensors = nullptr;      // lars: by chunk, which parameter it is of
   const float* trust = nullptr;                // lars: ratio by parameter
   std::size_t count = 0;                       // elements
+};
+/// The same, and where other ranks have the rounded copy: of compute_type, the gradients' own.
+struct UpdateRange : LocalRange {
+  void* copies[kMostPeers] = {};
+  int copy_count = 0;
 };
 
 struct SgdSettings {

@@ -11,13 +11,29 @@ using namespace training;
 
 namespace {
 
+/// In the place of the type of the copy of the weights: other ranks have copies, too. Kernels of
+/// their own, as they need more registers and parameters.
+template <class T>
+struct Pushed {};
+template <class Compute>
+struct RangeOf {
+  using type = LocalRange;
+};
+template <class T>
+struct RangeOf<Pushed<T>> {
+  using type = UpdateRange;
+};
+
 /// Calls body with typed pointers to the gradients and to the copy of the weights, which is null
 /// and of the gradients' type where there is none.
 template <class Body>
 void dispatch_update(const UpdateRange& range, Body&& body) {
   const ConstView gradients(range.gradient, range.count, range.gradient_type, Place::device);
   const View copy(range.compute, range.count, range.compute_type, Place::device);
+  ENSURE(range.copy_count == 0 || range.compute_type == range.gradient_type,
+         "peers exchange gradients as they were computed");
   dispatch(gradients, [&]<class Gradient>(const Gradient* gradient) {
+    if (range.copy_count > 0) return body(gradient, static_cast<Pushed<Gradient>*>(nullptr));
     if (copy.data == nullptr) return body(gradient, static_cast<Gradient*>(nullptr));
     dispatch(copy, [&](auto* compute) { body(gradient, compute); });
   });
@@ -32,7 +48,7 @@ struct Group {
   float g[kGroup];
 
   template <class Gradient>
-  __device__ Group(const UpdateRange& r, const Gradient* gradient, const StepScalars& scalars,
+  __device__ Group(const LocalRange& r, const Gradient* gradient, const StepScalars& scalars,
                    std::size_t at)
       : first(at), chunk(at / kFlatAlignment), decayed(r.decayed == nullptr || r.decayed[chunk]) {
     load_group(r.master, first, r.count, w);
@@ -42,14 +58,26 @@ struct Group {
   }
 
   template <class Compute>
-  __device__ void store(const UpdateRange& r) const {
+  __device__ void store(const typename RangeOf<Compute>::type& r) const {
     store_group(r.master, first, r.count, w);
-    if (r.compute != nullptr) store_group(static_cast<Compute*>(r.compute), first, r.count, w);
+    store_copies(r, static_cast<Compute*>(nullptr));
+  }
+
+  template <class T>
+  __device__ void store_copies(const LocalRange& r, T*) const {
+    if (r.compute != nullptr) store_group(static_cast<T*>(r.compute), first, r.count, w);
+  }
+  template <class T>
+  __device__ void store_copies(const UpdateRange& r, Pushed<T>*) const {
+    store_copies(r, static_cast<T*>(nullptr));
+    for (int i = 0; i < r.copy_count; ++i)
+      store_group(static_cast<T*>(r.copies[i]), first, r.count, w);
   }
 };
 
 template <class Gradient, class Compute>
-__global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalars* scalars) {
+__global__ void sgd_kernel(typename RangeOf<Compute>::type r, SgdSettings settings,
+                           const StepScalars* scalars) {
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
   const float rate = scalars->learning_rate;
@@ -62,7 +90,8 @@ __global__ void sgd_kernel(UpdateRange r, SgdSettings settings, const StepScalar
 }
 
 template <class Gradient, class Compute>
-__global__ void lars_kernel(UpdateRange r, SgdSettings settings, const StepScalars* scalars) {
+__global__ void lars_kernel(typename RangeOf<Compute>::type r, SgdSettings settings,
+                            const StepScalars* scalars) {
   const std::size_t first = global_thread() * kGroup;
   if (first >= r.count || !scalars->finite) return;
   Group e(r, static_cast<const Gradient*>(r.gradient), *scalars, first);
@@ -75,7 +104,8 @@ __global__ void lars_kernel(UpdateRange r, SgdSettings settings, const StepScala
 }
 
 template <class Gradient, class Compute>
-__global__ void adam_kernel(UpdateRange r, AdamSettings settings, const StepScalars* scalars) {
+__global__ void adam_kernel(typename RangeOf<Compute>::type r, AdamSettings settings,
+                            const StepScalars* scalars) {
   __shared__ AdamStep step;
   if (threadIdx.x == 0) step = adam_step(settings, *scalars);
   __syncthreads();
