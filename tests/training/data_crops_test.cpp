@@ -59,7 +59,7 @@ TEST_CASE("on the cpu backend the workers scale", "[loader]") {
   CHECK(device_crops_bytes(BackendKind::cpu, {4, 8}) == 0);
 }
 
-TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data][sanitize]") {
+TEST_CASE("a loader's batches are the same where the GPU scales the crops", "[data]") {
   if (!test::has(BackendKind::gpu)) return;
   const test::TempFolder folder;
   constexpr Size kSizes[] = {

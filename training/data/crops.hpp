@@ -30,7 +30,8 @@ void copy_rgb(const Image& image, std::span<std::uint8_t> rgb);
 /// least the scaled square of each row.
 std::size_t crop_memory_bytes(const DeviceDecoderSettings& settings);
 
-/// Hands out such memory. For any thread.
+/// Gives the crops of a batch their places in such memory. For any thread: which of them fit may
+/// depend on timing.
 class CropMemory {
  public:
   CropMemory(std::span<std::uint8_t> memory, const DeviceDecoderSettings& settings);
@@ -39,8 +40,8 @@ class CropMemory {
     std::span<std::uint8_t> rgb;
     Size size;
   };
-  /// A row's place, at most once per row: of this size, or of the scaled square where it would
-  /// leave less than that to each other row.
+  /// A row's place, at most once per row: of this size, or of the scaled square where the larger
+  /// one would leave less than that to another row.
   Place claim(Size size);
   Place claim_square() { return claim(square_); }
   /// From the first byte to the last one claimed.
