@@ -33,12 +33,12 @@ constexpr int kHeight = 72;
 constexpr int kSize = 32;
 constexpr std::size_t kRowBytes = std::size_t{3} * kSize * kSize;
 
-Bytes encode_jpeg(int number) {
-  test::Picture picture{kWidth, kHeight, Bytes(std::size_t{3} * kWidth * kHeight)};
-  constexpr std::size_t kRow = std::size_t{3} * kWidth;
+Bytes encode_jpeg(int number, Size size = {kWidth, kHeight}) {
+  test::Picture picture{size.width, size.height, Bytes(rgb_bytes(size))};
+  const std::size_t row = rgb_bytes({size.width, 1});
   for (std::size_t i = 0; i < picture.values.size(); ++i)
     picture.values[i] = static_cast<std::uint8_t>(7 * static_cast<std::size_t>(number) +
-                                                  3 * (i % kRow) + 5 * (i / kRow));
+                                                  3 * (i % row) + 5 * (i / row));
   return test::write_jpeg(picture);
 }
 
@@ -180,6 +180,36 @@ class FakeDecoder final : public DeviceDecoder {
   Resizer resize_;
 };
 
+/// Scales as the host does.
+class HostResizer final : public DeviceResizer {
+ public:
+  struct Counts {
+    std::atomic<int> squares = 0;  // that were scaled before
+    std::atomic<int> others = 0;
+  };
+  explicit HostResizer(Counts& counts) : counts_(counts) {}
+
+  void enqueue(std::span<const DeviceImage> images, std::uint8_t* batch, Stream&) override {
+    for (const DeviceImage& image : images) {
+      const Size size{image.region.width, image.region.height};
+      ENSURE(image.region == whole(size) &&
+                 image.pitch * static_cast<std::size_t>(size.height) == rgb_bytes(size),
+             "one crop after another");
+      ++(size == kSquare ? counts_.squares : counts_.others);
+      const test::Picture picture{
+          size.width, size.height, {image.rgb, image.rgb + rgb_bytes(size)}};
+      resize_(test::image_of(picture), kSquare, whole(kSquare), image.mirror,
+              {batch + static_cast<std::size_t>(image.row) * kRowBytes, kRowBytes});
+    }
+  }
+  void wait() override {}
+
+ private:
+  static constexpr Size kSquare{kSize, kSize};
+  Counts& counts_;
+  Resizer resize_;
+};
+
 struct Kept {
   Bytes images;
   std::vector<std::int32_t> labels;
@@ -189,14 +219,17 @@ struct Kept {
 /// Everything between a folder and a stream that computes.
 struct Rig {
   Rig(const ImageSource& source, const LoaderSettings& settings, FakeDecoder* decoder = nullptr,
-      int threads = 3)
-      : backend(test::open_backend_of(BackendKind::cpu)),
+      int threads = 3, bool scales = false)
+      : crops(scales ? std::make_unique<DeviceCrops>(
+                           device, DeviceDecoderSettings{settings.batch_size, kSize},
+                           std::make_unique<HostResizer>(scaled))
+                     : nullptr),
+        backend(test::open_backend_of(BackendKind::cpu)),
         stream(device.make_stream(StreamPriority::normal)),
         workers(threads),
-        loader(source, settings, device, workers, decoder),
+        loader(source, settings, device, workers, {decoder, crops.get()}),
         rows(static_cast<std::size_t>(settings.batch_size)),
-        batches(make_loaded_batches(*backend.world, loader, device, *stream, shape_of(settings),
-                                    decoder)) {
+        batches(make_loaded_batches(*backend.world, loader, device, *stream, shape_of(settings))) {
     device.compute = static_cast<LaggingDevice::LaggingStream*>(stream.get());
   }
 
@@ -211,6 +244,8 @@ struct Rig {
   }
 
   LaggingDevice device;
+  HostResizer::Counts scaled;
+  std::unique_ptr<DeviceCrops> crops;
   Backend backend;
   std::unique_ptr<Stream> stream;
   Workers workers;
@@ -425,6 +460,27 @@ TEST_CASE("what the device decoder cannot decode is decoded by the host", "[load
   CHECK_THROWS_WITH(rig.epoch(0), ContainsSubstring(images.source.name(5)));
   write(images.files[5], encode_jpeg(5));
   CHECK(rig.epoch(0) == expected);
+}
+
+TEST_CASE("crops that the device scales have the host's pixels", "[loader]") {
+  if (!has_cpu_backend()) return;  // reported as not tested
+  const Images images(22);
+  for (int i = 0; i < 22; i += 4)  // the memory of a batch has no place for all of these
+    write(images.files[static_cast<std::size_t>(i)], encode_jpeg(i, {900, 900}));
+  LoaderSettings settings = cropping_settings();
+  settings.device_share = 0.5;
+  const auto expected = by_the_loader(images.source, settings, 3);
+  for (const bool decodes : {false, true}) {
+    FakeDecoder decoder;
+    decoder.refuses = 2;
+    Rig rig(images.source, settings, decodes ? &decoder : nullptr, decodes ? 4 : 1, true);
+    CHECK(rig.epoch(3) == expected);
+    const int padding = 2;
+    CHECK(rig.scaled.squares > padding);
+    CHECK(rig.scaled.others > 0);
+    CHECK(rig.scaled.squares + rig.scaled.others + decoder.decoded == 22 + padding);
+    CHECK(rig.epoch(3, 2) == std::vector<Kept>(expected.begin() + 2, expected.end()));
+  }
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)

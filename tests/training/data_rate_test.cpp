@@ -5,6 +5,7 @@
 
 #include "tests/catch.hpp"
 #include "tests/support/jpeg.hpp"
+#include "training/data/crops.hpp"
 #include "training/data/transform.hpp"
 
 using namespace shakedown;
@@ -50,6 +51,12 @@ TEST_CASE("the rate of one thread", "[.rate]") {
     Random random(i);
     const Crop crop = crop_of(i, random);
     train(decoder.decode(crop.region), crop.mirror, random, out);
+  });
+  Bytes rgb(3 * 500 * 375);
+  measure("crop for a device", files.size(), [&](std::size_t i) {
+    Random random(i);
+    const Image& image = decoder.decode(crop_of(i, random).region);
+    copy_rgb(image, std::span(rgb).first(rgb_bytes(image.size())));
   });
   measure("validation sample", files.size(), [&](std::size_t i) {
     Random random(i);

@@ -62,14 +62,13 @@ inline constexpr int kLoadedBatchesHeld = 2;
 std::unique_ptr<BatchSource> make_interleaved_batches(
     std::vector<std::unique_ptr<BatchSource>> sources);
 
-/// Through `loader`, which must outlive it, as `decoder` must, that decodes what the loader leaves
-/// to it; null where that is nothing. A thread copies batches on a stream of its own, ahead of
-/// `stream`, which waits for them. Work on `stream` may depend on the other `ranks`: the caller's
-/// waiting for it ends with an error past their timeout.
+/// Through `loader`, which must outlive it: no other source may share its device part. A thread
+/// copies batches on a stream of its own, ahead of `stream`, which waits for them. Work on `stream`
+/// may depend on the other `ranks`: the caller's waiting for it ends with an error past their
+/// timeout.
 std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
                                                  Device& device, Stream& stream,
-                                                 const NetworkSettings& shape,
-                                                 DeviceDecoder* decoder = nullptr);
+                                                 const NetworkSettings& shape);
 
 /// Rank 0's `of_every_rank` are the sources of all ranks' batches, which it sends out; empty on
 /// other ranks. batches_per_epoch 0: the epoch does not end.

@@ -9,6 +9,8 @@ std::unique_ptr<training::DeviceResizer> make_device_resizer(
   throw UsageError("built without gpu");
 }
 
+std::size_t device_resizer_bytes(const training::DeviceDecoderSettings&) { return 0; }
+
 std::size_t device_decoder_bytes(const training::DeviceDecoderSettings&) { return 0; }
 
 std::unique_ptr<training::DeviceDecoder> make_device_decoder(Device&,

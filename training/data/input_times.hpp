@@ -12,7 +12,7 @@ namespace shakedown::training {
 struct InputTimes {
   double stall_s = 0;          // the compute stream waited for a batch
   StageTimes stages;           // of all workers
-  double copy_s = 0;           // host memory to device memory
+  double copy_s = 0;           // host memory to device memory; with DeviceCrops, also their scaling
   double device_decode_s = 0;  // DeviceDecoder::decode
   double images = 0;           // that the workers made or, encoded, passed to the device
   double device_images = 0;    // of these, left to the device

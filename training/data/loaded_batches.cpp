@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -24,7 +25,7 @@ namespace {
 class LoadedBatches final : public BatchSource {
  public:
   LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
-                const NetworkSettings& shape, DeviceDecoder* decoder);
+                const NetworkSettings& shape);
   ~LoadedBatches() override { end_feeding(); }
 
   std::optional<DeviceBatch> next() override;
@@ -59,7 +60,7 @@ class LoadedBatches final : public BatchSource {
   Wait& next_wait();
   Slot* take_free();
   void fill(const Slot& slot, const Batch& batch);
-  void release_oldest();
+  void release_copied();
   bool wait_for(const Event& event) const;
   void end_feeding();
   void give_back();
@@ -68,7 +69,6 @@ class LoadedBatches final : public BatchSource {
   Loader& loader_;
   Device& device_;
   Stream& stream_;
-  DeviceDecoder* decoder_;
   std::unique_ptr<Stream> copies_;
   std::array<Slot, kLoadedBatchesHeld> slots_;
   Slot* given_ = nullptr;  // to the caller
@@ -76,8 +76,8 @@ class LoadedBatches final : public BatchSource {
   /// One more than slots: once a batch is given, the wait for the one before the last is over.
   std::array<Wait, kLoadedBatchesHeld + 1> waits_;
   std::size_t waits_begun_ = 0;
-  double stall_s_ = 0;           // of the waits that are not pending
-  std::deque<Copying> copying_;  // the feeder's, in the order of the batches
+  double stall_s_ = 0;              // of the waits that are not pending
+  std::optional<Copying> copying_;  // the feeder's
 
   std::atomic<bool> ending_ = false;
   mutable std::mutex mutex_;  // guards the rest
@@ -93,12 +93,11 @@ class LoadedBatches final : public BatchSource {
 };
 
 LoadedBatches::LoadedBatches(Communicator& ranks, Loader& loader, Device& device, Stream& stream,
-                             const NetworkSettings& shape, DeviceDecoder* decoder)
+                             const NetworkSettings& shape)
     : ranks_(ranks),
       loader_(loader),
       device_(device),
       stream_(stream),
-      decoder_(decoder),
       copies_(device.make_stream(StreamPriority::high)) {
   const auto rows = static_cast<std::size_t>(shape.batch_size);
   const std::size_t label_bytes = rows * sizeof(std::int32_t);
@@ -166,9 +165,9 @@ void LoadedBatches::give_back() {
 void LoadedBatches::start_epoch(int epoch, long first_batch) {
   give_back();
   end_feeding();
-  while (!copying_.empty()) {
-    ranks_.wait(*copying_.front().slot->ready, HostWait::polite);
-    release_oldest();
+  if (copying_) {
+    ranks_.wait(*copying_->slot->ready, HostWait::polite);
+    release_copied();
   }
   filled_.clear();
   free_.clear();
@@ -232,17 +231,17 @@ void LoadedBatches::feed() {
 bool LoadedBatches::feed_one() {
   Slot* slot = take_free();
   if (slot == nullptr || !wait_for(*slot->read)) return false;
-  if (copying_.size() == slots_.size()) {
-    if (!wait_for(*copying_.front().slot->ready)) return false;
-    release_oldest();
-  }
   const Batch* batch = loader_.next();
   if (batch == nullptr) return false;
-  copying_.push_back({batch, slot});
+  copying_ = {batch, slot};
   fill(*slot, *batch);
-  const std::lock_guard lock(mutex_);
-  filled_.push_back(slot);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    filled_.push_back(slot);
+    changed_.notify_all();
+  }
+  if (!wait_for(*slot->ready)) return false;  // so no wait in fill() is long
+  release_copied();
   return true;
 }
 
@@ -257,25 +256,25 @@ LoadedBatches::Slot* LoadedBatches::take_free() {
 
 void LoadedBatches::fill(const Slot& slot, const Batch& batch) {
   auto* images = static_cast<std::uint8_t*>(slot.images.data());
+  const auto [decoder, crops] = loader_.device_part();
   slot.begun->record(*copies_);
-  if (batch.encoded.size() < batch.labels.size())
+  if (crops != nullptr)
+    crops->enqueue(batch.images, batch.decoded, images, *copies_);
+  else if (batch.encoded.size() < batch.labels.size())
     device_.copy(images, batch.images.data(), batch.images.size_bytes(), *copies_);
   slot.copied->record(*copies_);
-  if (!batch.encoded.empty()) {
-    const std::size_t row_bytes = batch.images.size_bytes() / batch.labels.size();
-    for (const Undecoded& left : decoder_->decode(batch.encoded, images, *copies_)) {
-      loader_.decode_on_host(&batch, left);
-      const std::size_t at = static_cast<std::size_t>(left.row) * row_bytes;
-      device_.copy(images + at, batch.images.data() + at, row_bytes, *copies_);
+  if (!batch.encoded.empty())
+    for (const Undecoded& left : decoder->decode(batch.encoded, images, *copies_)) {
+      const auto row = loader_.decode_on_host(&batch, left);
+      device_.copy(images + static_cast<std::size_t>(left.row) * row.size(), row.data(), row.size(),
+                   *copies_);
     }
-  }
   device_.copy(slot.labels.data(), batch.labels.data(), batch.labels.size_bytes(), *copies_);
   slot.ready->record(*copies_);
 }
 
-void LoadedBatches::release_oldest() {
-  const auto [batch, slot] = copying_.front();
-  copying_.pop_front();
+void LoadedBatches::release_copied() {
+  const auto [batch, slot] = *std::exchange(copying_, std::nullopt);
   {
     const std::lock_guard lock(mutex_);
     times_.copy_s += slot->copied->milliseconds_since(*slot->begun) / 1e3;
@@ -298,9 +297,8 @@ bool LoadedBatches::wait_for(const Event& event) const {
 
 std::unique_ptr<BatchSource> make_loaded_batches(Communicator& ranks, Loader& loader,
                                                  Device& device, Stream& stream,
-                                                 const NetworkSettings& shape,
-                                                 DeviceDecoder* decoder) {
-  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape, decoder);
+                                                 const NetworkSettings& shape) {
+  return std::make_unique<LoadedBatches>(ranks, loader, device, stream, shape);
 }
 
 }  // namespace shakedown::training

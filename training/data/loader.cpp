@@ -35,18 +35,20 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
 }
 
 Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
-               Workers& workers, const DeviceDecoder* decoder)
+               Workers& workers, const DevicePart& device_part)
     : source_(source),
       settings_(settings),
       workers_(workers),
-      decoder_(decoder),
+      device_part_(device_part),
       callers_reader_(source, settings.transform,
                       settings.bad_images != nullptr ? *settings.bad_images : none_allowed_) {
   require_positive("--batch-size", settings.batch_size);
   require_positive("--prefetch", settings.prefetch);
   require_positive("--image-size", settings.transform.image_size);
   ENSURE(settings.rank >= 0 && settings.rank < settings.world_size, "rank outside the world");
-  ENSURE(decoder == nullptr || device_can_transform(settings.transform), "a crop for the device");
+  ENSURE((device_part.decoder == nullptr && device_part.crops == nullptr) ||
+             device_can_transform(settings.transform),
+         "a crop for the device");
   for (int worker = 0; worker < workers.size(); ++worker)
     readers_.emplace_back(source, settings.transform,
                           settings.bad_images != nullptr ? *settings.bad_images : none_allowed_);
@@ -54,16 +56,21 @@ Loader::Loader(const ImageSource& source, const LoaderSettings& settings, Device
   delivered_ = batches_per_epoch_;
 
   const auto rows = static_cast<std::size_t>(settings.batch_size);
-  const auto size = static_cast<std::size_t>(settings.transform.image_size);
+  const int size = settings.transform.image_size;
+  const DeviceDecoderSettings shape{settings.batch_size, size};
+  const std::size_t image_bytes =
+      device_part.crops != nullptr ? crop_memory_bytes(shape) : rows * rgb_bytes({size, size});
   const long ahead = std::min<long>(settings.prefetch, batches_per_epoch_);
   slots_.resize(static_cast<std::size_t>(ahead) + kLentAtMost);
   free_.reserve(slots_.size());
   pending_.reserve(slots_.size());
   for (Slot& slot : slots_) {
-    slot.images = Buffer(device, rows * size * size * 3, Place::host);
+    slot.images = Buffer(device, image_bytes, Place::host);
     slot.labels = Buffer(device, rows * sizeof(std::int32_t), Place::host);
     slot.rows.resize(rows);
-    slot.batch.images = {static_cast<std::uint8_t*>(slot.images.data()), slot.images.bytes()};
+    const std::span images(static_cast<std::uint8_t*>(slot.images.data()), image_bytes);
+    slot.batch.images = images;
+    if (device_part.crops != nullptr) slot.crops = std::make_unique<CropMemory>(images, shape);
     slot.batch.labels = {static_cast<std::int32_t*>(slot.labels.data()), rows};
     free_.push_back(&slot);
   }
@@ -131,20 +138,26 @@ const Batch* Loader::next() {
   ++delivered_;
   Batch& batch = slot.batch;
   batch.encoded.clear();
-  for (int row = 0; row < batch.count; ++row) {
+  batch.decoded.clear();
+  for (int row = 0; row < settings_.batch_size; ++row) {
     const Row& r = slot.rows[static_cast<std::size_t>(row)];
+    const auto& [file, crop] = r.left.encoded;
     if (r.left_to_decoder)
-      batch.encoded.push_back({r.encoded.file, r.encoded.crop.region, r.encoded.crop.mirror, row});
+      batch.encoded.push_back({file, crop.region, crop.mirror, row});
+    else if (slot.crops != nullptr)
+      batch.decoded.push_back(r.left.decoded);
   }
+  if (slot.crops != nullptr) batch.images = slot.crops->claimed();
   return &batch;
 }
 
-void Loader::decode_on_host(const Batch* batch, const Undecoded& left) {
+std::span<const std::uint8_t> Loader::decode_on_host(const Batch* batch, const Undecoded& left) {
   std::unique_lock lock(workers_.mutex());
   Slot& slot = lent_slot(batch);
   lock.unlock();
   const Row& r = slot.rows.at(static_cast<std::size_t>(left.row));
-  const auto sample = callers_reader_.read(r.index, r.random_seed, pixels(slot, left.row));
+  const std::span<std::uint8_t> out = square(slot, left.row);
+  const auto sample = callers_reader_.read(r.index, r.random_seed, out);
   if (!left.refused && sample.index == r.encoded_index)
     throw InconclusiveError(
         fmt::format("image {}: the device decoder failed on it several times, and the CPU decodes "
@@ -153,6 +166,7 @@ void Loader::decode_on_host(const Batch* batch, const Undecoded& left) {
   static_cast<std::int32_t*>(slot.labels.data())[left.row] = sample.label;
   lock.lock();
   times_.stages += callers_reader_.take_times();
+  return out;
 }
 
 void Loader::release(const Batch* batch) {
@@ -210,6 +224,7 @@ Loader::Item Loader::take() noexcept {
     slot.unfinished = settings_.batch_size;
     slot.error = nullptr;
     slot.batch.count = 0;
+    if (slot.crops != nullptr) slot.crops->clear();
     pending_.push_back(&slot);
   }
   Item item{pending_.back(), row, true};
@@ -235,31 +250,40 @@ long Loader::position_of(long item) const {
   return row * settings_.world_size * shards + settings_.rank * shards + batch % shards;
 }
 
-std::span<std::uint8_t> Loader::pixels(const Slot& slot, int row) const {
+/// Memory for the row as the network sees it.
+std::span<std::uint8_t> Loader::square(const Slot& slot, int row) const {
+  if (slot.crops != nullptr) return slot.crops->claim_square().rgb;
   const std::size_t bytes = slot.images.bytes() / static_cast<std::size_t>(settings_.batch_size);
   return {static_cast<std::uint8_t*>(slot.images.data()) + static_cast<std::size_t>(row) * bytes,
           bytes};
 }
 
 bool Loader::device_may_decode(std::uint64_t random_seed) const {
-  return decoder_ != nullptr &&
+  return device_part_.decoder != nullptr &&
          Random(derive_seed(random_seed, kDecoderStream)).uniform() < settings_.device_share;
 }
 
 void Loader::fill(const Item& item, SampleReader& reader) const {
-  const std::span<std::uint8_t> out = pixels(*item.slot, item.row);
-  std::int32_t& label = static_cast<std::int32_t*>(item.slot->labels.data())[item.row];
+  const Slot& slot = *item.slot;
+  std::int32_t& label = static_cast<std::int32_t*>(slot.labels.data())[item.row];
   Row& row = item.slot->rows[static_cast<std::size_t>(item.row)];
+  std::span<std::uint8_t> out;
+  if (item.padding || slot.crops == nullptr) out = square(slot, item.row);
   if (item.padding) {
     std::fill(out.begin(), out.end(), std::uint8_t{0});
+    const int size = settings_.transform.image_size;
+    row.left.decoded = {out, {size, size}};
+    row.left_to_decoder = false;
     label = -1;
-    return;
+  } else {
+    row.left.decoder = device_may_decode(row.random_seed) ? device_part_.decoder : nullptr;
+    row.left.crops = slot.crops.get();
+    const auto sample = reader.read(row.index, row.random_seed, out, &row.left);
+    row.left_to_decoder = sample.left_to_decoder;
+    row.encoded_index = sample.index;
+    label = sample.label;
   }
-  const DeviceDecoder* decoder = device_may_decode(row.random_seed) ? decoder_ : nullptr;
-  const auto sample = reader.read(row.index, row.random_seed, out, decoder, &row.encoded);
-  label = sample.label;
-  row.left_to_decoder = sample.left_to_decoder;
-  row.encoded_index = sample.index;
+  row.left.decoded.row = item.row;
 }
 
 void Loader::finish(const Item& item, std::exception_ptr error) {

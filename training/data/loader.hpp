@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "common/device.hpp"
+#include "training/data/crops.hpp"
 #include "training/data/input_times.hpp"
 #include "training/data/sample_reader.hpp"
 #include "training/data/workers.hpp"
@@ -30,13 +32,21 @@ struct LoaderSettings {
   BadImages* bad_images = nullptr;  // outlives the loader; null: none is allowed
 };
 
+/// What the device makes of the images; null: the host does.
+struct DevicePart {
+  DeviceDecoder* decoder = nullptr;
+  DeviceCrops* crops = nullptr;  // scales what the host decodes
+};
+
 /// In pinned host memory, for copies to the device.
 struct Batch {
-  std::span<const std::uint8_t> images;  // N H W 3; zero where there is no sample
+  std::span<const std::uint8_t> images;  // N H W 3; zero where there is no sample. With
+                                         // DeviceCrops: the pixels of `decoded`
   std::span<const std::int32_t> labels;  // N; -1 where there is no sample
   int count = 0;                         // samples, which come first; with padding fewer than N
   std::vector<EncodedImage> encoded;     // rows left to the device decoder, in rising order: what
                                          // `images` has of them is undefined
+  std::vector<DecodedCrop> decoded;      // with DeviceCrops the other rows, in rising order
 };
 
 /// Batches per epoch of one rank. Throws UsageError if --batch-size is more images than a rank has.
@@ -50,12 +60,13 @@ long batches_per_epoch(const ImageSource& source, const LoaderSettings& settings
 /// is one thread and holds at most two batches at a time; abandon() and times() are for any thread.
 class Loader final : private Workers::Job {
  public:
-  /// Throws UsageError naming the option that cannot work. All that it is given must outlive it;
-  /// a null `decoder` leaves all images to the workers.
+  /// Throws UsageError naming the option that cannot work. All that it is given must outlive it.
   Loader(const ImageSource& source, const LoaderSettings& settings, Device& device,
-         Workers& workers, const DeviceDecoder* decoder = nullptr);
+         Workers& workers, const DevicePart& device_part = {});
   ~Loader();
 
+  /// What is left to it is in the batches.
+  const DevicePart& device_part() const { return device_part_; }
   long batches_per_epoch() const { return batches_per_epoch_; }
 
   /// Abandons what is left of the epoch before, and skips the first batches of this one. Batches
@@ -70,10 +81,10 @@ class Loader final : private Workers::Job {
   /// The workers start no more samples of this epoch, and next() returns at once.
   void abandon();
 
-  /// Makes a row on this thread whose encoded image the device decoder did not decode. Throws
-  /// InconclusiveError naming an image that the device failed on and the host can decode: what
-  /// decodes it would depend on chance.
-  void decode_on_host(const Batch* batch, const Undecoded& left);
+  /// Makes a row on this thread whose encoded image the device decoder did not decode; its pixels
+  /// are the batch's. Throws InconclusiveError naming an image that the device failed on and the
+  /// host can decode: what decodes it would depend on chance.
+  std::span<const std::uint8_t> decode_on_host(const Batch* batch, const Undecoded& left);
 
   /// The batch's memory may be reused: its copy to the device is done.
   void release(const Batch* batch);
@@ -87,11 +98,12 @@ class Loader final : private Workers::Job {
     std::uint64_t random_seed = 0;
     bool left_to_decoder = false;
     std::size_t encoded_index = 0;  // of the image in `encoded`: index, or a replacement
-    EncodedSample encoded;
+    LeftToDevice left;
   };
   struct Slot {
     Buffer images;
     Buffer labels;
+    std::unique_ptr<CropMemory> crops;  // in `images`; with DeviceCrops
     std::vector<Row> rows;
     Batch batch;
     int unfinished = 0;  // items that workers have still to take or to finish
@@ -114,13 +126,13 @@ class Loader final : private Workers::Job {
   void order_samples();
   void wait_for_workers(std::unique_lock<std::mutex>& lock);
   Slot& lent_slot(const Batch* batch);
-  std::span<std::uint8_t> pixels(const Slot& slot, int row) const;
+  std::span<std::uint8_t> square(const Slot& slot, int row) const;
   bool device_may_decode(std::uint64_t random_seed) const;
 
   const ImageSource& source_;
   const LoaderSettings settings_;
   Workers& workers_;
-  const DeviceDecoder* decoder_;
+  const DevicePart device_part_;
   BadImages none_allowed_{0, {}};
   long batches_per_epoch_ = 0;
   std::deque<SampleReader> readers_;  // one per worker

@@ -13,13 +13,12 @@
 namespace shakedown::training {
 
 SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random_seed,
-                                         std::span<std::uint8_t> out, const DeviceDecoder* decoder,
-                                         EncodedSample* encoded) {
+                                         std::span<std::uint8_t> out, LeftToDevice* left) {
   for (std::size_t attempt = 0; attempt < source_.size(); ++attempt) {
     const std::size_t tried = source_.replacement(index, attempt);
     try {
-      const bool left = read_image(tried, random_seed, out, decoder, encoded);
-      return {source_.label(tried), left, tried};
+      const bool left_to_decoder = read_image(tried, random_seed, out, left);
+      return {source_.label(tried), left_to_decoder, tried};
     } catch (const UsageError& error) {
       bad_.note(source_, tried, error.what());
     }
@@ -29,25 +28,39 @@ SampleReader::Outcome SampleReader::read(std::size_t index, std::uint64_t random
 
 /// Whether it is left to the decoder. Throws UsageError with what is wrong with the image.
 bool SampleReader::read_image(std::size_t index, std::uint64_t random_seed,
-                              std::span<std::uint8_t> out, const DeviceDecoder* decoder,
-                              EncodedSample* encoded) {
+                              std::span<std::uint8_t> out, LeftToDevice* left) {
   using Clock = std::chrono::steady_clock;
   using Seconds = std::chrono::duration<double>;
   source_.read(index, encoded_, times_);
   Random random(random_seed);
-  if (const auto size = decoder == nullptr ? std::nullopt : size_for(*decoder)) {
-    encoded->crop = random_crop(*size, settings_, random);
-    encoded->file.swap(encoded_);
+  const DeviceDecoder* const decoder = left != nullptr ? left->decoder : nullptr;
+  if (const auto size = decoder != nullptr ? size_for(*decoder) : std::nullopt) {
+    left->encoded.crop = random_crop(*size, settings_, random);
+    left->encoded.file.swap(encoded_);
     return true;
   }
   const auto start = Clock::now();
   Crop crop;
   const Image& image = decode(crop, random);
   const auto decoded = Clock::now();
-  transform_(image, crop.mirror, random, out);
+  if (left != nullptr && left->crops != nullptr)
+    left->decoded = place(image, crop.mirror, random, *left->crops);
+  else
+    transform_(image, crop.mirror, random, out);
   times_.decode_s += Seconds(decoded - start).count();
   times_.augment_s += Seconds(Clock::now() - decoded).count();
   return false;
+}
+
+DecodedCrop SampleReader::place(const Image& image, bool mirror, Random& random,
+                                CropMemory& crops) {
+  const auto [rgb, size] = crops.claim(image.size());
+  const bool fits = size == image.size();
+  if (fits)
+    copy_rgb(image, rgb);
+  else
+    transform_(image, mirror, random, rgb);
+  return {rgb, size, fits && mirror};
 }
 
 /// Of the encoded image, if the device may decode it.

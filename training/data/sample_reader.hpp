@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "training/data/bad_images.hpp"
+#include "training/data/crops.hpp"
 #include "training/data/device_decoder.hpp"
 #include "training/data/image_source.hpp"
 #include "training/data/transform.hpp"
@@ -18,6 +19,14 @@ namespace shakedown::training {
 struct EncodedSample {
   std::vector<std::uint8_t> file;
   Crop crop;
+};
+
+/// What may be left to the device, and what it gets.
+struct LeftToDevice {
+  const DeviceDecoder* decoder = nullptr;  // may decode what it supports
+  CropMemory* crops = nullptr;             // has what it scales
+  EncodedSample encoded;                   // where it decodes
+  DecodedCrop decoded;                     // where it only scales
 };
 
 /// One per thread: it keeps its working memory. The source and `bad` must outlive it.
@@ -33,21 +42,24 @@ class SampleReader {
     std::size_t index;  // the requested one, or of what replaces it
   };
   /// Reads, decodes and transforms the sample into `out`, image_size x image_size x 3. What is
-  /// random is drawn from `random_seed` alone. Where there is a `decoder`, what it supports is left
-  /// to it: then `encoded` has the file, and the crop that would be made here. A bad image is noted
-  /// and replaced (ImageSource::replacement); throws UsageError as BadImages::note does. An image
-  /// that cannot be read may be sound, so none replaces it: ImageSource::read's error passes.
+  /// random is drawn from `random_seed` alone. Where there is a decoder, what it supports is left
+  /// to it, with the crop that would be made here. Where there is memory for crops, the others are
+  /// left in it and not in `out`: as they were decoded, or scaled where it has no place for more. A
+  /// bad image is noted and replaced (ImageSource::replacement); throws UsageError as
+  /// BadImages::note does. An image that cannot be read may be sound, so none replaces it:
+  /// ImageSource::read's error passes.
   Outcome read(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
-               const DeviceDecoder* decoder = nullptr, EncodedSample* encoded = nullptr);
+               LeftToDevice* left = nullptr);
 
   /// The cost since the last call of this.
   StageTimes take_times() { return std::exchange(times_, {}); }
 
  private:
   bool read_image(std::size_t index, std::uint64_t random_seed, std::span<std::uint8_t> out,
-                  const DeviceDecoder* decoder, EncodedSample* encoded);
+                  LeftToDevice* left);
   std::optional<Size> size_for(const DeviceDecoder& decoder) const;
   const Image& decode(Crop& crop, Random& random);
+  DecodedCrop place(const Image& image, bool mirror, Random& random, CropMemory& crops);
 
   const ImageSource& source_;
   BadImages& bad_;
@@ -59,7 +71,7 @@ class SampleReader {
   std::vector<std::uint8_t> encoded_;
 };
 
-/// Whether a device decoder can make what these settings ask of training images.
+/// Whether a device can make what these settings ask of training images: it only scales crops.
 inline bool device_can_transform(const TransformSettings& settings) {
   return settings.augmentation == Augmentation::resized_crop;
 }

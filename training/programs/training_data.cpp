@@ -30,9 +30,9 @@ bool requests_device_decoder(const InputOptions& options, int workers) {
   return options.decoder == "nvjpeg" || workers < kWorkersLikeEngines;
 }
 
-/// Why a device decoder cannot make the training images; "" where it can.
-std::string why_no_device_decoder(const InputSettings& settings, const NetworkSettings& shape,
-                                  const StrategyEntry& strategy) {
+/// Why a device cannot decode or scale the training images; "" where it can.
+std::string why_no_device_part(const InputSettings& settings, const NetworkSettings& shape,
+                               const StrategyEntry& strategy) {
   if (!device_can_transform(training_transform(settings.transform, shape.image_size)))
     return "the device only crops, which is --augment crop";
   if (strategy.ranks.first_has_inputs)
@@ -40,10 +40,14 @@ std::string why_no_device_decoder(const InputSettings& settings, const NetworkSe
   return "";
 }
 
+DeviceDecoderSettings decoder_settings(const NetworkSettings& shape) {
+  return {shape.batch_size, shape.image_size};
+}
+
 std::unique_ptr<DeviceDecoder> try_device_decoder(Device& device, const NetworkSettings& shape,
                                                   std::string& why_not) {
   try {
-    return make_device_decoder(device, {shape.batch_size, shape.image_size}, why_not);
+    return make_device_decoder(device, decoder_settings(shape), why_not);
   } catch (const OutOfMemory& error) {
     why_not = error.what();
     return nullptr;
@@ -79,7 +83,7 @@ void TrainingData::choose_decoder(const EngineSettings& step, const Backend& bac
                                   const StrategyEntry& strategy) {
   const InputOptions& options = settings_.options;
   if (!requests_device_decoder(options, fewest(*backend.session, setup_.workers))) return;
-  std::string why_not = why_no_device_decoder(settings_, step.network, strategy);
+  std::string why_not = why_no_device_part(settings_, step.network, strategy);
   if (why_not.empty() && strategy.computes(backend.world->rank()))
     decoder_ = try_device_decoder(*backend.device, step.network, why_not);
   for (const std::string& problem : backend.session->all_gather(why_not))
@@ -99,11 +103,10 @@ std::unique_ptr<BatchSource> TrainingData::loaded(const ImageSource& source,
                                                   const LoaderSettings& settings,
                                                   const NetworkSettings& shape,
                                                   const Backend& backend, Stream& stream,
-                                                  DeviceDecoder* decoder) {
+                                                  const DevicePart& device_part) {
   loaders_.push_back(
-      std::make_unique<Loader>(source, settings, *backend.device, *workers_, decoder));
-  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape,
-                             decoder);
+      std::make_unique<Loader>(source, settings, *backend.device, *workers_, device_part));
+  return make_loaded_batches(*backend.world, *loaders_.back(), *backend.device, stream, shape);
 }
 
 /// The source of the batches of the `rank`-th rank that computes.
@@ -112,7 +115,7 @@ std::unique_ptr<BatchSource> TrainingData::training_source(const EngineSettings&
                                                            int rank, int ranks) {
   if (!dataset_.synthetic())
     return loaded(dataset_.training(), loader_settings(step, true, rank, ranks), step.network,
-                  backend, stream, decoder_.get());
+                  backend, stream, {decoder_.get(), crops_.get()});
   std::vector<std::unique_ptr<BatchSource>> of_shards;
   for (int shard = rank * step.shards(); shard < (rank + 1) * step.shards(); ++shard)
     of_shards.push_back(
@@ -141,6 +144,9 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
     batches_per_epoch_ =
         training::batches_per_epoch(dataset_.training(), loader_settings(step, true, rank, ranks));
     choose_decoder(step, backend, strategy);
+    // With the host's pixels, so ranks need not agree on it.
+    if (computes && why_no_device_part(settings_, step.network, strategy).empty())
+      crops_ = make_device_crops(*backend.device, decoder_settings(step.network));
   }
   if (!computes) {
     training_ = make_no_batches();
@@ -161,7 +167,7 @@ void TrainingData::open(const EngineSettings& step, const Backend& backend, Stre
   }
   if (settings_.validates)
     validation_ = loaded(dataset_.validation(), loader_settings(step, false, rank, ranks),
-                         step.network, backend, stream, nullptr);
+                         step.network, backend, stream, {});
 }
 
 std::set<std::size_t> TrainingData::all_bad_images() const {
@@ -219,14 +225,14 @@ std::function<std::size_t(const NetworkSettings&)> input_bytes(const InputSettin
   if (strategy.ranks.first_has_inputs)  // the others receive theirs
     batches = rank == 0 ? per_source * std::max(1, strategy.computing(backend.world->size())) : 1;
   if (settings.validates) batches += kLoadedBatchesHeld;
-  const bool decodes =
-      !synthetic &&
-      requests_device_decoder(settings.options, workers_of(settings.options, backend.cores)) &&
-      why_no_device_decoder(settings, step.network, strategy).empty();
-  return [batches, decodes, kind = backend.kind](const NetworkSettings& shape) {
-    const DeviceDecoderSettings decoder{shape.batch_size, shape.image_size};
+  const bool scales = !synthetic && why_no_device_part(settings, step.network, strategy).empty();
+  const bool decodes = scales && requests_device_decoder(
+                                     settings.options, workers_of(settings.options, backend.cores));
+  return [batches, scales, decodes, kind = backend.kind](const NetworkSettings& shape) {
+    const DeviceDecoderSettings on_device = decoder_settings(shape);
     return static_cast<std::size_t>(batches) * batch_bytes(shape) +
-           (decodes ? device_decoder_bytes(kind, decoder) : 0);
+           (scales ? device_crops_bytes(kind, on_device) : 0) +
+           (decodes ? device_decoder_bytes(kind, on_device) : 0);
   };
 }
 

@@ -53,7 +53,7 @@ class TrainingData {
                       const StrategyEntry& strategy);
   std::unique_ptr<BatchSource> loaded(const ImageSource& source, const LoaderSettings& settings,
                                       const NetworkSettings& shape, const Backend& backend,
-                                      Stream& stream, DeviceDecoder* decoder);
+                                      Stream& stream, const DevicePart& device_part);
   std::unique_ptr<BatchSource> training_source(const EngineSettings& step, const Backend& backend,
                                                Stream& stream, int rank, int ranks);
 
@@ -63,6 +63,7 @@ class TrainingData {
   InputSetup setup_;
   std::unique_ptr<Workers> workers_;
   std::unique_ptr<DeviceDecoder> decoder_;
+  std::unique_ptr<DeviceCrops> crops_;
   std::string no_engines_;               // why the GPU's JPEG engines decode nothing
   const MpiSession* session_ = nullptr;  // once open
   BadImages bad_images_;                 // of training; in validation none is allowed

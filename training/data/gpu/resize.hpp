@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <span>
 
-#include "training/data/device_decoder.hpp"
-
 namespace shakedown::gpu {
 
 /// One region of an image in device memory, and the memory it is scaled in.
@@ -29,9 +27,6 @@ std::size_t filter_words(int from, int to);
 /// Scales each region to size x size. `regions` is device memory, `tallest` their largest height.
 void scale_regions(std::span<const ScaledRegion> regions, int tallest, int size,
                    cudaStream_t stream);
-
-/// Device memory of a DeviceResizer.
-std::size_t device_resizer_bytes(const training::DeviceDecoderSettings& settings);
 
 /// Images in device memory whose pixels a decoder is about to write.
 struct MarkedImages {
