@@ -129,6 +129,10 @@ class Options(unittest.TestCase):
             self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                                     "CUDA_VISIBLE_DEVICES": visible})
             self.assertEqual(environment(["--prolog"], of_job), {**kept, "SLURM_JOB_GPUS": gpus})
+        self.assertEqual(environment(["--prolog"], {"SLURM_JOB_GPUS": "1"}),
+                         {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-b",
+                          "SLURM_JOB_GPUS": "1"})
+        self.assertEqual(environment(["--prolog"], {}), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         self.assertEqual(environment([], job_), job_)
         with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
             environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": "0:1"})

@@ -85,6 +85,19 @@ class Hooks(unittest.TestCase):
         said = self.call("prolog", 0, SLURM_JOB_GPUS="0")
         self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 20 s", said)
 
+    def test_the_gpus_of_the_job_are_tested_before_and_after_it(self):
+        """By the environment that launch/acceptance makes of the hook's."""
+        self.replace("fakes/nvidia-smi", "printf 'GPU %d: H200 (UUID: GPU-%s)\\n' 0 a 1 b")
+        self.replace("launch/acceptance", f"""PYTHONPATH={HOOKS.parent} exec python3 - "$@" <<'END'
+import os, sys
+from shakedown_launch.acceptance import options
+made = options.environment(options.request(sys.argv[1:])[0].settings, os.environ)
+sys.exit("FAIL " + made.get("CUDA_VISIBLE_DEVICES", "all"))
+END""")
+        for hook in ("prolog", "epilog"):
+            said = self.call(hook, 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1,3")
+            self.assertRegex(said, f"^{hook} on .*, job 7: .* ended with 1: FAIL GPU-b,3\n$")
+
     def test_processes_that_cannot_be_read_drain_nothing(self):
         """An epilog then tests the GPUs all the same."""
         self.replace("fakes/timeout", "[[ $3 == grep ]] && exit 137; shift 2; exec \"$@\"")

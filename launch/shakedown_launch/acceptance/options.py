@@ -142,7 +142,7 @@ def environment(settings_, environ, listed=gpus.listed):
     kept = {key: value for key, value in environ.items() if not key.startswith("SLURM")}
     if settings_.tier == stages.PROLOG:
         kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if environ.get("SLURM_JOB_ID"):
+        if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOB_GPUS"):  # an epilog has no ID left
             kept["CUDA_VISIBLE_DEVICES"] = ",".join(uuids(environ, listed()))
             if settings_.backend != stages.CPU:
                 kept["SLURM_JOB_GPUS"] = environ.get("SLURM_JOB_GPUS", "")
