@@ -36,9 +36,9 @@ class Hooks(unittest.TestCase):
         file.write_text(f"#!/bin/bash\n{script}\n")
         file.chmod(0o755)
 
-    def call(self, hook, code, **environ):
+    def call(self, hook, code, *, arguments=(), **environ):
         result = subprocess.run(
-            [self.folder / "launch/slurm" / hook], stdout=subprocess.PIPE, text=True, timeout=60,
+            [self.folder / "launch/slurm" / hook, *arguments], stdout=subprocess.PIPE, text=True, timeout=60,
             env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"), **environ})
         self.assertEqual(result.returncode, code, result.stdout)
         return result.stdout
@@ -107,6 +107,41 @@ END""")
         self.assertNotIn("FAIL", said)
         said = self.call("epilog", 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
         self.assertIn("launch/acceptance --prolog ended with 1: FAIL GPU 0", said)
+
+    def test_print_changes_nothing(self):
+        """Neither the node nor what the next call goes by; nor does health_action=print forget a drain."""
+        reason = "shakedown:ecc: x"
+        self.replace("fakes/scontrol", f"echo $3 >>{self.folder}/scontrol")
+        self.replace("bin/node_check", "[[ ! -e $0.fails ]] || { echo 'FAIL   ecc x'; exit 1; }")
+        fails, site = self.folder / "bin/node_check.fails", self.folder / "site.sh"
+        state, calls = self.folder / "state", self.folder / "scontrol"
+        state.mkdir()
+
+        def notes():
+            return {path.name: path.read_text() for path in state.iterdir()}
+        for code, before, answer, action in [
+                (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, f"drained|{reason}", "resume"),
+                (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, "idle|none", None),
+                (1, {"streak": "FAIL 1\n"}, "idle|none", "drain")]:
+            for name, text in before.items():
+                (state / name).write_text(text)
+            fails.touch() if code else fails.unlink(missing_ok=True)
+            self.replace("fakes/sinfo", f"[[ $* != *--nodes* ]] || echo '{answer}'")
+            said = self.call("health_check", code, arguments=["--print"])
+            self.assertEqual((notes(), calls.exists()), (before, False), said)
+            self.assertEqual("would run: scontrol" in said, action is not None, said)
+            if action:
+                real = site.read_text()
+                site.write_text(f"{real}\nhealth_action=print")
+                said = self.call("health_check", code)
+                self.assertEqual(notes(), {**before, "streak": before["streak"].replace("1", "2")})
+                self.assertIn(f"state={action}", said)
+                site.write_text(real)
+                self.call("health_check", code)
+                self.assertEqual(calls.read_text(), f"state={action}\n")
+                calls.unlink()
+            for path in state.iterdir():
+                path.unlink()
 
 
 if __name__ == "__main__":
