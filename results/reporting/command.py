@@ -14,7 +14,7 @@ from . import (against, communication_tables, exports, findings, forecast, histo
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
-from .records import UsageError
+from .records import NotComparable, UsageError
 from .side_by_side import side_by_side
 from .summary import Summary
 
@@ -221,6 +221,9 @@ def main(usage, arguments):
         return run(options)
     except UsageError as error:
         print(f"results/report: {error}", file=sys.stderr)
+    except NotComparable as error:
+        print(f"results/report: {error}", file=sys.stderr)
+        return INCONCLUSIVE
     except OSError as error:
         print(f"results/report: --output {error.filename or options.output or default_folder()}: "
               f"{error.strerror}", file=sys.stderr)
