@@ -214,7 +214,8 @@ class NcclTestsNames(Folder):
         self.assertEqual(file["version"], 3)
         self.assertEqual(file["config"]["warmup_iters"], 1)
         self.assertEqual([d["rank"] for d in file["config"]["devices"]], [0, 1])
-        self.assertEqual([r["size"] for r in file["results"]], [1024, 8192, 65536])
+        self.assertEqual([(r["operation"], r["size"]) for r in file["results"]],
+                         [("all_reduce", 1024), ("all_reduce", 8192), ("all_reduce", 65536)])
         for row in file["results"]:
             self.assertEqual(set(row["out_of_place"]), {"time", "alg_bw", "bus_bw", "nwrong"})
             self.assertEqual(row["in_place"]["nwrong"], 0)
@@ -226,7 +227,7 @@ class NcclTestsNames(Folder):
     def test_json_file_on_a_full_disk_is_told(self):
         full = self.folder / "o.json"
         full.symlink_to("/dev/full")
-        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, f"-J {full}",
+        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, f"--output-file {full}",
                     "No space left on device")
         self.assertEqual(list(self.folder.iterdir()), [full])
 
