@@ -70,7 +70,8 @@ int slack_of(Engine& engine) {
 std::optional<FoundCheckpoint> find(const CheckpointOptions& options) {
   if (options.resume == "none") return std::nullopt;
   if (options.resume != "auto")
-    return FoundCheckpoint{options.resume, read_checkpoint(options.resume), {}};
+    return FoundCheckpoint{
+        options.resume, named_by("--resume", [&] { return read_checkpoint(options.resume); }), {}};
   if (options.dir.empty()) return std::nullopt;
   return find_checkpoint(options.dir);
 }
