@@ -76,7 +76,7 @@ bool output_is_incomplete() {
 /// What was measured and could not be printed is no pass.
 ExitCode if_printed(ExitCode code) {
   if (!output_is_incomplete()) return code;
-  std::fputs("error: standard output: cannot be written: it is incomplete\n", stderr);
+  std::fputs("error: standard output cannot be written: what was printed is incomplete\n", stderr);
   return code == ExitCode::pass ? ExitCode::inconclusive : code;
 }
 
