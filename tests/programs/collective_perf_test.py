@@ -252,9 +252,9 @@ class Usage(Folder):
                 (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
                 (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),
-                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
+                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "--output-file /proc/no/o.json"),
                 (["--csv", "/proc/no/o.csv", "-b", 64, "-e", 64], "--csv /proc/no/o.csv"),
-                (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
+                (["-J", self.folder, "-b", 64, "-e", 64], f"--output-file {self.folder}"),
                 (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl")]:
             with self.subTest(arguments=arguments):
                 self.expect(run_bare(BIN / "collective_perf", *arguments), 2, words)
