@@ -15,7 +15,7 @@ namespace {
 
 ExitCode collective_perf(const PerfOptions& options, const OptionSet& set, MpiSession& session) {
   check_distinct(
-      {{"--record", options.record}, {"--csv", options.csv}, {"--output-file,-J", options.json}});
+      {{"--record", options.record}, {"--csv", options.csv}, {"--output-file", options.json}});
   const Plan plan = make_plan(options, set, session.world_size());
 
   NcclPath path(options.path);

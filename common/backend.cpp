@@ -126,9 +126,9 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
   } else {
     if (options.ctas > 0)
       throw UsageError(
-          fmt::format("--ctas, --comm-ctas {}: the cpu backend has no CTAs, they are "
+          fmt::format("{} {}: the cpu backend has no CTAs, they are "
                       "blocks of NCCL's kernels",
-                      options.ctas));
+                      options.ctas_option, options.ctas));
     backend.device = cpu::make_device(threads);
     backend.remark += choice.remark;
   }

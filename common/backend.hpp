@@ -17,10 +17,11 @@ class OptionSet;
 struct BackendOptions {
   std::string backend = "auto";
   double timeout_s = 300;
-  double throttle_gbs = 0;            // of the world's operations; 0: as fast as they go
-  int ctas = 0;                       // CTAs per NCCL kernel; 0: NCCL's default
-  int cpu_threads = 0;                // of a rank on the cpu backend; 0: see choose_threads
-  std::string mpi_algorithm = "own";  // of communicators over MPI: a name of MpiAlgorithm
+  double throttle_gbs = 0;                  // of the world's operations; 0: as fast as they go
+  int ctas = 0;                             // CTAs per NCCL kernel; 0: NCCL's default
+  const char* ctas_option = "--comm-ctas";  // the program's first name of it
+  int cpu_threads = 0;                      // of a rank on the cpu backend; 0: see choose_threads
+  std::string mpi_algorithm = "own";        // of communicators over MPI: a name of MpiAlgorithm
 };
 /// All but throttle, blocks and algorithm, which programs declare where it is said how they
 /// exchange.

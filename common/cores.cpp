@@ -1,6 +1,7 @@
 #include "common/cores.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 namespace shakedown {
 
@@ -12,6 +13,10 @@ std::vector<int> allowed_cores() {
   for (int core = 0; core < CPU_SETSIZE; ++core)
     if (CPU_ISSET(core, &set)) cores.push_back(core);
   return cores;
+}
+
+bool has_other_cores() {
+  return static_cast<long>(allowed_cores().size()) < sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 }  // namespace shakedown

@@ -36,6 +36,16 @@ struct UsageError : Error {
 struct OutOfMemory : UsageError {
   using UsageError::UsageError;
 };
+/// What `read` returns of a file that an option names. Errors that begin with the file begin with
+/// the option then.
+template <class Read>
+auto named_by(const char* option, Read&& read) {
+  try {
+    return read();
+  } catch (const UsageError& error) {
+    throw UsageError(std::string(option) + " " + error.what());
+  }
+}
 struct InconclusiveError : Error {
   explicit InconclusiveError(const std::string& what) : Error(ExitCode::inconclusive, what) {}
 };

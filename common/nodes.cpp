@@ -36,8 +36,8 @@ NodeMap map_nodes(const std::vector<std::string>& hosts, int pretended) {
   if (pretended == 0) return map_nodes(hosts);
   const auto ranks = static_cast<int>(hosts.size());
   if (pretended > ranks)
-    throw UsageError(
-        fmt::format("--pretend-nodes {}: this job has only {} ranks", pretended, ranks));
+    throw UsageError(fmt::format("--pretend-nodes {}: this job has only {} rank{}", pretended,
+                                 ranks, ranks == 1 ? "" : "s"));
   std::vector<std::string> names;
   for (int rank = 0; rank < ranks; ++rank)
     names.push_back(fmt::format("node{}", rank * pretended / ranks));

@@ -84,16 +84,19 @@ std::string Option::refusal(const std::string& text) const {
                        std::holds_alternative<std::vector<double>*>(target_);
   if (!is_whole && !is_real) return "";
   double value = 0;
-  if (!convert(text, value)) return is_whole ? "must be a whole number" : "must be a number";
+  const bool digits =
+      !text.empty() &&
+      text.find_first_not_of("0123456789", text[0] == '-' ? 1 : 0) == std::string::npos;
+  if (!convert(text, value) || (is_whole && !digits))
+    return is_whole ? "must be a whole number" : "must be a number";
   if (at_least_ && !(value >= *at_least_)) return fmt::format("must be at least {}", *at_least_);
   if (at_most_ && !(value <= *at_most_)) return fmt::format("must be at most {}", *at_most_);
   if (below_ && !(value < *below_)) return fmt::format("must be below {}", *below_);
   if ((at_least_ || at_most_ || below_) && !std::isfinite(value)) return "must be finite";
   int whole = 0;
   if (is_whole && !convert(text, whole))
-    return value == std::floor(value) && std::isfinite(value)
-               ? fmt::format("must be at most {}", std::numeric_limits<int>::max())
-               : "must be a whole number";
+    return value > 0 ? fmt::format("must be at most {}", std::numeric_limits<int>::max())
+                     : fmt::format("must be at least {}", std::numeric_limits<int>::min());
   return "";
 }
 

@@ -1,6 +1,8 @@
 #include "common/program.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -61,6 +63,21 @@ std::string missing_file(const OptionSet& set, const MpiSession& session) {
     if (!missing[r].empty())
       return fmt::format("rank {} on {}: {}", r, session.hosts()[r], missing[r]);
   return "";
+}
+
+/// Whether standard output, a file, lacks something. A reader that has left needs nothing more.
+bool output_is_incomplete() {
+  std::fflush(stdout);
+  struct stat file {};
+  return std::ferror(stdout) != 0 && fstat(STDOUT_FILENO, &file) == 0 && !S_ISFIFO(file.st_mode) &&
+         !S_ISSOCK(file.st_mode);
+}
+
+/// What was measured and could not be printed is no pass.
+ExitCode if_printed(ExitCode code) {
+  if (!output_is_incomplete()) return code;
+  std::fputs("error: standard output cannot be written: what was printed is incomplete\n", stderr);
+  return code == ExitCode::pass ? ExitCode::inconclusive : code;
 }
 
 }  // namespace
@@ -139,7 +156,7 @@ ExitCode recorded(Record& record, const std::function<ExitCode()>& body, const J
     return body();
   };
   try {
-    return end(run());
+    return end(if_printed(run()));
   } catch (const Error& error) {
     if (error.code() == ExitCode::fail || error.code() == ExitCode::usage) end(error.code());
     throw;

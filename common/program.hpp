@@ -28,7 +28,8 @@ int run_alone(const std::function<ExitCode()>& body);
 
 /// Runs `body` and writes the "end" record: with its code, with that of a FailError or UsageError,
 /// which is rethrown, or with ExitCode::stopped where a signal ends the process. After any other
-/// exception there is none: what was measured is incomplete.
+/// exception there is none: what was measured is incomplete. A pass that could not be printed, as
+/// the disk is full, is inconclusive.
 ExitCode recorded(
     Record& record, const std::function<ExitCode()>& body,
     const Json& summary = Json::object());  // further fields of "end", which body sets

@@ -211,9 +211,13 @@ def main():
         tensors = state_dict(root, options.key)
         model, classes = find_model(tensors)
         write_safetensors(options.out, tensors, data_of, model)
-    except (Refused, OSError, EOFError, LookupError, TypeError, ValueError, AttributeError,
+    except (Refused, OSError) as error:
+        print(f"{options.file}: {error}", file=sys.stderr)
+        return 2
+    except (EOFError, LookupError, TypeError, ValueError, AttributeError,
             struct.error, pickle.UnpicklingError, zipfile.BadZipFile) as error:
-        print(f"{options.file}: {error or type(error).__name__}", file=sys.stderr)
+        print(f"{options.file}: no checkpoint of PyTorch (.pth): {error or type(error).__name__}",
+              file=sys.stderr)
         return 2
     print(f"{options.out}: {model}, {classes} classes, {len(tensors)} tensors")
     return 0

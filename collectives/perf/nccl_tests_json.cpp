@@ -19,7 +19,7 @@ constexpr int kVersion = 3;
 
 std::string text_of(bool value) { return value ? "true" : "false"; }
 
-constexpr const char* kOption = "--output-file,-J";
+constexpr const char* kOption = "--output-file";
 
 std::vector<std::string> command_line() {
   std::ifstream in("/proc/self/cmdline", std::ios::binary);
@@ -101,7 +101,8 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
 }
 
 void NcclTestsJson::start_row(const Trial& trial) {
-  row_ = {{"size", trial.bytes()},
+  row_ = {{"operation", trial.operation->name},  // nccl-tests' files are of one
+          {"size", trial.bytes()},
           {"count", trial.counts.call},
           {"type", nccl_tests_name_of(trial.type)},
           {"redop", trial.operation->reduces ? name_of(trial.reduction) : "none"},

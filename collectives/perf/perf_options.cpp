@@ -23,6 +23,7 @@ std::vector<IgnoredOption> ignored_options() {
 
 PerfOptions default_options(const std::string& program) {
   PerfOptions options;
+  options.backend.ctas_option = "--ctas";
   for (const Operation& operation : operations()) {
     if (program != operation.program_name) continue;
     options.program = program;

@@ -123,6 +123,9 @@ class Output:
             except BrokenPipeError:
                 self._shown.discard(descriptor)
                 self.reader_left |= descriptor == 1
+            except OSError as error:
+                error.filename = ("standard output", "standard error")[descriptor - 1]
+                raise
         if self._log:
             try:
                 write_all(self._log.fileno(), re.sub(PROGRESS, b"", data))

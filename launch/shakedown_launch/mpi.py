@@ -30,6 +30,8 @@ KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive
              "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
 # Of ssh, while the daemons start: the site's own agent or arguments (in a file of parameters) stay.
 SSH_ARGUMENTS = "-o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
+HOST = r"[^\s,'\"-][^\s,'\"]*"  # of --hosts: an option or quotes of a shell are none
+
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
     "Runs PROGRAM (train, bin/train or any other) on several ranks with Open MPI's mpirun.",
@@ -54,20 +56,27 @@ def request(values, words, environ):
     """The ranks.Request of options and program."""
     if not words:
         raise UsageError("no program named")
-    for option, entry, example in [("--gpus", gpus.ENTRY, "0,1,2,3"),
-                                   ("--hosts", "[^,]+", "h1,h2")]:
-        if option in values and not re.fullmatch(f"({entry})(,({entry}))*", values[option]):
-            raise UsageError(f"{option} {values[option]} is not a list such as {example}")
-    if "--hosts" in values and "--hostfile" in values:
-        raise UsageError("--hosts and --hostfile cannot be combined")
+    chosen = values.get("--gpus", "0")
+    if not re.fullmatch(f"({gpus.ENTRY})(,({gpus.ENTRY}))*", chosen):
+        raise UsageError(f"--gpus {chosen} is not a list such as 0,1,2,3")
+    hosts = hosts_of(values)
     bind = values.get("--bind", "none")
     if bind not in ("none", "core", "numa"):
         raise UsageError(f"--bind {bind}: choose from none, core, numa")
-    hosts = values["--hosts"].split(",") if "--hosts" in values else []
-    if "--hostfile" in values:
-        hosts = hosts_in(values["--hostfile"])
     return ranks.Request([places.find_program(words[0], environ), *words[1:]],
                          positive(values, "-n", None, "ranks"), values.get("--gpus"), hosts, bind)
+
+
+def hosts_of(values):
+    """The hosts of --hosts or --hostfile."""
+    if "--hosts" in values and "--hostfile" in values:
+        raise UsageError("--hosts and --hostfile cannot be combined")
+    if "--hostfile" in values:
+        return hosts_in(values["--hostfile"])
+    hosts = values["--hosts"].split(",") if "--hosts" in values else []
+    if not all(re.fullmatch(HOST, host) for host in hosts):
+        raise UsageError(f"--hosts {values['--hosts']} is not a list such as h1,h2")
+    return hosts
 
 
 def hosts_in(path):

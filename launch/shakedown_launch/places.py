@@ -46,6 +46,8 @@ def find_program(word, environ):
     if "/" in word and is_executable(word):
         return word
     own = own_program(word[len("bin/"):] if word.startswith("bin/") else word, environ)
+    if not own and "/" in word and os.path.exists(word):
+        raise UsageError(f"{word}: {'a folder' if os.path.isdir(word) else 'not executable'}")
     if not own and not which(word, environ):
         raise UsageError(
             f"{word}: not found in PATH or {program_folders(environ)[0]} (run make first)")

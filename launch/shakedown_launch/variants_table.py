@@ -116,9 +116,11 @@ def remark(variant, figure, reference):
         return f"not significant: {text}, but the 95 % intervals overlap"
     worse = (change < 0) == figure.more_is_better
     doubt = figure.doubt or reference.doubt
+    if variant.without and doubt:  # names no cause
+        return f"{text} without {variant.without}{doubt}"
     if variant.without:
-        return (f"{variant.without} carries this: {text} without it" if worse else
-                f"better without {variant.without}: {text}") + doubt
+        return f"{variant.without} carries this: {text} without it" if worse else \
+            f"better without {variant.without}: {text}"
     return f"{'worse' if worse else 'better'} than the default: {text}{doubt}"
 
 

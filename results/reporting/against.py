@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 from . import verdict, words
 from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval
 from .quantities import KINDS, Quantity, quantities, shared_keys
-from .records import UsageError
+from .records import NotComparable
 from .tables import Column, Table, signed
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
@@ -69,7 +69,7 @@ def points(was, now):
 
 
 def compared(old, new, threshold, everything=False):
-    """([Table], exit code). Raises UsageError where nothing is in common."""
+    """([Table], exit code). Raises NotComparable where nothing is in common."""
     before, after = quantities(old), quantities(new)
     machines = [sorted({q.machine for several in side.values() for q in several})
                 for side in (before, after)]
@@ -78,8 +78,8 @@ def compared(old, new, threshold, everything=False):
              for kind in KINDS if before[kind] and after[kind]]
     found = [one for one in found if one.changes or one.incomparable]
     if not found:
-        raise UsageError("--against: OLD and NEW have no configuration, collective or link in "
-                         "common")
+        raise NotComparable("--against: OLD and NEW have no configuration, collective or link in "
+                            "common")
     outcome = verdict.worst(set().union(*(one.outcomes() for one in found)))
     tables = [table_of(one, old, new, everything) for one in found]
     tables[-1].notes += [*about("OLD", old), *about("NEW", new), f"Verdict: {outcome}"]

@@ -14,7 +14,7 @@ from . import (against, communication_tables, exports, findings, forecast, histo
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
-from .records import UsageError
+from .records import NotComparable, UsageError
 from .side_by_side import side_by_side
 from .summary import Summary
 
@@ -45,9 +45,13 @@ def parse(usage, arguments):
                       help="draw DIR/curves.png from the training_history.json of bin/train")
     mode.add_argument("--measured", metavar="FOLDER", type=pathlib.Path,
                       help="print docs/measured.md from the committed records in FOLDER")
-    parser.add_argument("--threshold", metavar="PERCENT", type=float, default=3,
+    parser.add_argument("--threshold", metavar="PERCENT", type=float,
                         help="of --against: slower by more is a regression (default 3)")
     options = parser.parse_args(arguments)
+    if options.threshold is None:
+        options.threshold = 3
+    elif not options.against:
+        raise UsageError(f"--threshold {options.threshold:g}: has no effect without --against")
     if not 0 <= options.threshold < 100:
         raise UsageError(f"--threshold {options.threshold:g}: must be from 0 to less than 100")
     if not options.runs and not options.measured and not options.history:
@@ -221,6 +225,9 @@ def main(usage, arguments):
         return run(options)
     except UsageError as error:
         print(f"results/report: {error}", file=sys.stderr)
+    except NotComparable as error:
+        print(f"results/report: {error}", file=sys.stderr)
+        return INCONCLUSIVE
     except OSError as error:
         print(f"results/report: --output {error.filename or options.output or default_folder()}: "
               f"{error.strerror}", file=sys.stderr)

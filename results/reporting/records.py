@@ -7,6 +7,10 @@ class UsageError(Exception):
     """Something the user must change: names the option or file."""
 
 
+class NotComparable(Exception):
+    """Two runs have nothing in common that could be judged: inconclusive."""
+
+
 class Run:
     """What one start of a program wrote: from its `run` record to its `end`."""
 

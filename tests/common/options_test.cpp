@@ -122,6 +122,11 @@ TEST_CASE("a usage error names option, value and what is allowed", "[options]") 
   const std::vector<std::pair<Arguments, const char*>> cases{
       {{"--wings", "many"}, "--wings many: must be a whole number"},
       {{"--wings", "1.5"}, "--wings 1.5: must be a whole number"},
+      {{"--wings", "1e2"}, "--wings 1e2: must be a whole number"},
+      {{"--wings", "2.0"}, "--wings 2.0: must be a whole number"},
+      {{"--wings", "nan"}, "--wings nan: must be a whole number"},
+      {{"--wings", "inf"}, "--wings inf: must be a whole number"},
+      {{"--wings", "-"}, "--wings -: must be a whole number"},
       {{"--wings", "0"}, "--wings 0: must be at least 1"},
       {{"--wings", "13"}, "--wings 13: must be at most 12"},
       {{"--wings", "99999999999"}, "--wings 99999999999: must be at most 12"},

@@ -1,7 +1,9 @@
 #include "common/record.hpp"
 
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdio>
@@ -206,6 +208,29 @@ TEST_CASE("a record that cannot be opened or written is named", "[record]") {
     CHECK(error.code() == ExitCode::inconclusive);
     CHECK_THAT(error.what(), ContainsSubstring("--record /dev/full"));
   }
+}
+
+TEST_CASE("a pass that cannot be printed is inconclusive", "[record]") {
+  const auto code_with_output_to = [](const char* path, ExitCode code) {
+    std::fflush(stdout);
+    const int kept = dup(STDOUT_FILENO);
+    const int file = open(path, O_WRONLY);
+    dup2(file, STDOUT_FILENO);
+    Record record("");
+    const ExitCode result = recorded(record, [&] {
+      std::printf("images/s 1\n");
+      std::fflush(stdout);
+      return code;
+    });
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    close(file);
+    std::clearerr(stdout);
+    return result;
+  };
+  CHECK(code_with_output_to("/dev/null", ExitCode::pass) == ExitCode::pass);
+  CHECK(code_with_output_to("/dev/full", ExitCode::pass) == ExitCode::inconclusive);
+  CHECK(code_with_output_to("/dev/full", ExitCode::fail) == ExitCode::fail);
 }
 
 TEST_CASE("durations and bytes read as people write them", "[record]") {

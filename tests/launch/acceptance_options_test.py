@@ -129,6 +129,10 @@ class Options(unittest.TestCase):
             self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
                                     "CUDA_VISIBLE_DEVICES": visible})
             self.assertEqual(environment(["--prolog"], of_job), {**kept, "SLURM_JOB_GPUS": gpus})
+        self.assertEqual(environment(["--prolog"], {"SLURM_JOB_GPUS": "1"}),
+                         {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-b",
+                          "SLURM_JOB_GPUS": "1"})
+        self.assertEqual(environment(["--prolog"], {}), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         self.assertEqual(environment([], job_), job_)
         with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
             environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": "0:1"})
@@ -157,6 +161,9 @@ class Hosts(unittest.TestCase):
             fleet.host_names({}, {**allocated, "SLURM_JOB_NODELIST": "n1"})
         with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
             fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
+        for hosts in ("''", "-x", "a b", "a,,b", "a,"):
+            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts} is not a list"):
+                fleet.host_names({"--hosts": hosts}, {})
 
 
 class Main(unittest.TestCase):
@@ -171,6 +178,17 @@ class Main(unittest.TestCase):
             self.assertTrue(os.path.exists(f"{folder}/acceptance.jsonl"))
         self.assertEqual(code, 3)
         self.assertIn("train/n1.log: No space left on device", out.getvalue())
+
+    def test_a_full_disk_without_a_file_s_name_is_the_output_s(self):
+        """Python has none where writing fails."""
+        full = OSError(errno.ENOSPC, "No space left on device")
+        with tempfile.TemporaryDirectory() as folder, \
+                unittest.mock.patch.object(main, "accept", side_effect=full), \
+                unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
+                unittest.mock.patch.object(main, "check_programs"):
+            with self.assertRaises(OSError) as raised:
+                main.main(["--quick", "--output", folder])
+            self.assertEqual(raised.exception.filename, f"--output {folder}")
 
     def test_every_program_is_there_before_the_first_runs(self):
         there = places.find_program

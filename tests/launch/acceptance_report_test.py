@@ -82,9 +82,13 @@ class Text(unittest.TestCase):
                 for each in one.verdicts]
         for acceptance, said in [
                 (dataclasses.replace(one, settings={"backend": "cpu"}),
+                 "--backend cpu: no GPU was tested, in short stages without path and throughput"),
+                (dataclasses.replace(one, settings={"backend": "cpu"}, tier="passive"),
                  "--backend cpu: no GPU was tested"),
-                (dataclasses.replace(one, verdicts=tuple(bare)), "no GPU was found")]:
-            self.assertIn(f"; {said}", self.lines(acceptance)[2])
+                (dataclasses.replace(one, verdicts=tuple(bare)),
+                 "no GPU was found: nothing but the host was tested, in short stages without path")]:
+            self.assertIn(f"; {said}", self.lines(acceptance)[2] + "\n")
+            self.assertEqual("short" in said, "short" in self.lines(acceptance)[2])
 
     def test_a_pass_without_judged_rates_says_so(self):
         nodes = [samples.node(f"n{i:03}") for i in range(1, 4)]

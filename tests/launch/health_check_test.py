@@ -36,9 +36,9 @@ class Hooks(unittest.TestCase):
         file.write_text(f"#!/bin/bash\n{script}\n")
         file.chmod(0o755)
 
-    def call(self, hook, code, **environ):
+    def call(self, hook, code, *, arguments=(), **environ):
         result = subprocess.run(
-            [self.folder / "launch/slurm" / hook], stdout=subprocess.PIPE, text=True, timeout=60,
+            [self.folder / "launch/slurm" / hook, *arguments], stdout=subprocess.PIPE, text=True, timeout=60,
             env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"), **environ})
         self.assertEqual(result.returncode, code, result.stdout)
         return result.stdout
@@ -85,6 +85,19 @@ class Hooks(unittest.TestCase):
         said = self.call("prolog", 0, SLURM_JOB_GPUS="0")
         self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 20 s", said)
 
+    def test_the_gpus_of_the_job_are_tested_before_and_after_it(self):
+        """By the environment that launch/acceptance makes of the hook's."""
+        self.replace("fakes/nvidia-smi", "printf 'GPU %d: H200 (UUID: GPU-%s)\\n' 0 a 1 b")
+        self.replace("launch/acceptance", f"""PYTHONPATH={HOOKS.parent} exec python3 - "$@" <<'END'
+import os, sys
+from shakedown_launch.acceptance import options
+made = options.environment(options.request(sys.argv[1:])[0].settings, os.environ)
+sys.exit("FAIL " + made.get("CUDA_VISIBLE_DEVICES", "all"))
+END""")
+        for hook in ("prolog", "epilog"):
+            said = self.call(hook, 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1,3")
+            self.assertRegex(said, f"^{hook} on .*, job 7: .* ended with 1: FAIL GPU-b,3\n$")
+
     def test_processes_that_cannot_be_read_drain_nothing(self):
         """An epilog then tests the GPUs all the same."""
         self.replace("fakes/timeout", "[[ $3 == grep ]] && exit 137; shift 2; exec \"$@\"")
@@ -94,6 +107,41 @@ class Hooks(unittest.TestCase):
         self.assertNotIn("FAIL", said)
         said = self.call("epilog", 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
         self.assertIn("launch/acceptance --prolog ended with 1: FAIL GPU 0", said)
+
+    def test_print_changes_nothing(self):
+        """Neither the node nor what the next call goes by; nor does health_action=print forget a drain."""
+        reason = "shakedown:ecc: x"
+        self.replace("fakes/scontrol", f"echo $3 >>{self.folder}/scontrol")
+        self.replace("bin/node_check", "[[ ! -e $0.fails ]] || { echo 'FAIL   ecc x'; exit 1; }")
+        fails, site = self.folder / "bin/node_check.fails", self.folder / "site.sh"
+        state, calls = self.folder / "state", self.folder / "scontrol"
+        state.mkdir()
+
+        def notes():
+            return {path.name: path.read_text() for path in state.iterdir()}
+        for code, before, answer, action in [
+                (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, f"drained|{reason}", "resume"),
+                (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, "idle|none", None),
+                (1, {"streak": "FAIL 1\n"}, "idle|none", "drain")]:
+            for name, text in before.items():
+                (state / name).write_text(text)
+            fails.touch() if code else fails.unlink(missing_ok=True)
+            self.replace("fakes/sinfo", f"[[ $* != *--nodes* ]] || echo '{answer}'")
+            said = self.call("health_check", code, arguments=["--print"])
+            self.assertEqual((notes(), calls.exists()), (before, False), said)
+            self.assertEqual("would run: scontrol" in said, action is not None, said)
+            if action:
+                real = site.read_text()
+                site.write_text(f"{real}\nhealth_action=print")
+                said = self.call("health_check", code)
+                self.assertEqual(notes(), {**before, "streak": before["streak"].replace("1", "2")})
+                self.assertIn(f"state={action}", said)
+                site.write_text(real)
+                self.call("health_check", code)
+                self.assertEqual(calls.read_text(), f"state={action}\n")
+                calls.unlink()
+            for path in state.iterdir():
+                path.unlink()
 
 
 if __name__ == "__main__":

@@ -146,6 +146,19 @@ class Output(Jobs):
         started.wait()
         self.assertEqual(sorted(self.log.read_text().split()), ["err", "out"])
 
+    def test_a_full_disk_under_standard_output_is_named(self):
+        kept = os.dup(1)
+        sys.stdout.flush()
+        with open("/dev/full", "wb") as full:
+            os.dup2(full.fileno(), 1)
+        try:
+            with self.assertRaises(OSError) as raised:
+                job.Output().write(1, b"x")
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        self.assertEqual(raised.exception.filename, "standard output")
+
     def test_half_a_line_arrives_at_once(self):
         got = []
 

@@ -327,6 +327,11 @@ class Places(unittest.TestCase):
             path = self.program(place)
             self.assertEqual(places.find_program("train", self.environ), path)
             self.assertEqual(places.find_program("bin/train", self.environ), path)
+        folder = os.path.dirname(path)
+        os.chmod(self.program("other/train"), 0o644)
+        for path, why in [(f"{self.folder}/other/train", "not executable"), (folder, "a folder")]:
+            with self.assertRaisesRegex(command.UsageError, f"{path}: {why}"):
+                places.find_program(path, self.environ)
         path = self.program("own/train")
         environ = {**self.environ, "SHAKEDOWN_BIN": f"{self.folder}/own"}
         self.assertEqual(places.find_program("train", environ), path)

@@ -214,7 +214,8 @@ class NcclTestsNames(Folder):
         self.assertEqual(file["version"], 3)
         self.assertEqual(file["config"]["warmup_iters"], 1)
         self.assertEqual([d["rank"] for d in file["config"]["devices"]], [0, 1])
-        self.assertEqual([r["size"] for r in file["results"]], [1024, 8192, 65536])
+        self.assertEqual([(r["operation"], r["size"]) for r in file["results"]],
+                         [("all_reduce", 1024), ("all_reduce", 8192), ("all_reduce", 65536)])
         for row in file["results"]:
             self.assertEqual(set(row["out_of_place"]), {"time", "alg_bw", "bus_bw", "nwrong"})
             self.assertEqual(row["in_place"]["nwrong"], 0)
@@ -226,7 +227,7 @@ class NcclTestsNames(Folder):
     def test_json_file_on_a_full_disk_is_told(self):
         full = self.folder / "o.json"
         full.symlink_to("/dev/full")
-        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, f"-J {full}",
+        self.expect(run("all_reduce_perf", *SIZES, "-J", full, ranks=2), 3, f"--output-file {full}",
                     "No space left on device")
         self.assertEqual(list(self.folder.iterdir()), [full])
 
@@ -251,9 +252,9 @@ class Usage(Folder):
                 (["-R", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--register"),
                 (["-G", 1, "-b", 64, "-e", 64, "--transport", "mpi"], "--cuda-graph"),
                 (["--reference", "/no/such", "-b", 64, "-e", 64], "--reference"),
-                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "-J /proc/no/o.json"),
+                (["-J", "/proc/no/o.json", "-b", 64, "-e", 64], "--output-file /proc/no/o.json"),
                 (["--csv", "/proc/no/o.csv", "-b", 64, "-e", 64], "--csv /proc/no/o.csv"),
-                (["-J", self.folder, "-b", 64, "-e", 64], f"-J {self.folder}"),
+                (["-J", self.folder, "-b", 64, "-e", 64], f"--output-file {self.folder}"),
                 (["--record", "/proc/no/o.jsonl"], "--record /proc/no/o.jsonl")]:
             with self.subTest(arguments=arguments):
                 self.expect(run_bare(BIN / "collective_perf", *arguments), 2, words)

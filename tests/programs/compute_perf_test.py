@@ -4,7 +4,7 @@ import csv
 import json
 import unittest
 
-from support import BIN, Folder, read_record, run
+from support import BIN, GPUS, Folder, read_record, run, run_bare
 
 COMPUTE_PERF = BIN / "compute_perf"
 QUICK = ["--size", 128, "--bytes", "256K", "--seconds", 0.01]
@@ -68,6 +68,14 @@ class ComputePerf(Folder):
         self.assertEqual({line["test"] for line in records["compute"] if not line["correct"]},
                          {"memory copy", "host to device, alone", "both directions, alone",
                           "host to device, all at once", "both directions, all at once"})
+
+    @unittest.skipIf(GPUS, "a GPU has other types")
+    def test_what_the_device_does_not_have_is_named_with_the_option(self):
+        for option, value, said in [("--types", "fp16", "the device of rank 0 has only fp32, bf16, int8\n"),
+                                    ("--bytes", "999T", "out of memory: 999 TiB more needed")]:
+            result = run_bare(COMPUTE_PERF, option, value)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(f"{option} {value}: {said}", result.stderr)
 
     def test_a_slow_device_is_named_by_the_reference_after_a_second_measurement(self):
         products = ["--tests", "products", "--types", "fp32", "--seconds", 0.02]

@@ -98,7 +98,7 @@ class Against(Report):
         old = [step("ddp", 1000), step("zero1", 900)]
         self.assertIn("only in OLD: zero1", self.against(old, old[:1], code=0))
         other = self.write("other.jsonl", step("ddp", 1000, batch_size=1))
-        result = self.report("--against", other, self.write("r.jsonl", *old), code=2)
+        result = self.report("--against", other, self.write("r.jsonl", *old), code=3)
         self.assertIn("no configuration, collective or link in common", result.stderr)
 
     def test_collectives(self):
@@ -113,7 +113,7 @@ class Against(Report):
         self.assertRegex(self.against(old, noisy, code=3), r"1 MiB .* slower, intervals overlap")
         other = [collective(2 ** 20, 12.0, launch_mode="graph")]
         result = self.report("--against", self.write("a.jsonl", *old),
-                             self.write("b.jsonl", *other), code=2)
+                             self.write("b.jsonl", *other), code=3)
         self.assertIn("in common", result.stderr)
         a, b = (self.write(f"{gpu}{n}.jsonl", *old, head=header(gpu=gpu, hosts=hosts))
                 for n, gpu, hosts in ((1, "H200", ["a"] * 4), (2, "H200", ["a", "a", "b", "b"])))

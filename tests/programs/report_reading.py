@@ -109,7 +109,9 @@ class Usage(Report):
         good = self.write("good.jsonl", step("ddp", 1000))
         self.assertIn("RUN", self.report(code=2).stderr)
         self.assertIn("--oops", self.refused(good, "--oops"))
-        self.assertIn("--threshold", self.refused(good, "--threshold", -1))
+        self.assertIn("--threshold", self.refused("--against", good, good, "--threshold", -1))
+        self.assertIn("--threshold 5: has no effect without --against",
+                      self.refused(good, "--threshold", 5))
         self.assertIn("good.jsonl", self.program(good, "--output", good, code=2).stderr)
 
     def test_a_full_disk_is_inconclusive(self):

@@ -276,7 +276,7 @@ class Table(Folder):
         for ends in [(None, None), (70, None)]:
             rows = self.rows(self.table(default=(0, "", RUN, step(100, 85, 115)), no_shm=(0, "", RUN, step(80, *ends)),
                                         ring=(0, "", RUN, step(None, *ends))).stdout)
-            self.assertIn("0.80 shared memory carries this: -20 % without it (too few steps for an interval)",
+            self.assertIn("0.80 -20 % without shared memory (too few steps for an interval)",
                           rows["no-shm"][0])
             self.assertTrue(rows["ring"][0].endswith("batch 4 -"), rows["ring"])
 

@@ -86,9 +86,9 @@ class Hooks(unittest.TestCase):
         broken = self.cluster.folder / "etc/broken_n3"
         broken.touch()
         self.addCleanup(broken.unlink)
-        for said in ["gpu-count: 0 GPUs, 4 expected", "would run: scontrol update nodename=n3 state=drain reason=shakedown:gpu-count"]:
+        for option, said in [((), "gpu-count: 0 GPUs, 4 expected"), (("--print",), "would run: scontrol update nodename=n3 state=drain reason=shakedown:gpu-count")]:
             self.assertRegex(self.cluster("on", "n1", "env", "SLURMD_NODENAME=n3",
-                                          HOOKS / "health_check", "--print", code=1), said)
+                                          HOOKS / "health_check", *option, code=1), said)
 
     def test_of_many_nodes_only_the_first_are_drained(self):
         for node in ("n1", "n2"):

@@ -8,7 +8,9 @@
 #include "tests/support.hpp"
 #include "tests/support/file_limit.hpp"
 #include "training/checkpoint/checkpoint_file.hpp"
+#include "training/checkpoint/checkpoints.hpp"
 #include "training/checkpoint/resume_check.hpp"
+#include "training/programs/records.hpp"
 #include "training/programs/train_settings.hpp"
 
 namespace shakedown::training {
@@ -153,7 +155,37 @@ TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpo
   CHECK_NOTHROW(check_space(folder.path(), 1));
   CHECK_THROWS_WITH(check_writable_folder("/proc/no"),
                     ContainsSubstring("--checkpoint-dir /proc/no: cannot be written"));
+  CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62, kBest),
+                    ContainsSubstring(": checkpoint_best needs "));
   CHECK_THROWS_AS(write_checkpoint("/proc/no", kLatest, checkpoint_at(1)), InconclusiveError);
+}
+
+TEST_CASE("of a checkpoint's files those that were written, and the one that was not, are named",
+          "[checkpoint]") {
+  const Folder folder;
+  const std::string best = checkpoint_path(folder.path(), kBest);
+  fs::create_directories(best + ".partial/kept");
+  CheckpointReport report;
+  write_files(report, folder.path(), {kLatest, kBest}, checkpoint_at(1));
+  CHECK(report.files == std::vector<std::string>{kLatest});
+  CHECK(report.error == "checkpoint " + best +
+                            ".partial cannot be written: Is a directory; there is none before it; "
+                            "checkpoint_latest is written");
+  Json record = record_of(report);
+  CHECK(record["file_bytes"] == report.bytes);
+  CHECK(record["error"] == report.error);
+
+  fs::remove_all(best + ".partial");
+  report = {};
+  write_files(report, folder.path(), {kLatest, kBest}, checkpoint_at(1));
+  CHECK(report.error.empty());
+  CHECK_FALSE(record_of(report).contains("error"));
+  fs::create_directories(best + ".partial/kept");
+  report = {};
+  write_files(report, folder.path(), {kBest}, checkpoint_at(2));
+  CHECK(report.files.empty());
+  CHECK_THAT(report.error, EndsWith("Is a directory; the one before is kept"));
+  CHECK_FALSE(record_of(report).contains("file_bytes"));
 }
 
 TEST_CASE("another training does not continue", "[checkpoint]") {

@@ -199,7 +199,10 @@ class Convert(unittest.TestCase):
         for content in (b"", b"PK\x03\x04", b"\x80\x02.", b"hello", b"\x80\x02N."):
             file = self.folder / "in.pth"
             file.write_bytes(content)
-            self.assertEqual(self.convert_file(file)[0], 2, content)
+            code, text = self.convert_file(file)
+            self.assertEqual(code, 2, content)
+            if content[:1] != b"\x80":  # else it holds something
+                self.assertIn(f"{file}: no checkpoint of PyTorch", text)
 
     def test_help_names_torchvisions_files(self):
         text = subprocess.run([TREE / "training/convert_weights.py", "--help"], capture_output=True,

@@ -153,6 +153,10 @@ TEST_CASE("records and tables have every layer and kernel, and the account adds 
              ContainsSubstring("events between 8 calls cost 4.000 ms (10.0 %)") &&
                  ContainsSubstring("33.000 ms, 82.5 %") && ContainsSubstring("11.000 ms") &&
                  ContainsSubstring("the exchange"));
+  StepCalls noisy = calls;
+  noisy.logged_step_ms = noisy.step_ms - 1;
+  CHECK_THAT(account_of(noisy, "the exchange"),
+             ContainsSubstring("what events between 8 calls cost is within the noise\n"));
 }
 
 }  // namespace shakedown::training

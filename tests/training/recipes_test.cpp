@@ -31,6 +31,15 @@ TEST_CASE("the command line replaces a recipe's options, and what they make idle
   std::ofstream(recipe) << "--lr fast\n";
   CHECK(complaint({"--recipe", name}) ==
         "--recipe " + recipe + ": --learning-rate fast: must be a number");
+  for (const auto& [line, said] : {std::pair{"--bogus 1", "unknown option --bogus; see --help"},
+                                   std::pair{"epochs 1", "unexpected argument epochs"}}) {
+    std::ofstream(recipe) << line << "\n";
+    CHECK_THAT(complaint({"--recipe", name}),
+               ContainsSubstring("--recipe " + recipe + ": " + said));
+  }
+  std::ofstream(recipe).close();
+  CHECK(complaint({"--recipe", name}) == "--recipe " + recipe + ": is empty");
+  CHECK(complaint({"--recipe", "/tmp"}) == "--recipe /tmp: is a folder");
   std::remove(name);
   CHECK_THAT(complaint({"--recipe", name}),
              ContainsSubstring(recipe + ": must be a file, or one of "));

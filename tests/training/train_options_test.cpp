@@ -249,6 +249,7 @@ TEST_CASE("what a run of another kind does not use is refused", "[options]") {
   CHECK(with(loader, {"--amp"}) == "--precision fp16: has no effect with --loader-only");
   CHECK(with(loader, {"--decoder", "cpu", "--seed", "3"}).empty());
   CHECK(with(loader, {"--save", "f"}) == "--loader-only cannot be combined with --save");
+  CHECK(with(pack, {"--backend", "cpu"}).empty());
   CHECK(with(pack, {"--seed", "3"}) == "--seed 3: has no effect with --pack");
   CHECK(with(evaluate, {"--max-bad-images", "3", "--train-dir", "d"}) ==
         "--max-bad-images 3: has no effect with --evaluate");

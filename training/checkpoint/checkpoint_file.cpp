@@ -82,9 +82,9 @@ std::string previous_path(const std::string& dir, const std::string& name) {
   return checkpoint_path(dir, name + ".previous");
 }
 
-bool has_checkpoint(const std::string& dir) {
+bool has_checkpoint(const std::string& dir, const std::string& name) {
   std::error_code error;
-  for (const std::string& path : {checkpoint_path(dir, kLatest), previous_path(dir, kLatest)})
+  for (const std::string& path : {checkpoint_path(dir, name), previous_path(dir, name)})
     if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
       return true;  // with any other error too
   return false;
@@ -100,21 +100,22 @@ void check_writable_folder(const std::string& dir) {
   std::remove(probe.c_str());
 }
 
-void check_space(const std::string& dir, std::uint64_t bytes) {
+void check_space(const std::string& dir, std::uint64_t bytes, const std::string& what) {
   struct statvfs system {};
   if (statvfs(dir.c_str(), &system) != 0) not_written(dir, errno);
   const std::uint64_t free = std::uint64_t{system.f_bavail} * system.f_frsize;
   if (free < bytes)
-    throw InconclusiveError(fmt::format("--checkpoint-dir {}: a checkpoint needs {}, {} are free",
-                                        dir, readable_bytes(static_cast<double>(bytes)),
+    throw InconclusiveError(fmt::format("--checkpoint-dir {}: {} needs {}, {} are free", dir, what,
+                                        readable_bytes(static_cast<double>(bytes)),
                                         readable_bytes(static_cast<double>(free))));
   if (system.f_files > 0 && system.f_favail == 0)  // some file systems have no fixed number
-    throw InconclusiveError(fmt::format("--checkpoint-dir {}: no inode is free", dir));
+    throw InconclusiveError(
+        fmt::format("--checkpoint-dir {}: {} needs an inode, none is free", dir, what));
 }
 
 std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
                                const Checkpoint& checkpoint) {
-  check_space(dir, bytes_of(checkpoint.tensors));
+  check_space(dir, bytes_of(checkpoint.tensors), name);
   const std::string path = checkpoint_path(dir, name);
   const std::string partial = path + ".partial";
   try {

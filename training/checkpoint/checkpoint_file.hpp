@@ -19,13 +19,15 @@ std::string checkpoint_path(const std::string& dir, const std::string& name);
 /// DIR/NAME.previous.safetensors, which it was before the last one was written.
 std::string previous_path(const std::string& dir, const std::string& name);
 
-/// Whether a checkpoint_latest of either generation is there, sound or not.
-bool has_checkpoint(const std::string& dir);
+/// Whether a file of this name, of either generation, is there, sound or not.
+bool has_checkpoint(const std::string& dir, const std::string& name = kLatest);
 
 /// Makes the folder. Throws UsageError where nothing can be written there.
 void check_writable_folder(const std::string& dir);
-/// Throws InconclusiveError where the file system has fewer bytes, or no inode, free.
-void check_space(const std::string& dir, std::uint64_t bytes);
+/// Throws InconclusiveError where the file system has fewer bytes, or no inode, free. `what` needs
+/// them.
+void check_space(const std::string& dir, std::uint64_t bytes,
+                 const std::string& what = "a checkpoint");
 
 /// Writes a file next to the one of this name, on the disk before it takes its place; that one
 /// becomes the previous one. Returns its bytes. Throws InconclusiveError naming the file: then the

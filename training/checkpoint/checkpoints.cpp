@@ -70,20 +70,19 @@ int slack_of(Engine& engine) {
 std::optional<FoundCheckpoint> find(const CheckpointOptions& options) {
   if (options.resume == "none") return std::nullopt;
   if (options.resume != "auto")
-    return FoundCheckpoint{options.resume, read_checkpoint(options.resume), {}};
+    return FoundCheckpoint{
+        options.resume, named_by("--resume", [&] { return read_checkpoint(options.resume); }), {}};
   if (options.dir.empty()) return std::nullopt;
   return find_checkpoint(options.dir);
 }
 
 CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
-                       const std::vector<const char*>& names, CheckpointReport report,
+                       const std::vector<std::string>& names, CheckpointReport report,
                        Checkpoint checkpoint) {
   const auto start = Clock::now();
   try {
     checkpoint.tensors = snapshot.tensors();
-    for (const char* name : names) report.bytes = write_checkpoint(dir, name, checkpoint);
-  } catch (const Error& error) {
-    report.error = error.what();
+    write_files(report, dir, names, checkpoint);
   } catch (const std::exception& error) {
     report.error = fmt::format("checkpoint in {}: {}", dir, error.what());
   }
@@ -92,6 +91,23 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
 }
 
 }  // namespace
+
+void write_files(CheckpointReport& report, const std::string& dir,
+                 const std::vector<std::string>& names, const Checkpoint& checkpoint) {
+  for (const std::string& name : names) {
+    try {
+      report.bytes = write_checkpoint(dir, name, checkpoint);
+      report.files.push_back(name);
+    } catch (const Error& error) {
+      const char* before =
+          has_checkpoint(dir, name) ? "the one before is kept" : "there is none before it";
+      report.error = fmt::format("{}; {}", error.what(), before);
+      if (!report.files.empty())
+        report.error += fmt::format("; {} is written", fmt::join(report.files, ", "));
+      return;
+    }
+  }
+}
 
 bool continues(const CheckpointOptions& options) {
   if (options.resume != "auto") return options.resume != "none";
@@ -213,7 +229,7 @@ void Checkpoints::note_stop() {
 void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   wait_for_write();  // it reads the snapshot
   collect();
-  CheckpointReport report{at, best, snapshot_->take(at.input), 0, 0, ""};
+  CheckpointReport report{at, best, snapshot_->take(at.input)};
   requests_->saved();
   for (const RankNumbers& rank : snapshot_->state().ranks)
     if (!std::isfinite(rank.metrics.loss_sum))
@@ -224,7 +240,7 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   std::set<std::size_t> bad_images;
   if (settings_.bad_images != nullptr) bad_images = over_ranks(*settings_.bad_images, session_);
   if (!session_.is_root()) return;
-  std::vector<const char*> names;
+  std::vector<std::string> names;
   if (latest) names.push_back(kLatest);
   if (best) names.push_back(kBest);
   Checkpoint checkpoint{snapshot_->state(), {}, settings_.metadata};
@@ -261,9 +277,7 @@ void Checkpoints::collect() {
   written_.push_back(writing_.get());
   const CheckpointReport& report = written_.back();
   if (!report.error.empty()) {
-    std::fprintf(stderr, "error: %s; %s\n", report.error.c_str(),
-                 has_checkpoint(settings_.options.dir) ? "the one before is kept"
-                                                       : "there is none before it");
+    std::fprintf(stderr, "error: %s\n", report.error.c_str());
     return;
   }
   const double lead = settings_.options.signal_lead_s;
@@ -305,8 +319,10 @@ std::string Checkpoints::summary() const {
   double write_s = 0;
   double to_stop_s = requests_->seconds_since_notice();
   std::uint64_t bytes = 0;
+  std::size_t there = 0;
   std::size_t failed = 0;
   for (const CheckpointReport& report : written_) {
+    there += report.files.empty() ? 0 : 1;
     failed += report.error.empty() ? 0 : 1;
     bytes = std::max(bytes, report.bytes);
     stall_ms = std::max(stall_ms, report.stall_ms);
@@ -319,9 +335,9 @@ std::string Checkpoints::summary() const {
       "checkpoints: {} in {}, {} each; stalled training for {:.1f} ms, written in {:.2f} s; "
       "shortest sensible interval {:.0f} s (Young/Daly, one failure per day); from a signal to "
       "the end {:.1f} s{}",
-      written_.size() - failed, settings_.options.dir, readable_bytes(static_cast<double>(bytes)),
-      stall_ms, write_s, std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
-      failed == 0 ? "" : fmt::format("; {} could not be written", failed));
+      there, settings_.options.dir, readable_bytes(static_cast<double>(bytes)), stall_ms, write_s,
+      std::sqrt(2 * stall_ms * 1e-3 * kDay_s), to_stop_s,
+      failed == 0 ? "" : fmt::format("; {} could not be written, or not wholly", failed));
 }
 
 }  // namespace shakedown::training

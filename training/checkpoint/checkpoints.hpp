@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "training/checkpoint/checkpoint_file.hpp"
 #include "training/checkpoint/requests.hpp"
 #include "training/checkpoint/snapshot.hpp"
 #include "training/data/bad_images.hpp"
@@ -45,8 +46,12 @@ struct CheckpointReport {
   double stall_ms = 0;  // of the training
   double write_s = 0;   // in the background
   std::uint64_t bytes = 0;
-  std::string error;  // why there is none; empty: there is
+  std::vector<std::string> files = {};  // that were written, by name
+  std::string error = {};               // why the next one was not; empty: all were
 };
+/// Writes files of these names, up to one that cannot be written.
+void write_files(CheckpointReport& report, const std::string& dir,
+                 const std::vector<std::string>& names, const Checkpoint& checkpoint);
 
 /// Every function is collective.
 class Checkpoints {

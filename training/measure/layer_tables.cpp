@@ -96,16 +96,19 @@ std::string table_of_kernels(const StepCalls& step) {
 std::string account_of(const StepCalls& step, const std::string& rest) {
   const WorkSum sum = sum_of(step);
   const double events_ms = step.logged_step_ms - step.step_ms;
+  const std::string events =
+      events_ms < 0
+          ? fmt::format("what events between {} calls cost is within the noise", sum.calls)
+          : fmt::format("events between {} calls cost {:.3f} ms ({:.1f} %)", sum.calls, events_ms,
+                        100 * events_ms / step.step_ms);
   return fmt::format(
-      "\nstep      {:.3f} ms without the log; {:.3f} ms with it: events between {} calls cost "
-      "{:.3f} "
-      "ms ({:.1f} %)\n"
+      "\nstep      {:.3f} ms without the log; {:.3f} ms with it: {}\n"
       "calls     {:.3f} ms, {:.1f} % of the step without the log; the rest of the step with it, "
       "{:.3f} ms:\n          {}\n"
       "roof      {:.3f} ms, {:.1f} % of the calls' time\n",
-      step.step_ms, step.logged_step_ms, sum.calls, events_ms, 100 * events_ms / step.step_ms,
-      step.calls_ms, 100 * step.calls_ms / step.step_ms, step.logged_step_ms - step.calls_ms, rest,
-      sum.roof_ms(), 100 * sum.roof_ms() / step.calls_ms);
+      step.step_ms, step.logged_step_ms, events, step.calls_ms, 100 * step.calls_ms / step.step_ms,
+      step.logged_step_ms - step.calls_ms, rest, sum.roof_ms(),
+      100 * sum.roof_ms() / step.calls_ms);
 }
 
 }  // namespace shakedown::training

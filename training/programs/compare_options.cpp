@@ -32,7 +32,7 @@ void declare_options(OptionSet& options, CompareOptions& values) {
       .brings("--strategies", "ddp");
   options
       .add("--epoch-images", values.epoch_images, "images per epoch, for the reported epoch time")
-      .at_least(0)
+      .at_least(1)
       .default_text(fmt::format("{}, as ImageNet, or the folder's", kImageNetImages));
   options.add("--verbose", values.verbose,
               "print scaling, cost, the time of a step by term and bucket, and predictions after "

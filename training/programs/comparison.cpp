@@ -10,6 +10,7 @@
 #include "common/program.hpp"
 #include "training/measure/trace_file.hpp"
 #include "training/measure/weights_check.hpp"
+#include "training/programs/fitted_model.hpp"
 #include "training/programs/records.hpp"
 #include "training/step/memory_budget.hpp"
 
@@ -181,7 +182,9 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   if (const Result* without = plain(all, c, index))
     round.speedup_vs_plain = rate / rate_of(*without, index);
   // A server's share of --global-batch makes the others' batches larger than those of `none`.
-  const bool alike = none != nullptr && none->identity.batch_size == result.identity.batch_size;
+  const bool alike = none != nullptr &&
+                     none->identity.batch_size == result.identity.batch_size &&
+                     comparable_with_none(result, job.backend.kind);
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
 }
 

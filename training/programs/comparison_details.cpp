@@ -184,13 +184,10 @@ std::string time_table(const std::vector<Result>& results, BackendKind backend) 
                   fixed(a.residual_ms()), percent(a.residual_ms() / a.step_ms),
                   fixed(a.hidden_comm_ms), a.interference_ms ? percent(a.slowdown) : kNone,
                   fixed(a.comm_alone_ms), fixed(a.serial_step_ms), fixed(a.none_step_ms)});
-    const bool comparable = comparable_with_none(r, backend);
-    if (!comparable)
-      for (const std::size_t of_none : {3, 5, 8, 9}) cells[of_none] = kNone;
     text += row(columns, cells);
-    if (!comparable)
+    if (!comparable_with_none(r, backend))
       text.insert(text.size() - 1,
-                  "   compute not comparable with none: the server leaves its share of the host");
+                  "   not comparable with none: the server leaves its share of the host");
   }
   for (const Result& r : results)
     if (r.measured() && r.configuration.ranks > 1 &&

@@ -101,14 +101,12 @@ std::string sentence_of_time(const std::vector<Result>& results, BackendKind bac
   if (rows.empty()) return "";
   const Result& fastest = *rows.front().result;
   const Breakdown& b = account_of(fastest);
-  std::vector<std::string> parts;
-  const bool comparable = comparable_with_none(fastest, backend);
-  if (comparable)
-    parts.push_back(fmt::format("forward and backward {}", percent(b.compute_ms / b.step_ms)));
+  std::vector<std::string> parts{
+      fmt::format("forward and backward {}", percent(b.compute_ms / b.step_ms))};
   for (const Loss& loss : losses_of(b))
     if (std::abs(loss.ms) >= kWorthSaying * b.step_ms)
       parts.push_back(fmt::format("{} {}", loss.name, percent(loss.ms / b.step_ms)));
-  if (comparable && std::abs(b.residual_ms()) >= kWorthSaying * b.step_ms)
+  if (std::abs(b.residual_ms()) >= kWorthSaying * b.step_ms)
     parts.push_back(fmt::format("unexplained {}", percent(b.residual_ms() / b.step_ms)));
   return fmt::format(
       "where the time goes: {:.2f} ms per traced step of {}: {}; {:.2f} ms of communication "

@@ -53,12 +53,17 @@ std::string text_of(const Spread& rate) {
 std::string title_of(const std::vector<Result>& results) {
   const StepOptions& o = results.front().configuration.options;
   std::size_t rounds = 0;
-  for (const Result& result : results) rounds = std::max(rounds, result.rounds.size());
+  bool interval = false;  // too few steps have none
+  for (const Result& result : results) {
+    rounds = std::max(rounds, result.rounds.size());
+    interval = interval || (result.measured() && result.rounds.front().throughput.interval);
+  }
   return fmt::format("\n{}, {}, batch {}, {}x{} pixels: {}\n", o.model.model, o.model.precision,
                      o.global_batch > 0 ? fmt::format("{} over all ranks", o.global_batch)
                                         : fmt::format("{} per rank", o.batch_size),
                      o.model.image_size, o.model.image_size,
-                     rounds == 1 ? "one round (95 % interval of its steps)"
+                     rounds == 1 ? interval ? "one round (95 % interval of its steps)"
+                                            : "one round (too few steps for an interval)"
                                  : fmt::format("median of {} rounds (lowest-highest)", rounds));
 }
 

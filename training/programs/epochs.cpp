@@ -26,6 +26,7 @@ double highest(const std::vector<double>& values) {
 
 /// In a column of nine characters.
 std::string text_of_loss(double loss) {
+  if (std::isnan(loss)) return "nan";  // of either sign
   return loss < 1e4 ? fmt::format("{:.4f}", loss) : fmt::format("{:.3e}", loss);
 }
 

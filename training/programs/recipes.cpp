@@ -53,9 +53,13 @@ Recipe find_recipe(const std::string& name_or_file) {
   const bool known = std::filesystem::is_regular_file(named, none);
   std::ifstream file(known ? named : std::filesystem::path(name_or_file));
   std::ostringstream text;
-  if (!(file && text << file.rdbuf()))
+  if (!file)
     throw UsageError(fmt::format("--recipe {}: must be a file, or one of {}", name_or_file,
                                  fmt::join(names(), ", ")));
+  if (!(text << file.rdbuf()))
+    throw UsageError(
+        fmt::format("--recipe {}: is {}", name_or_file,
+                    std::filesystem::is_directory(name_or_file, none) ? "a folder" : "empty"));
   return parse_recipe(name_or_file, text.str());
 }
 

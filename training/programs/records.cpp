@@ -40,10 +40,8 @@ Json record_of(const CheckpointReport& written) {
   Json fields{{"epoch", written.position.epoch},   {"update", written.position.update},
               {"images", written.position.images}, {"best", written.best},
               {"stall_ms", written.stall_ms},      {"write_s", written.write_s}};
-  if (written.error.empty())
-    fields["file_bytes"] = written.bytes;
-  else
-    fields["error"] = written.error;
+  if (!written.files.empty()) fields["file_bytes"] = written.bytes;
+  if (!written.error.empty()) fields["error"] = written.error;
   return fields;
 }
 

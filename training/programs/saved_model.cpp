@@ -45,7 +45,8 @@ SavedModel saved_model_of(const Metadata& metadata, const std::string& file) {
 void take_saved_model(const OptionSet& set, ModelOptions& options) {
   const std::string& file = options.weights;
   if (file.empty()) return;
-  const SavedModel saved = saved_model_of(read_safetensors_metadata(file), file);
+  const SavedModel saved =
+      named_by("--weights", [&] { return saved_model_of(read_safetensors_metadata(file), file); });
   if (saved.model.empty()) return;
   if (set.given("--model") && options.model != saved.model)
     throw UsageError(

@@ -121,7 +121,7 @@ void declare_options(OptionSet& options, TrainOptions& values) {
       .only_with({"--data-dir", "--train-dir"})
       .not_with({"--epochs", "--evaluate", "--describe", "--layers", "--kernels", "--loader-only",
                  "--max-batch", "--record", "--save", "--trace"})
-      .uses_only({"--data-dir", "--train-dir", "--workers", "--timeout"})
+      .uses_only({"--backend", "--data-dir", "--train-dir", "--workers", "--timeout"})
       .metavar("FILE");
   declare_invariant(options, values);
   declare_options(options, values.schedule);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "common/cores.hpp"
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/random.hpp"
@@ -194,10 +195,11 @@ std::string TrainingData::remark(long batches) const {
   if (setup_.workers == 0) return "";
   std::string text =
       fmt::format("input: {} worker{} per rank", setup_.workers, setup_.workers == 1 ? "" : "s");
-  if (settings_.options.workers == "auto" && setup_.workers < kFewWorkers)
-    text +=
-        ", its share of the cores it may run on: srun gives it more by --cpus-per-task, mpirun "
-        "by --bind-to none";
+  if (settings_.options.workers == "auto" && setup_.workers < kFewWorkers) {
+    text += ", its share of the cores it may run on";
+    if (has_other_cores())
+      text += ": srun gives it more by --cpus-per-task, mpirun by --bind-to none";
+  }
   if (setup_.decoder != "cpu")
     text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
                         100 * setup_.device_share);

@@ -1,11 +1,18 @@
 #include "training/step/engine.hpp"
 
+#include <fmt/format.h>
+
+#include "common/error.hpp"
 #include "training/step/memory_budget.hpp"
 
 namespace shakedown::training {
 
-Engine::Engine(const EngineSettings& settings, Backend& backend_of_rank)
-    : backend(backend_of_rank), model(settings, backend), step(settings, backend, model) {}
+Engine::Engine(const EngineSettings& settings, Backend& backend_of_rank) try
+    : backend(backend_of_rank), model(settings, backend), step(settings, backend, model) {
+} catch (const OutOfMemory& error) {  // allocate() names the batch
+  throw OutOfMemory(fmt::format("--model {}, --classes {}: {}", settings.network.architecture.name,
+                                settings.network.classes, error.what()));
+}
 
 void Engine::allocate(int ranks_on_device) {
   check_memory(*this, ranks_on_device);

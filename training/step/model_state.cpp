@@ -124,7 +124,9 @@ void ModelState::restart() {
 std::vector<float> ModelState::load_weights_file() {
   if (weights_file_.empty()) return {};
   std::vector<float> weights = seeded_;  // the classifier's, where the file's has other classes
-  load_remarks_ = network_.take(read_safetensors(weights_file_), weights_file_, weights);
+  load_remarks_ = named_by("--weights", [&] {
+    return network_.take(read_safetensors(weights_file_), weights_file_, weights);
+  });
   if (const auto tensor = unsound_tensor(network_.table(), weights, statistics()); !tensor.empty())
     throw UsageError(fmt::format("--weights {}: tensor {} is not finite, or is a negative variance",
                                  weights_file_, tensor));

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <thread>
 
 #include "common/csv.hpp"
@@ -31,6 +32,14 @@ bool lists(const std::string& list, const std::string& name) {
   return (" " + list).find(" " + name + " ") != std::string::npos;
 }
 
+/// "fp32, bf16": a list as list_of makes it.
+std::string in_words(const std::string& list) {
+  std::istringstream words(list);
+  return fmt::format(
+      "{}",
+      fmt::join(std::vector<std::string>{std::istream_iterator<std::string>(words), {}}, ", "));
+}
+
 /// Those requested, else those that every rank's device has. Throws UsageError where a requested
 /// one is missing. Collective.
 std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench& bench) {
@@ -45,7 +54,7 @@ std::vector<ProductType> agreed_types(const ComputeOptions& options, const Bench
         std::find(options.types.begin(), options.types.end(), name) != options.types.end();
     if (requested && lacks != all.end())
       throw UsageError(fmt::format("--types {}: the device of rank {} has only {}", name,
-                                   lacks - all.begin(), *lacks));
+                                   lacks - all.begin(), in_words(*lacks)));
     if (requested || (options.types.empty() && lacks == all.end())) types.push_back(type);
   }
   return types;
@@ -71,8 +80,15 @@ Tests make_tests(const ComputeOptions& options, const Bench& bench) {
     for (const ProductType type : agreed_types(options, bench))
       tests.push_back(agreed_product_test(bench, type, product_size(options, kind)));
   const std::size_t bytes = buffer_bytes(options, kind);
-  if (options.has("memory")) tests.push_back(make_memory_test(bench, bytes));
-  if (options.has("host")) tests.push_back(make_host_test(bench, bytes));
+  try {
+    if (options.has("memory")) tests.push_back(make_memory_test(bench, bytes));
+    if (options.has("host")) tests.push_back(make_host_test(bench, bytes));
+  } catch (const OutOfMemory& error) {
+    const std::string& given = options.memory_bytes;
+    throw UsageError(fmt::format("--bytes {}: {}",
+                                 given.empty() ? readable_bytes(static_cast<double>(bytes)) : given,
+                                 error.what()));
+  }
   return tests;
 }
 

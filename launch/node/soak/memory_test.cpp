@@ -234,13 +234,14 @@ std::string MemoryTest::summary() const {
     return fmt::format("{:.1f} % of {}", 100 * bytes / static_cast<double>(of),
                        readable_bytes(static_cast<double>(of)));
   };
-  return fmt::format("{}{}, {} complete passes and {} of {} patterns; retention {:.3g} s",
+  return fmt::format("{}{}, {} complete pass{} and {} of {} patterns; retention {:.3g} s",
                      readable_bytes(bytes),
                      device_.kind() == BackendKind::gpu
                          ? fmt::format(": {} free, {} in all", share_of(memory_.free_bytes),
                                        share_of(memory_.total_bytes))
                          : "",
-                     pass_, patterns_done(), settings_.patterns.size(), settings_.retention_s);
+                     pass_, pass_ == 1 ? "" : "es", patterns_done(), settings_.patterns.size(),
+                     settings_.retention_s);
 }
 
 std::unique_ptr<MemoryTest> make_memory_test(Device& device, const LoadSettings& load,

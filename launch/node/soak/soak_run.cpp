@@ -71,6 +71,10 @@ std::string loads_with(const std::string& load) {
   return load;
 }
 
+std::string ranks_in(const MpiSession& session) {
+  return fmt::format("{} rank{}", session.world_size(), session.world_size() == 1 ? "" : "s");
+}
+
 }  // namespace
 
 SoakRun::SoakRun(const SoakOptions& options, Backend& backend, MpiSession& session, Record& record)
@@ -117,18 +121,17 @@ void SoakRun::check_loads_run(const std::vector<Phase>& cycle) const {
     const bool runs = std::any_of(cycle.begin(), cycle.end(),
                                   [&](const Phase& phase) { return phase.has(kind); });
     if (named && !runs)
-      throw UsageError(fmt::format("--loads {}: never runs with --shape {} on {} ranks",
-                                   name_of(kind), fmt::join(options_.shapes, ","),
-                                   session_.world_size()));
+      throw UsageError(fmt::format("--loads {}: never runs with --shape {} on {}", name_of(kind),
+                                   fmt::join(options_.shapes, ","), ranks_in(session_)));
   }
 }
 
 ExitCode SoakRun::run() {
   const std::vector<Phase> first = phases(0);
   if (first.empty())
-    throw UsageError(fmt::format("--loads {} with --shape {}: no work for {} ranks",
+    throw UsageError(fmt::format("--loads {} with --shape {}: no work for {}",
                                  fmt::join(options_.loads, ","), fmt::join(options_.shapes, ","),
-                                 session_.world_size()));
+                                 ranks_in(session_)));
   check_loads_run(first);
   window_s_ = window_seconds(60 * options_.minutes, first.size());
   WorkSettings settings;
@@ -142,10 +145,9 @@ ExitCode SoakRun::run() {
   settings.stopped = [this] { return !signals_.received().empty(); };
   std::vector<std::string> types;
   for (const ProductType type : types_) types.emplace_back(name_of(type));
-  say(session_,
-      fmt::format("soak: {} ranks, {:g} minutes, products of {} in {}, windows of {:.3g} s",
-                  session_.world_size(), options_.minutes, settings.size, fmt::join(types, " "),
-                  window_s_));
+  say(session_, fmt::format("soak: {}, {:g} minutes, products of {} in {}, windows of {:.3g} s",
+                            ranks_in(session_), options_.minutes, settings.size,
+                            fmt::join(types, " "), window_s_));
   SoakWork work(settings, backend_, *jurors_);
   try {
     run_windows(work);

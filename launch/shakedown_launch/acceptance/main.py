@@ -1,5 +1,6 @@
 """launch/acceptance: connects what runs, what judges and what reports."""
 
+import errno
 import functools
 import os
 import shutil
@@ -49,6 +50,10 @@ def run(arguments):
     RUNNING.stop_at_all()
     try:
         return accept(request, values, environ, hosts, known, output, kept, began, listed)
+    except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            error.filename = f"--output {output}" if request.output else output
+        raise
     finally:
         if not kept:
             shutil.rmtree(output, ignore_errors=True)

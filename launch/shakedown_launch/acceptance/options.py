@@ -16,7 +16,8 @@ COMMAND = Command(
     per node, with class, cause and action: node_check, self-test, products, memory, host links,
     links between GPUs, collectives, training with checked gradients, soak; then several nodes
     together, where a failure is traced to a node or a link. Without --quick and --full the stages
-    are chosen for 8 minutes, 2 of them soak.""",
+    are chosen for 8 minutes, 2 of them soak; on the CPU all are short, the soak 5 s (--full:
+    --soak-minutes), and path and throughput do not run.""",
     [Option(("--quick",), None, "short run before other jobs; its stages are chosen for 60 s"),
      Option(("--full",), None, "all sizes and types, and a soak of --soak-minutes"),
      Option(("--prolog",), None,
@@ -142,7 +143,7 @@ def environment(settings_, environ, listed=gpus.listed):
     kept = {key: value for key, value in environ.items() if not key.startswith("SLURM")}
     if settings_.tier == stages.PROLOG:
         kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if environ.get("SLURM_JOB_ID"):
+        if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOB_GPUS"):  # an epilog has no ID left
             kept["CUDA_VISIBLE_DEVICES"] = ",".join(uuids(environ, listed()))
             if settings_.backend != stages.CPU:
                 kept["SLURM_JOB_GPUS"] = environ.get("SLURM_JOB_GPUS", "")

@@ -125,6 +125,11 @@ def chosen(settings, scope, ranks=None):
             and (ranks is None or ranks >= stage.least_ranks)]
 
 
+def only_on_gpus(tier):
+    """The names of its stages that are left out on the CPU."""
+    return [stage.name for stage in STAGES if tier in stage.tiers and not stage.on_cpu]
+
+
 def options_and_seconds(stage, settings):
     if stage.name == "soak" and settings.tier == FULL:
         return soak(settings.soak_minutes)

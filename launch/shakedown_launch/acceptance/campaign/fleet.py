@@ -48,15 +48,9 @@ class Task:
 
 def host_names(values, environ):
     """The hosts of --hosts, --hostfile or the Slurm allocation; none: this machine alone."""
-    if "--hosts" in values and "--hostfile" in values:
-        raise UsageError("--hosts and --hostfile cannot be combined")
-    if "--hosts" in values:
-        hosts = values["--hosts"].split(",")
-        if not all(hosts):
-            raise UsageError(f"--hosts {values['--hosts']} is not a list such as h1,h2")
+    hosts = mpi.hosts_of(values)
+    if hosts:
         return list(dict.fromkeys(hosts))
-    if "--hostfile" in values:
-        return mpi.hosts_in(values["--hostfile"])
     allocation = slurm.allocation(environ)
     if allocation is None or allocation.nodes == 1 and allocation.on_node:
         return []

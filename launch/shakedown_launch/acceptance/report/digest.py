@@ -3,6 +3,7 @@
 import dataclasses
 
 from ..model import FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WORST_FIRST
+from ..stages import INVENTORY, only_on_gpus
 from ..words import by_number, clean, count, duration, nodes
 from .series import FEW_PEERS, measured
 
@@ -258,7 +259,11 @@ def about(acceptance):
 
 
 def without_gpus(acceptance):
+    """On the CPU the stages are short, and some are left out."""
+    left_out = only_on_gpus(acceptance.tier)
+    ran = any(run.stage != INVENTORY for run in acceptance.runs)
+    short = f", in short stages without {' and '.join(left_out)}" if left_out and ran else ""
     if acceptance.settings.get("backend") == "cpu":
-        return "; --backend cpu: no GPU was tested"
+        return f"; --backend cpu: no GPU was tested{short}"
     none = not any(verdict.node.gpus for verdict in acceptance.verdicts)
-    return "; no GPU was found: nothing but the host was tested" if none else ""
+    return f"; no GPU was found: nothing but the host was tested{short}" if none else ""
