@@ -67,6 +67,18 @@ ncclRedOp_t nccl_operation(Reduction op) {
   throw InternalError("unknown reduction");
 }
 
+/// NCCL reports memory that it does not get as any error of CUDA: throws InconclusiveError where so
+/// little is free that it can be nothing else.
+void check_memory_for_nccl() {
+  constexpr std::size_t kLeast = std::size_t{1} << 30;
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= kLeast) return;
+  throw InconclusiveError(fmt::format(
+      "NCCL does not start with {} of {} GPU memory free: the GPU is in use by other processes "
+      "(nvidia-smi shows them)",
+      readable_bytes(static_cast<double>(free)), readable_bytes(static_cast<double>(total))));
+}
+
 /// ncclCommInitRank, in a thread: it has no time-out and waits for every rank for ever.
 /// Throws TimeoutError after timeout_s and leaves the thread running, as the job ends then.
 /// `ctas`: CTAs per kernel; 0: NCCL's default.
@@ -78,7 +90,9 @@ ncclComm_t init_rank(ncclUniqueId id, int ranks, int rank, int ctas, double time
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     if (ctas > 0) config.minCTAs = config.maxCTAs = ctas;
     ncclComm_t comm = nullptr;
-    CHECK_NCCL(ncclCommInitRankConfig(&comm, ranks, id, rank, &config), nullptr);
+    const ncclResult_t status = ncclCommInitRankConfig(&comm, ranks, id, rank, &config);
+    if (status == ncclUnhandledCudaError) check_memory_for_nccl();
+    check_nccl(status, "ncclCommInitRankConfig", __FILE__, __LINE__, nullptr);
     return comm;
   });
   std::future<ncclComm_t> comm = task.get_future();
@@ -327,9 +341,9 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Has kernels that wait for other ranks end. ncclCommAbort also waits: for the graphs that hold some, and, as a job
-  /// with a stopped rank showed, for more that may never come. So it runs in a thread, which gets a
-  /// little time and is then detached.
+  /// Has kernels that wait for other ranks end. ncclCommAbort also waits: for the graphs that hold
+  /// some, and, as a job with a stopped rank showed, for more that may never come. So it runs in a
+  /// thread, which gets a little time and is then detached.
   void abort() {
     if (peers_) peers_->abort();
     int device = 0;

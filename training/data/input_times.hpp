@@ -26,9 +26,9 @@ InputTimes operator-(const InputTimes& a, const InputTimes& b);
 InputTimes over_ranks(const InputTimes& mine, const MpiSession& session);
 
 /// Workers per rank that decode as fast as the JPEG engines of a GPU that trains. Measured on an
-/// H200 (ResNet-50, fp16, batch 256, 500x375 pixels): 7,400 images/s by the engines, 9,850 by 16
-/// workers; 12 make 7,400 at that rate per worker.
-inline constexpr int kWorkersLikeEngines = 12;
+/// H200 (ResNet-50, fp16, batch 256, 500x375 pixels): 8,000 images/s by the engines, and 16
+/// workers make up to 13,770; 9 make 7,700 at that rate per worker.
+inline constexpr int kWorkersLikeEngines = 9;
 
 /// How the input of a rank is set up.
 struct InputSetup {

@@ -182,8 +182,7 @@ void complete(Result& result, const std::vector<Result>& all, std::size_t index,
   if (const Result* without = plain(all, c, index))
     round.speedup_vs_plain = rate / rate_of(*without, index);
   // A server's share of --global-batch makes the others' batches larger than those of `none`.
-  const bool alike = none != nullptr &&
-                     none->identity.batch_size == result.identity.batch_size &&
+  const bool alike = none != nullptr && none->identity.batch_size == result.identity.batch_size &&
                      comparable_with_none(result, job.backend.kind);
   round.breakdown = break_down(round.profile, alike ? &none->rounds[index].profile.steps : nullptr);
 }

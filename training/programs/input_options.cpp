@@ -41,7 +41,7 @@ void declare_options(OptionSet& options, InputOptions& values) {
       .add("--decoder", values.decoder,
            "decoder of the training images that are cropped; nvjpeg: the GPU's JPEG engines for "
            "--decoder-share of the baseline JPEG files, and the CPU for the rest; auto: nvjpeg "
-           "where there are engines and fewer than 12 workers per rank, else cpu, which is faster; "
+           "where there are engines and fewer than 9 workers per rank, else cpu, which is faster; "
            "a training that continues has "
            "its checkpoint's")
       .one_of({"auto", "cpu", "nvjpeg"})

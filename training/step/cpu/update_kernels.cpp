@@ -103,7 +103,8 @@ class CpuUpdateKernels final : public UpdateKernels {
   template <class Body>
   static void update(const UpdateRange& range, const StepScalars& scalars, Body&& body) {
     if (!scalars.finite) return;
-    ENSURE(range.compute == nullptr && range.copy_count == 0, "the cpu backend computes in float32");
+    ENSURE(range.compute == nullptr && range.copy_count == 0,
+           "the cpu backend computes in float32");
     const float factor = gradient_factor(scalars);
     const ConstView gradients(range.gradient, range.count, range.gradient_type, Place::device);
     dispatch(gradients, [&](const auto* gradient) {
