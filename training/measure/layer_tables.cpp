@@ -97,10 +97,9 @@ std::string account_of(const StepCalls& step, const std::string& rest) {
   const WorkSum sum = sum_of(step);
   const double events_ms = step.logged_step_ms - step.step_ms;
   const std::string events =
-      events_ms < 0
-          ? fmt::format("what events between {} calls cost is within the noise", sum.calls)
-          : fmt::format("events between {} calls cost {:.3f} ms ({:.1f} %)", sum.calls, events_ms,
-                        100 * events_ms / step.step_ms);
+      events_ms < 0 ? fmt::format("events between {} calls: within the noise", sum.calls)
+                    : fmt::format("events between {} calls cost {:.3f} ms ({:.1f} %)", sum.calls,
+                                  events_ms, 100 * events_ms / step.step_ms);
   return fmt::format(
       "\nstep      {:.3f} ms without the log; {:.3f} ms with it: {}\n"
       "calls     {:.3f} ms, {:.1f} % of the step without the log; the rest of the step with it, "
