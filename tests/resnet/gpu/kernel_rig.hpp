@@ -47,6 +47,9 @@ class KernelRig {
 
 inline float* floats_of(const Buffer& buffer) { return static_cast<float*>(buffer.data()); }
 
+/// A bound of relative errors: about four roundings of a 16-bit type.
+inline double rounding(DataType type) { return type == DataType::float16 ? 1e-3 : 8e-3; }
+
 inline std::vector<float> narrow(const Values& values) { return {values.begin(), values.end()}; }
 
 /// A norm's vectors in one buffer, of which some are given.
