@@ -68,14 +68,14 @@ ncclRedOp_t nccl_operation(Reduction op) {
 }
 
 /// NCCL reports memory that it does not get as any error of CUDA: throws InconclusiveError where so
-/// little is free that it can be nothing else.
+/// little is free that a communicator hardly fits.
 void check_memory_for_nccl() {
   constexpr std::size_t kLeast = std::size_t{1} << 30;
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) != cudaSuccess || free >= kLeast) return;
   throw InconclusiveError(fmt::format(
-      "NCCL does not start with {} of {} GPU memory free: the GPU is in use by other processes "
-      "(nvidia-smi shows them)",
+      "NCCL does not start with {} of {} GPU memory free; nvidia-smi shows which processes "
+      "have the rest in use",
       readable_bytes(static_cast<double>(free)), readable_bytes(static_cast<double>(total))));
 }
 
