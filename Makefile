@@ -106,8 +106,8 @@ EXPERIMENTS := $(call object,$(wildcard tests/experiments/gpu/*.cpp tests/experi
 $(BUILD)/experiments: $(LIBRARY_OBJECTS) $(EXPERIMENTS) $(BUILD)/link_flags
 	$(call quiet,link) $(MPICXX) $(cxxflags) $(ldflags) $(filter %.o,$^) -o $@ $(ldlibs)
 
-# wgmma is sm_90a's alone: on other GPUs these files' kernels are not found, and not used.
-$(BUILD)/resnet/gpu/gram_gradient.cu.o $(BUILD)/resnet/gpu/wide_block_ends.cu.o: GENCODE := -gencode arch=compute_90a,code=sm_90a
+# wgmma is sm_90a's alone, and gram_statistics is used with it: on other GPUs these files' kernels are not found, and not used.
+$(foreach file,gram_gradient gram_statistics wide_block_ends,$(BUILD)/resnet/gpu/$(file).cu.o): GENCODE := -gencode arch=compute_90a,code=sm_90a
 
 # In NVML's place, for tests of what reads GPUs.
 $(BUILD)/fake_nvml.so: tests/common/fake_nvml.cpp tests/common/fake_nvml.hpp common/nvml_library.hpp $(BUILD)/flags

@@ -68,7 +68,8 @@ void sum_partials(const float* partials, int count, int size, float* to, cudaStr
 inline constexpr double kLeastShareOfL2 = 2.0 / 3;
 bool gram_pays(std::size_t bytes_of_z);
 
-/// batch_statistics of z = y w', of this shape, from G and s. w: filters x channels.
+/// batch_statistics of z = y w', of this shape, from G and s. w: filters x channels. On Hopper
+/// alone.
 void gram_statistics(const void* w, int channels, const float* gram, const float* sum_of_y,
                      const ActivationShape& z, const NormParameters& norm,
                      const NormVectors& vectors, DataType type, cudaStream_t stream);
