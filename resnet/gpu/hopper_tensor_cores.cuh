@@ -56,9 +56,14 @@ __device__ inline void wait_for(unsigned barrier, unsigned parity) {
   }
   __trap();
 }
-/// Among `threads` threads that name the same of the block's barriers 1 to 15.
+/// Among `threads` threads that name the same of the block's barriers 1 to 15, those of arrive_some
+/// included.
 __device__ inline void synchronise_some(unsigned number, unsigned threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+/// The same without waiting for the others.
+__device__ inline void arrive_some(unsigned number, unsigned threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 __device__ inline void store_shared(unsigned to, float value) {
@@ -75,6 +80,16 @@ __device__ inline float load_shared(unsigned from) {
   float value = 0;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(from) : "memory");
   return value;
+}
+
+/// Four floats.
+__device__ inline Vector<float, 4> load_shared_4(unsigned from) {
+  Vector<float, 4> four;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(four.x[0]), "=f"(four.x[1]), "=f"(four.x[2]), "=f"(four.x[3])
+               : "r"(from)
+               : "memory");
+  return four;
 }
 
 // ---- copies -------------------------------------------------------------------------------------

@@ -142,6 +142,17 @@ struct Fragment {
       for (unsigned half = 0; half < 2; ++half)
         vector[q][half] = Pack<T>::load(from + element(min(row_of(half), rows - 1), q));
   }
+  /// Between a load in one round of a loop and its use in the next: the compiler would take the
+  /// elements apart after the load, and wait for them there.
+  __device__ void keep() {
+#pragma unroll
+    for (unsigned q = 0; q < kGroups; ++q)
+#pragma unroll
+      for (unsigned half = 0; half < 2; ++half) {
+        auto& words = reinterpret_cast<unsigned(&)[4]>(vector[q][half]);
+        asm volatile("" : "+r"(words[0]), "+r"(words[1]), "+r"(words[2]), "+r"(words[3]));
+      }
+  }
   __device__ void store(T* to, unsigned rows) const {
 #pragma unroll
     for (unsigned q = 0; q < kGroups; ++q) store_group(q, to, rows);

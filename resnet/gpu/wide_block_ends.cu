@@ -1,6 +1,7 @@
 // The ends of blocks on wgmma (wide_block_ends.hpp). Compiled for sm_90a alone. A block of threads
 // has the weights of 256 columns and multiplies tiles of rows, 64 columns by each of four
-// warpgroups, while the next tile of the tensor that is added is on its way.
+// warpgroups, while the next tile of the tensor that is added is on its way. Two of them multiply
+// while the other two store.
 #include "resnet/gpu/wide_block_ends.hpp"
 
 #include "resnet/gpu/warpgroup_tiles.cuh"
@@ -8,22 +9,32 @@
 namespace shakedown::gpu {
 namespace {
 
-constexpr unsigned kDepth = 256;
-constexpr unsigned kChannels = 1024;
-using P = Pipes<kChannels, 256, 64, kDepth / kTileDepth, 4, 8, 112, 24>;
+/// Of ends whose product's depth is a quarter of their channels.
+template <unsigned channels>
+struct EndPipes : Pipes<channels, 256, 64, channels / 4 / kTileDepth, 4, 8, 112, 24> {
+  using Base = Pipes<channels, 256, 64, channels / 4 / kTileDepth, 4, 8, 112, 24>;
+  static constexpr unsigned kTilesAhead = Base::kStages / Base::kSteps;  // in the ring
+  static constexpr unsigned kConsumers = Base::kPipes * kGroupThreads;   // threads that multiply
+  // after the barriers: the columns' scale, shift, and the shortcut's scale
+  static constexpr unsigned kNorms = (Base::kBarrierBytes + 15) / 16 * 16;
+  static constexpr unsigned kNormBytes = Base::kColumns * sizeof(float);
+  static constexpr unsigned kSharedBytes = Base::kSharedBytes + 16 + 3 * kNormBytes;
+};
 
 /// Bits of the columns of a row in a product.
+template <class P>
 using MaskRow = Vector<unsigned, P::kWide / 32>;
 
 /// Where the weight of a column of the block (in the order in which a thread's eight columns are
 /// adjacent) and of a row of the depth is in shared memory.
+template <class P>
 __device__ unsigned weight_place(const Places<P>& at, unsigned column, unsigned depth) {
   const unsigned row = placed_column(column);
   return at.weights + depth / kTileDepth * P::kStepBytes + row * (kTileDepth * 2) +
          ((depth % kTileDepth / 8) ^ (row & 7U)) * 16 + depth % 8 * 2;
 }
 
-template <class T>
+template <class P, class T>
 struct ForwardEnd {
   unsigned rows;
   bool backwards;     // the last tile first
@@ -35,39 +46,47 @@ struct ForwardEnd {
   NormVectors shortcut_norm;
 };
 
-template <class T>
-__device__ void place_weights(const ForwardEnd<T>& p, const Places<P>& at, unsigned first_column) {
-  constexpr unsigned kChunks = kDepth / 8;
-  for (unsigned i = threadIdx.x; i < P::kColumns * kChunks; i += P::kPipes * kGroupThreads) {
+/// The weights, and the norms: in a cache these would not outlast the tensors.
+template <bool kNormShortcut, class P, class T>
+__device__ void place(const ForwardEnd<P, T>& p, const Places<P>& at) {
+  constexpr unsigned kChunks = P::kDepth / 8;
+  for (unsigned i = threadIdx.x; i < P::kColumns * kChunks; i += P::kConsumers) {
     const unsigned column = i / kChunks;
     const unsigned depth = i % kChunks * 8;
     copy_16(weight_place(at, column, depth),
-            p.w + std::size_t{first_column + column} * kDepth + depth, true);
+            p.w + std::size_t{P::first_column() + column} * P::kDepth + depth, true);
   }
   commit_copies();
+  if (threadIdx.x < P::kColumns) {
+    const unsigned c = P::first_column() + threadIdx.x;
+    const unsigned to = at.barriers + P::kNorms + threadIdx.x * sizeof(float);
+    float shift = p.norm.shift[c];
+    if constexpr (kNormShortcut) {
+      shift += p.shortcut_norm.shift[c];
+      store_shared(to + 2 * P::kNormBytes, p.shortcut_norm.scale[c]);
+    }
+    store_shared(to, p.norm.scale[c]);
+    store_shared(to + P::kNormBytes, shift);
+  }
   wait_for_copies<0>();
 }
 
 /// The rows of the products of a tile and its shortcut become y and its mask.
-template <bool kNormShortcut, class T>
-__device__ void finish(const ForwardEnd<T>& p, const GroupProduct<P, T>& product,
-                       Fragment<P, T>& shortcut) {
-  MaskRow words[2];
+template <bool kNormShortcut, class P, class T>
+__device__ void finish(const ForwardEnd<P, T>& p, const Places<P>& at,
+                       const GroupProduct<P, T>& product, Fragment<P, T>& shortcut) {
+  MaskRow<P> words[2];
 #pragma unroll
   for (unsigned q = 0; q < P::kWide / 32; ++q) {
     unsigned bits[2] = {};
 #pragma unroll
     for (unsigned four = 0; four < 8; four += 4) {
-      const unsigned c = shortcut.channel(q) + four;
-      const auto scale = Vector<float, 4>::load(p.norm.scale + c);
-      auto shift = Vector<float, 4>::load(p.norm.shift + c);
+      const unsigned c = shortcut.channel(q) + four - P::first_column();
+      const unsigned from = at.barriers + P::kNorms + c * sizeof(float);
+      const auto scale = load_shared_4(from);
+      const auto shift = load_shared_4(from + P::kNormBytes);
       Vector<float, 4> of_shortcut{1, 1, 1, 1};
-      if constexpr (kNormShortcut) {
-        of_shortcut = Vector<float, 4>::load(p.shortcut_norm.scale + c);
-        const auto more = Vector<float, 4>::load(p.shortcut_norm.shift + c);
-#pragma unroll
-        for (unsigned v = 0; v < 4; ++v) shift.x[v] += more.x[v];
-      }
+      if constexpr (kNormShortcut) of_shortcut = load_shared_4(from + 2 * P::kNormBytes);
 #pragma unroll
       for (unsigned half = 0; half < 2; ++half)
 #pragma unroll
@@ -91,12 +110,12 @@ __device__ void finish(const ForwardEnd<T>& p, const GroupProduct<P, T>& product
   for (unsigned half = 0; half < 2; ++half) {
     const unsigned row = shortcut.row_of(half);
     if (threadIdx.x % 4 == 0 && row < p.rows)
-      *reinterpret_cast<MaskRow*>(p.mask + (std::size_t{row} * kChannels + shortcut.column) / 8) =
-          words[half];
+      *reinterpret_cast<MaskRow<P>*>(p.mask + (std::size_t{row} * P::kChannels + shortcut.column) /
+                                                  8) = words[half];
   }
 }
 
-template <class T>
+template <class P, class T>
 struct BackwardEnd {
   unsigned rows;
   bool backwards;
@@ -107,20 +126,19 @@ struct BackwardEnd {
   float* partials;  // gridDim.x x channels
 };
 
-template <class T>
-__device__ void place_weights(const BackwardEnd<T>& p, const Places<P>& at, unsigned first_column) {
-  constexpr unsigned kPairs = kDepth / 2;  // of rows: their elements become adjacent
-  constexpr unsigned kThreadsOfAll = P::kPipes * kGroupThreads;
-  constexpr unsigned kOfThread = P::kColumns / 8 * kPairs / kThreadsOfAll;
-  static_assert(kThreadsOfAll % kPairs == 0);
+template <bool, class P, class T>
+__device__ void place(const BackwardEnd<P, T>& p, const Places<P>& at) {
+  constexpr unsigned kPairs = P::kDepth / 2;  // of rows: their elements become adjacent
+  constexpr unsigned kOfThread = P::kColumns / 8 * kPairs / P::kConsumers;
+  static_assert(P::kConsumers % kPairs == 0);
   const unsigned depth = threadIdx.x % kPairs * 2;
-  const auto column = [&](unsigned i) { return (threadIdx.x + i * kThreadsOfAll) / kPairs * 8; };
+  const auto column = [&](unsigned i) { return (threadIdx.x + i * P::kConsumers) / kPairs * 8; };
   Pack<T> even[kOfThread], odd[kOfThread];  // all at once: their latency is what this takes
 #pragma unroll
   for (unsigned i = 0; i < kOfThread; ++i) {
-    const T* from = p.w + std::size_t{depth} * kChannels + first_column + column(i);
+    const T* from = p.w + std::size_t{depth} * P::kChannels + P::first_column() + column(i);
     even[i] = Pack<T>::load(from);
-    odd[i] = Pack<T>::load(from + kChannels);
+    odd[i] = Pack<T>::load(from + P::kChannels);
   }
 #pragma unroll
   for (unsigned i = 0; i < kOfThread; ++i)
@@ -130,24 +148,25 @@ __device__ void place_weights(const BackwardEnd<T>& p, const Places<P>& at, unsi
 }
 
 /// A thread's rows of dy and their masks in a tile.
-template <class T>
+template <class P, class T>
 struct MaskedFragment : Fragment<P, T> {
-  MaskRow mask[2];
+  MaskRow<P> mask[2];
 
-  __device__ void load(const BackwardEnd<T>& p) {
+  __device__ void load(const BackwardEnd<P, T>& p) {
     Fragment<P, T>::load(p.dy, p.rows);
 #pragma unroll
     for (unsigned half = 0; half < 2; ++half) {
       const std::size_t row = min(this->row_of(half), p.rows - 1);
-      mask[half] = *reinterpret_cast<const MaskRow*>(p.mask + (row * kChannels + this->column) / 8);
+      mask[half] =
+          *reinterpret_cast<const MaskRow<P>*>(p.mask + (row * P::kChannels + this->column) / 8);
     }
   }
 };
 
 /// dy of a tile becomes dsum, which is added to the sums.
-template <class T>
-__device__ void finish(const BackwardEnd<T>& p, const GroupProduct<P, T>& product,
-                       MaskedFragment<T>& dy, float (&sums)[P::kWide / 32][8]) {
+template <class P, class T>
+__device__ void finish(const BackwardEnd<P, T>& p, const GroupProduct<P, T>& product,
+                       MaskedFragment<P, T>& dy, float (&sums)[P::kWide / 32][8]) {
 #pragma unroll
   for (unsigned q = 0; q < P::kWide / 32; ++q) {
 #pragma unroll
@@ -170,66 +189,97 @@ __device__ inline unsigned first_row_of(unsigned tile, unsigned tiles, bool back
   return (backwards ? tiles - 1 - tile : tile) * kTileRows;
 }
 
-/// One thread: fills the ring.
+/// One thread: fills the ring, whose stages are whole tiles.
+template <class P>
 __device__ void produce(const Places<P>& at, unsigned tiles, bool backwards,
                         const CUtensorMap* from) {
-  unsigned turn = 0;  // of stages
-  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-    for (unsigned step = 0; step < P::kSteps; ++step, ++turn) {
-      const unsigned stage = turn % P::kStages;
-      if (turn >= P::kStages) wait_for(at.empty(0, stage), (turn / P::kStages - 1) & 1U);
-      arrive_and_expect(at.full(0, stage), kTileBytes);
-      copy_box(at.tile(0, stage), from, step * kTileDepth, first_row_of(tile, tiles, backwards),
-               at.full(0, stage));
-    }
+  unsigned turn = 0;
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
+    const unsigned stage = turn % P::kTilesAhead;
+    if (turn >= P::kTilesAhead) wait_for(at.empty(0, stage), (turn / P::kTilesAhead - 1) & 1U);
+    arrive_and_expect(at.full(0, stage), P::kSteps * kTileBytes);
+#pragma unroll
+    for (unsigned step = 0; step < P::kSteps; ++step)
+      copy_box(at.tile(0, stage * P::kSteps + step), from, step * kTileDepth,
+               first_row_of(tile, tiles, backwards), at.full(0, stage));
+  }
+}
+
+/// The product of the block's `turn`-th tile.
+template <class P, class T>
+__device__ void multiply(GroupProduct<P, T>& product, const Places<P>& at, unsigned pipe,
+                         unsigned turn) {
+  const unsigned stage = turn % P::kTilesAhead;
+  const std::uint64_t a = matrix_at(at.tile(0, stage * P::kSteps));
+  const std::uint64_t b = matrix_at(at.weights + P::column_of(pipe) * (kTileDepth * 2));
+  wait_for(at.full(0, stage), turn / P::kTilesAhead & 1U);
+  fence_products();
+#pragma unroll
+  for (unsigned step = 0; step < P::kSteps; ++step)
+#pragma unroll
+    for (unsigned k = 0; k < kTileDepth / 16; ++k)
+      multiply_wide<T>(product.x, a + step * (kTileBytes / 16) + k * kNextSixteen,
+                       b + step * (P::kStepBytes / 16) + k * kNextSixteen, step + k == 0);
+  commit_products();
+  wait_for_products<0>();
+  pin(product.x);
+  if (threadIdx.x % 32 == 0) arrive(at.empty(0, stage));
 }
 
 /// Calls finish(product, fragment) for each tile. A fragment is loaded while the product before it
 /// is finished and its own computed.
-template <class FragmentOfEnd, class T, class Load, class Finish>
+template <class FragmentOfEnd, class P, class T, class Load, class Finish>
 __device__ void for_products(const Places<P>& at, unsigned pipe, unsigned tiles, bool backwards,
                              Load&& load, Finish&& finish) {
+  constexpr unsigned kFirstTurn = 2;  // a barrier of each half of the warpgroups
+  const unsigned half = pipe / (P::kPipes / 2);
+  if (half == 1) arrive_some(kFirstTurn, P::kConsumers);  // the other half begins
   FragmentOfEnd next;
   next.column = P::first_column() + P::column_of(pipe);
   next.first_row = first_row_of(blockIdx.x, tiles, backwards);
   load(next);
-  unsigned stages = 0;
-  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+  unsigned turn = 0;
+  for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x, ++turn) {
+    const bool last = tile + gridDim.x >= tiles;
     GroupProduct<P, T> product;
-    product.add(at, pipe, 0, P::kSteps, stages);
+    synchronise_some(kFirstTurn + half, P::kConsumers);
+    multiply(product, at, pipe, turn);
+    if (half == 0 || !last) arrive_some(kFirstTurn + 1 - half, P::kConsumers);
     FragmentOfEnd fragment = next;
-    if (tile + gridDim.x < tiles) {
+    fragment.keep();
+    if (!last) {
       next.first_row = first_row_of(tile + gridDim.x, tiles, backwards);
       load(next);
     }
+    next.keep();
     finish(product, fragment);
   }
 }
 
-template <bool kNormShortcut, class T>
-__device__ void consume(const ForwardEnd<T>& p, const Places<P>& at, unsigned pipe,
+template <bool kNormShortcut, class P, class T>
+__device__ void consume(const ForwardEnd<P, T>& p, const Places<P>& at, unsigned pipe,
                         unsigned tiles) {
   using Shortcut = Fragment<P, T>;
-  for_products<Shortcut, T>(
+  for_products<Shortcut, P, T>(
       at, pipe, tiles, p.backwards, [&](Shortcut& next) { next.load(p.shortcut, p.rows); },
       [&](const auto& product, Shortcut& shortcut) {
-        finish<kNormShortcut>(p, product, shortcut);
+        finish<kNormShortcut>(p, at, product, shortcut);
       });
 }
 
-template <bool, class T>
-__device__ void consume(const BackwardEnd<T>& p, const Places<P>& at, unsigned pipe,
+template <bool, class P, class T>
+__device__ void consume(const BackwardEnd<P, T>& p, const Places<P>& at, unsigned pipe,
                         unsigned tiles) {
-  using Dy = MaskedFragment<T>;
+  using Dy = MaskedFragment<P, T>;
   float sums[1][P::kWide / 32][8] = {};
-  for_products<Dy, T>(
+  for_products<Dy, P, T>(
       at, pipe, tiles, p.backwards, [&](Dy& next) { next.load(p); },
       [&](const auto& product, Dy& dy) { finish(p, product, dy, sums[0]); });
   write_group_sums<P>(sums, at, pipe,
-                      p.partials + std::size_t{blockIdx.x} * kChannels + P::first_column());
+                      p.partials + std::size_t{blockIdx.x} * P::kChannels + P::first_column());
 }
 
-template <class T, class End, bool kNormShortcut>
+template <bool kNormShortcut, class P, class T, class End>
 __global__ void __launch_bounds__(P::kBlockThreads, 1)
     wide_end_kernel(const __grid_constant__ CUtensorMap from, const End p) {
   extern __shared__ unsigned char memory[];
@@ -240,49 +290,63 @@ __global__ void __launch_bounds__(P::kBlockThreads, 1)
   __syncthreads();
   if (group < P::kPipes) {
     take_registers<P::kRegisters>();
-    place_weights(p, at, P::first_column());
+    place<kNormShortcut>(p, at);
     publish_shared();
-    synchronise_some(1, P::kPipes * kGroupThreads);
-    consume<kNormShortcut>(p, at, group, tiles);
+    synchronise_some(1, P::kConsumers);
+    consume<kNormShortcut, P, T>(p, at, group, tiles);
   } else {
     give_registers_back<P::kProducerRegisters>();
     if (threadIdx.x % kGroupThreads == 0) produce(at, tiles, p.backwards, &from);
   }
 }
 
+template <class P>
 unsigned blocks_of(unsigned rows) {
   const unsigned tiles = (rows + kTileRows - 1) / kTileRows;
-  return std::max(1U, std::min(multiprocessors() / (kChannels / P::kColumns), tiles));
+  return std::max(1U, std::min(multiprocessors() / (P::kChannels / P::kColumns), tiles));
 }
 
-template <bool kNormShortcut, class T, class End>
+template <bool kNormShortcut, class P, class T, class End>
 void launch(const void* left, const End& work, DataType type, cudaStream_t stream) {
-  const auto kernel = wide_end_kernel<T, End, kNormShortcut>;
+  const auto kernel = wide_end_kernel<kNormShortcut, P, T, End>;
   blocks_at_once(kernel, P::kBlockThreads, P::kSharedBytes);
-  kernel<<<dim3(blocks_of(work.rows), kChannels / P::kColumns), P::kBlockThreads, P::kSharedBytes,
-           stream>>>(matrix_of(left, type, kDepth, work.rows, kTileRows), work);
+  kernel<<<dim3(blocks_of<P>(work.rows), P::kChannels / P::kColumns), P::kBlockThreads,
+           P::kSharedBytes, stream>>>(matrix_of(left, type, P::kDepth, work.rows, kTileRows), work);
   CHECK_LAUNCH();
 }
 
-unsigned rows_of(const ActivationShape& shape) {
-  return static_cast<unsigned>(shape.count() / kChannels);
+/// Calls body with the EndPipes of these channels.
+template <class Body>
+auto with_pipes(int channels, Body&& body) {
+  switch (channels) {
+    case 512: return body(EndPipes<512>{});
+    case 1024: return body(EndPipes<1024>{});
+    default: throw InternalError("channels of a block's end on wgmma");
+  }
 }
 
-template <class End>
-bool runs(DataType type, int depth, int channels) {
-  return size_of(type) == 2 && depth == static_cast<int>(kDepth) &&
-         channels == static_cast<int>(kChannels) &&
-         runs_on_hopper(wide_end_kernel<__half, End, false>, P::kSharedBytes);
+bool has_pipes(DataType type, int depth, int channels) {
+  return size_of(type) == 2 && (channels == 512 || channels == 1024) && depth * 4 == channels;
+}
+
+unsigned rows_of(const ActivationShape& shape) {
+  return static_cast<unsigned>(shape.count() / static_cast<std::size_t>(shape.c));
 }
 
 }  // namespace
 
 bool has_wide_conv_normalise_add_relu(DataType type, int depth, int channels) {
-  return runs<ForwardEnd<__half>>(type, depth, channels);
+  return has_pipes(type, depth, channels) && with_pipes(channels, []<class P>(P) {
+           return runs_on_hopper(wide_end_kernel<false, P, __half, ForwardEnd<P, __half>>,
+                                 P::kSharedBytes);
+         });
 }
 
 bool has_wide_conv_add_relu_backward(DataType type, int depth, int channels) {
-  return runs<BackwardEnd<__half>>(type, depth, channels);
+  return has_pipes(type, depth, channels) && with_pipes(channels, []<class P>(P) {
+           return runs_on_hopper(wide_end_kernel<false, P, __half, BackwardEnd<P, __half>>,
+                                 P::kSharedBytes);
+         });
 }
 
 void wide_conv_normalise_add_relu(const ForwardProduct& product, const NormVectors& norm,
@@ -290,36 +354,41 @@ void wide_conv_normalise_add_relu(const ForwardProduct& product, const NormVecto
                                   std::uint8_t* mask, const ActivationShape& shape, DataType type,
                                   cudaStream_t stream) {
   with_16_bits(type, [&]<class T>(T) {
-    const ForwardEnd<T> work{rows_of(shape),
-                             runs_backwards(shape.count() * sizeof(T)),
-                             static_cast<const T*>(product.w),
-                             static_cast<const T*>(shortcut),
-                             static_cast<T*>(y),
-                             mask,
-                             norm,
-                             shortcut_norm != nullptr ? *shortcut_norm : NormVectors{}};
-    if (shortcut_norm != nullptr)
-      launch<true, T>(product.x, work, type, stream);
-    else
-      launch<false, T>(product.x, work, type, stream);
+    with_pipes(shape.c, [&]<class P>(P) {
+      const ForwardEnd<P, T> work{rows_of(shape),
+                                  runs_backwards(shape.count() * sizeof(T)),
+                                  static_cast<const T*>(product.w),
+                                  static_cast<const T*>(shortcut),
+                                  static_cast<T*>(y),
+                                  mask,
+                                  norm,
+                                  shortcut_norm != nullptr ? *shortcut_norm : NormVectors{}};
+      if (shortcut_norm != nullptr)
+        launch<true, P, T>(product.x, work, type, stream);
+      else
+        launch<false, P, T>(product.x, work, type, stream);
+    });
   });
 }
 
 int wide_conv_add_relu_backward(const GradientProduct& product, const void* dy,
                                 const std::uint8_t* mask, void* dsum, const ActivationShape& shape,
                                 DataType type, float* partials, cudaStream_t stream) {
-  const unsigned rows = rows_of(shape);
-  const unsigned parts = blocks_of(rows);
-  ENSURE(parts * kChannels <= reduction_scratch(shape, type, 1), "room for partial sums");
+  unsigned parts = 0;
   with_16_bits(type, [&]<class T>(T) {
-    const BackwardEnd<T> work{rows,
-                              false,
-                              static_cast<const T*>(product.w),
-                              static_cast<const T*>(dy),
-                              mask,
-                              static_cast<T*>(dsum),
-                              partials};
-    launch<false, T>(product.dz, work, type, stream);
+    with_pipes(shape.c, [&]<class P>(P) {
+      const unsigned rows = rows_of(shape);
+      parts = blocks_of<P>(rows);
+      ENSURE(parts * P::kChannels <= reduction_scratch(shape, type, 1), "room for partial sums");
+      const BackwardEnd<P, T> work{rows,
+                                   false,
+                                   static_cast<const T*>(product.w),
+                                   static_cast<const T*>(dy),
+                                   mask,
+                                   static_cast<T*>(dsum),
+                                   partials};
+      launch<false, P, T>(product.dz, work, type, stream);
+    });
   });
   return static_cast<int>(parts);
 }

@@ -1,5 +1,6 @@
-// The ends of layer3's blocks on wgmma: conv_normalise_add_relu, and conv_add_relu_backward without
-// centred tensors. At depth 256 mma.sync takes longer than the tensors take.
+// The ends of layer2's and layer3's blocks on wgmma: conv_normalise_add_relu, and
+// conv_add_relu_backward without centred tensors. From depth 128 on mma.sync takes longer than the
+// tensors take.
 #pragma once
 
 #include "resnet/gpu/unit_kernels.hpp"

@@ -301,7 +301,8 @@ void all_of(Block& block, const std::string& title, int parts_of_d, int parts_of
   const Call today = in_order({block.normalise(), convolution, block.end_with_z(false)});
   const Call gram =
       in_order({block.normalise_sums(), g, block.sum_gram(parts_of_g), block.statistics_of_gram(),
-                block.end_without_z(false, gram_in_two(block.y.c))});
+                block.end_without_z(false, has_wide_conv_normalise_add_relu(
+                                               block.lab.type, block.y.c, block.z.c))});
   block.lab.timer.compare(title + " all forward", {{"today", today}, {"Gram", gram}});
   const std::vector<Call> end{block.end(1), block.finish_end()};
   const Call gram_backward =

@@ -81,17 +81,19 @@ TEST_CASE("the end of a block is the same whichever centred tensors its sums are
 TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync",
           "[gram][kernels]") {
   if (!test::has(BackendKind::gpu)) return;
-  constexpr int kDepth = 256, kChannels = 1024;
+  const int of_z = GENERATE(128, 256);
   const DataType type = GENERATE(DataType::float16, DataType::bfloat16);
-  if (!gpu::has_wide_conv_add_relu_backward(type, kDepth, kChannels)) return;
+  if (!gpu::has_wide_conv_add_relu_backward(type, of_z, 4 * of_z)) return;
+  const auto depth = static_cast<std::size_t>(of_z);
+  const std::size_t channels = 4 * depth;
   const ActivationShape shape =
-      GENERATE(ActivationShape{1, kChannels, 3, 3}, ActivationShape{3, kChannels, 9, 11},
-               ActivationShape{16, kChannels, 21, 23});
-  CAPTURE(name_of(type), shape.n);
+      GENERATE_COPY(ActivationShape{1, 4 * of_z, 3, 3}, ActivationShape{3, 4 * of_z, 9, 11},
+                    ActivationShape{16, 4 * of_z, 21, 23});
+  CAPTURE(name_of(type), shape.n, of_z);
   Rig rig;
   const Tensor dz =
-      rig.rounded(type, random_values(shape.count() / kChannels * kDepth, 1, -0.5, 0.5));
-  const Tensor w = rig.rounded(type, random_values(kDepth * kChannels, 2, -0.5, 0.5));
+      rig.rounded(type, random_values(shape.count() / channels * depth, 1, -0.5, 0.5));
+  const Tensor w = rig.rounded(type, random_values(depth * channels, 2, -0.5, 0.5));
   const Tensor dy = rig.rounded(type, random_values(shape.count(), 3));
   std::vector<std::uint8_t> bits;
   Random random(6);
@@ -99,7 +101,7 @@ TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync
     bits.push_back(static_cast<std::uint8_t>(random.below(256)));
   const Buffer mask = test::to_device(*rig.device, *rig.stream, bits);
   const auto* of = static_cast<const std::uint8_t*>(mask.data());
-  const gpu::GradientProduct product{dz.memory.data(), w.memory.data(), kDepth};
+  const gpu::GradientProduct product{dz.memory.data(), w.memory.data(), of_z};
   const auto run = [&](bool wide) {
     const Tensor dsum = rig.rounded(type, std::vector<float>(shape.count(), std::nanf("")));
     const Buffer partials = rig.floats(gpu::reduction_scratch(shape, type, 1));
@@ -108,11 +110,10 @@ TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync
                                                 shape, type, floats_of(partials), rig.native())
              : gpu::conv_add_relu_backward(product, {dy.memory.data(), 1}, of, dsum.memory.data(),
                                            {}, shape, type, floats_of(partials), rig.native());
-    const Buffer total = rig.floats(kChannels);
-    gpu::sum_partials(floats_of(partials), parts, kChannels, floats_of(total), rig.native());
-    return std::pair(
-        rig.get(dsum.memory.view(type)),
-        widen(download<float>(*rig.device, *rig.stream, total.data(), std::size_t{kChannels})));
+    const Buffer total = rig.floats(channels);
+    gpu::sum_partials(floats_of(partials), parts, shape.c, floats_of(total), rig.native());
+    return std::pair(rig.get(dsum.memory.view(type)),
+                     widen(download<float>(*rig.device, *rig.stream, total.data(), channels)));
   };
   const auto wide = run(true);
   const auto expected = run(false);
@@ -122,16 +123,16 @@ TEST_CASE("the gradient at the end of a block on wgmma is what it is on mma.sync
     const bool passes = (bits[i / 8] >> i % 8 & 1) != 0;
     passed += passes ? 1 : 0;
     double sum = passes ? dy.values[i] : 0;
-    for (std::size_t j = 0; passes && j < kDepth; ++j)
-      sum += dz.values[i / kChannels * kDepth + j] * w.values[j * kChannels + i % kChannels];
+    for (std::size_t j = 0; passes && j < depth; ++j)
+      sum += dz.values[i / channels * depth + j] * w.values[j * channels + i % channels];
     some.push_back(wide.first[i]);
     exact.push_back(sum);
   }
   CHECK(passed > 0);
   CHECK(relative_error(some, exact) < rounding(type));
   CHECK(relative_error(wide.first, expected.first) < rounding(type));
-  Values sums(kChannels, 0.0);
-  for (std::size_t i = 0; i < wide.first.size(); ++i) sums[i % kChannels] += wide.first[i];
+  Values sums(channels, 0.0);
+  for (std::size_t i = 0; i < wide.first.size(); ++i) sums[i % channels] += wide.first[i];
   CHECK(relative_error(wide.second, sums) < 1e-5);
   CHECK(run(true) == wide);
 }
