@@ -1,5 +1,5 @@
-// Everything between a folder of images and a stream that computes, with a device and a decoder that
-// tests slow down and break.
+// Everything between a folder of images and a stream that computes, with a device and a decoder
+// that tests slow down and break.
 #pragma once
 
 #include <stdlib.h>  // NOLINT: mkdtemp is POSIX, not in cstdlib
