@@ -8,10 +8,10 @@
     job.result.code
 
 Its standard output and error pass through this process: to the same of this process, to a log, or
-to both. At a signal to this process (INT, TERM, HUP, QUIT) every job that runs is sent the next of
-its stop signals: SIGTERM, and no second one, at which mpirun exits at once and leaves its ranks
-running. A Ctrl-C reaches a job only this way, because a job has its own process group. A job that
-does not end in its grace is killed with all that it started."""
+to both. At a signal to this process (INT, TERM, HUP, QUIT) every job that runs is sent its stop
+signal, once: at a second one mpirun exits at once and leaves its ranks running. A Ctrl-C reaches a
+job only this way, because a job has its own process group. A job that does not end in its grace is
+killed with all that it started, and at a second signal to this process at once."""
 
 import collections
 import contextlib
@@ -26,8 +26,8 @@ import time
 from .messages import NoMessages
 
 # code: by Shakedown's rules (README); status: of the command itself, -N after signal N; stopped: by
-# stop() or a signal; killed: it did not end in its grace; dead: (rank, host, "signal 9 (Killed)")
-# of each rank known to have died; lost: hosts; said: the messages about it
+# stop() or a signal; killed: past its grace, or by a second signal; dead: (rank, host, "signal 9
+# (Killed)") of each rank known to have died; lost: hosts; said: the messages about it
 Result = collections.namedtuple("Result", "code status stopped killed dead lost said")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -35,6 +35,7 @@ PASSED_ON_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
 PROGRESS = rb"\r[^\r\n]*\x1b\[K"  # a line that is written over: not for a log
 # Seconds: from TERM to KILL, from that to no end at all, of silence on pipes that others hold open
 KILL_AFTER, GIVE_UP_AFTER, OUTPUT_AFTER = 2, 5, 1
+SAME_STOP = 1  # seconds in which a further signal is the same stop, as for a rank (stop_signals.hpp)
 
 
 class Stopped(BaseException):
@@ -47,6 +48,7 @@ class Running:
     def __init__(self):
         self.jobs = []
         self.stopped = 0  # the signal that requested it
+        self._stopped_at = None
         self._woken = None  # readable after a signal, a child's end among them
 
     def install(self):
@@ -68,11 +70,16 @@ class Running:
                 signal.signal(number, self._stop)
 
     def _stop(self, number, _):
-        self.stopped = number
+        now = time.monotonic()
+        if not self.stopped:
+            self.stopped, self._stopped_at = number, now
         if not self.jobs:
             raise Stopped
         for job in self.jobs:
-            job.stop()
+            if now - self._stopped_at < SAME_STOP:
+                job.stop()
+            else:
+                job.end_now()
 
     def _pass_on(self, number, _):
         for job in self.jobs:
@@ -151,10 +158,10 @@ def write_all(descriptor, data):
 
 class Job:
     """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
-    own line. stop() sends `stop_signals`, one a call."""
+    own line. stop() sends `stop_signal`, once."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None,
-                 stop_signals=(signal.SIGTERM,)):
+                 stop_signal=signal.SIGTERM):
         self._words = words
         self._environ = dict(os.environ if environ is None else environ)
         self._output = output or Output()
@@ -166,8 +173,8 @@ class Job:
         self._family = []
         self._next_step = None  # (when, what) of ending a job that does not end
         self._output_until = None
-        self._stop_signals = list(stop_signals)  # not sent yet
-        self._asked_to_stop = self._killed = self._given_up = False
+        self._stop_signal = stop_signal  # None once it was sent
+        self._asked_to_stop = self._killed = self._given_up = self._ended_now = False
         self.result = None
 
     # ---- its start and end ----
@@ -202,9 +209,17 @@ class Job:
     def stop(self):
         """Requests its end; past its grace it is killed."""
         self._asked_to_stop = True
-        if self._process and self._stop_signals:
-            self.send(self._stop_signals.pop(0))
+        if self._process and self._stop_signal:
+            self.send(self._stop_signal)
+            self._stop_signal = None
             self._expect_end()
+
+    def end_now(self):
+        """Kills it, whatever its grace."""
+        if self._process and self._process.returncode is None:
+            self._asked_to_stop = self._ended_now = self._killed = True
+            self._family = family(self._process.pid)
+            self._kill()
 
     def send(self, number):
         if self._process and self._process.returncode is None:
@@ -288,6 +303,8 @@ class Job:
             program = os.path.basename(self._words[0])
             code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
                              "or its link is lost; ranks may still run there")
+        if self._ended_now:
+            text = f"a second signal: {program} was killed, with all that it started on this host"
         stuck = uninterruptible(self._family) if self._killed else []
         if stuck:
             text += f"; cannot be killed, as they wait in the kernel (state D): {', '.join(stuck)}"

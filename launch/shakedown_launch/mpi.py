@@ -47,8 +47,8 @@ COMMAND = Command(
     Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
     requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
     ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
-    these sends SIGUSR2 to the ranks, a second one SIGTERM. SIGUSR1 and SIGUSR2 are passed on to the
-    ranks.
+    these sends SIGUSR2 to the ranks; one that comes a second later, or after that, kills the job at
+    once. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
 
 
@@ -134,7 +134,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
-               stop_signals=(signal.SIGUSR2, signal.SIGTERM))
+               stop_signal=signal.SIGUSR2)
 
 
 def time_outs(environ):

@@ -1,139 +1,12 @@
-// Every operation, type and reduction of every communicator, with integer-valued data that differ
-// by rank and position, so that results are exact.
+// Moves, groups, graphs and parts of every communicator.
 #include "common/communicator.hpp"
 
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <numeric>
-
-#include "common/half.hpp"
-#include "common/mpi_communicator.hpp"
 #include "common/mpi_session.hpp"
 #include "common/throttled_communicator.hpp"
-#include "tests/catch.hpp"
-#include "tests/support.hpp"
+#include "tests/common/communicator_rig.hpp"
 
 namespace shakedown {
 namespace {
-
-struct Transport {
-  BackendKind backend;
-  bool host_mpi;  // MPI although the memory is a GPU's
-};
-
-std::vector<Transport> transports() {
-  std::vector<Transport> list;
-  for (BackendKind kind : test::backends()) {
-    list.push_back({kind, false});
-    if (kind == BackendKind::gpu) list.push_back({kind, true});
-  }
-  return list;
-}
-
-void store(std::vector<std::byte>& bytes, std::size_t i, DataType type, double value) {
-  auto put = [&](auto typed) {
-    std::memcpy(bytes.data() + i * sizeof(typed), &typed, sizeof(typed));
-  };
-  switch (type) {
-    case DataType::float64: return put(value);
-    case DataType::float32: return put(static_cast<float>(value));
-    case DataType::float16: return put(float_to_float16(static_cast<float>(value)));
-    case DataType::bfloat16: return put(float_to_bfloat16(static_cast<float>(value)));
-    case DataType::int64: return put(static_cast<std::int64_t>(value));
-    case DataType::int32: return put(static_cast<std::int32_t>(value));
-    case DataType::int8: return put(static_cast<std::int8_t>(value));
-    case DataType::uint64: return put(static_cast<std::uint64_t>(value));
-    case DataType::uint32: return put(static_cast<std::uint32_t>(value));
-    case DataType::uint8: return put(static_cast<std::uint8_t>(value));
-    default: FAIL("8-bit floating point is tested with the collectives");
-  }
-}
-
-double fetch(const std::vector<std::byte>& bytes, std::size_t i, DataType type) {
-  auto get = [&](auto typed) {
-    std::memcpy(&typed, bytes.data() + i * sizeof(typed), sizeof(typed));
-    return typed;
-  };
-  switch (type) {
-    case DataType::float64: return get(double{});
-    case DataType::float32: return get(float{});
-    case DataType::float16: return float16_to_float(get(std::uint16_t{}));
-    case DataType::bfloat16: return bfloat16_to_float(get(std::uint16_t{}));
-    case DataType::int64: return static_cast<double>(get(std::int64_t{}));
-    case DataType::int32: return get(std::int32_t{});
-    case DataType::int8: return get(std::int8_t{});
-    case DataType::uint64: return static_cast<double>(get(std::uint64_t{}));
-    case DataType::uint32: return get(std::uint32_t{});
-    case DataType::uint8: return get(std::uint8_t{});
-    default: return NAN;
-  }
-}
-
-/// A communicator of all ranks and buffers on its device.
-class Rig {
- public:
-  explicit Rig(Transport t)
-      : backend(test::open_backend_of(t.backend)),
-        comm(t.host_mpi ? *backend.host : *backend.world),
-        stream(backend.device->make_stream()),
-        n(static_cast<std::size_t>(comm.size())),
-        rank(static_cast<std::size_t>(comm.rank())) {}
-
-  using Values = std::function<double(std::size_t index)>;
-
-  Buffer filled(std::size_t count, DataType type, const Values& value) {
-    std::vector<std::byte> bytes(count * size_of(type));
-    for (std::size_t i = 0; i < count; ++i) store(bytes, i, type, value(i));
-    Buffer buffer(*backend.device, bytes.size());
-    upload<std::byte>(*backend.device, *stream, buffer.data(), bytes);
-    return buffer;
-  }
-  Buffer blank(std::size_t count, DataType type) {
-    return filled(count, type, [](std::size_t) { return 99; });
-  }
-  /// The number of elements that differ from what is expected.
-  int wrong(const Buffer& buffer, std::size_t count, DataType type, const Values& expected) {
-    finish();
-    const auto bytes =
-        download<std::byte>(*backend.device, *stream, buffer.data(), count * size_of(type));
-    int differ = 0;
-    for (std::size_t i = 0; i < count; ++i) differ += fetch(bytes, i, type) != expected(i) ? 1 : 0;
-    return differ;
-  }
-  void finish() {
-    const auto event = backend.device->make_event();
-    event->record(*stream);
-    comm.wait(*event, HostWait::polite);
-  }
-
-  Backend backend;
-  Communicator& comm;
-  std::unique_ptr<Stream> stream;
-  std::size_t n;
-  std::size_t rank;
-};
-
-/// 1..5, by rank and position: small enough that products and sums are exact in every type.
-double data(std::size_t rank, std::size_t index) {
-  return static_cast<double>((rank * 3 + index * 7 + index / 5) % 5 + 1);
-}
-
-double reduced(Reduction op, std::size_t ranks, std::size_t index, bool integer) {
-  double result = data(0, index);
-  for (std::size_t r = 1; r < ranks; ++r) {
-    const double value = data(r, index);
-    switch (op) {
-      case Reduction::sum:
-      case Reduction::avg: result += value; break;
-      case Reduction::prod: result *= value; break;
-      case Reduction::min: result = std::min(result, value); break;
-      case Reduction::max: result = std::max(result, value); break;
-    }
-  }
-  if (op == Reduction::avg) result /= static_cast<double>(ranks);
-  return integer ? std::trunc(result) : result;
-}
 
 /// A device whose captures run at once and whose launches do nothing: for what is counted.
 class Rehearsing final : public Device {
@@ -167,108 +40,10 @@ class Rehearsing final : public Device {
   Device& device_;
 };
 
-bool is_integer(DataType type) {
-  return type == DataType::int64 || type == DataType::int32 || type == DataType::int8 ||
-         type == DataType::uint64 || type == DataType::uint32 || type == DataType::uint8;
-}
-
 }  // namespace
 
-TEST_CASE("reductions give the exact result in every type", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
-  const std::size_t count = GENERATE(1, 7, 1003);
-  for (DataType type : all_data_types()) {
-    if (is_float8(type)) continue;
-    for (Reduction op : all_reductions()) {
-      // an average that is not a small fraction is rounded: exact only for powers of two
-      if (op == Reduction::avg && (rig.n & (rig.n - 1)) != 0) continue;
-      if (op == Reduction::prod && (type == DataType::int8 || rig.n > 3)) continue;  // too large
-      CAPTURE(rig.comm.transport(), name_of(type), name_of(op), count);
-      const auto mine = [&](std::size_t i) { return data(rig.rank, i); };
-      const auto all = [&](std::size_t i) { return reduced(op, rig.n, i, is_integer(type)); };
-
-      const Buffer send = rig.filled(count, type, mine);
-      const Buffer recv = rig.blank(count, type);
-      rig.comm.all_reduce(send.view(type), recv.view(type), op, *rig.stream);
-      CHECK(rig.wrong(recv, count, type, all) == 0);
-      CHECK(rig.wrong(send, count, type, mine) == 0);
-      rig.comm.all_reduce(send.view(type), send.view(type), op, *rig.stream);  // in place
-      CHECK(rig.wrong(send, count, type, all) == 0);
-
-      const Buffer part = rig.filled(count, type, mine);
-      const int root = static_cast<int>(rig.n) - 1;
-      const Buffer sum = rig.blank(count, type);
-      rig.comm.reduce(part.view(type), sum.view(type), op, root, *rig.stream);
-      if (rig.comm.rank() == root) CHECK(rig.wrong(sum, count, type, all) == 0);
-
-      const Buffer pieces = rig.filled(count * rig.n, type, mine);
-      const Buffer piece = rig.blank(count, type);
-      rig.comm.reduce_scatter(pieces.view(type), piece.view(type), op, *rig.stream);
-      CHECK(rig.wrong(piece, count, type,
-                      [&](std::size_t i) { return all(rig.rank * count + i); }) == 0);
-    }
-  }
-}
-
-TEST_CASE("large reductions are the sum in the order of ranks, bit for bit", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
-  if (!is_mpi(rig.comm)) return;  // NCCL has an order of its own
-  const std::size_t part =
-      GENERATE(std::size_t{33001}, std::size_t{400000});  // one segment and more
-  const std::size_t count = rig.n * part;
-  std::vector<float> expected = test::random_values(count, 0);
-  for (std::size_t r = 1; r < rig.n; ++r) {
-    const std::vector<float> addend = test::random_values(count, r);
-    for (std::size_t i = 0; i < count; ++i) expected[i] += addend[i];
-  }
-  const auto values = test::random_values(count, rig.rank);
-  const Buffer send = test::to_device(*rig.backend.device, *rig.stream, values);
-  const Buffer recv = rig.blank(count, DataType::float32);
-  const auto is_expected = [&](View found, std::size_t from) {
-    rig.finish();
-    const auto all = download<float>(*rig.backend.device, *rig.stream, found.data, found.count);
-    return std::equal(all.begin(), all.end(), expected.begin() + static_cast<std::ptrdiff_t>(from));
-  };
-  const View in = send.view(DataType::float32);
-  const View out = recv.view(DataType::float32);
-  CAPTURE(rig.n, part);
-  rig.comm.reduce_scatter(in, out.slice(0, part), Reduction::sum, *rig.stream);
-  CHECK(is_expected(out.slice(0, part), rig.rank * part));
-  // parts of unequal length, and of an odd number of bytes more than whole segments
-  const std::size_t odd = count - 1;
-  rig.comm.all_reduce(in.slice(0, odd), out.slice(0, odd), Reduction::sum, *rig.stream);
-  CHECK(is_expected(out.slice(0, odd), 0));
-  const auto unchanged = download<float>(*rig.backend.device, *rig.stream, in.data, count);
-  CHECK(unchanged == values);
-  const Buffer again = test::to_device(*rig.backend.device, *rig.stream, values);
-  rig.comm.all_reduce(in, in, Reduction::sum, *rig.stream);  // in place
-  CHECK(is_expected(in, 0));
-  const View whole = again.view(DataType::float32);
-  const View own = whole.slice(rig.rank * part, part);
-  rig.comm.reduce_scatter(whole, own, Reduction::sum, *rig.stream);  // in place as NCCL has it
-  CHECK(is_expected(own, rig.rank * part));
-}
-
-TEST_CASE("large reductions of other types, grouped with what is small", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
-  const DataType type = GENERATE(DataType::bfloat16, DataType::int8, DataType::float64);
-  const std::size_t count = 140000 * rig.n + 1;  // bytes at least: not what the library does
-  const Reduction op = (rig.n & (rig.n - 1)) == 0 ? Reduction::avg : Reduction::max;
-  const auto mine = [&](std::size_t i) { return data(rig.rank, i); };
-  const auto all = [&](std::size_t i) { return reduced(op, rig.n, i, is_integer(type)); };
-  CAPTURE(rig.comm.transport(), name_of(type), rig.n);
-  const Buffer large = rig.filled(count, type, mine);
-  const Buffer small = rig.filled(100, type, mine);
-  rig.comm.group([&] {
-    rig.comm.all_reduce(small.view(type), small.view(type), op, *rig.stream);
-    rig.comm.all_reduce(large.view(type), large.view(type), op, *rig.stream);
-  });
-  CHECK(rig.wrong(large, count, type, all) == 0);
-  CHECK(rig.wrong(small, 100, type, all) == 0);
-}
-
 TEST_CASE("memory that no buffer owns is exchanged as well", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
+  CommunicatorRig rig(GENERATE(from_range(transports())));
   std::vector<float> mine(20000, 1);
   const Buffer owned = rig.blank(2, DataType::float32);
   CHECK(rig.backend.device->owns(static_cast<std::byte*>(owned.data()) + 7));
@@ -280,7 +55,7 @@ TEST_CASE("memory that no buffer owns is exchanged as well", "[communicator]") {
 }
 
 TEST_CASE("moves bring every element to its place", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
+  CommunicatorRig rig(GENERATE(from_range(transports())));
   const DataType type = GENERATE(DataType::float32, DataType::uint8);
   const std::size_t count = GENERATE(1, 515);
   const int root = static_cast<int>(rig.n) / 2;
@@ -329,7 +104,7 @@ TEST_CASE("moves bring every element to its place", "[communicator]") {
 }
 
 TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
+  CommunicatorRig rig(GENERATE(from_range(transports())));
   const std::size_t count = 100003;  // past any eager limit: ungrouped sends would wait for ever
   const auto n = static_cast<int>(rig.n);
   const Buffer send = rig.filled(count, DataType::int32, [&](std::size_t i) {
@@ -349,7 +124,7 @@ TEST_CASE("grouped sends and receives go round a ring", "[communicator]") {
 }
 
 TEST_CASE("launches of a graph count as traffic, its capture does not", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
+  CommunicatorRig rig(GENERATE(from_range(transports())));
   const bool throttled = GENERATE(false, true);
   std::unique_ptr<Communicator> comm = rig.comm.split(0, rig.comm.rank());
   if (throttled) comm = make_throttled_communicator(std::move(comm), *rig.backend.device, 1);
@@ -391,7 +166,7 @@ TEST_CASE("launches of a graph count as traffic, its capture does not", "[commun
 }
 
 TEST_CASE("split makes communicators of some ranks", "[communicator]") {
-  Rig rig(GENERATE(from_range(transports())));
+  CommunicatorRig rig(GENERATE(from_range(transports())));
   const int color = rig.comm.rank() % 2;
   const auto part = rig.comm.split(color, -rig.comm.rank());  // in reverse order
   const int members = (rig.comm.size() + 1 - color) / 2;
@@ -415,25 +190,6 @@ TEST_CASE("the session gathers numbers and texts of every rank", "[communicator]
   }
   CHECK(session.local_size() >= 1);
   CHECK(session.local_rank() < session.local_size());
-}
-
-TEST_CASE("a communicator whose kernels may have one block reduces, split or not",
-          "[communicator]") {
-  const MpiSession& session = test::session();
-  for (BackendKind kind : test::backends()) {
-    if (kind != BackendKind::gpu) continue;
-    const Backend backend = test::open_backend_of(kind);
-    const auto few = gpu::make_communicator(session, *backend.device, 1);
-    const auto part = few->split(0, session.rank());
-    const auto stream = backend.device->make_stream();
-    for (Communicator* communicator : {few.get(), part.get()}) {
-      const Buffer sum = test::to_device(*backend.device, *stream, std::vector<float>(1 << 20, 1));
-      const View view = sum.view(DataType::float32);
-      communicator->all_reduce(view, view, Reduction::sum, *stream);
-      CHECK(download<float>(*backend.device, *stream, sum.data(), view.count) ==
-            std::vector<float>(view.count, static_cast<float>(session.world_size())));
-    }
-  }
 }
 
 }  // namespace shakedown

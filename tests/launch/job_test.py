@@ -199,6 +199,20 @@ class Signals(Jobs):
         with self.assertRaises(job.Stopped):  # no further job is started
             self.job("true").start()
 
+    def test_a_second_one_kills(self):
+        said = []
+        started = self.job("trap '' TERM; sleep 60 & echo $$ $!; wait; sleep 60", say=said.append)
+        started.start()
+        pids = self.wait_for_lines(started)
+        os.kill(os.getpid(), signal.SIGINT)
+        self.assertFalse(started.wait(0.1))
+        with mock.patch.object(job, "SAME_STOP", 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        self.assertTrue(started.wait(5))
+        self.assertEqual((started.result.code, started.result.killed), (5, True))
+        self.assertEqual(said, ["a second signal: bash was killed, with all that it started on this host"])
+        self.assertTrue(gone(*pids))
+
     def test_without_a_job_it_ends_this_process(self):
         with self.assertRaises(job.Stopped):
             os.kill(os.getpid(), signal.SIGTERM)

@@ -206,6 +206,9 @@ class Checkpoints(unittest.TestCase):
         self.assertEqual([keys.count(key) for key in ("run_start", "eval_accuracy", "run_stop")],
                          [1, epochs, 1])
 
+    def epochs_in(self, history):
+        return json.loads((history / "training_history.json").read_text())["epoch"]
+
     def test_what_continues_and_what_does_not(self):
         (self.dir).mkdir()
         (self.dir / "STOP").touch()
@@ -217,10 +220,17 @@ class Checkpoints(unittest.TestCase):
 
         self.latest.rename(self.dir / "checkpoint_latest.previous.safetensors")
         self.latest.write_bytes(b"damaged")
-        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", ranks=2, epochs=1)
+        history = self.folder / "history"
+        older = shutil.copy(self.dir / "checkpoint_latest.previous.safetensors", self.folder)
+        said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", "--history", history, ranks=2,
+                          epochs=1)
         self.assertIn(f"warning: {self.latest}: too short", said)
         self.assertIn("ranks: 2 (was 1): the same images", said)
         self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
+        self.assertEqual(self.epochs_in(history), [1])
+        (self.dir / "STOP").touch()
+        self.train("--checkpoint-dir", self.dir, "--resume", older, "--history", history, code=5)
+        self.assertEqual(self.epochs_in(history), [])
 
         said = self.train("--checkpoint-dir", self.dir, "--seed", 3, "--optimizer", "adam", code=2)
         self.assertIn("--seed 3 (was 0)", said)

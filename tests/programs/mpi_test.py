@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -105,6 +106,18 @@ class Ranks(Mpi):
             job.send_signal(stop)
             self.assertEqual(job.wait(timeout=60), code, stop)
             self.assertTrue(gone(*pids), f"ranks are still running after {stop}")
+
+    def test_a_second_signal_kills(self):
+        job = self.start("-n", 2, "bash", "-c",
+                         "trap '' USR2 TERM; echo pid $$ >&2; while :; do sleep 0.1; done")
+        pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
+        job.send_signal(signal.SIGINT)
+        time.sleep(1.1)  # before that it would be the same stop
+        self.assertIsNone(job.poll())
+        job.send_signal(signal.SIGINT)
+        self.assertEqual(job.wait(timeout=5), 5)  # within the grace of 10 s
+        self.assertIn(b"launch/mpi: a second signal: mpirun was killed", job.stderr.read())
+        self.assertTrue(gone(*pids), "ranks are still running")
 
     def test_sigusr1_reaches_the_ranks(self):
         ranks = ["-n", 2, "bash", "-c",

@@ -48,6 +48,9 @@ TEST_CASE("the history is complete after each epoch, and a resumed run continues
   }
   {
     History resumed(path);  // from a checkpoint after epoch 1
+    resumed.continue_at(2);
+    CHECK(losses() == "[4.0]");
+    CHECK_THAT(text_of(path / "training_history.csv"), !ContainsSubstring("\n2,"));
     resumed.add(epoch(2, 2.5));
     CHECK(losses() == "[4.0,2.5]");
   }
@@ -57,7 +60,11 @@ TEST_CASE("the history is complete after each epoch, and a resumed run continues
   CHECK(lists.at("val_loss") == Json{nullptr, nullptr});
   CHECK_THAT(text_of(path / "training_history.csv"),
              ContainsSubstring("\n1,4.0,25.0,,,,0.0,0.0,0.0,2.0,7.0\n2,2.5,"));
+  History(path).continue_at(3);  // from the last checkpoint, and stopped in its first epoch
+  CHECK(losses() == "[4.0,2.5]");
   History anew(path);
+  anew.continue_at(1);
+  CHECK(losses() == "[]");
   anew.add(epoch(1, 1));
   CHECK(losses() == "[1.0]");
 

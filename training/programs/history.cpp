@@ -128,13 +128,22 @@ History::History(std::string folder) : folder_(std::move(folder)) {
   }
 }
 
-void History::add(const EpochResult& result) {
-  if (folder_.empty()) return;
+void History::continue_at(int epoch) {
   Json kept = Json::array();
   for (const Json& row : epochs_)
-    if (row.at("epoch") < result.epoch) kept.push_back(row);
-  kept.push_back(row_of(result));
+    if (row.at("epoch") < epoch) kept.push_back(row);
+  if (kept.size() == epochs_.size()) return;
   epochs_ = std::move(kept);
+  write();
+}
+
+void History::add(const EpochResult& result) {
+  if (folder_.empty()) return;
+  epochs_.push_back(row_of(result));
+  write();
+}
+
+void History::write() const {
   write_file({kOption, json_file(folder_)}, [&](auto& out) { write_lists(out, epochs_); });
   write_file({kOption, folder_ + "/training_history.csv"},
              [&](auto& out) { write_csv(out, epochs_); });

@@ -24,14 +24,19 @@ class History {
   /// the folder cannot be written, or has another training_history.json.
   explicit History(std::string folder);
 
-  /// Writes both files whole, so that a killed run leaves them as they were after an epoch. What
-  /// they had of this epoch and later ones, from a run that is repeated or resumed, is dropped.
+  /// The training goes on with this epoch: drops what the files have of it and of later ones, from
+  /// a run that is repeated, or resumed from an older checkpoint.
+  void continue_at(int epoch);
+  /// An epoch that has just ended.
   void add(const EpochResult& result);
 
   /// Draws curves.png by results/report, and prints how where that cannot be started.
   void draw_curves() const;
 
  private:
+  /// Both files whole, so that a killed run leaves them as they were after an epoch.
+  void write() const;
+
   std::string folder_;
   Json epochs_ = Json::array();  // an object per epoch
 };

@@ -28,12 +28,13 @@ ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings
         written = false;
       }
     };
-    epochs.before_first = [&](int epoch) { write([&] { mllog.continue_at(epoch); }); };
+    epochs.before_first = [&](int epoch) {
+      write([&] { history.continue_at(epoch); });
+      write([&] { mllog.continue_at(epoch); });
+    };
     epochs.after_epoch = [&](const EpochResult& result) {
-      write([&] {
-        history.add(result);
-        mllog.add(result);
-      });
+      write([&] { history.add(result); });
+      write([&] { mllog.add(result); });
     };
     detector.start(data.batches_per_epoch() / run.engine.settings().accumulate);
     end = train_epochs(run, data.batches_per_epoch(), data.validation(), epochs);
