@@ -238,7 +238,9 @@ class Job:
         self._next_step = (time.monotonic() + KILL_AFTER, self._kill)
 
     def _kill(self):
-        signal_all({*self._family, *family(self._process.pid)}, signal.SIGKILL)
+        # itself first: it would start what comes after a child that ends
+        pid = self._process.pid
+        signal_all([pid, *self._family, *family(pid)], signal.SIGKILL)
         self._next_step = (time.monotonic() + GIVE_UP_AFTER, self._give_up)
 
     def _give_up(self):

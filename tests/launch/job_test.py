@@ -208,7 +208,7 @@ class Signals(Jobs):
         self.assertFalse(started.wait(0.1))
         with mock.patch.object(job, "SAME_STOP", 0):
             os.kill(os.getpid(), signal.SIGINT)
-        self.assertTrue(started.wait(5))
+        self.assertTrue(started.wait(20))
         self.assertEqual((started.result.code, started.result.killed), (5, True))
         self.assertEqual(said, ["a second signal: bash was killed, with all that it started on this host"])
         self.assertTrue(gone(*pids))
