@@ -20,6 +20,7 @@ from .summary import Summary
 
 TITLE = "Shakedown: performance report"
 PASS, USAGE, INCONCLUSIVE, INTERNAL = 0, 2, 3, 4
+STANDARD_OUTPUT = "standard output"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
             "jinja2": ("HTML page", "python3-jinja2")}
@@ -151,7 +152,15 @@ def say(shown, end="\n"):
     try:
         print(shown, end=end, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
+    except OSError as error:
+        drop_output()
+        raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from error
+
+
+def drop_output():
+    """Python flushes what is left at its exit, and would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write(path, content):
@@ -220,6 +229,7 @@ def run(options):
 
 
 def main(usage, arguments):
+    options = None
     try:
         options = parse(usage, arguments)
         return run(options)
@@ -229,8 +239,12 @@ def main(usage, arguments):
         print(f"results/report: {error}", file=sys.stderr)
         return INCONCLUSIVE
     except OSError as error:
-        print(f"results/report: --output {error.filename or options.output or default_folder()}: "
-              f"{error.strerror}", file=sys.stderr)
+        if options is None or error.filename == STANDARD_OUTPUT:  # None: the help was written
+            where = STANDARD_OUTPUT
+            drop_output()
+        else:
+            where = f"--output {error.filename or options.output or default_folder()}"
+        print(f"results/report: {where}: {error.strerror}", file=sys.stderr)
         return INCONCLUSIVE if error.errno in DISK_FULL else USAGE
     except Exception:  # Python would end with 1, which means a regression
         traceback.print_exc()

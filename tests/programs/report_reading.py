@@ -3,10 +3,11 @@
 import json
 import os
 import re
+import subprocess
 from unittest import mock
 
 from report_records import header, step
-from report_support import Report, row, table
+from report_support import REPORT, Report, row, table
 
 
 def said(text):
@@ -120,6 +121,16 @@ class Usage(Report):
         good = self.write("good.jsonl", step("ddp", 1000))
         shown = self.report(good, "--output", self.out, code=3)
         self.assertIn(f"--output {self.out}: No space left on device", shown.stderr)
+
+    def test_a_full_standard_output_is_named(self):
+        good = self.write("good.jsonl", step("ddp", 1000))
+        for words in (["--help"], [good, "--output", self.out]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                ended = subprocess.run([REPORT, *words], stdout=full, text=True,
+                                       stderr=subprocess.PIPE, check=False)
+            self.assertEqual(ended.stderr,
+                             "results/report: standard output: No space left on device\n")
+            self.assertEqual(ended.returncode, 3)
 
     def test_the_default_output_is_where_runs_are_kept(self):
         good = self.write("good.jsonl", step("ddp", 1000))
