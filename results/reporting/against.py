@@ -80,7 +80,10 @@ def compared(old, new, threshold, everything=False):
     if not found:
         raise NotComparable("--against: OLD and NEW have no configuration, collective or link in "
                             "common")
-    outcome = verdict.worst(set().union(*(one.outcomes() for one in found)))
+    outcomes = set().union(*(one.outcomes() for one in found))
+    if crashed(new):  # what it did not get to might be slower
+        outcomes.add(verdict.INCONCLUSIVE)
+    outcome = verdict.worst(outcomes)
     tables = [table_of(one, old, new, everything) for one in found]
     tables[-1].notes += [*about("OLD", old), *about("NEW", new), f"Verdict: {outcome}"]
     return tables, verdict.EXIT_CODES[outcome]
@@ -175,10 +178,13 @@ def left_out(found):
             yield f"only in {side}: {len(only) - MANY // 4} more"
 
 
+def crashed(summary):
+    return [run for run in summary.runs if run.end is None]
+
+
 def about(name, summary):
-    crashed = [run for run in summary.runs if run.end is None]
     failed = [run for run in summary.runs if run.end and run.end.get("exit_code")]
     yield (f"{name}: {words.listed(sorted({run.machine for run in summary.runs}))}, "
            f"{words.count(len(summary.runs), 'run')}" +
-           (f", {len(crashed)} of them crashed (no end record)" if crashed else "") +
+           (f", {len(crashed(summary))} of them crashed (no end record)" if crashed(summary) else "") +
            (f", {len(failed)} of them failed (see its report)" if failed else ""))

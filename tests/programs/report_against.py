@@ -94,6 +94,16 @@ class Against(Report):
         self.assertRegex(self.report("--against", old, new).stdout,
                          r"NEW: .*1 run, 1 of them failed")
 
+    def test_a_new_run_that_crashed_is_no_pass(self):
+        old = self.write("old.jsonl", step("ddp", 1000))
+        new = self.write("new.jsonl", step("ddp", 1000), ended=False)
+        shown = unfolded(self.report("--against", old, new, code=3).stdout)
+        self.assertIn("1 of them crashed (no end record)", shown)
+        self.assertIn("Verdict: INCONCLUSIVE", shown)
+        self.assertIn("Verdict: PASS", self.report("--against", new, old, code=0).stdout)
+        slower = self.write("slower.jsonl", step("ddp", 500), ended=False)
+        self.report("--against", old, slower, code=1)
+
     def test_what_only_one_has_is_named(self):
         old = [step("ddp", 1000), step("zero1", 900)]
         self.assertIn("only in OLD: zero1", self.against(old, old[:1], code=0))
