@@ -111,10 +111,10 @@ class Ranks(Mpi):
         job = self.start("-n", 2, "bash", "-c",
                          "trap '' USR2 TERM; echo pid $$ >&2; while :; do sleep 0.1; done")
         pids = [job.stderr.readline().split()[-1].decode() for _ in range(2)]
-        job.send_signal(signal.SIGINT)
+        job.send_signal(signal.SIGTERM)
         time.sleep(1.1)  # before that it would be the same stop
         self.assertIsNone(job.poll())
-        job.send_signal(signal.SIGINT)
+        job.send_signal(signal.SIGTERM)
         self.assertEqual(job.wait(timeout=5), 5)  # within the grace of 10 s
         self.assertIn(b"launch/mpi: a second signal: mpirun was killed", job.stderr.read())
         self.assertTrue(gone(*pids), "ranks are still running")
