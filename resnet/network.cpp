@@ -63,16 +63,20 @@ void declare_options(OptionSet& options, ModelOptions& values) {
   options.add("--deterministic", values.deterministic,
               "use bitwise-reproducible algorithms only, without autotuning");
   options
-      .add("--fusion", values.fusion,
-           "kernel fusion. statistics: batch-norm statistics in the convolution epilogue (cuDNN "
-           "genstats), as E[z^2] - E[z]^2 in fp32, less exact where a channel's mean is far larger "
-           "than its deviation; gradients: batch-norm backward reductions in the 1x1 "
-           "data-gradient kernels, in fp16 and bf16; gram: a bottleneck's last batch norm through "
-           "the Gram matrix of its convolution's input, whose output is never stored, on Hopper, "
-           "in fp16 and bf16, at 64, 128 and 256 channels, less exact in the same case; all: all "
-           "three; auto: per layer, unless timing finds it more than 4 % slower, gram where that "
-           "output exceeds two thirds of the L2 cache; without --autotune none")
-      .one_of({"auto", "none", "statistics", "gradients", "gram", "all"});
+      .add(
+          "--fusion", values.fusion,
+          "kernel fusion. statistics: batch-norm statistics in the convolution epilogue (cuDNN "
+          "genstats), as E[z^2] - E[z]^2 in fp32, less exact where a channel's mean is far larger "
+          "than its deviation; gradients: batch-norm backward reductions in the 1x1 "
+          "data-gradient kernels, in fp16 and bf16; gram: a bottleneck's last batch norm through "
+          "the Gram matrix of its convolution's input, whose output is never stored, on Hopper, "
+          "in fp16 and bf16, at 64, 128 and 256 channels, less exact in the same case; stem: "
+          "the first convolution with its max-pooling and batch-norm statistics, and its weight "
+          "gradient with the gradient of both, in fp16 and bf16, at image sizes that are multiples "
+          "of 32; all: all four; auto: per layer, unless timing finds it more than 4 % slower, "
+          "gram where that output exceeds two thirds of the L2 cache, stem wherever possible; "
+          "without --autotune none")
+      .one_of({"auto", "none", "statistics", "gradients", "gram", "stem", "all"});
   options.add("--recompute", values.recompute,
               "activation checkpointing: recompute activations inside residual blocks in backward");
   options
@@ -93,6 +97,7 @@ Tuning tuning_of(const ModelOptions& options) {
   if (options.fusion == "statistics") tuning.fusion = Fusion::statistics;
   if (options.fusion == "gradients") tuning.fusion = Fusion::gradients;
   if (options.fusion == "gram") tuning.fusion = Fusion::gram;
+  if (options.fusion == "stem") tuning.fusion = Fusion::stem;
   if (options.fusion == "all") tuning.fusion = Fusion::all;
   if (tuning.deterministic && tuning.requests(Fusion::statistics))
     throw UsageError(fmt::format(
@@ -119,7 +124,7 @@ Network::Network(const NetworkSettings& settings, Device& device, Stream& stream
       stream_(stream),
       loss_scale_(loss_scale),
       layers_(layers_of(settings.architecture)),
-      table_(layers_, settings.classes, stem_channels(device.kind(), settings.precision)),
+      table_(layers_, settings.classes, stem_channels(device.kind())),
       weights_(device, stream, table_, compute_type(settings.precision)),
       log_(device, stream),
       metrics_(device, sizeof(HeadMetrics)) {
@@ -146,8 +151,8 @@ void Network::check_statistics(const ActivationShape& y) const {
 Network::~Network() = default;
 
 ActivationShape Network::image_shape() const {
-  return {settings_.batch_size, stem_channels(device_.kind(), settings_.precision),
-          settings_.image_size, settings_.image_size};
+  return {settings_.batch_size, stem_channels(device_.kind()), settings_.image_size,
+          settings_.image_size};
 }
 
 NormedConv Network::normed(const ConvLayer& layer, const ActivationShape& x) const {

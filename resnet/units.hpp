@@ -138,7 +138,7 @@ struct HeadSpec {
 
 /// Which passes are fused into convolutions (resnet/gpu/normed_convolution.hpp). automatic: those
 /// that are faster fused.
-enum class Fusion { automatic, none, statistics, gradients, gram, all };
+enum class Fusion { automatic, none, statistics, gradients, gram, stem, all };
 
 /// How a backend chooses between ways to compute the same.
 struct Tuning {
@@ -233,14 +233,13 @@ inline constexpr int kStemChannels = 3;
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace cpu
 namespace gpu {
-/// Padded with zero channels, as tensor cores want it. cuDNN's fast kernels for 4 are float16's.
-inline int stem_channels(Precision precision) { return precision == Precision::bf16 ? 8 : 4; }
+inline constexpr int kStemChannels = 4;  // the last is zero: two pixels are 16 bytes
 std::unique_ptr<UnitFactory> make_units(const UnitContext& context);
 }  // namespace gpu
 
 /// Channels of the image as the backend stores it.
-inline int stem_channels(BackendKind backend, Precision precision) {
-  return backend == BackendKind::gpu ? gpu::stem_channels(precision) : cpu::kStemChannels;
+inline int stem_channels(BackendKind backend) {
+  return backend == BackendKind::gpu ? gpu::kStemChannels : cpu::kStemChannels;
 }
 
 }  // namespace shakedown

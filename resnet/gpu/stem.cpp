@@ -3,58 +3,55 @@
 namespace shakedown::gpu {
 namespace {
 
-class GpuStem final : public Unit {
+/// Max-pooling before the norm and the ReLU, which are monotonic: of z only what is pooled goes
+/// through them.
+class GpuStem : public Unit {
  public:
   GpuStem(GpuContext& context, const StemSpec& spec) : context_(context), spec_(spec) {
     ENSURE(spec.dy.second_stride == 1, "the stem's gradient: whole");
     MemoryPlan& plan = context.plan;
-    const ActivationShape z = spec.layer.conv.y();
     const Moments when = spec.when;
-    argmax_ = plan.reserve("stem argmax", pooled(z).count(), when.forward, when.backward);
-    peak_ = plan.reserve("stem peak", pooled(z).count() * size_of(context.type), when.forward,
+    argmax_ = plan.reserve("stem argmax", y_shape().count(), when.forward, when.backward);
+    peak_ = plan.reserve("stem peak", y_shape().count() * size_of(context.type), when.forward,
                          when.backward);
-    dz_ = plan.reserve("stem dz", z.count() * size_of(context.type), when.backward, when.backward);
-    sums_ = plan.reserve("stem sums", reduction_scratch(pooled(z), context.type, 2) * sizeof(float),
+    sums_ = plan.reserve("stem sums", reduction_scratch(y_shape(), context.type, 2) * sizeof(float),
                          when.backward, when.backward);
-    convolution_ = std::make_unique<NormedConvolution>(
-        context, spec.layer, when,
-        NormedConvolution::Tensors{spec.x, spec.x, nullptr, dz_, nullptr});
   }
 
-  void bind() override { convolution_->bind(); }
-
-  void forward(Pass pass) override {
-    convolution_->forward(pass);
-    run("stem_pool", convolution_->bytes() + 2 * pooled_bytes() + argmax_bytes(), [&] {
-      stem_pool(convolution_->z(), convolution_->vectors(), spec_.y->data(), peak_->data(),
-                argmax_->as<std::uint8_t>(), convolution_->shape(), context_.type,
-                context_.cuda_stream);
+  void forward(Pass pass) final {
+    convolve_and_pool(pass);
+    run("normalise_relu", 2 * pooled_bytes(), [&] {
+      normalise_relu(peak_->data(), vectors(), spec_.y->data(), y_shape(), context_.type,
+                     context_.cuda_stream);
     });
   }
 
-  void backward() override {
-    const void* dy_a = spec_.dy.first->data();
+  void backward() final {
     const void* dy_b = spec_.dy.second != nullptr ? spec_.dy.second->data() : nullptr;
-    const double dy_bytes = (dy_b != nullptr ? 2 : 1) * pooled_bytes() + argmax_bytes();
-    const auto* argmax = argmax_->as<std::uint8_t>();
-    const NormVectors norm = convolution_->vectors();
-    run("stem_pool_backward", dy_bytes + pooled_bytes(), [&] {
-      stem_pool_backward(dy_a, dy_b, argmax, peak_->data(), convolution_->shape(), context_.type,
-                         convolution_->parameters(), norm, sums_->as<float>(),
-                         context_.cuda_stream);
+    run("stem_pool_backward", (dy_b != nullptr ? 4 : 3) * pooled_bytes(), [&] {
+      stem_pool_backward(spec_.dy.first->data(), dy_b, peak_->data(), shape(), context_.type,
+                         parameters(), vectors(), sums_->as<float>(), context_.cuda_stream);
     });
-    run("stem_pool_apply", dy_bytes + 2 * convolution_->bytes(), [&] {
-      stem_pool_apply(dy_a, dy_b, argmax, convolution_->z(), norm, dz_->data(),
-                      convolution_->shape(), context_.type, context_.cuda_stream);
-    });
-    convolution_->backward();
+    make_weight_gradient();
   }
 
- private:
+ protected:
+  /// Leaves the peaks and their places, and the norm's vectors.
+  virtual void convolve_and_pool(Pass pass) = 0;
+  /// From dsum.
+  virtual void make_weight_gradient() = 0;
+  virtual NormVectors vectors() const = 0;
+
   template <class Body>
-  void run(const char* kernel, double bytes, Body&& body) const {
-    context_.run(kernel, convolution_->weight(), bytes, body);
+  void run(const char* kernel, double bytes, Body&& body, double flop = 0) const {
+    context_.log.run({kernel, spec_.layer.weight, bytes, flop}, body);
   }
+  ActivationShape shape() const { return spec_.layer.conv.y(); }
+  ActivationShape y_shape() const { return pooled(shape()); }
+  NormParameters parameters() const { return context_.parameters_of(spec_.layer); }
+  const void* dsum() const { return spec_.dy.first->data(); }
+  std::uint8_t* argmax() const { return argmax_->as<std::uint8_t>(); }
+  double bytes() const { return context_.bytes_of(shape()); }
   double pooled_bytes() const { return static_cast<double>(peak_->bytes()); }
   double argmax_bytes() const { return static_cast<double>(argmax_->bytes()); }
 
@@ -62,15 +59,118 @@ class GpuStem final : public Unit {
   StemSpec spec_;
   const Slot* argmax_;
   const Slot* peak_;
-  const Slot* dz_;
   const Slot* sums_;
+};
+
+class PlainStem final : public GpuStem {
+ public:
+  PlainStem(GpuContext& context, const StemSpec& spec) : GpuStem(context, spec) {
+    const Moments when = spec.when;
+    dz_ = context.plan.reserve("stem dz", shape().count() * size_of(context.type), when.backward,
+                               when.backward);
+    convolution_ = std::make_unique<NormedConvolution>(
+        context, spec.layer, when,
+        NormedConvolution::Tensors{spec.x, spec.x, nullptr, dz_, nullptr});
+  }
+
+  void bind() override { convolution_->bind(); }
+
+ private:
+  void convolve_and_pool(Pass pass) override {
+    convolution_->forward(pass);
+    run("stem_pool", bytes() + pooled_bytes() + argmax_bytes(), [&] {
+      stem_pool(convolution_->z(), parameters().gamma, peak_->data(), argmax(), shape(),
+                context_.type, context_.cuda_stream);
+    });
+  }
+  void make_weight_gradient() override {
+    run("stem_pool_apply", pooled_bytes() + argmax_bytes() + 2 * bytes(), [&] {
+      stem_pool_apply(dsum(), argmax(), convolution_->z(), vectors(), dz_->data(), shape(),
+                      context_.type, context_.cuda_stream);
+    });
+    convolution_->backward();
+  }
+  NormVectors vectors() const override { return convolution_->vectors(); }
+
+  const Slot* dz_;
   std::unique_ptr<NormedConvolution> convolution_;
+};
+
+/// The convolution by our own kernels, which pool and sum what they compute, and whose weights'
+/// gradient needs no dz.
+class FusedStem final : public GpuStem {
+ public:
+  FusedStem(GpuContext& context, const StemSpec& spec) : GpuStem(context, spec) {
+    MemoryPlan& plan = context.plan;
+    const Moments when = spec.when;
+    const StemPartials partials = conv_stem_partials();
+    z_ = plan.reserve("stem output", shape().count() * size_of(context.type), when.forward,
+                      when.backward);
+    vectors_ = plan.reserve(
+        "stem norm", NormVectors::kCount * static_cast<std::size_t>(shape().c) * sizeof(float),
+        when.forward, when.backward);
+    forward_partials_ =
+        plan.reserve("stem partials", partials.forward * sizeof(float), when.forward, when.forward);
+    backward_partials_ = plan.reserve("stem partials", partials.backward * sizeof(float),
+                                      when.backward, when.backward);
+    ++context.fused.norms;
+    ++context.fused.statistics;
+  }
+
+  static bool replaces(const GpuContext& context, const ConvShape& conv) {
+    return (context.tuning.requests(Fusion::stem) || context.tuner.chooses()) &&
+           has_conv_stem_pool(context.type, conv);
+  }
+
+  void bind() override {}
+
+ private:
+  void convolve_and_pool(Pass pass) override {
+    auto* partials = forward_partials_->as<float>();
+    const bool trains = pass == Pass::training;
+    int count = 0;
+    run(
+        "conv_stem_pool", image_bytes() + (trains ? bytes() : 0) + pooled_bytes() + argmax_bytes(),
+        [&] {
+          count = conv_stem_pool(spec_.x->data(), weights(), parameters(),
+                                 trains ? z_->data() : nullptr, peak_->data(), argmax(), shape(),
+                                 context_.type, partials, context_.cuda_stream);
+        },
+        spec_.layer.conv.flop());
+    if (!trains)
+      return running_statistics(shape().c, parameters(), vectors(), context_.cuda_stream);
+    run("finish_conv_stem_pool", static_cast<double>(forward_partials_->bytes()), [&] {
+      finish_conv_stem_pool(partials, count, parameters(), vectors(), shape(),
+                            context_.cuda_stream);
+    });
+  }
+  void make_weight_gradient() override {
+    run(
+        "conv_stem_weight_gradient", image_bytes() + bytes() + pooled_bytes() + argmax_bytes(),
+        [&] {
+          conv_stem_weight_gradient(dsum(), argmax(), z_->data(), vectors(), spec_.x->data(),
+                                    context_.weights.gradient(spec_.layer.weight), shape(),
+                                    context_.type, backward_partials_->as<float>(),
+                                    context_.cuda_stream);
+        },
+        spec_.layer.conv.flop());
+  }
+  NormVectors vectors() const override { return NormVectors::in(vectors_->as<float>(), shape().c); }
+  const void* weights() const { return context_.weights.compute(spec_.layer.weight); }
+  double image_bytes() const { return context_.bytes_of(spec_.layer.conv.x); }
+
+  const Slot* z_;
+  const Slot* vectors_;
+  const Slot* forward_partials_;
+  const Slot* backward_partials_;
 };
 
 }  // namespace
 
 std::unique_ptr<Unit> make_stem(GpuContext& context, const StemSpec& spec) {
-  return std::make_unique<GpuStem>(context, spec);
+  if (FusedStem::replaces(context, spec.layer.conv))
+    return std::make_unique<FusedStem>(context, spec);
+  return std::make_unique<PlainStem>(context, spec);
 }
 
 }  // namespace shakedown::gpu

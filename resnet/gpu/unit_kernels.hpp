@@ -176,19 +176,46 @@ int normalise_conv_relu_backward(const GradientProduct& product, const void* z,
                                  DataType type, float* partials, cudaStream_t stream);
 bool has_normalise_conv_relu_backward(DataType type, int depth, int channels);
 
-/// y = max_pool(relu(z * scale + shift)), 3x3, stride 2, padding 1. argmax: for each element of y
-/// the place in its window (0..8), or 255 where y is 0; peak: z there. `shape` is z's.
-void stem_pool(const void* z, const NormVectors& norm, void* y, void* peak, std::uint8_t* argmax,
+// The stem's max-pooling, 3x3, stride 2, padding 1. `shape` is z's.
+
+/// peak: of each window the z whose norm is largest, by the sign of gamma; argmax: its place in the
+/// window (0..8). y = normalise_relu(peak).
+void stem_pool(const void* z, const float* gamma, void* peak, std::uint8_t* argmax,
                const ActivationShape& shape, DataType type, cudaStream_t stream);
-/// Backward, first half: the norm's gradients from dy_a + dy_b (dy_b may be null).
-void stem_pool_backward(const void* dy_a, const void* dy_b, const std::uint8_t* argmax,
-                        const void* peak, const ActivationShape& shape, DataType type,
+/// Backward, first half: dsum = dy_a + dy_b (dy_b may be null) where y > 0, in the place of dy_a,
+/// and from it the norm's gradients and grad_a, b, c.
+void stem_pool_backward(void* dy_a, const void* dy_b, const void* peak,
+                        const ActivationShape& shape, DataType type,
                         const NormParameters& parameters, const NormVectors& norm, float* scratch,
                         cudaStream_t stream);
 /// Second half: dz.
-void stem_pool_apply(const void* dy_a, const void* dy_b, const std::uint8_t* argmax, const void* z,
+void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z,
                      const NormVectors& norm, void* dz, const ActivationShape& shape, DataType type,
                      cudaStream_t stream);
+
+// The stem's convolution, 7x7 of stride 2 over an image of 4 channels, fused with its pooling:
+// 16-bit elements, on tensor cores; only if has_conv_stem_pool() is true.
+
+/// stem_pool of z = conv(x, w); z is stored unless it is null. Partial sums of z in `partials`
+/// (conv_stem_partials() floats), which finish_conv_stem_pool makes statistics of.
+int conv_stem_pool(const void* x, const void* w, const NormParameters& parameters, void* z,
+                   void* peak, std::uint8_t* argmax, const ActivationShape& shape, DataType type,
+                   float* partials, cudaStream_t stream);
+void finish_conv_stem_pool(const float* partials, int count, const NormParameters& parameters,
+                           const NormVectors& norm, const ActivationShape& shape,
+                           cudaStream_t stream);
+/// The weights' gradient from the dz of stem_pool_apply, which is not stored.
+void conv_stem_weight_gradient(const void* dsum, const std::uint8_t* argmax, const void* z,
+                               const NormVectors& norm, const void* x, void* dw,
+                               const ActivationShape& shape, DataType type, float* partials,
+                               cudaStream_t stream);
+bool has_conv_stem_pool(DataType type, const ConvShape& conv);
+/// Floats of scratch: of the sums forward, and of the weights' gradient.
+struct StemPartials {
+  std::size_t forward;
+  std::size_t backward;
+};
+StemPartials conv_stem_partials();
 
 /// features[n][c] = mean of x over H and W, and its backward pass.
 void average_pool(const void* x, void* features, const ActivationShape& shape, DataType type,

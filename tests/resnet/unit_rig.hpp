@@ -25,6 +25,7 @@ inline std::vector<UnitCase> unit_cases() {
     for (Precision p : {Precision::tf32, Precision::fp16, Precision::bf16})
       list.push_back({kind, p});
     list.push_back({kind, Precision::fp16, Fusion::statistics});
+    for (Precision p : {Precision::fp16, Precision::bf16}) list.push_back({kind, p, Fusion::stem});
   }
   return list;
 }
@@ -49,7 +50,7 @@ class UnitRig {
   UnitRig(UnitCase c, Layers layers, int classes)
       : device(open_device(c.backend)),
         stream(device->make_stream()),
-        stem_channels(shakedown::stem_channels(c.backend, c.precision)),
+        stem_channels(shakedown::stem_channels(c.backend)),
         table(layers, classes, stem_channels),
         weights(*device, *stream, table, compute_type(c.precision)),
         loss_scale(*device, sizeof(float)),

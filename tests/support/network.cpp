@@ -57,8 +57,7 @@ void set_batch(Network& network, std::span<const float> images,
                std::span<const std::int32_t> labels) {
   const NetworkSettings& s = network.settings();
   const bool gpu = network.device().kind() == BackendKind::gpu;
-  const auto channels =
-      static_cast<std::size_t>(stem_channels(network.device().kind(), s.precision));
+  const auto channels = static_cast<std::size_t>(stem_channels(network.device().kind()));
   const auto side = static_cast<std::size_t>(s.image_size);
   const std::size_t pixels = side * side;
   const auto count = static_cast<std::size_t>(s.batch_size);

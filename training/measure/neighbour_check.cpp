@@ -198,8 +198,8 @@ std::vector<Hashes> NeighbourCheck::of_all(const Hashes& mine) const {
 std::size_t kept_batch_bytes(const NetworkSettings& shape, BackendKind kind) {
   const auto batch = static_cast<std::size_t>(shape.batch_size);
   const auto side = static_cast<std::size_t>(shape.image_size);
-  const std::size_t pixel = static_cast<std::size_t>(stem_channels(kind, shape.precision)) *
-                            size_of(compute_type(shape.precision));
+  const std::size_t pixel =
+      static_cast<std::size_t>(stem_channels(kind)) * size_of(compute_type(shape.precision));
   return batch * (side * side * pixel + sizeof(std::int32_t));  // images and labels
 }
 
