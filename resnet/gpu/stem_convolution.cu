@@ -52,7 +52,7 @@ struct StemShape {
   __host__ __device__ unsigned row_bytes() const { return width * kPixelBytes; }  // of z
   __host__ __device__ std::size_t forward_bytes() const {
     return 2 * std::size_t{image_bytes()} + kRowsKept * std::size_t{row_bytes()} +
-           kChannels * sizeof(float);
+           kChannels * sizeof(float) + kUnit;
   }
   __host__ __device__ std::size_t backward_bytes() const {
     return 2 * std::size_t{image_bytes()} + 2 * kStepRows * std::size_t{row_bytes()};
@@ -119,13 +119,14 @@ __device__ float origin_of(float running_mean) {
   return isfinite(running_mean) ? running_mean : 0.0F;
 }
 
-/// A warp's 32 columns of the weights, as the product's right factors: of 8 products' columns g,
-/// thread t's results are channels 8 t + 2 g and the next, which makes its eight adjacent.
+/// A warp's 32 columns of the weights, negative where gamma is, as the product's right factors: of
+/// 8 products' columns g, thread t's results are channels 8 t + 2 g and the next, which makes its
+/// eight adjacent.
 template <class T>
 struct StemWeights {
   unsigned x[2 * kTaps][4][2];
 
-  __device__ StemWeights(const T* w, unsigned column) {
+  __device__ StemWeights(const T* w, const float* gamma, unsigned column) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (unsigned k = 0; k < 2 * kTaps; ++k)
@@ -136,14 +137,17 @@ struct StemWeights {
           const unsigned element = k % 2 * 16 + half * 8 + lane % 4 * 2;  // in a patch's row
           const unsigned channel = column + lane / 8 * 8 + 2 * g + lane / 4 % 2;
           const unsigned tap = (channel * kTaps + k / 2) * kTaps + element / 4 - 1;
+          const unsigned turned = gamma[channel] < 0 ? 0x80008000U : 0U;
           x[k][g][half] =
-              element < 4 ? 0U : *reinterpret_cast<const unsigned*>(w + tap * 4 + element % 4);
+              element < 4 ? 0U
+                          : *reinterpret_cast<const unsigned*>(w + tap * 4 + element % 4) ^ turned;
         }
   }
 };
 
-/// The products of a warp: 16 pixels a tile, of the step's tiles every fourth. Leaves z in shared
-/// memory, and adds to the sums unless the rows belong to another block.
+/// The products of a warp: 16 pixels a tile, of the step's tiles every fourth. Leaves z, its signs
+/// turned with the weights', in shared memory, and adds to the sums unless the rows belong to
+/// another block.
 template <class T>
 __device__ void multiply_step(const StemWeights<T>& weights, unsigned image, unsigned char* rows,
                               unsigned first_place, bool last_row_alone, const float* origin,
@@ -188,37 +192,46 @@ __device__ void multiply_step(const StemWeights<T>& weights, unsigned image, uns
   }
 }
 
-/// Two rows of windows, whose nine rows of z begin at `place`: the first of them is outside where
+/// What the helpers have of a step of z, with the signs of some channels turned, in shared memory.
+struct StemRows {
+  unsigned char* rows;
+  unsigned char* lowest;  // a chunk below every z
+};
+
+/// Two rows of windows, whose five rows of z begin at `place`: the first of them is outside where
 /// the step is an image's first.
 template <class T>
-__device__ void pool_step(const StemForward<T>& p, unsigned step, const unsigned char* rows,
+__device__ void pool_step(const StemForward<T>& p, unsigned step, const StemRows& kept,
                           unsigned place, const TurnedSigns<T>& turned) {
   using Words = typename WindowMaximum<T>::Words;
   const StemShape& s = p.s;
   const unsigned helper = threadIdx.x - kForwardProducts;
   const unsigned chunk = helper % kPixelChunks;
   const unsigned windows = s.width / 2;
+  const unsigned char* row[kStepRows + 1];
+#pragma unroll
+  for (unsigned k = 0; k <= kStepRows; ++k)
+    row[k] = kept.rows + (place + k) % kRowsKept * s.row_bytes();
   const bool first = step % s.steps_per_image == 0;
-  for (unsigned i = helper / kPixelChunks; i < kStepRows / 2 * windows;
-       i += kForwardHelpers / kPixelChunks) {
-    const unsigned h = i / windows;
-    const unsigned w = i % windows;
+  for (unsigned i = helper / kPixelChunks; i < 2 * windows; i += kForwardHelpers / kPixelChunks) {
+    const bool below = i >= windows;
+    const unsigned w = below ? i - windows : i;
+    const unsigned column[3] = {offset_in_row(2 * w - 1, chunk), offset_in_row(2 * w, chunk),
+                                offset_in_row(2 * w + 1, chunk)};
+    const std::size_t at =
+        ((std::size_t{step} * 2 + (below ? 1 : 0)) * windows + w) * kChannels + chunk * 8;
+    T* const to = p.z + (std::size_t{step} * kStepRows + (below ? 2 : 0)) * s.width * kChannels +
+                  2 * w * kChannels + chunk * 8;
     WindowMaximum<T> most;
 #pragma unroll
     for (unsigned k = 0; k < 9; ++k) {
-      const bool inside = (k / 3 > 0 || h > 0 || !first) && (k % 3 > 0 || w > 0);
-      const unsigned pixel = inside ? 2 * w + k % 3 - 1 : 0;
-      const auto vector = Words::load(reinterpret_cast<const unsigned*>(
-          rows + (place + 2 * h + k / 3) % kRowsKept * s.row_bytes() +
-          offset_in_row(pixel, chunk)));
-      most.take(static_cast<int>(k), vector, inside, turned);
-      if (p.z != nullptr && k / 3 > 0 && k % 3 > 0) {  // of this window alone
-        const std::size_t row = std::size_t{step} * kStepRows + 2 * h + k / 3 - 1;
-        store_words(p.z + (row * s.width + pixel) * kChannels + chunk * 8, vector);
-      }
+      const bool outside = (k / 3 == 0 && !below && first) || (k % 3 == 0 && w == 0);
+      const unsigned char* from = (below ? row[k / 3 + 2] : row[k / 3]) + column[k % 3];
+      const auto z = Words::load(reinterpret_cast<const unsigned*>(outside ? kept.lowest : from));
+      most.take(static_cast<int>(k), z);
+      if (p.z != nullptr && k / 3 > 0 && k % 3 > 0)  // of this window alone
+        store_words(to + ((k / 3 - 1) * s.width + k % 3 - 1) * kChannels, turned.turn(z));
     }
-    const std::size_t at =
-        ((std::size_t{step} * (kStepRows / 2) + h) * windows + w) * kChannels + chunk * 8;
     most.store(p.peak + at, p.argmax + at, turned);
   }
 }
@@ -230,6 +243,7 @@ __global__ void __launch_bounds__(kForwardProducts + kForwardHelpers, 1)
   const StemShape& s = p.s;
   unsigned char* const rows = shared + 2 * s.image_bytes();
   auto* const origin = reinterpret_cast<float*>(rows + kRowsKept * s.row_bytes());
+  auto* const lowest = reinterpret_cast<unsigned*>(origin + kChannels);
   const unsigned warp = threadIdx.x / 32;
   const unsigned first = s.first_step(blockIdx.x);
   const unsigned last = s.first_step(blockIdx.x + 1);
@@ -241,27 +255,37 @@ __global__ void __launch_bounds__(kForwardProducts + kForwardHelpers, 1)
   // of the row before a step
   const auto place = [&](unsigned step) { return (step - begin) * kStepRows; };
 
-  if (threadIdx.x < kChannels) origin[threadIdx.x] = origin_of(p.running_mean[threadIdx.x]);
+  if (threadIdx.x < kChannels) {
+    const float value = origin_of(p.running_mean[threadIdx.x]);
+    origin[threadIdx.x] = p.gamma[threadIdx.x] < 0 ? -value : value;
+  }
+  if (threadIdx.x == 0) WindowMaximum<T>::lowest().store(lowest);
   clear_padding(s, shared);
   float sums[2][8] = {};
   if (threadIdx.x < kForwardProducts) {
-    const StemWeights<T> weights(p.w, warp % 2 * 32);
+    const StemWeights<T> weights(p.w, p.gamma, warp % 2 * 32);
     __syncthreads();
     for (unsigned step = begin; step <= last; ++step) {
       if (step < last)
         multiply_step(weights, image(step), rows, place(step) + 1, step < first, origin, s, sums);
       __syncthreads();
     }
+    float gamma[8];
+    load_channels(p.gamma, warp % 2 * 4 + threadIdx.x % 4, gamma);
+#pragma unroll
+    for (unsigned v = 0; v < 8; ++v)
+      if (gamma[v] < 0) sums[0][v] = -sums[0][v];
   } else {
     float gamma[8];
     load_channels(p.gamma, threadIdx.x % kPixelChunks, gamma);
     const auto turned = TurnedSigns<T>::of(gamma);
+    const StemRows kept{rows, reinterpret_cast<unsigned char*>(lowest)};
     load_image<kForwardProducts>(p.x, s, begin, image(begin));
     wait_for_copies<0>();
     __syncthreads();
     for (unsigned step = begin; step <= last; ++step) {
       if (step + 1 < last) load_image<kForwardProducts>(p.x, s, step + 1, image(step + 1));
-      if (step > first) pool_step(p, step - 1, rows, place(step - 1), turned);
+      if (step > first) pool_step(p, step - 1, kept, place(step - 1), turned);
       wait_for_copies<0>();
       __syncthreads();
     }
@@ -312,13 +336,14 @@ struct StemPatches {
         first((threadIdx.x - kBackwardProducts) / kPixelChunks),
         chunk(threadIdx.x % kPixelChunks) {}
 
-  __device__ unsigned in_a_step() const { return kStepRows / 2 * windows; }
+  __device__ unsigned in_a_step() const { return 2 * windows; }
 
   __device__ PatchGradient<T> load(unsigned step, unsigned i) const {
-    const unsigned h = step * (kStepRows / 2) + i / windows;  // of all images
-    const unsigned w = i % windows;
+    const bool second = i >= windows;
+    const unsigned h = step * 2 + (second ? 1 : 0);  // of all images
+    const unsigned w = second ? i - windows : i;
     const unsigned height = p.s.height / 2;
-    const bool below = h % height + 1 < height;
+    const bool below = !second || h % height + 1 < height;
     const bool beside = w + 1 < windows;
     const std::size_t window = (std::size_t{h} * windows + w) * kChannels + chunk * 8;
     const std::size_t pixel = (std::size_t{2} * h * p.s.width + 2 * w) * kChannels + chunk * 8;
@@ -334,8 +359,8 @@ struct StemPatches {
   }
 
   __device__ void store(const Pack<T> (&dz)[4], unsigned i, unsigned char* to) const {
-    const unsigned h = i / windows;
-    const unsigned w = i % windows;
+    const unsigned h = i >= windows ? 1 : 0;
+    const unsigned w = i - h * windows;
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k)
       dz[k].store(reinterpret_cast<T*>(to + (2 * h + k / 2) * p.s.row_bytes() +

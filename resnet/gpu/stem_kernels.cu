@@ -83,7 +83,8 @@ struct StemPool {
   __device__ void store(std::size_t i, const Loaded& in) const {
     WindowMaximum<T> most;
 #pragma unroll
-    for (int p = 0; p < 9; ++p) most.take(p, in.x[p], (in.inside >> p & 1U) != 0, turned);
+    for (int p = 0; p < 9; ++p)
+      most.take(p, (in.inside >> p & 1U) != 0 ? turned.turn(in.x[p]) : WindowMaximum<T>::lowest());
     most.store(peak + i * V, argmax + i * V, turned);
   }
 };

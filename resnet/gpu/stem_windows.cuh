@@ -108,6 +108,11 @@ struct TurnedSigns {
     }
     return turned;
   }
+  __device__ Vector<unsigned, 4> turn(Vector<unsigned, 4> z) const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) z.x[j] ^= x[j];
+    return z;
+  }
 };
 
 /// The largest of a window's nine vectors, channel by channel, and its place.
@@ -116,29 +121,30 @@ struct WindowMaximum {
   static constexpr int V = vector_width<T>;
   static constexpr int L = Lanes<T>::kCount;
   using Words = Vector<unsigned, 4>;  // a vector of T
-  Words best{{Lanes<T>::kLowest, Lanes<T>::kLowest, Lanes<T>::kLowest, Lanes<T>::kLowest}};
+  Words best = lowest();
   Words where{{~0U, ~0U, ~0U, ~0U}};
 
-  __device__ void take(int place, const Words& z, bool inside, const TurnedSigns<T>& turned) {
+  __device__ static Words lowest() {
+    constexpr unsigned x = Lanes<T>::kLowest;
+    return {{x, x, x, x}};
+  }
+  /// Of z with its signs turned.
+  __device__ void take(int place, const Words& z) {
     const unsigned number = Lanes<T>::number(place);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const unsigned value = inside ? z.x[j] ^ turned.x[j] : Lanes<T>::kLowest;
-      const unsigned larger = Lanes<T>::larger(value, best.x[j]);
+      const unsigned larger = Lanes<T>::larger(z.x[j], best.x[j]);
       const unsigned changed = Lanes<T>::differ(larger, best.x[j]);
       best.x[j] = larger;
       where.x[j] = (changed & number) | (~changed & where.x[j]);
     }
   }
   __device__ void store(T* peak, std::uint8_t* argmax, const TurnedSigns<T>& turned) const {
-    Words z;
     Bytes<T> place;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) z.x[j] = best.x[j] ^ turned.x[j];
 #pragma unroll
     for (int v = 0; v < V; ++v)
       place.x[v] = static_cast<std::uint8_t>(where.x[v / L] >> (16 * (v % L)));
-    store_words(peak, z);
+    store_words(peak, turned.turn(best));
     place.store(argmax);
   }
 };
@@ -190,8 +196,8 @@ struct PatchGradient {
 #pragma unroll
         for (int l = 0; l < L; ++l) {
           const int v = L * j + l;
-          dz[k].x[v] =
-              from_float<T>(a[v] * Lanes<T>::at(sum, l) + b[v] * Lanes<T>::at(z[k].x[j], l) + c[v]);
+          dz[k].x[v] = from_float<T>(a[v] * Lanes<T>::at(sum, l) +
+                                     (b[v] * Lanes<T>::at(z[k].x[j], l) + c[v]));
         }
       }
     }
