@@ -11,7 +11,7 @@
 // others, its helpers, load the image, and pool what the step before left in shared memory, or make
 // the gradient of the next step there.
 #include "resnet/gpu/norm_statistics.cuh"
-#include "resnet/gpu/stem_windows.cuh"
+#include "resnet/gpu/stem_passes.cuh"
 #include "resnet/gpu/tensor_cores.cuh"
 
 namespace shakedown::gpu {
@@ -25,7 +25,7 @@ constexpr unsigned kStepRows = 4;  // of z
 constexpr unsigned kImageRows = 2 * kStepRows + kTaps - 2;
 constexpr unsigned kUnit = 16;    // bytes
 constexpr unsigned kPadding = 2;  // units before a row of the image
-// Threads: forward the weights take so many registers that there is no room for more.
+// Threads. Forward the weights take most of the registers: there is no room for more warps.
 constexpr unsigned kForwardProducts = 256;
 constexpr unsigned kForwardHelpers = 128;
 constexpr unsigned kBackwardProducts = 128;
@@ -60,6 +60,9 @@ struct StemShape {
   __device__ unsigned first_step(unsigned block) const { return steps * block / gridDim.x; }
 };
 
+/// Of products and helpers, which wait in loops of their own.
+__device__ void synchronise_roles() { synchronise_some(1, blockDim.x); }
+
 /// Byte offset of a chunk of 8 channels in a row of z in shared memory, swizzled so that a chunk of
 /// eight pixels, and half the chunks of two, lie in different banks.
 __device__ unsigned swizzle_of(unsigned pixel) { return pixel % 2 * 4 + pixel / 2 % 4; }
@@ -67,7 +70,8 @@ __device__ unsigned offset_in_row(unsigned pixel, unsigned chunk) {
   return pixel * kPixelBytes + (chunk ^ swizzle_of(pixel)) * 16;
 }
 
-/// The zeros beside the rows of both stages of the image; every thread of the block calls it.
+/// The zeros before and after the rows of both stages of the image; every thread of the block calls
+/// it.
 __device__ void clear_padding(const StemShape& s, unsigned char* image) {
   constexpr unsigned kCleared = kPadding + 1;
   for (unsigned i = threadIdx.x; i < 2 * kImageRows * kCleared; i += blockDim.x) {
@@ -264,11 +268,11 @@ __global__ void __launch_bounds__(kForwardProducts + kForwardHelpers, 1)
   float sums[2][8] = {};
   if (threadIdx.x < kForwardProducts) {
     const StemWeights<T> weights(p.w, p.gamma, warp % 2 * 32);
-    __syncthreads();
+    synchronise_roles();
     for (unsigned step = begin; step <= last; ++step) {
       if (step < last)
         multiply_step(weights, image(step), rows, place(step) + 1, step < first, origin, s, sums);
-      __syncthreads();
+      synchronise_roles();
     }
     float gamma[8];
     load_channels(p.gamma, warp % 2 * 4 + threadIdx.x % 4, gamma);
@@ -282,12 +286,12 @@ __global__ void __launch_bounds__(kForwardProducts + kForwardHelpers, 1)
     const StemRows kept{rows, reinterpret_cast<unsigned char*>(lowest)};
     load_image<kForwardProducts>(p.x, s, begin, image(begin));
     wait_for_copies<0>();
-    __syncthreads();
+    synchronise_roles();
     for (unsigned step = begin; step <= last; ++step) {
       if (step + 1 < last) load_image<kForwardProducts>(p.x, s, step + 1, image(step + 1));
       if (step > first) pool_step(p, step - 1, kept, place(step - 1), turned);
       wait_for_copies<0>();
-      __syncthreads();
+      synchronise_roles();
     }
   }
   // Of two warps side by side, and pairs below one another; the helpers have no sums.
@@ -344,13 +348,13 @@ struct StemPatches {
     const unsigned w = second ? i - windows : i;
     const unsigned height = p.s.height / 2;
     const bool below = !second || h % height + 1 < height;
-    const bool beside = w + 1 < windows;
+    const bool after = w + 1 < windows;
     const std::size_t window = (std::size_t{h} * windows + w) * kChannels + chunk * 8;
     const std::size_t pixel = (std::size_t{2} * h * p.s.width + 2 * w) * kChannels + chunk * 8;
     PatchGradient<T> patch;
 #pragma unroll
     for (unsigned k = 0; k < 4; ++k) {
-      const bool inside = (k / 2 == 0 || below) && (k % 2 == 0 || beside);
+      const bool inside = (k / 2 == 0 || below) && (k % 2 == 0 || after);
       const std::size_t at = window + (inside ? (k / 2 * windows + k % 2) * kChannels : 0);
       patch.load_window(static_cast<int>(k), p.dsum + at, p.argmax + at, inside);
       patch.load_z(static_cast<int>(k), p.z + pixel + (k / 2 * p.s.width + k % 2) * kChannels);
@@ -465,16 +469,16 @@ __global__ void __launch_bounds__(kBackwardProducts + kBackwardHelpers, 1)
         patches.store(made, i, dz(step));
       }
       wait_for_copies<0>();
-      __syncthreads();
+      synchronise_roles();
     }
-    __syncthreads();
+    synchronise_roles();
     return;
   }
   StemWeightGradient sums;
-  __syncthreads();
+  synchronise_roles();
   for (unsigned step = begin; step < end; ++step) {
     sums.add<T>(shared_address(dz(step)), image(step), s);
-    __syncthreads();
+    synchronise_roles();
   }
   sums.store(p.partials + std::size_t{blockIdx.x} * (kChannels * kPatch));
 }

@@ -1,5 +1,5 @@
 // The stem after its convolution: max-pool, norm and ReLU, forward and backward.
-#include "resnet/gpu/stem_windows.cuh"
+#include "resnet/gpu/stem_passes.cuh"
 
 namespace shakedown::gpu {
 namespace {
