@@ -70,17 +70,21 @@ def row_of_throughput(key, steps, peer, interleaved):
 
 def before_after(sources):
     """Interleaved rounds of two trees: the first file is before, the second after."""
-    sides = [[step for run in source.runs for step in run.of("step")] for source in sources]
+    sides = [{}, {}]
+    for side, source in zip(sides, sources):
+        for step in (step for run in source.runs for step in run.of("step")):
+            key = (step["model"], step["precision"], step["batch_size"])
+            side.setdefault(key, []).append(step)
     rows = []
-    for batch in sorted({step["batch_size"] for step in sides[0]}, reverse=True):
-        before, after = ([s for s in side if s["batch_size"] == batch] for side in sides)
-        rows.append([batch, *(", ".join(words.rate(s["images_per_s"]) for s in side)
-                              for side in (before, after)),
+    for key, before in sides[0].items():
+        after = sides[1].get(key, [])
+        rows.append([*key, *(", ".join(words.rate(s["images_per_s"]) for s in side)
+                             for side in (before, after)),
                      ", ".join(words.ends((s["images_per_s_low"], s["images_per_s_high"]))
                                for s in after),
                      ", ".join(f"{new['images_per_s'] / old['images_per_s']:.3f}"
                                for old, new in zip(before, after))])
-    return ["batch", "images/s before", "after", "95 % intervals of after",
+    return ["model", "precision", "batch", "images/s before", "after", "95 % intervals of after",
             "ratio of each round"], rows
 
 
