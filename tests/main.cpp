@@ -69,6 +69,11 @@ int main(int argc, char** argv) {
   session.set_timeout(60);  // a rank whose test failed leaves the others waiting
   test::current_session = &session;
 
+  if (test::backends().empty()) {
+    if (session.is_root())
+      std::cerr << "tests need a backend: cpu is not built, and there is no GPU for gpu\n";
+    return 2;
+  }
   std::vector<const char*> arguments(argv, argv + argc);
   const std::string report =
       std::string(argv[0]) + ".rank" + std::to_string(session.rank()) + ".txt";

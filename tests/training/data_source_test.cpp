@@ -89,6 +89,12 @@ TEST_CASE("links are followed, and refused where they lead back") {
   fs::remove(root / "a/more");
   fs::create_directory_symlink(".", root / "a/loop");
   CHECK_THROWS_AS(scan_image_folder(root), UsageError);
+  fs::remove(root / "a/loop");
+  fs::create_symlink("self.png", root / "a/self.png");
+  CHECK_THROWS_WITH(scan_image_folder(root), ContainsSubstring("a/self.png cannot be read"));
+  fs::remove(root / "a/self.png");
+  fs::create_directory_symlink("../moved", root / "b");
+  CHECK_THROWS_WITH(scan_image_folder(root), ContainsSubstring("images/b leads nowhere"));
 }
 
 TEST_CASE("an image folder that cannot serve is named") {

@@ -27,9 +27,13 @@ bool is_hidden(const fs::path& path) { return path.filename().native().front() =
 
 std::vector<std::string> class_folders(const std::string& root) {
   std::vector<std::string> names;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root))
-    if (entry.is_directory() && !is_hidden(entry.path()))
-      names.push_back(entry.path().filename().string());
+  for (const fs::directory_entry& entry : fs::directory_iterator(root)) {
+    if (is_hidden(entry.path())) continue;
+    if (entry.is_symlink() && !entry.exists())  // perhaps a class, which must not be missed
+      throw UsageError(
+          fmt::format("image folder {}: the link {} leads nowhere", root, entry.path().string()));
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -91,7 +95,7 @@ std::string names_missing(const std::vector<std::string>& some,
 
 ImageFolder scan_image_folder(const std::string& root) {
   ImageFolder folder{.root = root, .classes = {}, .samples = {}, .left_out = {}};
-  fs::path reading = root;
+  fs::path reading = root;  // where the error names no path
   try {
     folder.classes = class_folders(root);
     for (std::size_t label = 0; label < folder.classes.size(); ++label) {
@@ -104,8 +108,9 @@ ImageFolder scan_image_folder(const std::string& root) {
         folder.samples.push_back({path.lexically_relative(root).string(), static_cast<int>(label)});
     }
   } catch (const fs::filesystem_error& error) {
-    throw UsageError(fmt::format("image folder {} cannot be read: {}", reading.string(),
-                                 error.code().message()));
+    const std::string path = error.path1().empty() ? reading.string() : error.path1().string();
+    throw UsageError(
+        fmt::format("image folder: {} cannot be read: {}", path, error.code().message()));
   }
   if (folder.classes.empty())
     throw UsageError(
