@@ -103,23 +103,24 @@ class FusedStem final : public GpuStem {
   FusedStem(GpuContext& context, const StemSpec& spec) : GpuStem(context, spec) {
     MemoryPlan& plan = context.plan;
     const Moments when = spec.when;
-    const StemPartials partials = conv_stem_partials();
     z_ = plan.reserve("stem output", shape().count() * size_of(context.type), when.forward,
                       when.backward);
     vectors_ = plan.reserve(
         "stem norm", NormVectors::kCount * static_cast<std::size_t>(shape().c) * sizeof(float),
         when.forward, when.backward);
-    forward_partials_ =
-        plan.reserve("stem partials", partials.forward * sizeof(float), when.forward, when.forward);
-    backward_partials_ = plan.reserve("stem partials", partials.backward * sizeof(float),
-                                      when.backward, when.backward);
+    forward_partials_ = plan.reserve("stem partials", conv_stem_pool_partials() * sizeof(float),
+                                     when.forward, when.forward);
+    backward_partials_ =
+        plan.reserve("stem partials", conv_stem_weight_gradient_partials() * sizeof(float),
+                     when.backward, when.backward);
     ++context.fused.norms;
     ++context.fused.statistics;
   }
 
   static bool replaces(const GpuContext& context, const ConvShape& conv) {
     return (context.tuning.requests(Fusion::stem) || context.tuner.chooses()) &&
-           has_conv_stem_pool(context.type, conv);
+           has_conv_stem_pool(context.type, conv) &&
+           has_conv_stem_weight_gradient(context.type, conv);
   }
 
   void bind() override {}

@@ -194,10 +194,11 @@ void stem_pool_apply(const void* dsum, const std::uint8_t* argmax, const void* z
                      cudaStream_t stream);
 
 // The stem's convolution, 7x7 of stride 2 over an image of 4 channels, fused with its pooling:
-// 16-bit elements, on tensor cores; only if has_conv_stem_pool() is true.
+// 16-bit elements, on tensor cores; only if has_conv_stem_pool() and
+// has_conv_stem_weight_gradient() are true.
 
-/// stem_pool of z = conv(x, w); z is stored unless it is null. Partial sums of z in `partials`
-/// (conv_stem_partials() floats), which finish_conv_stem_pool makes statistics of.
+/// stem_pool of z = conv(x, w); z is stored unless it is null. Returns how many partial sums of z
+/// it leaves in `partials`, which finish_conv_stem_pool makes statistics of.
 int conv_stem_pool(const void* x, const void* w, const NormParameters& parameters, void* z,
                    void* peak, std::uint8_t* argmax, const ActivationShape& shape, DataType type,
                    float* partials, cudaStream_t stream);
@@ -210,12 +211,10 @@ void conv_stem_weight_gradient(const void* dsum, const std::uint8_t* argmax, con
                                const ActivationShape& shape, DataType type, float* partials,
                                cudaStream_t stream);
 bool has_conv_stem_pool(DataType type, const ConvShape& conv);
-/// Floats of scratch: of the sums forward, and of the weights' gradient.
-struct StemPartials {
-  std::size_t forward;
-  std::size_t backward;
-};
-StemPartials conv_stem_partials();
+bool has_conv_stem_weight_gradient(DataType type, const ConvShape& conv);
+// floats of `partials`
+std::size_t conv_stem_pool_partials();
+std::size_t conv_stem_weight_gradient_partials();
 
 /// features[n][c] = mean of x over H and W, and its backward pass.
 void average_pool(const void* x, void* features, const ActivationShape& shape, DataType type,
