@@ -1,6 +1,7 @@
 // bin/collective_perf, and under nccl-tests' names all_reduce_perf and the others: speed and
 // correctness of the collectives.
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "collectives/perf/plan.hpp"
 #include "collectives/perf/relaunch.hpp"

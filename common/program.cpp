@@ -9,6 +9,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <variant>
 
@@ -136,6 +137,10 @@ int run_alone(const std::function<ExitCode()>& body) {
   } catch (const std::exception& error) {
     return ended(ExitCode::internal, error);
   }
+}
+
+ExitCode recorded(Record& record, const std::function<ExitCode()>& body) {
+  return recorded(record, body, Json::object());
 }
 
 ExitCode recorded(Record& record, const std::function<ExitCode()>& body, const Json& summary) {

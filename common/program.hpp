@@ -30,9 +30,9 @@ int run_alone(const std::function<ExitCode()>& body);
 /// which is rethrown, or with ExitCode::stopped where a signal ends the process. After any other
 /// exception there is none: what was measured is incomplete. A pass that could not be printed, as
 /// the disk is full, is inconclusive.
-ExitCode recorded(
-    Record& record, const std::function<ExitCode()>& body,
-    const Json& summary = Json::object());  // further fields of "end", which body sets
+ExitCode recorded(Record& record, const std::function<ExitCode()>& body);
+/// With `summary` as further fields of "end", which body sets.
+ExitCode recorded(Record& record, const std::function<ExitCode()>& body, const Json& summary);
 
 /// Prints a line for people, on rank 0 alone; nothing when it is empty.
 void say(const MpiSession& session, const std::string& line);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string_view>
 
@@ -112,6 +113,11 @@ void Record::write(const std::string& kind, const Json& fields) {
     }
     done += static_cast<std::size_t>(wrote);
   }
+}
+
+Json merged(Json fields, const Json& more) {
+  fields.update(more);
+  return fields;
 }
 
 }  // namespace shakedown

@@ -4,12 +4,12 @@
 #pragma once
 
 #include <mutex>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace shakedown {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // <nlohmann/json.hpp>: who makes or reads one includes it
 
 class Record {
  public:
@@ -39,9 +39,6 @@ class Record {
 };
 
 /// `fields` followed by `more`.
-inline Json merged(Json fields, const Json& more) {
-  fields.update(more);
-  return fields;
-}
+Json merged(Json fields, const Json& more);
 
 }  // namespace shakedown

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "collectives/links/link_records.hpp"
 
 namespace shakedown::collectives {

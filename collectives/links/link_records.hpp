@@ -1,6 +1,7 @@
 // The records and CSV lines of bin/link_matrix.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // The .json file of nccl-tests' -J, in the layout of its version 3; booleans are strings there.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "collectives/perf/perf_table.hpp"

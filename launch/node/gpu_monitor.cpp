@@ -1,4 +1,6 @@
 // bin/gpu_monitor: what the GPUs of all hosts of a job do, second by second, through NVML.
+#include <nlohmann/json.hpp>
+
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "collectives/perf/bars.hpp"
 
 #include "tests/catch.hpp"

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "collectives/perf/perf_options.hpp"
 #include "common/random.hpp"

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "common/error.hpp"
 #include "tests/catch.hpp"

@@ -1,5 +1,6 @@
 #include "common/verdict.hpp"
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tests/catch.hpp"

@@ -1,4 +1,6 @@
 // Findings of a later reading of the same nodes, while the program runs and after.
+#include <nlohmann/json.hpp>
+
 #include "tests/catch.hpp"
 #include "tests/node/healthy_nodes.hpp"
 

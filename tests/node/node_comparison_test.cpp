@@ -1,5 +1,6 @@
 // Findings about how the nodes of a job differ.
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "tests/catch.hpp"
 #include "tests/node/healthy_nodes.hpp"

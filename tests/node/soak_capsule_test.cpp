@@ -1,6 +1,7 @@
 // Capsules: what is written is read again, and each key that is wrong is named.
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "common/error.hpp"
 #include "launch/node/soak/capsule.hpp"

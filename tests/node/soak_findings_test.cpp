@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "launch/node/compute/operands.hpp"
 #include "launch/node/soak/evidence.hpp"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "training/measure/layer_times.hpp"
 
 #include "common/error.hpp"

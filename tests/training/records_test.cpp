@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "training/programs/records.hpp"
 
 #include "common/nvml.hpp"

@@ -1,5 +1,7 @@
 #include "training/measure/records.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "common/nvml.hpp"
 #include "training/exchange/strategy.hpp"
 

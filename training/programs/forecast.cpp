@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "training/predict/advice.hpp"
 #include "training/programs/comparison_table.hpp"

@@ -1,6 +1,7 @@
 // --history: what each epoch gave, in files that plotting scripts read.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "common/record.hpp"

@@ -1,3 +1,5 @@
+#include <nlohmann/json.hpp>
+
 #include "training/programs/records.hpp"
 
 namespace shakedown::training {

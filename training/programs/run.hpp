@@ -23,9 +23,7 @@ struct Run {
   DetectorSettings detector = {};
 
   /// Writes a record of this configuration.
-  void write(const char* kind, const Json& fields) const {
-    record.write(kind, merged(record_of(identity), fields));
-  }
+  void write(const char* kind, const Json& fields) const;
 };
 
 }  // namespace shakedown::training

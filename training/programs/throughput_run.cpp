@@ -1,6 +1,7 @@
 #include "training/programs/throughput_run.hpp"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "common/program.hpp"
 #include "common/text_table.hpp"

@@ -1,5 +1,7 @@
 #include "launch/node/monitor/host_sample.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "launch/node/health/facts/gpu_counters.hpp"
 #include "launch/node/health/facts/health_record.hpp"
 

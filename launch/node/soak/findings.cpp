@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "common/statistics.hpp"
 #include "launch/node/soak/health_findings.hpp"

@@ -1,5 +1,7 @@
 #include "launch/node/soak/gathering.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "common/record.hpp"
 
 namespace shakedown::node {

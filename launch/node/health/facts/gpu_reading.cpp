@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <concepts>
+#include <nlohmann/json.hpp>
 #include <type_traits>
 
 #include "common/error.hpp"

@@ -1,5 +1,7 @@
 #include "launch/node/health/facts/health_record.hpp"
 
+#include <nlohmann/json.hpp>
+
 #include "common/nvml.hpp"
 #include "launch/node/health/facts/gpu_counters.hpp"
 

@@ -1,6 +1,7 @@
 // InfiniBand, NICs and TCP ports.
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "launch/node/health/facts/host_facts.hpp"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <nlohmann/json.hpp>
 
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"

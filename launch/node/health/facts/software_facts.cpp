@@ -1,6 +1,7 @@
 // Libraries built against and loaded, variables, and what the kernel reported.
 #include <array>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 
 #include "common/backend.hpp"
 #include "common/mpi_session.hpp"

@@ -1,5 +1,6 @@
 // File systems: space and inodes.
 #include <sys/statvfs.h>
+#include <nlohmann/json.hpp>
 
 #include "launch/node/health/facts/host_facts.hpp"
 

@@ -1,6 +1,7 @@
 #include "launch/node/health/rules/host_rules.hpp"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 namespace shakedown::node {
 namespace {

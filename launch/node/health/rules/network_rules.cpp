@@ -1,5 +1,6 @@
 // IOMMU and PCIe access control, InfiniBand, NICs and ports.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "launch/node/health/rules/host_rules.hpp"
 

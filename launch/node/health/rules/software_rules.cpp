@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/nccl_variables.hpp"

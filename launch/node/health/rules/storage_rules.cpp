@@ -1,5 +1,6 @@
 // Space and inodes of the file systems that programs write to.
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "launch/node/health/rules/host_rules.hpp"
 
