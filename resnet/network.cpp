@@ -73,7 +73,8 @@ void declare_options(OptionSet& options, ModelOptions& values) {
           "in fp16 and bf16, at 64, 128 and 256 channels, less exact in the same case; stem: "
           "the first convolution with its max-pooling and batch-norm statistics, and its weight "
           "gradient with the gradient of both, in fp16 and bf16, at image sizes that are multiples "
-          "of 32; all: all four; auto: per layer, unless timing finds it more than 4 % slower, "
+          "of 32, up to 288 on Hopper and 192 on A100; all: all four; auto: per layer, unless "
+          "timing finds it more than 4 % slower, "
           "gram where that output exceeds two thirds of the L2 cache, stem wherever possible; "
           "without --autotune none")
       .one_of({"auto", "none", "statistics", "gradients", "gram", "stem", "all"});
