@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -59,7 +60,14 @@ constexpr Format kFormats[] = {
   throw UsageError(fmt::format("{}: {}", path, why));
 }
 
+/// A pipe is refused, and never waited for: every rank reads the file, some of it twice.
 std::ifstream open(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored))
+    refuse(path, fmt::format("cannot be read: {}", std::strerror(EISDIR)));
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored))
+    refuse(path, "cannot be read: it is no regular file");
   std::ifstream in(path, std::ios::binary);
   if (!in) refuse(path, fmt::format("cannot be read: {}", std::strerror(errno)));
   return in;

@@ -1,5 +1,6 @@
 #include "resnet/tensor_file.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +83,14 @@ TEST_CASE("every type of number is read", "[safetensors]") {
   CHECK(tensors[3].values == std::vector<float>{8.0F});
   CHECK(tensors[4].values == std::vector<float>{77.0F});
   CHECK(tensors[4].shape.empty());
+}
+
+TEST_CASE("a folder or pipe is no tensor file, and not waited for", "[safetensors]") {
+  const Folder folder;
+  CHECK_THROWS_WITH(read_safetensors(folder.path), ContainsSubstring("Is a directory"));
+  const std::string pipe = folder.path / "pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH(read_safetensors(pipe), ContainsSubstring("pipe: cannot be read: it is no"));
 }
 
 TEST_CASE("a bad file is refused by name and fault", "[safetensors]") {
