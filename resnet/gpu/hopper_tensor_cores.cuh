@@ -56,7 +56,12 @@ __device__ inline void wait_for(unsigned barrier, unsigned parity) {
   }
   __trap();
 }
-/// Counts as one that synchronises some, without waiting for the others.
+/// Among `threads` threads that name the same of the block's barriers 1 to 15, those of arrive_some
+/// included.
+__device__ inline void synchronise_some(unsigned number, unsigned threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+/// The same without waiting for the others.
 __device__ inline void arrive_some(unsigned number, unsigned threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }

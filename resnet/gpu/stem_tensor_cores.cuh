@@ -47,8 +47,8 @@ struct Shape {
   __device__ unsigned first_step(unsigned block) const { return steps * block / gridDim.x; }
 };
 
-/// Of products and helpers, which wait in loops of their own.
-__device__ inline void synchronise_roles() { synchronise_some(1, blockDim.x); }
+/// __syncthreads() for products and helpers, which wait at places of their own in the code.
+__device__ inline void synchronise_roles() { asm volatile("barrier.sync 1;" ::: "memory"); }
 
 /// Byte offset of a chunk of 8 channels in a row of z in shared memory, swizzled so that a chunk of
 /// eight pixels, and half the chunks of two, lie in different banks.

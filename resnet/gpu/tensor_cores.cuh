@@ -40,12 +40,6 @@ __device__ void wait_for_copies() {
   SHAKEDOWN_FROM_AMPERE("cp.async.wait_group %0;" ::"n"(kInFlight) : "memory");
 }
 
-/// Among `threads` threads that name the same of the block's barriers 1 to 15, those of
-/// arrive_some() included.
-__device__ inline void synchronise_some(unsigned number, unsigned threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
 /// Four 8x8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
   SHAKEDOWN_FROM_AMPERE("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
