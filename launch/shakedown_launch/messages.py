@@ -32,7 +32,10 @@ NOT_THERE = (r"could not access\s+or execute an executable:\s+Executable:\s*(\S+
              r"while attempting to start process rank (\d+)")
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
-FORWARDS = rb"mpirun: Forwarding signal \d+ to job\n"  # in one write, to its standard error
+# To mpirun's standard error, each in one write: signals that it forwards, and libevent where the end
+# of a rank meets the end of its pipe.
+IDLE_WRITES = (rb"mpirun: Forwarding signal \d+ to job\n|"
+               rb"\[warn\] Epoll \w+\(\d+\) on fd \d+ failed\. .*: Bad file descriptor\n")
 LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
 
 
@@ -68,7 +71,7 @@ class Messages:
 
     def read_shared(self, data):
         """What is to be shown of it."""
-        data = re.sub(FORWARDS, b"", data)
+        data = re.sub(IDLE_WRITES, b"", data)
         self._shared.read(data)
         return data
 

@@ -168,6 +168,18 @@ class Streams(unittest.TestCase):
         self.assertEqual(judged.code, 1)
         self.assertEqual(Judged(5, table, 1).code, 3)
 
+    def test_idle_lines_on_the_ranks_stream_are_left_out(self):
+        messages = Messages(None, None)
+        for idle in ["mpirun: Forwarding signal 12 to job\n",
+                     "[warn] Epoll MOD(1) on fd 26 failed. Old events were 6; read change was 0 "
+                     "(none); write change was 2 (del); close change was 0 (none): Bad file "
+                     "descriptor\n"]:
+            for before, after in [("", ""), ("rank 0\n", "rank 1\n"), ("[warn] mine", "rank 1")]:
+                self.assertEqual(messages.read_shared((before + idle + after).encode()),
+                                 (before + after).encode())
+        kept = b"[warn] Epoll MOD(1) on fd 26 failed. Old events were 6: No space left on device\n"
+        self.assertEqual(messages.read_shared(kept), kept)
+
     def test_a_line_without_end_is_not_kept(self):
         messages = Messages(None, None)
         for _ in range(100):
