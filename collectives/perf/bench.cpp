@@ -74,7 +74,7 @@ CollectiveBench::CollectiveBench(Communicator& communicator, Backend& backend,
       end_(backend.device->make_event()) {
   const auto group = static_cast<std::size_t>(settings.aggregate);
   const std::size_t operations = static_cast<std::size_t>(settings.iterations) * group;
-  const std::size_t slot = 2 * aligned(largest_bytes);
+  const std::size_t slot = 2 * aligned(std::max<std::size_t>(largest_bytes, 1));
   const std::size_t most = on_device(communicator, backend)
                                ? settings.ring_bytes
                                : std::min(settings.ring_bytes, kMostHost);

@@ -50,6 +50,13 @@ class OwnName(Folder):
         in_place = {line["operation"] for line in measured if line["in_place"]}
         self.assertEqual(set(NAMES) - in_place, {"all_to_all", "send_recv"})
 
+    def test_no_bytes_at_all_are_a_size(self):
+        result = run("collective_perf", "--operation", "all", "-b", 0, "-e", 0, "-n", 2, "--repeats",
+                     1, "--record", self.record, ranks=2)
+        self.expect(result, 0, "Out of bounds values : 0 OK")
+        self.assertEqual({line["operation"] for line in self.lines("collective")}, set(NAMES))
+        self.assertEqual({line["bytes"] for line in self.lines("collective")}, {0})
+
     @unittest.skipIf(support.GPUS, "NCCL carries it")
     def test_the_own_algorithm_is_named(self):
         result = run("collective_perf", "--operation", "all_reduce,reduce_scatter", "-b", "1M", "-e",

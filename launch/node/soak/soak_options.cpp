@@ -24,6 +24,7 @@ void declare_options(OptionSet& options, SoakOptions& values) {
   options.heading("Soak");
   options.add("--minutes", values.minutes, "duration, fractions allowed")
       .at_least(0.001)
+      .at_most(1e6)
       .idle_with({"--replay"});
   std::vector<std::string> types;
   for (const ProductType type : all_product_types()) types.emplace_back(name_of(type));
