@@ -32,8 +32,8 @@ NOT_THERE = (r"could not access\s+or execute an executable:\s+Executable:\s*(\S+
              r"while attempting to start process rank (\d+)")
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
-# To mpirun's standard error, each in one write: signals that it forwards, and libevent where the end
-# of a rank meets the end of its pipe.
+# On mpirun's standard error, each in one write: a signal that it forwards, and libevent's warning
+# about a pipe that was closed before, which it gives after some aborts.
 IDLE_WRITES = (rb"mpirun: Forwarding signal \d+ to job\n|"
                rb"\[warn\] Epoll \w+\(\d+\) on fd \d+ failed\. .*: Bad file descriptor\n")
 LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may be longer
