@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 
 namespace shakedown::gpu {
@@ -150,6 +151,17 @@ std::vector<Descriptor> engine_configs(const Descriptor& graph, cudnnBackendHeur
   return configs;
 }
 
+/// cuDNN cuts the batch of tensors with 2^31 elements or more, and adds up the weight gradients of
+/// the parts in their own type, so that every engine has the note of reduced sums. Within a part
+/// the engine sums as this graph, of a batch that is not cut, says.
+Descriptor graph_of_part(cudnnHandle_t handle, PlanQuery query) {
+  constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
+  const std::size_t largest = std::max(query.conv.x.count(), query.conv.y().count());
+  const auto parts = static_cast<int>((largest + kMost - 1) / kMost);
+  query.conv.x.n = std::max(1, query.conv.x.n / parts);
+  return operation_graph(handle, query);
+}
+
 Descriptor engine_of(const Descriptor& config) {
   Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t raw = engine.get();
@@ -168,10 +180,13 @@ T number_of(const Descriptor& from, cudnnBackendAttributeName_t name,
   return value;
 }
 
+std::int64_t index_of_engine(const Descriptor& config) {
+  return number_of<std::int64_t>(engine_of(config), CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                 CUDNN_TYPE_INT64);
+}
+
 std::string name_of(const Descriptor& config) {
-  std::string name = fmt::format(
-      "engine {}",
-      number_of<std::int64_t>(engine_of(config), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64));
+  std::string name = fmt::format("engine {}", index_of_engine(config));
   std::vector<Descriptor> knobs;
   std::vector<cudnnBackendDescriptor_t> raw;
   for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i)
@@ -201,9 +216,12 @@ bool any_note(const Descriptor& engine, cudnnBackendAttributeName_t name,
 }
 
 /// Whether the engine of a configuration keeps the precision and, where requested, is bitwise
-/// repeatable.
-bool acceptable(const Descriptor& config, const PlanQuery& query) {
-  const Descriptor engine = engine_of(config);
+/// repeatable. `part`: see graph_of_part.
+bool acceptable(const Descriptor& config, const PlanQuery& query, const Descriptor& part) {
+  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, part);
+  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index_of_engine(config));
+  if (cudnnBackendFinalize(engine.get()) != CUDNN_STATUS_SUCCESS) return false;
   const auto numerical = [&](std::initializer_list<cudnnBackendNumericalNote_t> unwanted) {
     return any_note<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT>(
         engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, unwanted);
@@ -282,10 +300,11 @@ void BoundPlan::execute(cudnnHandle_t handle) const {
 
 ConvPlans plan_convolution(cudnnHandle_t handle, const PlanQuery& query) {
   const Descriptor graph = operation_graph(handle, query);
+  const Descriptor part = graph_of_part(handle, query);
   ConvPlans plans;
   for (cudnnBackendHeurMode_t mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     for (const Descriptor& config : engine_configs(graph, mode)) {
-      if (!acceptable(config, query)) continue;
+      if (!acceptable(config, query, part)) continue;
       std::string name = name_of(config);
       if (!query.name.empty() && name != query.name) continue;
       if (auto plan = build_plan(handle, query, std::move(name), config))
