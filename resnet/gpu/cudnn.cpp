@@ -152,8 +152,8 @@ std::vector<Descriptor> engine_configs(const Descriptor& graph, cudnnBackendHeur
 }
 
 /// cuDNN cuts the batch of tensors with 2^31 elements or more, and adds up the weight gradients of
-/// the parts in their own type, so that every engine has the note of reduced sums. Within a part
-/// the engine sums as this graph, of a batch that is not cut, says.
+/// the parts in their own type, so that every engine has the note of reduced sums. How an engine
+/// sums within a part, its note on this graph says: of a batch that is not cut.
 Descriptor graph_of_part(cudnnHandle_t handle, PlanQuery query) {
   constexpr std::size_t kMost = std::numeric_limits<std::int32_t>::max();
   const std::size_t largest = std::max(query.conv.x.count(), query.conv.y().count());
@@ -218,22 +218,26 @@ bool any_note(const Descriptor& engine, cudnnBackendAttributeName_t name,
 /// Whether the engine of a configuration keeps the precision and, where requested, is bitwise
 /// repeatable. `part`: see graph_of_part.
 bool acceptable(const Descriptor& config, const PlanQuery& query, const Descriptor& part) {
-  Descriptor engine(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-  engine.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, part);
-  engine.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index_of_engine(config));
-  if (cudnnBackendFinalize(engine.get()) != CUDNN_STATUS_SUCCESS) return false;
-  const auto numerical = [&](std::initializer_list<cudnnBackendNumericalNote_t> unwanted) {
+  const Descriptor engine = engine_of(config);
+  Descriptor on_part(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  on_part.set(CUDNN_ATTR_ENGINE_OPERATION_GRAPH, part);
+  on_part.set(CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, index_of_engine(config));
+  if (cudnnBackendFinalize(on_part.get()) != CUDNN_STATUS_SUCCESS) return false;
+  const auto numerical = [](const Descriptor& of,
+                            std::initializer_list<cudnnBackendNumericalNote_t> unwanted) {
     return any_note<cudnnBackendNumericalNote_t, CUDNN_NUMERICAL_NOTE_TYPE_COUNT>(
-        engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, unwanted);
+        of, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, unwanted);
   };
   // The fast kernels of the float16 stem (7x7) have this note; tests/resnet/units_test looks at
   // what they lose. Elsewhere a weight gradient would sum up to 10^6 pixels in less than float32.
   const bool is_float16_stem = query.precision == Precision::fp16 && query.conv.kernel == 7;
-  if (!is_float16_stem && numerical({CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}))
+  if (!is_float16_stem && numerical(on_part, {CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION}))
     return false;
-  if (query.deterministic && numerical({CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC})) return false;
+  if (query.deterministic && numerical(engine, {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC}))
+    return false;
   if (query.precision == Precision::fp32 &&
-      numerical({CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}))
+      numerical(engine,
+                {CUDNN_NUMERICAL_NOTE_TENSOR_CORE, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS}))
     return false;
   return query.kind != ConvKind::forward_with_sums ||
          !any_note<cudnnBackendBehaviorNote_t, CUDNN_BEHAVIOR_NOTE_TYPE_COUNT>(
