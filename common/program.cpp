@@ -95,7 +95,7 @@ std::optional<ExitCode> parse_options(OptionSet& set, int argc, const char* cons
   } else if (ending->code != ExitCode::pass) {
     std::this_thread::sleep_for(kAfterTheFirst);
   }
-  return ending->code;
+  return if_printed(ending->code);
 }
 
 int run_program(const OptionSet& set, int argc, char** argv,

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import subprocess
 import unittest
 
 import support
@@ -72,6 +73,9 @@ class Usage(Folder):
             self.expect(result, 2, f"{option} {path}: cannot be written: No such file")
             self.assertNotIn("images/s", result.stdout)
         self.expect(run_bare(TRAIN, *SMALL, "--record", "/dev/full"), 3, "/dev/full")
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            helped = subprocess.run([TRAIN, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+        self.assertEqual((helped.returncode, "standard output" in helped.stderr), (3, True), helped.stderr)
         self.expect(run_bare(TRAIN, "--backend", "cpu", "--data-dir", "/tmp", "--pack", "/proc/no/t.pack"), 2,
                     "--pack /proc/no/t.pack: cannot be written: No such file")
         notes = self.folder / "notes.txt"

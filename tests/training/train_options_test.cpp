@@ -92,6 +92,10 @@ TEST_CASE("--invariant settles what the bits depend on, and refuses what contrad
   CHECK(p.values.model.deterministic);
   CHECK(p.values.backend.cpu_threads == 1);
   CHECK(p.values.input.decoder == "cpu");
+  CHECK(warmup_seconds_of(p.values, BackendKind::gpu) == 0);
+  CHECK(warmup_seconds_of(
+            Parsed({"--invariant", "4", "--data-dir", "d", "--warmup-seconds", "1"}).values,
+            BackendKind::gpu) == 1);
   CHECK(
       Parsed({"--invariant", "4", "--data-dir", "d", "--decoder", "nvjpeg"}).values.input.decoder ==
       "nvjpeg");

@@ -25,6 +25,8 @@ void settle(TrainOptions& values) {
   values.backend.cpu_threads = 1;  // oneDNN's sums depend on their number
   // auto depends on the cores per rank, and decoders differ in the last bit
   if (values.input.decoder == "auto") values.input.decoder = "cpu";
+  // steps for a time are more where they are shorter: on more ranks
+  if (values.warmup_seconds < 0) values.warmup_seconds = 0;
   tuning_of(values.model);  // refuses --fusion that is not deterministic
 }
 
@@ -36,7 +38,8 @@ void declare_invariant(OptionSet& options, TrainOptions& values) {
            "train with the same bits on any number of ranks that divides N, a power of two: "
            "--batch-size images in each of N shards per update, batch norm per shard, gradients "
            "summed over the shards in one fixed tree in fp32; with --deterministic, one thread per "
-           "rank on the cpu backend, and --decoder cpu unless nvjpeg is given; prints its cost")
+           "rank on the cpu backend, --decoder cpu unless nvjpeg is given, and --warmup-seconds 0 "
+           "unless given; prints its cost")
       .at_least(1)
       .at_most(kMostShards)
       .default_text("off")
