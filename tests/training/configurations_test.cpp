@@ -34,8 +34,11 @@ std::vector<std::string> names_of(const Bench& bench) {
   return names;
 }
 
+const JobRanks kFour{BackendKind::gpu, 4, 4, ""};
+const JobRanks kTwoCpus{BackendKind::cpu, 2, 0, "needs GPUs"};
+
 std::vector<std::string> planned(std::vector<const char*> arguments) {
-  const auto benches = benches_of(parse(std::move(arguments)), BackendKind::cpu, 4);
+  const auto benches = benches_of(parse(std::move(arguments)), kFour);
   REQUIRE(benches.size() == 1);
   return names_of(benches.front());
 }
@@ -47,19 +50,23 @@ using Names = std::vector<std::string>;
 TEST_CASE("every strategy of the table is compared unless some are named", "[compare]") {
   const Names all = planned({});
   CHECK(all == planned({"--strategies", "all"}));
-  for (const StrategyEntry& entry : strategies())  // those that need peers only by name
+  for (const StrategyEntry& entry : strategies())
     CHECK(std::count_if(all.begin(), all.end(), [&](const std::string& name) {
             return name.rfind(std::string(entry.name) + "/4", 0) == 0;
-          }) == (entry.peers ? 0 : 1));
-  const auto by_name = std::count_if(strategies().begin(), strategies().end(),
-                                     [](const StrategyEntry& entry) { return entry.peers; });
-  CHECK(all.size() + static_cast<std::size_t>(by_name) ==
-        strategies().size() + 1);  // and one rank alone
-  CHECK(planned({"--strategies", "peer"}) == Names{"none/1", "none/4", "peer/4"});
+          }) == 1);
+  CHECK(all.size() == strategies().size() + 1);  // and one rank alone
   const std::vector<const char*> one{"--ranks", "1,4", "--strategies", "ddp,parameter-server"};
   CHECK(planned(one) == Names{"none/1", "ddp/1/25", "none/4", "ddp/4/25", "parameter-server/4"});
-  CHECK(left_out(parse(one), BackendKind::cpu, {}, 4) ==
-        "left out: parameter-server on 1 rank: needs 2");
+  CHECK(left_out(parse(one), kFour, {}) == "left out: parameter-server on 1 rank: needs 2");
+}
+
+TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
+  const CompareOptions options = parse({"--strategies", "peer,ddp", "--ranks", "2,4"});
+  CHECK(left_out(options, kFour, {}).empty());
+  const JobRanks two_nodes{BackendKind::gpu, 4, 2, "needs GPUs of one node"};
+  CHECK(names_of(benches_of(options, two_nodes).front()) ==
+        Names{"none/1", "none/2", "peer/2", "ddp/2/25", "none/4", "ddp/4/25"});
+  CHECK(left_out(options, two_nodes, {}) == "left out: peer on 4 ranks: needs GPUs of one node");
 }
 
 TEST_CASE("one rank alone and none on as many ranks are always there, once", "[compare]") {
@@ -87,7 +94,7 @@ TEST_CASE("settings are compared with plain ddp at the first cap on the most ran
 TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
   const auto bench_of = [](std::vector<const char*> arguments, BackendKind backend) {
     arguments.insert(arguments.end(), {"--strategies", "ddp", "--settings", "all"});
-    return benches_of(parse(std::move(arguments)), backend, 2).front();
+    return benches_of(parse(std::move(arguments)), {backend, 2, 2, ""}).front();
   };
   const auto find = [](const Bench& bench, const std::string& setting) {
     const auto found = std::find_if(bench.begin(), bench.end(),
@@ -123,7 +130,8 @@ TEST_CASE("a setting differs from plain ddp in its one switch", "[compare]") {
 TEST_CASE("a setting that changes nothing is named with the reason", "[compare]") {
   const auto named = [](std::vector<const char*> arguments, BackendKind backend) {
     const CompareOptions options = parse(std::move(arguments));
-    return left_out(options, backend, benches_of(options, backend, 2), 2);
+    const JobRanks job{backend, 2, 2, ""};
+    return left_out(options, job, benches_of(options, job));
   };
   const std::string cpu = named({"--settings", "all"}, BackendKind::cpu);
   for (const char* name : {"autotune-off", "tf32", "fp32", "normal-priority", "no-graph"})
@@ -132,7 +140,7 @@ TEST_CASE("a setting that changes nothing is named with the reason", "[compare]"
   CHECK(named({"--settings", "all"}, BackendKind::gpu) ==
         "left out: --settings tf32: no change from plain ddp with these options");
   CHECK(named({"--settings", "bucket-copy"}, BackendKind::cpu).empty());
-  CHECK_THROWS_WITH(benches_of(parse({"--settings", "no-graph"}), BackendKind::cpu, 2),
+  CHECK_THROWS_WITH(benches_of(parse({"--settings", "no-graph"}), kTwoCpus),
                     ContainsSubstring("--settings no-graph: only on the gpu backend"));
 }
 
@@ -175,7 +183,7 @@ TEST_CASE("a word that a list does not have is named", "[compare]") {
 TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
   const auto options = parse(
       {"--models", "resnet18,resnet34", "--batch-sizes", "4,8", "--precisions", "auto,fp32,fp16"});
-  const auto benches = benches_of(options, BackendKind::cpu, 2);
+  const auto benches = benches_of(options, kTwoCpus);
   std::set<std::string> seen;
   for (const Bench& bench : benches) {
     const StepOptions& o = bench.front().options;
@@ -185,7 +193,7 @@ TEST_CASE("models, precisions and batches each make a bench", "[compare]") {
   CHECK(benches.size() == 8);  // on the cpu auto is fp32
   CHECK(seen.size() == 8);
   CHECK(seen.count("resnet34 fp16 8") == 1);
-  CHECK(benches_of(parse({"--global-batch", "12"}), BackendKind::cpu, 2).size() == 1);
+  CHECK(benches_of(parse({"--global-batch", "12"}), kTwoCpus).size() == 1);
 }
 
 TEST_CASE("each round has every configuration, and begins elsewhere", "[compare]") {

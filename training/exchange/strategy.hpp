@@ -176,7 +176,7 @@ struct StrategyEntry {
   /// Whether every rank that computes does so with the same weights after every step.
   bool ranks_agree = true;
   bool each_updates_all = false;  // else each element is updated on one rank
-  bool peers = false;             // it needs Communicator::peers(), and is compared only by name
+  bool peers = false;             // it needs Communicator::peers()
   bool any_type = false;  // it can exchange gradients in another type than they were computed in
   /// A step can be a graph: the host enqueues the same work every time and does not wait within it.
   /// finish() joins other streams to the one that computes, and what the host keeps of a step is as

@@ -35,8 +35,9 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
                 session,
                 record};
   say(session, headline(job));
-  const auto benches = benches_of(options, backend.kind, session.world_size());
-  say(session, wrapped(left_out(options, backend.kind, benches, session.world_size()), 2));
+  const JobRanks ranks = ranks_of(options, backend, session);
+  const auto benches = benches_of(options, ranks);
+  say(session, wrapped(left_out(options, ranks, benches), 2));
   build_discarded_network(benches.front(), job);
   std::vector<Result> all;
   for (const Bench& bench : benches) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "common/communicator.hpp"
 #include "common/error.hpp"
+#include "common/mpi_session.hpp"
 #include "resnet/precision.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/programs/settings.hpp"
@@ -42,8 +44,17 @@ void add(Bench& bench, const StepOptions& base, const std::string& strategy, dou
   added.options.strategy.bucket_cap_mb = bucket_cap_mb;
 }
 
-std::vector<int> ranks_of(const CompareOptions& options, int world_size) {
+std::vector<int> numbers_of_ranks(const CompareOptions& options, int world_size) {
   return options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
+}
+
+bool needs_peers(const std::string& strategy) { return find_strategy(strategy).peers; }
+
+/// Why so many of the job's ranks cannot run the strategy; "" if they can.
+std::string obstacle(const std::string& strategy, int ranks, const JobRanks& job) {
+  const int least = find_strategy(strategy).ranks.least;
+  if (ranks < least) return fmt::format("needs {}", least);
+  return needs_peers(strategy) && ranks > job.peers ? job.no_peers : "";
 }
 
 /// The largest of `ranks` that the job has.
@@ -70,20 +81,20 @@ void add_settings(Bench& bench, const CompareOptions& options, const StepOptions
   }
 }
 
-Bench bench_of(const CompareOptions& options, const StepOptions& base, BackendKind backend,
-               int world_size) {
+Bench bench_of(const CompareOptions& options, const StepOptions& base, const JobRanks& job) {
   const std::vector<double>& caps = options.bucket_caps_mb;
+  const std::vector<int> numbers = numbers_of_ranks(options, job.count);
   Bench bench;
   add(bench, base, "none", caps.front(), 1);
-  for (int ranks : ranks_of(options, world_size)) {
+  for (int ranks : numbers) {
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
       for (double cap : caps)
-        if (const StrategyEntry& entry = find_strategy(strategy); ranks >= entry.ranks.least)
-          add(bench, base, strategy, entry.bucketed() ? cap : caps.front(), ranks);
+        if (obstacle(strategy, ranks, job).empty())
+          add(bench, base, strategy, find_strategy(strategy).bucketed() ? cap : caps.front(),
+              ranks);
   }
-  add_settings(bench, options, base, most_ranks(ranks_of(options, world_size), world_size),
-               backend);
+  add_settings(bench, options, base, most_ranks(numbers, job.count), job.backend);
   return bench;
 }
 
@@ -118,34 +129,57 @@ std::string label_of(const Configuration& c) {
   return fmt::format("{} on {} rank{}", strategy_label(c), c.ranks, c.ranks == 1 ? "" : "s");
 }
 
-std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size) {
+JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session) {
+  JobRanks job{backend.kind, session.world_size(), 0, ""};
+  const auto& requested = options.strategies;
+  if (std::none_of(requested.begin(), requested.end(), needs_peers)) return job;
+  const std::vector<std::string>& hosts = session.hosts();
+  const auto other = std::find_if(hosts.begin(), hosts.end(),
+                                  [&](const std::string& host) { return host != hosts.front(); });
+  if (backend.kind != BackendKind::gpu) {
+    job.no_peers = "needs GPUs";
+  } else if (other != hosts.end()) {
+    job.peers = static_cast<int>(other - hosts.begin());
+    job.no_peers = "needs GPUs of one node";
+  } else {
+    try {
+      backend.world->peers();
+      job.peers = job.count;
+    } catch (const UsageError& error) {  // the same on all ranks
+      job.no_peers = error.what();
+    }
+  }
+  return job;
+}
+
+std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job) {
   const std::vector<int>& ranks = options.ranks;
-  if (!ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) > world_size)
+  if (!ranks.empty() && *std::min_element(ranks.begin(), ranks.end()) > job.count)
     throw UsageError(fmt::format("--ranks {}: the job has {} rank{}", fmt::join(ranks, ","),
-                                 world_size, world_size == 1 ? "" : "s"));
+                                 job.count, job.count == 1 ? "" : "s"));
   std::vector<Bench> benches;
   for (const std::string& model : each_once(options.models))
-    for (const std::string& precision : precisions_of(options, backend))
+    for (const std::string& precision : precisions_of(options, job.backend))
       for (int batch_size : each_once(options.batch_sizes)) {
         StepOptions base = options.train;
         base.model.model = model;
         base.model.precision = precision;
         base.batch_size = batch_size;
-        benches.push_back(bench_of(options, base, backend, world_size));
+        benches.push_back(bench_of(options, base, job));
       }
-  const auto idle = idle_settings(options, backend, benches);
+  const auto idle = idle_settings(options, job.backend, benches);
   if (!idle.empty() && options.settings.size() < settings().size()) throw UsageError(idle.front());
   return benches;
 }
 
-std::string left_out(const CompareOptions& options, BackendKind backend,
-                     const std::vector<Bench>& benches, int world_size) {
-  auto reasons = idle_settings(options, backend, benches);
+std::string left_out(const CompareOptions& options, const JobRanks& job,
+                     const std::vector<Bench>& benches) {
+  auto reasons = idle_settings(options, job.backend, benches);
   for (const std::string& strategy : each_once(options.strategies))
-    for (int ranks : each_once(ranks_of(options, world_size)))
-      if (const int least = find_strategy(strategy).ranks.least; ranks < least)
-        reasons.push_back(fmt::format("{} on {} rank{}: needs {}", strategy, ranks,
-                                      ranks == 1 ? "" : "s", least));
+    for (int ranks : each_once(numbers_of_ranks(options, job.count)))
+      if (const std::string why = obstacle(strategy, ranks, job); !why.empty())
+        reasons.push_back(
+            fmt::format("{} on {} rank{}: {}", strategy, ranks, ranks == 1 ? "" : "s", why));
   if (reasons.empty()) return "";
   return fmt::format("left out: {}", fmt::join(reasons, "; "));
 }

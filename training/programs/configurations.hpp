@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/device.hpp"
+#include "common/backend.hpp"
 #include "training/programs/compare_options.hpp"
 
 namespace shakedown::training {
@@ -26,16 +26,26 @@ std::string label_of(const Configuration& configuration);
 /// not; settings have their plain ddp.
 using Bench = std::vector<Configuration>;
 
-/// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts
-/// only where there are buckets. `world_size` is the number of ranks where the options name none.
-/// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
-std::vector<Bench> benches_of(const CompareOptions& options, BackendKind backend, int world_size);
+/// What a job has, where strategies need it.
+struct JobRanks {
+  BackendKind backend = BackendKind::cpu;
+  int count = 1;
+  int peers = 0;         // its first ranks whose GPUs can be peers (common/peers.hpp)
+  std::string no_peers;  // why no more can
+};
 
-/// The switches of --settings all that change nothing, the strategies that need more ranks, and
-/// why;
-/// "" if all are measured.
-std::string left_out(const CompareOptions& options, BackendKind backend,
-                     const std::vector<Bench>& benches, int world_size);
+/// Collective. Looks for peers only where the options have a strategy that needs them.
+JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session);
+
+/// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts
+/// only where there are buckets. All ranks of the job compute where the options name no number.
+/// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
+std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job);
+
+/// The switches of --settings all that change nothing, the strategies that need more ranks or
+/// peers, and why; "" if all are measured.
+std::string left_out(const CompareOptions& options, const JobRanks& job,
+                     const std::vector<Bench>& benches);
 
 /// The order of a round over `count` configurations: rotated from round to round, so that a drift
 /// of the machine meets all of them alike.
