@@ -165,24 +165,26 @@ def share_of(measured):
 
 
 def shares(sources):
-    """none and ddp of several GPUs, and PyTorch's DDP."""
+    """none, ddp and peer of several GPUs, and PyTorch's DDP."""
     rows, peer = [], peer_of(sources)
     for source, run in ((source, run) for source in sources for run in source.runs):
         summary = Summary([run])
         for measured in summary.measured.values():
             of, none = measured.conditions, summary.same(measured, "none")
-            if measured.strategy != "ddp" or not none:
+            if measured.strategy not in ("ddp", "peer") or not none:
                 continue
             eager, graph = (peer.get((of.world_size, of.model, of.precision, of.batch, how))
                             if source.known.get("peer") else None for how in (False, True))
             window = statistics.median(step["iterations"] * step["step_ms_p50"] / 1e3
                                        for step in measured.steps)
-            rows.append([of.world_size, of.batch, f"{window:.1f}", len(measured.steps),
-                         words.rate(none.rate.median), words.rate(measured.rate.median),
+            rows.append([of.world_size, of.batch, measured.strategy, f"{window:.1f}",
+                         len(measured.steps), words.rate(none.rate.median),
+                         words.rate(measured.rate.median),
                          share_of(measured), eager and words.rate(eager),
                          graph and words.rate(graph), source.revision(run), source.name])
-    return ["GPUs", "batch", "window s", "rounds", "none", "ddp", "share of none",
-            "PyTorch DDP, eager", "graph", "revision", "file"], sorted(rows, key=lambda row: (-row[0], -row[1]))
+    return ["GPUs", "batch", "strategy", "window s", "rounds", "none", "images/s", "share of none",
+            "PyTorch DDP, eager", "graph", "revision", "file"], sorted(
+                rows, key=lambda row: (-row[0], -row[1]))
 
 
 def strategies(sources, terms_of=64):

@@ -50,7 +50,7 @@ std::vector<int> numbers_of_ranks(const CompareOptions& options, int world_size)
 
 bool needs_peers(const std::string& strategy) { return find_strategy(strategy).peers; }
 
-/// Why so many of the job's ranks cannot run the strategy; "" if they can.
+/// Why the job's first `ranks` ranks cannot run the strategy; "" if they can.
 std::string obstacle(const std::string& strategy, int ranks, const JobRanks& job) {
   const int least = find_strategy(strategy).ranks.least;
   if (ranks < least) return fmt::format("needs {}", least);
