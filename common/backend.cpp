@@ -121,8 +121,9 @@ Backend open_backend(const BackendOptions& options, MpiSession& session) {
     const auto me = static_cast<std::size_t>(session.rank());
     backend.device = gpu::make_device(devices[me], options.timeout_s);
     if (session.world_size() == 1 && views[0].gpus.size() > 1)
-      backend.remark += fmt::format(", on 1 of {} GPUs: start it with launch/mpi to use them all",
-                                    views[0].gpus.size());
+      backend.remark +=
+          fmt::format(", on 1 of {} GPUs{}", views[0].gpus.size(),
+                      launched_rank().empty() ? ": start it with launch/mpi to use them all" : "");
   } else {
     if (options.ctas > 0)
       throw UsageError(

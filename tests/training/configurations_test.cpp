@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 
 #include "common/options.hpp"
 #include "tests/catch.hpp"
+#include "tests/support.hpp"
 #include "training/exchange/strategy.hpp"
 #include "training/programs/settings.hpp"
 
@@ -67,6 +69,17 @@ TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
   CHECK(names_of(benches_of(options, two_nodes).front()) ==
         Names{"none/1", "none/2", "peer/2", "ddp/2/25", "none/4", "ddp/4/25"});
   CHECK(left_out(options, two_nodes, {}) == "left out: peer on 4 ranks: needs GPUs of one node");
+
+  Backend backend;
+  const auto no_peers = [&](const CompareOptions& o) {
+    return ranks_of(o, backend, test::session()).no_peers;
+  };
+  CHECK(no_peers(options) == "needs GPUs");
+  CHECK(no_peers(parse({"--strategies", "ddp"})).empty());
+  backend.kind = BackendKind::gpu;
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  CHECK(no_peers(options) == "NCCL_P2P_DISABLE=1");
+  unsetenv("NCCL_P2P_DISABLE");
 }
 
 TEST_CASE("one rank alone and none on as many ranks are always there, once", "[compare]") {

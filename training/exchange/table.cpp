@@ -40,8 +40,8 @@ void declare_options(OptionSet& options, StrategyOptions& values) {
   for (const StrategyEntry& entry : strategies())
     help += fmt::format("\n{}: {}", entry.name, entry.summary);
   options.heading("Gradient exchange");
-  options.add("--strategy", values.strategy, help)
-      .one_of(names_where([](const StrategyEntry&) { return true; }));
+  const auto all = names_where([](const StrategyEntry&) { return true; });
+  options.add("--strategy", values.strategy, help).one_of(all);
   const auto add = [&](const char* name, auto& value, const char* meaning,
                        const std::vector<std::string>& used_by) -> Option& {
     return options.add(name, value, meaning).only_where("--strategy", used_by);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <utility>
 
 #include "common/communicator.hpp"
 #include "common/error.hpp"
@@ -63,6 +65,15 @@ int most_ranks(const std::vector<int>& ranks, int world_size) {
   for (int n : ranks)
     if (n <= world_size) most = std::max(most, n);
   return most;
+}
+
+/// "NCCL_P2P_DISABLE=1" where the user keeps NCCL, and so this program, from peer access; or "".
+std::string peer_access_off() {
+  for (const auto& [name, off] :
+       {std::pair("NCCL_P2P_DISABLE", "1"), {"NCCL_P2P_LEVEL", "LOC"}, {"NCCL_P2P_LEVEL", "0"}})
+    if (const char* value = std::getenv(name); value != nullptr && std::string(value) == off)
+      return fmt::format("{}={}", name, off);
+  return "";
 }
 
 /// Plain ddp, and what differs from it in one switch.
@@ -130,26 +141,26 @@ std::string label_of(const Configuration& c) {
 }
 
 JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session) {
-  JobRanks job{backend.kind, session.world_size(), 0, ""};
+  const int count = session.world_size();
+  const auto with_peers = [&](int peers, const std::string& why_no_more) {
+    return JobRanks{backend.kind, count, peers, why_no_more};
+  };
   const auto& requested = options.strategies;
-  if (std::none_of(requested.begin(), requested.end(), needs_peers)) return job;
+  if (std::none_of(requested.begin(), requested.end(), needs_peers)) return with_peers(0, "");
+  if (backend.kind != BackendKind::gpu) return with_peers(0, "needs GPUs");
+  for (const std::string& off : session.all_gather(peer_access_off()))
+    if (!off.empty()) return with_peers(0, off);
   const std::vector<std::string>& hosts = session.hosts();
-  const auto other = std::find_if(hosts.begin(), hosts.end(),
-                                  [&](const std::string& host) { return host != hosts.front(); });
-  if (backend.kind != BackendKind::gpu) {
-    job.no_peers = "needs GPUs";
-  } else if (other != hosts.end()) {
-    job.peers = static_cast<int>(other - hosts.begin());
-    job.no_peers = "needs GPUs of one node";
-  } else {
-    try {
-      backend.world->peers();
-      job.peers = job.count;
-    } catch (const UsageError& error) {  // the same on all ranks
-      job.no_peers = error.what();
-    }
+  const auto elsewhere = std::find_if(
+      hosts.begin(), hosts.end(), [&](const std::string& host) { return host != hosts.front(); });
+  if (elsewhere != hosts.end())
+    return with_peers(static_cast<int>(elsewhere - hosts.begin()), "needs GPUs of one node");
+  try {
+    backend.world->peers();
+    return with_peers(count, "");
+  } catch (const UsageError& error) {  // the same on all ranks
+    return with_peers(0, error.what());
   }
-  return job;
 }
 
 std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job) {
