@@ -25,10 +25,11 @@ void declare_options(OptionSet& options, TransformOptions& values) {
       .one_of({"auto", "none", "shift", "crop"})
       .only_with({"--data-dir", "--train-dir", "--val-dir"});
   options
-      .add("--scaled-decode", values.scaled_decode,
-           "auto: decode a training JPEG's crop of at least twice the image size to 1/2, 1/4 or "
-           "1/8, which is faster and changes pixels; its effect on accuracy was not measured; off: "
-           "torchvision's pixels")
+      .add(
+          "--scaled-decode", values.scaled_decode,
+          "auto: decode a training JPEG's crop of at least twice the image size to 1/2, 1/4 or "
+          "1/8, which is faster and changes pixels; its effect on accuracy is in docs/training.md; "
+          "off: torchvision's pixels")
       .one_of({"auto", "off"})
       .only_where("--augment", {"auto", "crop"})
       .only_with({"--data-dir", "--train-dir"});
