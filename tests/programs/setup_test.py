@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import launch_support
 from launch_support import TREE, run, write_script
@@ -189,6 +190,14 @@ class MachineMake(Scratch):
 
 class MakeVariables(Scratch):
     """The Makefile of the tree, on a build folder of its own, without building."""
+
+    def setUp(self):
+        super().setUp()
+        own = mock.patch.dict(os.environ)
+        own.start()
+        self.addCleanup(own.stop)
+        for name in ("CXX", "OMPI_CXX", "MPICH_CXX", "NVCC_CCBIN"):  # of whoever runs the tests
+            os.environ.pop(name, None)
 
     def make(self, *arguments):
         result = run("make", "-C", TREE, f"BUILD={self.scratch}/build", "BACKENDS=cpu",
