@@ -196,7 +196,7 @@ class MakeVariables(Scratch):
         own = mock.patch.dict(os.environ)
         own.start()
         self.addCleanup(own.stop)
-        for name in ("CXX", "OMPI_CXX", "MPICH_CXX", "NVCC_CCBIN"):  # of whoever runs the tests
+        for name in ("CXX", "OMPI_CXX", "MPICH_CXX", "NVCC_CCBIN"):  # the user's
             os.environ.pop(name, None)
 
     def make(self, *arguments):
