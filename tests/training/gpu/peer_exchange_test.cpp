@@ -236,7 +236,7 @@ TEST_CASE("peers skip an update when one rank's gradients are not finite", "[pee
   }
 }
 
-TEST_CASE("vectors are pushed by their owners", "[peers]") {
+TEST_CASE("vectors are pushed by their owners", "[peers][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
   const auto device = test::open_device(BackendKind::gpu);
   Ranks ranks(*device, 2, kMinute_ns);
@@ -302,7 +302,7 @@ TEST_CASE("a rank that does not come stops its peers, and the device is free", "
   CHECK(download<float>(*device, ranks.stream(0), own.data(), 64) == std::vector<float>(64, 3.0F));
 }
 
-TEST_CASE("one rank alone is its own peer, in graphs too", "[peers]") {
+TEST_CASE("one rank alone is its own peer, in graphs too", "[peers][sanitize]") {
   if (!test::has(BackendKind::gpu)) return;
   const auto device = test::open_device(BackendKind::gpu);
   const auto host = make_mpi_communicator(test::session(), *device);
