@@ -213,6 +213,12 @@ class Configurations(Folder):
         self.expect(self.compare("--strategies", "ddp", "--ranks", 3), 2,
                     "--ranks 3: the job has 2 ranks")
 
+    @support.needs_cpu_backend
+    def test_peer_that_is_named_and_cannot_run_is_inconclusive(self):
+        result = self.compare("--strategies", "ddp,peer", "--backend", "cpu")
+        self.expect(result, 3, "INCONCLUSIVE, skipped: peer memory (--strategy peer): only on the gpu")
+        self.assertNotIn("left out", result.stdout)
+
     def test_a_global_batch_that_does_not_divide_is_skipped(self):
         result = self.compare("--strategies", "none", "--global-batch", 9, options=WITHOUT_BATCH)
         self.expect(result, 3, "skipped: --global-batch 9")

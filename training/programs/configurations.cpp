@@ -50,13 +50,11 @@ std::vector<int> numbers_of_ranks(const CompareOptions& options, int world_size)
   return options.ranks.empty() ? std::vector<int>{world_size} : options.ranks;
 }
 
-bool needs_peers(const std::string& strategy) { return find_strategy(strategy).peers; }
-
 /// Why the job's first `ranks` ranks cannot run the strategy; "" if they can.
 std::string obstacle(const std::string& strategy, int ranks, const JobRanks& job) {
-  const int least = find_strategy(strategy).ranks.least;
-  if (ranks < least) return fmt::format("needs {}", least);
-  return needs_peers(strategy) && ranks > job.peers ? job.no_peers : "";
+  const StrategyEntry& entry = find_strategy(strategy);
+  if (ranks < entry.ranks.least) return fmt::format("needs {}", entry.ranks.least);
+  return entry.peers && ranks > job.peers ? job.no_peers : "";
 }
 
 /// The largest of `ranks` that the job has.
@@ -145,8 +143,8 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
   const auto with_peers = [&](int peers, const std::string& why_no_more) {
     return JobRanks{backend.kind, count, peers, why_no_more};
   };
-  const auto& requested = options.strategies;
-  if (std::none_of(requested.begin(), requested.end(), needs_peers)) return with_peers(0, "");
+  // a strategy that is named is tried, and is inconclusive where it cannot run
+  if (each_once(options.strategies).size() < strategies().size()) return with_peers(count, "");
   if (backend.kind != BackendKind::gpu) return with_peers(0, "needs GPUs");
   for (const std::string& off : session.all_gather(peer_access_off()))
     if (!off.empty()) return with_peers(0, off);

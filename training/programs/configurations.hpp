@@ -34,7 +34,8 @@ struct JobRanks {
   std::string no_peers;  // why no more can
 };
 
-/// Collective. Looks for peers only where the options have a strategy that needs them.
+/// Collective. Looks for peers only where all strategies are compared: one that needs them and is
+/// named is tried.
 JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session);
 
 /// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts
