@@ -5,13 +5,18 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <thread>
 #include <utility>
 
 #include "common/backend.hpp"
+#include "common/call_watch.hpp"
+#include "common/detached.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/native.hpp"
 #include "common/mpi_communicator.hpp"
@@ -30,6 +35,8 @@ void check_nccl(ncclResult_t status, const char* expression, const char* file, i
 }
 #define CHECK_NCCL(expression, comm) \
   check_nccl((expression), #expression, __FILE__, __LINE__, (comm))
+/// In a communicator, where NCCL connects the ranks that are new to each other first.
+#define ENQUEUE(expression) in_time([&] { CHECK_NCCL(expression, comm_); })
 
 ncclDataType_t nccl_type(DataType type) {
   switch (type) {
@@ -162,12 +169,17 @@ class NcclCommunicator final : public Communicator {
  public:
   /// `host` spans the same ranks and carries what NCCL does not: the barrier and the bootstrap.
   NcclCommunicator(std::unique_ptr<Communicator> host, Device& device, int ctas, double timeout_s)
-      : host_(std::move(host)), device_(device), ctas_(ctas), timeout_s_(timeout_s) {
+      : host_(std::move(host)),
+        device_(device),
+        ctas_(ctas),
+        timeout_s_(timeout_s),
+        watch_(timeout_s, [this] { release_call(); }) {
     ncclUniqueId id{};
     if (host_->rank() == 0) CHECK_NCCL(ncclGetUniqueId(&id), nullptr);
     const auto stream = device_.make_stream();
     const View bytes(&id, sizeof(id), DataType::uint8, Place::host);
     host_->broadcast(bytes, bytes, 0, *stream);
+    CHECK_CUDA(cudaGetDevice(&index_));
     comm_ = init_rank(id, host_->size(), host_->rank(), ctas_, timeout_s_);
   }
   NcclCommunicator(const NcclCommunicator&) = delete;
@@ -190,50 +202,42 @@ class NcclCommunicator final : public Communicator {
     if (!is_float8(type)) return true;
     if (size() == 1) return false;  // NCCL's kernels for one rank lack them
     int major = 0;
-    int device = 0;
-    CHECK_CUDA(cudaGetDevice(&device));
-    CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index_));
     return NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0) && major >= 9;
   }
 
   void all_reduce(ConstView send, View recv, Reduction op, Stream& stream) override {
     count_ring(recv.bytes(), 2);
-    CHECK_NCCL(ncclAllReduce(send.data, recv.data, recv.count, nccl_type(recv.type),
-                             nccl_operation(op), comm_, native(stream)),
-               comm_);
+    ENQUEUE(ncclAllReduce(send.data, recv.data, recv.count, nccl_type(recv.type),
+                          nccl_operation(op), comm_, native(stream)));
   }
   void reduce(ConstView send, View recv, Reduction op, int root, Stream& stream) override {
     count_reduce(send.bytes(), root);
-    CHECK_NCCL(ncclReduce(send.data, recv.data, send.count, nccl_type(send.type),
-                          nccl_operation(op), root, comm_, native(stream)),
-               comm_);
+    ENQUEUE(ncclReduce(send.data, recv.data, send.count, nccl_type(send.type), nccl_operation(op),
+                       root, comm_, native(stream)));
   }
   void broadcast(ConstView send, View recv, int root, Stream& stream) override {
     count_broadcast(recv.bytes(), root);
-    CHECK_NCCL(ncclBroadcast(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
-                             native(stream)),
-               comm_);
+    ENQUEUE(ncclBroadcast(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
+                          native(stream)));
   }
   void all_gather(ConstView send, View recv, Stream& stream) override {
     ENSURE(recv.count == send.count * ranks(), "all_gather counts");
     count_ring(recv.bytes(), 1);
-    CHECK_NCCL(ncclAllGather(send.data, recv.data, send.count, nccl_type(send.type), comm_,
-                             native(stream)),
-               comm_);
+    ENQUEUE(ncclAllGather(send.data, recv.data, send.count, nccl_type(send.type), comm_,
+                          native(stream)));
   }
   void reduce_scatter(ConstView send, View recv, Reduction op, Stream& stream) override {
     ENSURE(send.count == recv.count * ranks(), "reduce_scatter counts");
     count_ring(send.bytes(), 1);
-    CHECK_NCCL(ncclReduceScatter(send.data, recv.data, recv.count, nccl_type(recv.type),
-                                 nccl_operation(op), comm_, native(stream)),
-               comm_);
+    ENQUEUE(ncclReduceScatter(send.data, recv.data, recv.count, nccl_type(recv.type),
+                              nccl_operation(op), comm_, native(stream)));
   }
   void gather(ConstView send, View recv, int root, Stream& stream) override {
     count_gather(send.bytes(), root);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    CHECK_NCCL(ncclGather(send.data, recv.data, send.count, nccl_type(send.type), root, comm_,
-                          native(stream)),
-               comm_);
+    ENQUEUE(ncclGather(send.data, recv.data, send.count, nccl_type(send.type), root, comm_,
+                       native(stream)));
 #else
     group([&] {
       if (rank() == root)
@@ -246,9 +250,8 @@ class NcclCommunicator final : public Communicator {
   void scatter(ConstView send, View recv, int root, Stream& stream) override {
     count_scatter(recv.bytes(), root);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    CHECK_NCCL(ncclScatter(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
-                           native(stream)),
-               comm_);
+    ENQUEUE(ncclScatter(send.data, recv.data, recv.count, nccl_type(recv.type), root, comm_,
+                        native(stream)));
 #else
     group([&] {
       if (rank() == root)
@@ -263,9 +266,7 @@ class NcclCommunicator final : public Communicator {
     ENSURE(each * ranks() == send.count && send.count == recv.count, "all_to_all counts");
     count_ring(send.bytes(), 1);
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-    CHECK_NCCL(
-        ncclAlltoAll(send.data, recv.data, each, nccl_type(send.type), comm_, native(stream)),
-        comm_);
+    ENQUEUE(ncclAlltoAll(send.data, recv.data, each, nccl_type(send.type), comm_, native(stream)));
 #else
     group([&] {
       for (std::size_t r = 0; r < ranks(); ++r) {
@@ -285,7 +286,9 @@ class NcclCommunicator final : public Communicator {
   }
 
   std::unique_ptr<TransportMemory> allocate(std::size_t bytes, Registration registration) override {
-    return std::make_unique<NcclMemory>(comm_, bytes, registration);
+    std::unique_ptr<TransportMemory> memory;
+    in_time([&] { memory = std::make_unique<NcclMemory>(comm_, bytes, registration); });
+    return memory;
   }
 
   void barrier() override {
@@ -326,7 +329,7 @@ class NcclCommunicator final : public Communicator {
 
  protected:
   void begin_group() override { CHECK_NCCL(ncclGroupStart(), comm_); }
-  void end_group() override { CHECK_NCCL(ncclGroupEnd(), comm_); }
+  void end_group() override { ENQUEUE(ncclGroupEnd()); }
 
  private:
   /// Past an error the job ends: kernels that wait for a peer must end too, so that memory can be
@@ -341,41 +344,73 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  /// Has kernels that wait for other ranks end. ncclCommAbort also waits: for the graphs that hold
-  /// some, and, as a job with a stopped rank showed, for more that may never come. So it runs in a
-  /// thread, which gets a little time and is then detached.
+  /// For a call that enqueues: NCCL first connects ranks that are new to each other, and would wait
+  /// for them for ever. Throws TimeoutError after the timeout.
+  template <class Call>
+  void in_time(Call&& call) {
+    try {
+      watch_.during(call);
+    } catch (const Error&) {
+      if (comm_ != nullptr) throw;
+    }
+    if (comm_ == nullptr) throw TimeoutError(lateness());
+  }
+  std::string lateness() const {
+    return fmt::format(
+        "a call of NCCL did not return within {:g} s (--timeout): "
+        "another rank has stopped, died or fallen behind",
+        timeout_s_);
+  }
+
+  /// In the watch's thread: the abort has the call return. Where it does not, the process ends.
+  void release_call() {
+    constexpr auto kGrace = std::chrono::seconds(10);
+    start_abort();
+    const auto end = std::chrono::steady_clock::now() + kGrace;
+    while (watch_.is_calling()) {
+      if (std::chrono::steady_clock::now() > end) {
+        std::fprintf(stderr, "error: %s\n", lateness().c_str());
+        std::_Exit(static_cast<int>(ExitCode::inconclusive));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+  /// Has kernels that wait for other ranks end.
   void abort() {
     if (peers_) peers_->abort();
-    int device = 0;
-    cudaGetDevice(&device);
-    std::packaged_task<void()> task([device, comm = std::exchange(comm_, nullptr)] {
+    const std::future<void> aborted = start_abort();
+    drop_graphs();
+    aborted.wait_for(std::chrono::seconds(2));
+  }
+
+  /// ncclCommAbort also waits: for the graphs that hold kernels, and, as a job with a stopped rank
+  /// showed, for more that may never come. So it runs in a thread, which is given up after a while.
+  std::future<void> start_abort() {
+    return start_detached<void>([device = index_, comm = comm_.exchange(nullptr)] {
       cudaSetDevice(device);
       ncclCommAbort(comm);
     });
-    const std::future<void> aborted = task.get_future();
-    std::thread(std::move(task)).detach();
-    drop_graphs();
-    aborted.wait_for(std::chrono::seconds(2));
   }
 
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 
   void send_to(const void* data, ConstView like, int peer, Stream& stream) {
-    CHECK_NCCL(ncclSend(data, like.count, nccl_type(like.type), peer, comm_, native(stream)),
-               comm_);
+    ENQUEUE(ncclSend(data, like.count, nccl_type(like.type), peer, comm_, native(stream)));
   }
   void recv_from(void* data, ConstView like, int peer, Stream& stream) {
-    CHECK_NCCL(ncclRecv(data, like.count, nccl_type(like.type), peer, comm_, native(stream)),
-               comm_);
+    ENQUEUE(ncclRecv(data, like.count, nccl_type(like.type), peer, comm_, native(stream)));
   }
 
   std::unique_ptr<Communicator> host_;
   Device& device_;
   int ctas_;
   double timeout_s_;
-  ncclComm_t comm_ = nullptr;
+  int index_ = 0;                           // CUDA's of the device
+  std::atomic<ncclComm_t> comm_ = nullptr;  // null once it is aborted
   std::unique_ptr<Peers> peers_;
   int exceptions_ = std::uncaught_exceptions();
+  CallWatch watch_;
 };
 
 }  // namespace
