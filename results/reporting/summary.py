@@ -109,15 +109,21 @@ class Measured:
 
     @property
     def account(self):
-        """The `breakdown` record that stands for all, of one round, so that its terms add up: of
-        those with most terms the median step's, of two in the middle the shorter one's."""
+        """The `breakdown` record that stands for all, of one round, so that its terms add up: of those
+        with most terms the one whose step, and whose step without an exchange, are nearest to their
+        medians; of two as near, the shorter one's."""
         def terms(record):
             return sum(number(record, key) is not None for key in TERMS)
 
         most = max(map(terms, self.breakdowns), default=0)
-        full = sorted((record for record in self.breakdowns if terms(record) == most),
-                      key=lambda record: number(record, "step_ms") or 0)
-        return full[(len(full) - 1) // 2] if full else {}
+        full = [record for record in self.breakdowns if terms(record) == most]
+        medians = {key: median_of(full, key) for key in ("step_ms", "none_step_ms")}
+
+        def distance(record):
+            far = sum(abs((number(record, key) or 0) - (middle or 0)) for key, middle in medians.items())
+            return far, number(record, "step_ms") or 0
+
+        return min(full, key=distance, default={})
 
     def term(self, key):
         """A term of the step's time, ms."""

@@ -134,6 +134,12 @@ class Terms(Report):
                                                  "step")], ["9.00", "2.00", "0.50", "0.50", "12.00"])
         self.assertEqual(row(table(text, "overlap, ms"), "ddp")["compute slower by"], "12.5 %")
 
+    def test_terms_are_not_of_a_round_whose_none_was_disturbed(self):
+        rounds = [self.ladder(compute_ms=none_ms - 0.5, residual_ms=8.5 - none_ms, none_step_ms=none_ms, step_ms=step_ms)
+                  for none_ms, step_ms in ((13.5, 10.0), (8.5, 9.875), (8.5, 10.125))]
+        found = row(table(self.text_of(step("ddp", 1000), *rounds), "step breakdown"), "ddp")
+        self.assertEqual(found["compute"], "8.00")
+
     def test_a_strategy_that_does_not_overlap_gains_nothing_by_it(self):
         plain = self.ladder()
         del plain["serial_step_ms"]

@@ -197,6 +197,19 @@ TEST_CASE("sentences say where the time goes and what can be gained at most", "[
   CHECK_THAT(sentence_of_gain(ideal), ContainsSubstring("faster computing"));
 }
 
+TEST_CASE("the account is that of a round in which nothing was disturbed", "[compare]") {
+  Result zero1 = timed("zero1", 2, {900, 900, 900});
+  const double steps[] = {8.74, 8.73, 8.75};
+  const double nones[] = {13.26, 8.20, 8.18};  // something else ran in the first round
+  for (std::size_t r = 0; r < 3; ++r) {
+    zero1.rounds[r].breakdown.step_ms = steps[r];
+    zero1.rounds[r].breakdown.none_step_ms = nones[r];
+  }
+  CHECK(account_of(zero1).step_ms == 8.73);
+  zero1.rounds.resize(2);
+  CHECK(account_of(zero1).step_ms == 8.73);  // two are as near: the shorter one
+}
+
 TEST_CASE("a sentence says what is noise", "[compare]") {
   CHECK(sentence_of_noise({timed("ddp", 2, {900, 909}), timed("none", 2, {1000, 1000})}) ==
         "noise: rounds of one configuration differ by 0.5 % (median) to 1.0 % (ddp, 25 MiB on 2 "

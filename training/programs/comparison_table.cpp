@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/output_file.hpp"
 #include "common/text_table.hpp"
@@ -113,13 +114,20 @@ std::vector<TableRow> rows_of(const std::vector<Result>& results) {
 }
 
 const Breakdown& account_of(const Result& result) {
-  std::vector<const Round*> rounds;
-  for (const Round& round : result.rounds) rounds.push_back(&round);
-  const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>((rounds.size() - 1) / 2);
-  std::nth_element(rounds.begin(), middle, rounds.end(), [](const Round* a, const Round* b) {
-    return a->breakdown.step_ms < b->breakdown.step_ms;
-  });
-  return (*middle)->breakdown;
+  const auto median = [&](const auto& time_ms) {
+    std::vector<double> times;
+    for (const Round& round : result.rounds) times.push_back(time_ms(round.breakdown));
+    return median_of(times);
+  };
+  const auto step_ms = [](const Breakdown& b) { return b.step_ms; };
+  const auto none_ms = [](const Breakdown& b) { return b.none_step_ms.value_or(0); };
+  const double step = median(step_ms);
+  const double none = median(none_ms);
+  const auto rank = [&](const Round& round) {
+    const Breakdown& b = round.breakdown;
+    return std::pair(std::abs(step_ms(b) - step) + std::abs(none_ms(b) - none), step_ms(b));
+  };
+  return std::ranges::min_element(result.rounds, {}, rank)->breakdown;
 }
 
 std::string certificate_of(const Result& result) {

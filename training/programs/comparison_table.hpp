@@ -29,8 +29,8 @@ struct TableRow {
 /// The rows of what was measured, the fastest first.
 std::vector<TableRow> rows_of(const std::vector<Result>& results);
 
-/// The round with the median step, of two in the middle the shorter one: medians of each term over
-/// the rounds would not add up.
+/// Of the round whose step, and whose step without an exchange, are nearest to their medians; of
+/// two as near, the shorter one's: medians of each term over the rounds would not add up.
 const Breakdown& account_of(const Result& result);
 
 /// The outcome's name, "waived", or "-" without one.
