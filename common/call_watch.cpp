@@ -27,8 +27,9 @@ CallWatch::~CallWatch() {
 void CallWatch::watch(std::chrono::duration<double> limit, const std::function<void()>& expired) {
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, limit / 8, [this] { return has_ended_; })) {
-    const auto begun = begun_.load();
+    auto begun = begun_.load();
     if (begun == kNone || std::chrono::steady_clock::duration(now() - begun) <= limit) continue;
+    if (!begun_.compare_exchange_strong(begun, kLate)) continue;  // it has returned
     lock.unlock();
     return expired();
   }

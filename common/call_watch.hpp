@@ -28,12 +28,15 @@ class CallWatch {
   }
   /// Whether a call is being made.
   bool is_calling() const { return begun_ != kNone; }
+  /// Whether the last call took too long, so that `expired` has run or does. From its thread.
+  bool was_late() const { return was_late_; }
 
  private:
   static constexpr std::chrono::steady_clock::rep kNone = 0;
+  static constexpr std::chrono::steady_clock::rep kLate = -1;
   struct Returned {
     CallWatch& watch;
-    ~Returned() { watch.begun_ = kNone; }
+    ~Returned() { watch.was_late_ = watch.begun_.exchange(kNone) == kLate; }
   };
   static std::chrono::steady_clock::rep now() {
     return std::chrono::steady_clock::now().time_since_epoch().count();
@@ -41,6 +44,7 @@ class CallWatch {
   void watch(std::chrono::duration<double> limit, const std::function<void()>& expired);
 
   std::atomic<std::chrono::steady_clock::rep> begun_{kNone};
+  bool was_late_ = false;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool has_ended_ = false;

@@ -52,7 +52,7 @@ inline const char* name_of(MpiAlgorithm algorithm) {
 /// All operations are enqueued on a stream, in the same order on every rank, and read and write
 /// their buffers in stream order. `send` and `recv` may be the same memory where both have the same
 /// count ("in place"). Counts are elements; n is size(). Errors of the transport throw
-/// InternalError, an operation past the timeout InconclusiveError.
+/// InternalError, a lost peer and an operation past the timeout InconclusiveError.
 class Communicator {
  public:
   Communicator() = default;

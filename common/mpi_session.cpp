@@ -97,18 +97,6 @@ std::string host_name() {
   return name;
 }
 
-/// For a call of MPI that waits for all ranks without a time-out. The rank that is missing is the
-/// one that does not print this: launch/mpi names it.
-std::unique_ptr<Watchdog> watch(const char* call, double timeout_s, const char* cause) {
-  return std::make_unique<Watchdog>(timeout_s, [=, host = host_name()] {
-    const std::string rank = launched_rank();
-    std::fprintf(stderr, "error: rank %s on %s: %s did not finish within %g s (--timeout): %s\n",
-                 rank.empty() ? "0" : rank.c_str(), host.c_str(), call, timeout_s, cause);
-    std::fflush(stderr);
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until others have printed it
-  });
-}
-
 std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) {
   auto handle = std::make_unique<MpiHandle>();
   handle->ends_mpi = true;
@@ -127,6 +115,20 @@ std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) 
 }
 
 }  // namespace
+
+std::unique_ptr<Watchdog> watch(const char* call, double timeout_s, const char* cause) {
+  try {
+    return std::make_unique<Watchdog>(timeout_s, [=, host = host_name()] {
+      const std::string rank = launched_rank();
+      std::fprintf(stderr, "error: rank %s on %s: %s did not finish within %g s (--timeout): %s\n",
+                   rank.empty() ? "0" : rank.c_str(), host.c_str(), call, timeout_s, cause);
+      std::fflush(stderr);
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));  // until others have printed it
+    });
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+}
 
 std::string launched_rank() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
@@ -165,11 +167,8 @@ MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
 MpiSession::~MpiSession() {
   if (std::uncaught_exceptions() > exceptions_) return;  // operations may be under way
   std::unique_ptr<Watchdog> end;
-  try {
-    if (handle_->ends_mpi)
-      end = watch("MPI_Finalize", handle_->timeout_s, "another rank does not end");
-  } catch (const std::system_error&) {  // no thread can be started: the end is not watched
-  }
+  if (handle_->ends_mpi)
+    end = watch("MPI_Finalize", handle_->timeout_s, "another rank does not end");
   MPI_Comm_free(&handle_->comm);
   if (handle_->ends_mpi) MPI_Finalize();
 }

@@ -93,6 +93,11 @@ class MpiSession {
   int exceptions_ = std::uncaught_exceptions();
 };
 
+class Watchdog;
+/// For a call that waits for other ranks without a time-out. The rank that is missing is the one
+/// that does not print this: launch/mpi names it. Null where no thread can be started.
+std::unique_ptr<Watchdog> watch(const char* call, double timeout_s, const char* cause);
+
 /// This process's rank by the launcher's variables, before MPI has started; "" without a launcher.
 std::string launched_rank();
 

@@ -118,6 +118,9 @@ int run_program(const OptionSet& set, int argc, char** argv,
     } catch (const std::exception& error) {
       session.abort(ExitCode::internal, error.what());
     }
+  } catch (const Error& error) {  // of the session's start
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return static_cast<int>(error.code());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(ExitCode::internal);

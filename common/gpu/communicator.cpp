@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "common/mpi_session.hpp"
 #include "common/peers.hpp"
 #include "common/wait.hpp"
+#include "common/watchdog.hpp"
 
 namespace shakedown::gpu {
 namespace {
@@ -30,6 +32,9 @@ namespace {
 void check_nccl(ncclResult_t status, const char* expression, const char* file, int line,
                 ncclComm_t comm) {
   if (status == ncclSuccess || status == ncclInProgress) return;
+  if (status == ncclRemoteError || status == ncclSystemError)
+    throw InconclusiveError(fmt::format("NCCL lost a peer: {} ({})", ncclGetErrorString(status),
+                                        ncclGetLastError(comm)));
   throw_library_error("NCCL", expression, file, line,
                       fmt::format("{} ({})", ncclGetErrorString(status), ncclGetLastError(comm)));
 }
@@ -190,6 +195,7 @@ class NcclCommunicator final : public Communicator {
       abort();
     } else {
       drop_graphs();
+      const auto end = watch("ncclCommDestroy", timeout_s_, "another rank does not end");
       ncclCommDestroy(comm_);
     }
   }
@@ -312,10 +318,6 @@ class NcclCommunicator final : public Communicator {
       wait_until_done(event, timeout_s_, spin_seconds(how), [this] {
         ncclResult_t asynchronous = ncclSuccess;
         CHECK_NCCL(ncclCommGetAsyncError(comm_, &asynchronous), comm_);
-        if (asynchronous == ncclRemoteError || asynchronous == ncclSystemError)
-          throw InconclusiveError(fmt::format("NCCL lost a peer: {} ({})",
-                                              ncclGetErrorString(asynchronous),
-                                              ncclGetLastError(comm_)));
         CHECK_NCCL(asynchronous, comm_);
       });
       if (peers_) peers_->check();
@@ -351,9 +353,10 @@ class NcclCommunicator final : public Communicator {
     try {
       watch_.during(call);
     } catch (const Error&) {
-      if (comm_ != nullptr) throw;
+      if (!watch_.was_late()) throw;
     }
-    if (comm_ != nullptr) return;
+    if (!watch_.was_late()) return;
+    while (comm_ != nullptr) std::this_thread::yield();  // the watch aborts it
     abort();
     throw TimeoutError(lateness());
   }
@@ -371,7 +374,7 @@ class NcclCommunicator final : public Communicator {
     const auto end = std::chrono::steady_clock::now() + kGrace;
     while (watch_.is_calling()) {
       if (std::chrono::steady_clock::now() > end) {
-        std::fprintf(stderr, "error: %s\n", lateness().c_str());
+        std::fprintf(stderr, "error: rank %d: %s\n", rank(), lateness().c_str());
         std::_Exit(static_cast<int>(ExitCode::inconclusive));
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -383,16 +386,19 @@ class NcclCommunicator final : public Communicator {
     if (peers_) peers_->abort();
     const std::future<void> aborted = start_abort();
     drop_graphs();
-    aborted.wait_for(std::chrono::seconds(2));
+    if (aborted.valid()) aborted.wait_for(std::chrono::seconds(2));
   }
 
   /// ncclCommAbort also waits: for the graphs that hold kernels, and, as a job with a stopped rank
   /// showed, for more that may never come. So it runs in a thread, which is given up after a while.
-  std::future<void> start_abort() {
+  /// No future where no thread can be started.
+  std::future<void> start_abort() try {
     return start_detached<void>([device = index_, comm = comm_.exchange(nullptr)] {
       cudaSetDevice(device);
       ncclCommAbort(comm);
     });
+  } catch (const std::system_error&) {
+    return {};
   }
 
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }

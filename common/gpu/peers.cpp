@@ -77,6 +77,7 @@ class MappedMemory final : public PeerMemory {
     for (const Text& text : gather(host, device, text_of(problem)))
       if (text[0] != '\0') {
         close();
+        host_.barrier();  // before its memory is freed, the others have closed it too
         throw UsageError(
             fmt::format("peer memory (--strategy peer): {}. The GPUs of all ranks must be of one "
                         "node and have peer access to one another",

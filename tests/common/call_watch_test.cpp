@@ -18,7 +18,9 @@ TEST_CASE("a call that does not return is noticed while it is made, once") {
     while (noticed == 0) std::this_thread::sleep_for(1ms);
   });
   CHECK_FALSE(watch.is_calling());
+  CHECK(watch.was_late());
   watch.during([] { std::this_thread::sleep_for(120ms); });
+  CHECK_FALSE(watch.was_late());
   CHECK(noticed == 1);
 }
 
