@@ -11,6 +11,11 @@ datadir ?= $(PREFIX)/share
 mandir ?= $(datadir)/man
 completionsdir ?= $(datadir)/bash-completion/completions
 
+ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
+$(foreach folder,DESTDIR PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(filter-out 1,$(words x$($(folder)))),\
+  $(error $(folder)=$($(folder)): must be one path without spaces)))
+endif
+
 commands := mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))
 home = $(DESTDIR)$(libexecdir)/shakedown
 share = $(DESTDIR)$(datadir)/shakedown

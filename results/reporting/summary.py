@@ -121,7 +121,7 @@ class Measured:
 
         def distance(record):
             far = sum(abs((number(record, key) or 0) - (middle or 0)) for key, middle in medians.items())
-            return far, number(record, "step_ms") or 0
+            return round(far, 6), number(record, "step_ms") or 0  # two rounds are as far, in ns
 
         return min(full, key=distance, default={})
 

@@ -111,6 +111,11 @@ class Options(unittest.TestCase):
                     self.assertRaisesRegex(places.UsageError, "--output .* cannot be written"):
                 options.output_folder(options.request(["--output", folder])[0], {})
 
+    def test_a_device_is_no_file_to_be_replaced(self):
+        for option in ("--record-reference", "--history"):
+            with self.assertRaisesRegex(places.UsageError, f"{option} /dev/null is not a regular file"):
+                options.request([option, "/dev/null"])
+
     def test_a_daemon_without_standard_output(self):
         command = [sys.executable, TREE / "launch/acceptance", "--quik"]
         result = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&-', *command],
@@ -142,9 +147,11 @@ class Options(unittest.TestCase):
             new = f"{folder}/a/b"
             request, _ = options.request(["--output", new])
             self.assertEqual(options.output_folder(request, {}), new)
-            pathlib.Path(new, "acceptance.jsonl").touch()
-            with self.assertRaisesRegex(places.UsageError, "results of another acceptance"):
-                options.output_folder(request, {})
+            for name in ("acceptance.jsonl", "acceptance_20261125_104716.log"):  # the log: of one that was killed
+                pathlib.Path(new, name).touch()
+                with self.assertRaisesRegex(places.UsageError, "results of another acceptance"):
+                    options.output_folder(request, {})
+                pathlib.Path(new, name).unlink()
         for tier in ("--prolog", "--passive"):
             self.assertIsNone(options.output_folder(options.request([tier])[0], {}))
 

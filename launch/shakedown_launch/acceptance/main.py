@@ -149,7 +149,7 @@ def not_injected(fault, given, found):
     cause = "was injected and not found" if given else \
         "was given to no program: no node has this rank, or no stage of this tier finds it"
     return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
-                    action="another rank, kind or tier; of slow also --reference")]
+                    action="choose another rank, kind or tier; slow also needs --reference")]
 
 
 def write(acceptance, request, output, log, stopped):
@@ -175,8 +175,8 @@ def write(acceptance, request, output, log, stopped):
         if acceptance.outcome != FAIL:
             raise
         say(f"{output}: the report is not complete: {error.strerror}")
-    if request.record_reference:
-        record_reference(acceptance, request.record_reference)
+    if request.record_reference and not record_reference(acceptance, request.record_reference):
+        return EXIT_CODES[INCONCLUSIVE]
     if request.nagios:
         return nagios_code
     if request.settings.tier == stages.PROLOG and acceptance.outcome != FAIL:
@@ -217,12 +217,15 @@ def brief(acceptance):
 
 
 def record_reference(acceptance, path):
+    """Whether all that is to be written was; of nodes that do not pass, nothing is."""
     if acceptance.outcome != PASS:
         say(f"--record-reference {path}: not written, {acceptance.outcome}: a reference is of "
             "nodes that pass")
-        return
+        return True
     try:
         references.record([acceptance], path)
         say(f"reference written: {path}")
-    except UsageError as error:  # the verdict stands
+        return True
+    except UsageError as error:
         say(error)
+        return False

@@ -1,6 +1,7 @@
 """The command line of launch/acceptance."""
 
 import collections
+import glob
 import os
 import re
 
@@ -90,10 +91,12 @@ def request(arguments):
 
 def check_writable(option, path):
     """Before anything runs: later the figures would be lost."""
-    folder = os.path.dirname(os.path.abspath(path))
+    appended = option == "--history" and os.path.exists(path)
     if os.path.isdir(path):
         raise UsageError(f"{option} {path} is a folder: name a file")
-    if not os.access(folder, os.W_OK):
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise UsageError(f"{option} {path} is not a regular file")
+    if not appended and not os.access(os.path.dirname(os.path.realpath(path)), os.W_OK):
         raise UsageError(f"{option} {path}: its folder cannot be written")
     if os.path.exists(path) and not os.access(path, os.W_OK):
         raise UsageError(f"{option} {path} cannot be written")
@@ -176,7 +179,8 @@ def output_folder(request_, environ):
         if request_.settings.tier in (stages.PROLOG, stages.PASSIVE):
             return None
         return places.new_folder("acceptance", environ)
-    if os.path.exists(f"{path}/acceptance.jsonl"):
+    # The log is the first file of a run: one that was killed has left records as well.
+    if os.path.exists(f"{path}/acceptance.jsonl") or glob.glob(f"{glob.escape(path)}/acceptance_*.log"):
         raise UsageError(f"--output {path} has the results of another acceptance")
     try:
         os.makedirs(path, exist_ok=True)

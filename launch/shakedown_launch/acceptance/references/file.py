@@ -155,9 +155,12 @@ def write(path, reference):
     head = json.dumps(table, indent=1)[:-2]
     body = ",\n  ".join(json.dumps(line) for line in lines)
     text = f'{head},\n "figures": [\n  {body}\n ]\n}}\n'
+    path = os.path.realpath(path)  # a link to a shared reference stays one
     try:
         with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(f"{path}.new", path)
     except OSError as error:
+        if os.path.exists(f"{path}.new"):
+            os.remove(f"{path}.new")
         raise UsageError(f"reference {path}: cannot be written: {error.strerror}") from None
