@@ -206,6 +206,9 @@ def main():
     parser.add_argument("out", metavar="OUT.safetensors")
     parser.add_argument("--key", metavar="NAME", help="the entry of FILE.pth that holds the state_dict")
     options = parser.parse_args()
+    if all(map(os.path.exists, (options.file, options.out))) and os.path.samefile(options.file, options.out):
+        print(f"{options.out}: is the file to convert: name another", file=sys.stderr)
+        return 2
     try:
         root, data_of = read_checkpoint(options.file)
         tensors = state_dict(root, options.key)

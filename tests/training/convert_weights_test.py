@@ -204,6 +204,15 @@ class Convert(unittest.TestCase):
             if content[:1] != b"\x80":  # else it holds something
                 self.assertIn(f"{file}: no checkpoint of PyTorch", text)
 
+    def test_the_file_to_convert_is_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "b.pth")
+            path.write_bytes(b"weights")
+            done = subprocess.run([sys.executable, TREE / "training/convert_weights.py", path, path],
+                                  stderr=subprocess.PIPE, text=True)
+            self.assertEqual((done.returncode, path.read_bytes()), (2, b"weights"), done.stderr)
+            self.assertIn("name another", done.stderr)
+
     def test_help_names_torchvisions_files(self):
         text = subprocess.run([TREE / "training/convert_weights.py", "--help"], capture_output=True,
                               text=True).stdout
