@@ -120,10 +120,11 @@ class Measured:
         medians = {key: median_of(full, key) for key in ("step_ms", "none_step_ms")}
 
         def distance(record):
-            far = sum(abs((number(record, key) or 0) - (middle or 0)) for key, middle in medians.items())
-            return round(far, 6), number(record, "step_ms") or 0  # two rounds are as far, in ns
+            return sum(abs((number(record, key) or 0) - (middle or 0)) for key, middle in medians.items())
 
-        return min(full, key=distance, default={})
+        nearest = min(map(distance, full), default=0) + 1e-9  # two are as near, but for rounding
+        near = [record for record in full if distance(record) <= nearest]
+        return min(near, key=lambda record: number(record, "step_ms") or 0, default={})
 
     def term(self, key):
         """A term of the step's time, ms."""

@@ -123,12 +123,18 @@ const Breakdown& account_of(const Result& result) {
   const auto none_ms = [](const Breakdown& b) { return b.none_step_ms.value_or(0); };
   const double step = median(step_ms);
   const double none = median(none_ms);
-  const auto rank = [&](const Round& round) {
+  const auto far_ms = [&](const Round& round) {
     const Breakdown& b = round.breakdown;
-    const double far_ms = std::abs(step_ms(b) - step) + std::abs(none_ms(b) - none);
-    return std::pair(std::llround(1e6 * far_ms), step_ms(b));  // two rounds are as far, in ns
+    return std::abs(step_ms(b) - step) + std::abs(none_ms(b) - none);
   };
-  return std::ranges::min_element(result.rounds, {}, rank)->breakdown;
+  const double nearest_ms = far_ms(*std::ranges::min_element(result.rounds, {}, far_ms));
+  constexpr double kRounding_ms = 1e-9;  // of two rounds, which are as near
+  return std::ranges::min_element(result.rounds, {},
+                                  [&](const Round& round) {
+                                    const bool is_near = far_ms(round) <= nearest_ms + kRounding_ms;
+                                    return std::pair(!is_near, step_ms(round.breakdown));
+                                  })
+      ->breakdown;
 }
 
 std::string certificate_of(const Result& result) {
