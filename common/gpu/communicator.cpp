@@ -32,9 +32,11 @@ namespace {
 void check_nccl(ncclResult_t status, const char* expression, const char* file, int line,
                 ncclComm_t comm) {
   if (status == ncclSuccess || status == ncclInProgress) return;
+  // A system error is a lost connection as well as a full /dev/shm: its text says which.
   if (status == ncclRemoteError || status == ncclSystemError)
-    throw InconclusiveError(fmt::format("NCCL lost a peer: {} ({})", ncclGetErrorString(status),
-                                        ncclGetLastError(comm)));
+    throw InconclusiveError(fmt::format(
+        "{}: {} ({})", status == ncclRemoteError ? "NCCL lost a peer" : "NCCL met a system error",
+        ncclGetErrorString(status), ncclGetLastError(comm)));
   throw_library_error("NCCL", expression, file, line,
                       fmt::format("{} ({})", ncclGetErrorString(status), ncclGetLastError(comm)));
 }
