@@ -48,7 +48,7 @@ class Communicator::Captured final : public Graph {
 std::unique_ptr<Graph> Communicator::capture(Device& device, Stream& stream,
                                              const std::function<void()>& body) {
   const Traffic before = traffic_;
-  auto graph = capture_untold(device, stream, body);
+  auto graph = capture_uncounted(device, stream, body);
   const Traffic captured = traffic_ - before;
   launched_ = launched_ - captured;
   return std::make_unique<Captured>(*this, std::move(graph), captured);

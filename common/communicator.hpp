@@ -135,8 +135,8 @@ class Communicator {
  protected:
   /// Ends the graphs: before the transport does.
   void drop_graphs() noexcept;
-  virtual std::unique_ptr<Graph> capture_untold(Device& device, Stream& stream,
-                                                const std::function<void()>& body) {
+  virtual std::unique_ptr<Graph> capture_uncounted(Device& device, Stream& stream,
+                                                   const std::function<void()>& body) {
     return device.capture(stream, body);
   }
 

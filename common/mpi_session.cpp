@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include <system_error>
 #include <thread>
 
+#include "common/host_name.hpp"
 #include "common/mpi_handle.hpp"
 #include "common/watchdog.hpp"
 
@@ -89,12 +89,6 @@ bool notified(int tag, MPI_Comm comm) {
     if (!there) return count > 0;
     CHECK_MPI(MPI_Recv(nullptr, 0, MPI_CHAR, status.MPI_SOURCE, tag, comm, MPI_STATUS_IGNORE));
   }
-}
-
-std::string host_name() {
-  char name[256] = "unknown";
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) {

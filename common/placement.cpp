@@ -87,13 +87,11 @@ BackendKind choose_backend(const std::string& option, const std::vector<RankView
                     "--backend cpu runs "
                     "without GPUs",
                     option, by));
-  const std::string text = fmt::format(
+  throw InconclusiveError(fmt::format(
       "--backend {}: no GPU is visible to {}{}{}{}. Check the driver (nvidia-smi), "
       "CUDA_VISIBLE_DEVICES and the scheduler's GPU binding; --backend cpu runs without GPUs",
       option, name_blind(ranks), first_problem(ranks), all_blind ? "" : ", while others see some",
-      by);
-  if (requested) throw InconclusiveError(text);
-  throw UsageError(text);
+      by));
 }
 
 std::vector<int> place_on_gpus(const std::vector<RankView>& ranks) {

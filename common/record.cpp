@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "common/error.hpp"
+#include "common/host_name.hpp"
 #include "common/identity.hpp"
 #include "common/output_file.hpp"
 
@@ -21,10 +22,8 @@ namespace shakedown {
 namespace {
 
 std::string new_run_id() {
-  char host[256] = "unknown";
-  gethostname(host, sizeof(host) - 1);
   std::random_device random;
-  return fmt::format("{}-{}-{:08x}{:08x}", utc_now(), host, random(), random());
+  return fmt::format("{}-{}-{:08x}{:08x}", utc_now(), host_name(), random(), random());
 }
 
 /// Whether records may be appended to the file: it is empty, or its first line is a record, which a

@@ -104,8 +104,8 @@ class ThrottledCommunicator final : public Communicator {
   void wait(const Event& event, HostWait how) override { fast_->wait(event, how); }
 
  protected:
-  std::unique_ptr<Graph> capture_untold(Device& device, Stream& stream,
-                                        const std::function<void()>& body) override {
+  std::unique_ptr<Graph> capture_uncounted(Device& device, Stream& stream,
+                                           const std::function<void()>& body) override {
     return fast_->capture(device, stream, body);
   }
   void begin_group() override { ++groups_; }

@@ -17,23 +17,6 @@
 
 namespace shakedown {
 
-class OptionSet;
-
-struct ModelOptions {
-  std::string model = "resnet50";
-  std::string weights;  // a .safetensors file, or empty: seeded
-  int image_size = 224;
-  int classes = 1000;
-  std::string precision = "auto";
-  double label_smoothing = 0;
-  bool autotune = true;
-  bool deterministic = false;
-  bool recompute = false;
-  std::string fusion = "auto";
-  std::string plan_cache = "auto";
-};
-void declare_options(OptionSet& options, ModelOptions& values);
-
 struct NetworkSettings {
   Architecture architecture;
   int batch_size = 64;
@@ -44,8 +27,6 @@ struct NetworkSettings {
   bool recompute = false;  // activations inside blocks are not kept for backward but rebuilt
   Tuning tuning;
 };
-/// The tuning that the options request.
-Tuning tuning_of(const ModelOptions& options);
 
 /// Tensors of a file whose names begin so belong to the training, not to the network: they are
 /// passed over in silence where weights are loaded.

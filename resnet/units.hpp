@@ -187,7 +187,8 @@ class UnitFactory {
   virtual bool compacts_gradients() const { return false; }
   /// Whether units can rebuild what is not kept.
   virtual bool rebuilds() const { return false; }
-  /// true: from now on units compute bitwise repeatable results, at some cost; false: the fastest.
+  /// true: from now on the forward pass is bitwise repeatable, at some cost; false: the fastest.
+  /// Backward is so only where the plans are (Tuning::deterministic).
   virtual void set_repeatable(bool /*repeatable*/) {}
   /// Counts of the fusions in the units that are bound.
   virtual Fused fused() const { return {}; }

@@ -103,8 +103,10 @@ std::vector<Verdict> missed_limits(const LinkOptions& options, const std::vector
   return missed;
 }
 
-/// Outliers whose judgement was not requested (--fail-on-outlier) leave the job a PASS.
-Verdict verdict_of_job(const std::vector<Verdict>& findings, bool compared) {
+/// Outliers whose judgement was not requested (--fail-on-outlier) leave the job a PASS; where it
+/// was, and there is nothing to compare, the job is INCONCLUSIVE.
+Verdict verdict_of_job(const LinkOptions& options, const std::vector<Verdict>& findings,
+                       bool compared) {
   const auto failures = std::count_if(findings.begin(), findings.end(),
                                       [](const Verdict& v) { return v.outcome == Outcome::fail; });
   const std::size_t others = findings.size() - static_cast<std::size_t>(failures);
@@ -112,7 +114,12 @@ Verdict verdict_of_job(const std::vector<Verdict>& findings, bool compared) {
   if (failures > 0) cause = fmt::format("failed: {}", failures);
   if (others > 0) cause += fmt::format("; outliers, not judged (--fail-on-outlier): {}", others);
   if (!compared) cause += "; fewer than 3 links of each kind: nothing to compare";
-  return {Scope::job, "link_matrix", failures > 0 ? Outcome::fail : Outcome::pass, cause};
+  Outcome outcome = failures > 0 ? Outcome::fail : Outcome::pass;
+  if (outcome == Outcome::pass && options.fail_on_outlier && !compared) {
+    outcome = Outcome::inconclusive;
+    cause += " (--fail-on-outlier)";
+  }
+  return {Scope::job, "link_matrix", outcome, cause};
 }
 
 }  // namespace
@@ -127,7 +134,7 @@ LinkVerdicts judge_links(const LinkOptions& options, const NodeMap& nodes, doubl
   add(comparison.outliers());
   add(slow_splits(results.splits, options.outlier, outcome_of_outliers(options)));
   add(missed_limits(options, results.links));
-  verdicts.job = verdict_of_job(verdicts.findings, comparison.compared());
+  verdicts.job = verdict_of_job(options, verdicts.findings, comparison.compared());
   return verdicts;
 }
 

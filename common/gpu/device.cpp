@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <thread>
 
 // Header only; the CUDA of some machines comes without it.
@@ -18,6 +17,7 @@
 #endif
 
 #include "common/backend.hpp"
+#include "common/detached.hpp"
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/kernels.hpp"
@@ -42,16 +42,15 @@ constexpr auto kGrace = std::chrono::seconds(10);
 void end_if_it_hangs(const std::string& reason) {
   int device = 0;
   cudaGetDevice(&device);
-  std::packaged_task<void()> task([device] {
-    cudaSetDevice(device);
-    cudaDeviceSynchronize();
-  });
-  std::thread([reason, finished = task.get_future()] {
+  start_detached<void>([reason, device] {
+    const auto finished = start_detached<void>([device] {
+      cudaSetDevice(device);
+      cudaDeviceSynchronize();
+    });
     if (finished.wait_for(kGrace) == std::future_status::ready) return;
     std::fprintf(stderr, "error: %s\n", reason.c_str());
     std::_Exit(static_cast<int>(ExitCode::inconclusive));
-  }).detach();
-  std::thread(std::move(task)).detach();
+  });
 }
 
 /// As cudaStreamSynchronize and cudaEventSynchronize, which wait for ever. `query`: whether the
@@ -285,7 +284,9 @@ std::vector<std::string> visible_devices(std::string& problem) {
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess) {
     cudaGetLastError();
-    problem = cudaGetErrorString(status);
+    int driver = 0;  // stays so where there is none
+    cudaDriverGetVersion(&driver);
+    problem = driver == 0 ? "no NVIDIA driver" : cudaGetErrorString(status);
     return {};
   }
   std::vector<std::string> uuids;

@@ -1,6 +1,7 @@
 // bin/node_check: the environment of every node of a job, its GPUs' health, and how nodes differ.
 #include <cstdio>
 
+#include "common/host_name.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/options.hpp"
@@ -23,7 +24,7 @@ ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
   const Ended ended = run_in_own_process(options.deadline_s, [&] {
     return run_alone([&] {
       Record record(options.record);
-      record.write("run", describe_process(set, {this_host()}));
+      record.write("run", describe_process(set, {host_name()}));
       return recorded(record, [&] { return check_passively(options, record); });
     });
   });

@@ -59,8 +59,7 @@ struct GpuContext : UnitContext {
   Tuner tuner;
   Fused fused;
   std::map<const Slot*, FusableReduction*> reductions;  // of the units made so far
-  bool repeatable =
-      false;  // while set, nothing that differs in the last bit from run to run is used
+  bool repeatable = false;                              // while set, forward adds in a fixed order
 };
 
 Roofs measure_roofs(GpuContext& context);

@@ -207,7 +207,10 @@ TEST_CASE("outliers fail a job where that is requested, limits and corruption al
   results.corruptions.push_back({Scope::link, "0->1", Outcome::fail, "word 3"});
   CHECK(judged().job.outcome == Outcome::fail);
   results = {};
+  CHECK(judged().job.outcome == Outcome::pass);
   CHECK_THAT(judged().job.cause, ContainsSubstring("nothing to compare"));
+  options.fail_on_outlier = true;
+  CHECK(judged().job.outcome == Outcome::inconclusive);
 }
 
 TEST_CASE("what grows with the square of the ranks is announced", "[links]") {

@@ -233,7 +233,7 @@ class WhatItRecorded(Case):
 
     def test_wrong_data_that_no_verdict_names(self):
         mismatch = {"kind": "mismatch", "rank": 2, "host": "n2", "load": "product bf16",
-                    "where": "tile 3,4", "cause": "the other GPUs contradict it",
+                    "where": "tile 3,4", "cause": "the others contradict it",
                     "capsule": "capsule.json"}
         found = of(mismatch, run=run_of(3))
         self.assertEqual((found[0].outcome, found[0].nodes, found[0].gpu, found[0].evidence),

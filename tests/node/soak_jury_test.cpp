@@ -81,8 +81,7 @@ TEST_CASE("second looks separate a defect, a transient and our own bug", "[soak]
   CHECK(defect[0].juror == 1);
   CHECK(defect[0].outcome == Outcome::fail);
   CHECK(defect[0].class_ == Class::hardware);
-  CHECK(defect[0].cause ==
-        "the other GPUs contradict it; reproduces 100 of 100, the other GPUs 0 of 200");
+  CHECK(defect[0].cause == "the others contradict it; reproduces 100 of 100, the others 0 of 200");
   const auto transient = conclude(accused, std::vector{look(0), look(0), look(0)});
   CHECK(transient[0].outcome == Outcome::fail);
   CHECK(transient[0].cause.find("reproduces 0 of 100") != std::string::npos);

@@ -161,6 +161,10 @@ TEST_CASE("the fastest is named with the next, and with those not distinguishabl
   CHECK(sentence_of_fastest({none, far, ddp, near}) ==
         "fastest on 2 ranks: ddp, 25 MiB, 900.0 images/s, 90 % of none; not distinguishable from "
         "zero1, 25 MiB (their rounds overlap); all-reduce is 32 % slower.");
+  const Result wide =
+      timed("zero2", 2, {590, 600, 890});  // slower than one that is distinguishable
+  CHECK_THAT(sentence_of_fastest({none, far, ddp, wide}),
+             ContainsSubstring("from zero2 (their rounds overlap); all-reduce is 32 %"));
   CHECK_THAT(sentence_of_fastest({none, ddp, near}), EndsWith("(their rounds overlap)."));
   CHECK_THAT(sentence_of_fastest({none, ddp}), EndsWith("no other to compare with."));
   Result wrong = timed("zero2", 2, {2000, 2000, 2000});  // fast, but wrong

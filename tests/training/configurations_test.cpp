@@ -62,6 +62,16 @@ TEST_CASE("every strategy of the table is compared unless some are named", "[com
   CHECK(left_out(parse(one), kFour, {}) == "left out: parameter-server on 1 rank: needs 2");
 }
 
+TEST_CASE("a named strategy that can run nowhere is tried, and not left out", "[compare]") {
+  const JobRanks alone{BackendKind::gpu, 1, 1, ""};
+  const CompareOptions named = parse({"--strategies", "ddp,parameter-server"});
+  CHECK(names_of(benches_of(named, alone).front()) ==
+        Names{"none/1", "ddp/1/25", "parameter-server/1"});
+  CHECK(left_out(named, alone, {}).empty());
+  CHECK_THAT(left_out(parse({}), alone, {}),
+             ContainsSubstring("parameter-server on 1 rank: needs 2"));
+}
+
 TEST_CASE("peer is compared on the ranks that can be peers", "[compare]") {
   const CompareOptions options = parse({"--strategies", "peer,ddp", "--ranks", "2,4"});
   CHECK(left_out(options, kFour, {}).empty());

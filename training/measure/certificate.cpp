@@ -39,7 +39,8 @@ bool computes_with(Engine& engine, const std::vector<float>& master) {
          download<std::byte>(engine.device(), engine.stream(), copy.data, copy.bytes());
 }
 
-/// While it lives, what differs between two runs differs by their strategies.
+/// While it lives, two runs of the same weights have the same forward pass, and so the same ReLUs:
+/// what then differs in their gradients is rounding, or the strategy's.
 class Repeatable {
  public:
   explicit Repeatable(Engine& engine) : engine_(engine) { engine_.step.set_repeatable(true); }

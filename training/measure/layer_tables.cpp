@@ -97,7 +97,7 @@ std::string account_of(const StepCalls& step, const std::string& rest) {
   const WorkSum sum = sum_of(step);
   const double events_ms = step.logged_step_ms - step.step_ms;
   const std::string events =
-      events_ms < 0 ? fmt::format("events between {} calls: within the noise", sum.calls)
+      events_ms < 0 ? fmt::format("no slower with events between {} calls", sum.calls)
                     : fmt::format("events between {} calls cost {:.3f} ms ({:.1f} %)", sum.calls,
                                   events_ms, 100 * events_ms / step.step_ms);
   return fmt::format(

@@ -82,11 +82,13 @@ std::string sentence_of_fastest(const std::vector<Result>& results) {
   if (first.efficiency_vs_none)
     text += fmt::format(", {} of none", percent(*first.efficiency_vs_none));
   if (rows.size() == 1) return text + ", with no other to compare with.";
-  const auto next = std::find_if(rows.begin() + 1, rows.end(), [&](const TableRow& row) {
-    return row.images_per_s.high < first.images_per_s.low;
-  });
-  std::vector<std::string> level;
-  for (auto row = rows.begin() + 1; row != next; ++row) level.push_back(label_of(*row));
+  const auto overlaps = [&](const TableRow& row) {
+    return row.images_per_s.high >= first.images_per_s.low;
+  };
+  std::vector<std::string> level;  // a slower one may spread more
+  for (auto row = rows.begin() + 1; row != rows.end(); ++row)
+    if (overlaps(*row)) level.push_back(label_of(*row));
+  const auto next = std::find_if_not(rows.begin() + 1, rows.end(), overlaps);
   if (!level.empty())
     text += fmt::format(
         "; not distinguishable from {}{}", fmt::join(level, "; "),

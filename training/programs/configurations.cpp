@@ -24,6 +24,10 @@ std::vector<T> each_once(const std::vector<T>& values) {
   return once;
 }
 
+bool has(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
 /// The precisions by their own names, so that auto is not measured in addition to its value. A
 /// precision that the backend does not support stays: its configurations are skipped with the
 /// reason.
@@ -55,6 +59,20 @@ std::string obstacle(const std::string& strategy, int ranks, const JobRanks& job
   const StrategyEntry& entry = find_strategy(strategy);
   if (ranks < entry.ranks.least) return fmt::format("needs {}", entry.ranks.least);
   return entry.peers && ranks > job.peers ? job.no_peers : "";
+}
+
+bool names_strategies(const CompareOptions& options) {
+  return each_once(options.strategies).size() < strategies().size();
+}
+
+/// Of the numbers of ranks to compare, those that can run the strategy. One that is named and that
+/// none of them can run is tried nevertheless: what was requested is not silently left out.
+std::vector<int> ranks_for(const std::string& strategy, const CompareOptions& options,
+                           const JobRanks& job) {
+  const std::vector<int> all = numbers_of_ranks(options, job.count);
+  std::vector<int> able = all;
+  std::erase_if(able, [&](int ranks) { return !obstacle(strategy, ranks, job).empty(); });
+  return able.empty() && names_strategies(options) ? all : able;
 }
 
 /// The largest of `ranks` that the job has.
@@ -98,8 +116,8 @@ Bench bench_of(const CompareOptions& options, const StepOptions& base, const Job
   for (int ranks : numbers) {
     add(bench, base, "none", caps.front(), ranks);
     for (const std::string& strategy : options.strategies)
-      for (double cap : caps)
-        if (obstacle(strategy, ranks, job).empty())
+      if (has(ranks_for(strategy, options, job), ranks))
+        for (double cap : caps)
           add(bench, base, strategy, find_strategy(strategy).bucketed() ? cap : caps.front(),
               ranks);
   }
@@ -143,8 +161,7 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
   const auto with_peers = [&](int peers, const std::string& why_no_more) {
     return JobRanks{backend.kind, count, peers, why_no_more};
   };
-  // a strategy that is named is tried, and is inconclusive where it cannot run
-  if (each_once(options.strategies).size() < strategies().size()) return with_peers(count, "");
+  if (names_strategies(options)) return with_peers(count, "");  // then it is tried
   if (backend.kind != BackendKind::gpu) return with_peers(0, "needs GPUs");
   for (const std::string& off : session.all_gather(peer_access_off()))
     if (!off.empty()) return with_peers(0, off);
@@ -186,9 +203,9 @@ std::string left_out(const CompareOptions& options, const JobRanks& job,
   auto reasons = idle_settings(options, job.backend, benches);
   for (const std::string& strategy : each_once(options.strategies))
     for (int ranks : each_once(numbers_of_ranks(options, job.count)))
-      if (const std::string why = obstacle(strategy, ranks, job); !why.empty())
-        reasons.push_back(
-            fmt::format("{} on {} rank{}: {}", strategy, ranks, ranks == 1 ? "" : "s", why));
+      if (!has(ranks_for(strategy, options, job), ranks))
+        reasons.push_back(fmt::format("{} on {} rank{}: {}", strategy, ranks, ranks == 1 ? "" : "s",
+                                      obstacle(strategy, ranks, job)));
   if (reasons.empty()) return "";
   return fmt::format("left out: {}", fmt::join(reasons, "; "));
 }

@@ -34,8 +34,7 @@ struct JobRanks {
   std::string no_peers;  // why no more can
 };
 
-/// Collective. Looks for peers only where all strategies are compared: one that needs them and is
-/// named is tried.
+/// Collective. Looks for peers only where all strategies are compared.
 JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session);
 
 /// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "common/mpi_session.hpp"
-#include "resnet/network.hpp"
+#include "resnet/model_options.hpp"
 #include "training/data/image_source.hpp"
 #include "training/programs/saved_model.hpp"
 

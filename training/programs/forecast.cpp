@@ -154,7 +154,8 @@ class Forecast {
         Scenario scenario = first.scenario;
         scenario.batch_size = batch_of(m.base);
         scenario.gradient_bytes_factor = scenario.weight_bytes_factor;  // a type that all exchange
-        scenario.ring.bytes_per_s = scenario.star.bytes_per_s = bandwidth;
+        if (bandwidth != measured)  // at which the star has its own
+          scenario.ring.bytes_per_s = scenario.star.bytes_per_s = bandwidth;
         const Winner winner = find_winner(first.model, scenario, strategies);
         job_.record.write("winner", merged(identity_of(m, winner.strategy),
                                            {{"bandwidth_gbs", bandwidth / kGigabyte},

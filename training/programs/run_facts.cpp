@@ -80,6 +80,8 @@ RunFacts run_facts(const OptionSet& options, const EngineSettings& settings, int
   for (const OptionValue& option : options.values()) {
     if (kFixed.contains(option.name))
       facts.fixed.emplace_back(flag_of(option.name), text_of(option));
+    else if (option.name == "batch_size")  // or what --global-batch makes of it
+      facts.options.emplace_back(flag_of(option.name), std::to_string(settings.network.batch_size));
     else if (!kFree.contains(option.name))
       facts.options.emplace_back(flag_of(option.name), text_of(option));
   }

@@ -7,7 +7,7 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
-#include "resnet/network.hpp"
+#include "resnet/model_options.hpp"
 #include "training/data/image_source.hpp"
 
 namespace shakedown::training {

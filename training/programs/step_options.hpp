@@ -4,6 +4,7 @@
 #include <string>
 
 #include "common/backend.hpp"
+#include "resnet/model_options.hpp"
 #include "resnet/network.hpp"
 #include "training/step/engine.hpp"
 

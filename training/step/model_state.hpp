@@ -40,7 +40,7 @@ class ModelState {
   void update(const std::vector<Share>& shares);
   /// Counts the update as applied or skipped, and adapts the loss scale.
   void finish_update();
-  /// Ends an exchange without an update: whether its gradients were finite is forgotten.
+  /// Ends an exchange whose gradients are not applied: it is counted, and the loss scale stays.
   void discard_update();
   /// A forward pass with the running statistics.
   void evaluate();

@@ -41,7 +41,7 @@ class Step {
   void use_strategy(const StrategyOptions& options) { use_strategy(options, *backend_.world); }
   /// The same among these ranks only.
   void use_strategy(const StrategyOptions& options, Communicator& ranks);
-  /// Selects bitwise-reproducible kernels, or the fastest.
+  /// Selects a bitwise repeatable forward pass, or the fastest one.
   void set_repeatable(bool repeatable);
   /// Before something that graphs use moves.
   void drop_graphs();

@@ -66,7 +66,7 @@ void declare_options(OptionSet& options, ComputeOptions& values) {
            "record of compute_perf on good GPUs of the same model, with which the rates are "
            "compared")
       .metavar("FILE")
-      .existing_file("a record that compute_perf --record wrote");
+      .existing_file("compute_perf --record writes one");
   declare_fault_option(options, values.fault);
   options.check([&] {
     product_size(values, BackendKind::cpu);

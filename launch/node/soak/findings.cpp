@@ -92,29 +92,61 @@ Circumstances circumstances_of(const std::vector<Window>& windows, std::size_t r
   return seen;
 }
 
+/// In the windows of steady products, whose types differ from window to window.
+Rates rates_of(const std::vector<Window>& windows, const std::vector<std::size_t>& ranks) {
+  Rates rates(ranks.size());
+  for (const Window& window : windows)
+    for (std::size_t i = 0; window.steady_products && i < ranks.size(); ++i)
+      rates[i].push_back(rate_of(window.ranks[ranks[i]]));
+  return rates;
+}
+
+/// Nobody knows which of the rates that fall into groups are slow.
+Verdict verdict_on_division(Rates rates, const std::string& model, const Limits& limits) {
+  for (std::size_t window = 0; window < rates.front().size(); ++window) {
+    double fastest = 0;
+    for (const auto& of_rank : rates) fastest = std::max(fastest, of_rank[window]);
+    for (auto& of_rank : rates) of_rank[window] /= fastest > 0 ? fastest : 1;
+  }
+  std::vector<double> medians;
+  for (const auto& of_rank : rates) medians.push_back(median_of(of_rank));
+  std::sort(medians.begin(), medians.end());
+  return {Scope::job,
+          "soak",
+          Outcome::inconclusive,
+          fmt::format("rates of products: no majority of {} devices of {} agrees within {:.0f} %: "
+                      "{:.2f} of the fastest",
+                      rates.size(), model, 100 * (1 - limits.notice), fmt::join(medians, ", ")),
+          std::nullopt,
+          "run bin/compute_perf with --reference FILE: a record of a good machine"};
+}
+
+Verdict verdict_on_slow(const Slow& slow, int rank, const RankIdentity& identity,
+                        const Explanation& why) {
+  Verdict verdict = on_rank(rank, identity);
+  verdict.outcome = slow.fails ? Outcome::fail : Outcome::pass;
+  verdict.class_ = why.class_.value_or(Class::hardware);  // nothing else is known to explain it
+  verdict.cause =
+      fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {} windows: {}",
+                  place_of(rank, identity), slow.ratio, slow.slow_rounds, slow.rounds, why.cause);
+  verdict.action = why.action;
+  return verdict;
+}
+
 void judge_rates(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                  const Limits& limits, const PeerRule& rule, std::vector<Verdict>& verdicts) {
   std::map<std::string, std::vector<std::size_t>> models;
   for (std::size_t r = 0; r < ranks.size(); ++r) models[ranks[r].model].push_back(r);
   for (const auto& [model, members] : models) {
-    Rates rates(members.size());
-    for (const Window& window : windows)
-      for (std::size_t i = 0; window.steady_products && i < members.size(); ++i)
-        rates[i].push_back(rate_of(window.ranks[members[i]]));
+    const Rates rates = rates_of(windows, members);
     if (!comparable(rates, rule)) continue;
     for (const Slow& slow : slow_among_peers(rates, limits, rule)) {
       const std::size_t rank = members[slow.gpu];
-      const Explanation why = explain(slow, limits, circumstances_of(windows, rank, members));
-      Verdict verdict = on_rank(static_cast<int>(rank), ranks[rank]);
-      verdict.outcome = slow.fails ? Outcome::fail : Outcome::pass;
-      verdict.class_ = why.class_.value_or(Class::hardware);  // nothing else is known to explain it
-      verdict.cause =
-          fmt::format("{}: slow, {:.2f} of the median rate of products, in {} of {} windows: {}",
-                      place_of(static_cast<int>(rank), ranks[rank]), slow.ratio, slow.slow_rounds,
-                      slow.rounds, why.cause);
-      verdict.action = why.action;
-      verdicts.push_back(verdict);
+      verdicts.push_back(
+          verdict_on_slow(slow, static_cast<int>(rank), ranks[rank],
+                          explain(slow, limits, circumstances_of(windows, rank, members))));
     }
+    if (divided(rates, limits, rule)) verdicts.push_back(verdict_on_division(rates, model, limits));
   }
 }
 

@@ -25,7 +25,9 @@ Verdict verdict_of(const Look& look, const Capsule& capsule, int rank, const std
   Verdict verdict;
   verdict.scope = uuid.empty() ? Scope::rank : Scope::gpu;
   verdict.name = uuid.empty() ? std::to_string(rank) : uuid;
-  verdict.cause = fmt::format("rank {}: reproduces {} of {}", rank, look.differing, look.reruns);
+  verdict.cause =
+      fmt::format("{}reproduces {} of {}", uuid.empty() ? "" : fmt::format("rank {}: ", rank),
+                  look.differing, look.reruns);
   if (look.hash_disagrees != 0) {
     verdict.outcome = Outcome::fail;
     verdict.class_ = Class::software;

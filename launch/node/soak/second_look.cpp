@@ -24,8 +24,8 @@ std::string others_of(const std::vector<int>& accused, std::span<const Look> loo
     differing += looks[i].differing;
     reruns += looks[i].reruns;
   }
-  return reruns == 0 ? "no other GPU to compare with"
-                     : fmt::format("the other GPUs {} of {}", differing, reruns);
+  return reruns == 0 ? "no other to compare with"
+                     : fmt::format("the others {} of {}", differing, reruns);
 }
 
 Conclusion wrong_gpu(int juror, const std::string& why, const std::vector<int>& accused,
@@ -116,9 +116,9 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
                       "report a defect of bin/soak with the capsule")};
   std::vector<Conclusion> conclusions;
   for (const int juror : ruling.wrong)
-    conclusions.push_back(wrong_gpu(
-        juror, looks.size() == 1 ? "the GPU differs from itself" : "the other GPUs contradict it",
-        ruling.wrong, looks));
+    conclusions.push_back(
+        wrong_gpu(juror, looks.size() == 1 ? "it differs from itself" : "the others contradict it",
+                  ruling.wrong, looks));
   return conclusions;
 }
 

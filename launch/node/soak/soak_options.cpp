@@ -58,7 +58,7 @@ void declare_options(OptionSet& options, SoakOptions& values) {
       .metavar("FILE");
   options.heading("Replay");
   options.add("--replay", values.replay, "capsule whose product is repeated instead of a soak")
-      .existing_file("written by bin/soak where a product was wrong")
+      .existing_file("bin/soak writes one to --output where a product is wrong")
       .metavar("FILE");
   options.add("--repeats", values.repeats, "products of a replay")
       .at_least(1)
@@ -103,8 +103,8 @@ TypeChoice choose_types(const std::vector<std::string>& requested,
                                    name_of(type), lacking - by_rank.begin()));
   }
   if (!left_out.empty())
-    choice.remark = fmt::format("types left out, with a rank whose device lacks them: {}",
-                                fmt::join(left_out, ", "));
+    choice.remark =
+        fmt::format("types left out, as not every device has them: {}", fmt::join(left_out, ", "));
   return choice;
 }
 

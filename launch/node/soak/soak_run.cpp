@@ -168,12 +168,14 @@ void SoakRun::run_windows(SoakWork& work) {
   run_cycles(work);
   // A memory that is slow for the time.
   const Phase memory{Shape::steady, {LoadKind::memory}, {}, 0};
-  for (double more_s = kMoreForMemory * 60 * options_.minutes; more_s > 0; more_s -= window_s_) {
+  double more_s = kMoreForMemory * 60 * options_.minutes;
+  while (more_s > 0) {
     const std::vector<RankWindow>& last = windows_.back().ranks;
     if (std::ranges::any_of(last, &RankWindow::stop) ||
         std::ranges::all_of(last, &RankWindow::memory_covered))
       return;
     windows_.push_back(run_window(work, memory, false));
+    more_s -= windows_.back().ranks.front().seconds;  // as long as it took, alike on all ranks
   }
 }
 

@@ -1,10 +1,8 @@
 #include "launch/node/health/check/check.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +13,7 @@
 #include <set>
 
 #include "common/fault.hpp"
+#include "common/host_name.hpp"
 #include "common/identity.hpp"
 #include "common/mpi_session.hpp"
 #include "common/program.hpp"
@@ -151,7 +150,7 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
 }
 
 ExitCode check_passively(const CheckOptions& options, Record& record) {
-  const std::string host = this_host();
+  const std::string host = host_name();
   FindingsSoFar known;
   const Watchdog watchdog(kReporting * options.deadline_s, [&] {
     const Finding late = finding_of(
@@ -178,12 +177,6 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
   write(record, reports);
   write(record, findings);
   return conclude(findings, options.strict, record);
-}
-
-std::string this_host() {
-  std::array<char, 256> name{"unknown"};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 bool is_another_of_its_host() {

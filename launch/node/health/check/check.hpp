@@ -25,9 +25,6 @@ ExitCode check_passively(const CheckOptions& options, Record& record);
 /// What to do where a passive check does not end.
 inline constexpr const char* kHangs = "drain the node; reboot if it comes back";
 
-/// This host's name.
-std::string this_host();
-
 /// Whether a launcher started this process as another than the first of its host.
 bool is_another_of_its_host();
 
