@@ -50,7 +50,10 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   if (options.verbose) say(session, predicted);
   write_csv(options.csv, all);
   write_traces(train.trace, all, session);
-  return exit_code_of(all, options.strategies);
+  const ExitCode code = exit_code_of(all, options.strategies);
+  if (code == ExitCode::usage)
+    say(session, "error: no requested configuration can run: change the options named above");
+  return code;
 }
 
 ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
