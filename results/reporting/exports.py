@@ -99,5 +99,5 @@ def write_tables(tables, folder):
         kinds.setdefault(table.name, []).append(table)
     for name, found in kinds.items():
         rows = [{"table": table.title, **figures} for table in found for figures in table.figures()]
-        heads = list(dict.fromkeys(head for row in rows for head in row))
+        heads = list(dict.fromkeys(["table", *(head for row in rows for head in row)]))
         write_rows(folder / f"{name}.csv", heads, [[row.get(head) for head in heads] for row in rows])

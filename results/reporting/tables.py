@@ -74,7 +74,7 @@ def points(difference):
 
 
 UNITS = {ms: "ms", share: FRACTION, signed: FRACTION, points: FRACTION, words.rate: "images/s",
-         words.ends: "images/s", words.seconds: "s", words.size: "bytes"}
+         words.ends: "images/s", words.size: "bytes"}
 
 
 def by_conditions(summary, wanted, make):
