@@ -2,7 +2,7 @@
 
 interpreter               which Python runs it
 records, reading, shape   files to runs; whether a record is as results/schema.json describes it
-summary, exchanges        runs to what was measured of each configuration
+summary, exchanges, trainings   runs to what was measured of each configuration
 intervals                 the statistics
 verdict                   the one place that judges
 words, colours            figures as text, strategies as colours

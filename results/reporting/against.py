@@ -7,8 +7,8 @@ from typing import NamedTuple, Optional
 from . import verdict, words
 from .intervals import NO_INTERVAL, OF_MEAN, RANGE, ratio_interval
 from .quantities import KINDS, Quantity, quantities, shared_keys
-from .records import NotComparable
-from .tables import Column, Table, signed
+from .records import NotComparable, machines_of
+from .tables import FRACTION, Column, Table, points, signed
 
 MANY = 40  # rows: of more, only those beyond the threshold are shown
 MOST_CHANCE = 0.05  # that one row of all is so slow by chance
@@ -64,8 +64,8 @@ def by_chance(old, new, rows):
     return rows / math.comb(old.samples + new.samples, old.samples)
 
 
-def points(was, now):
-    return None if None in (was, now) else 100 * (now - was)
+def difference(was, now):
+    return None if None in (was, now) else now - was
 
 
 def compared(old, new, threshold, everything=False):
@@ -94,18 +94,14 @@ def table_of(found, old, new, everything):
     if len(shown) > MANY and not everything:
         hidden = [c for c in shown if c.words.startswith(verdict.SAME)]
         shown = [c for c in found.changes if c not in hidden]
-    show = words.rate if found.kind == "steps" else "{:.4g}".format
+    show, unit = words.rate if found.kind == "steps" else "{:.4g}".format, KINDS[found.kind]
 
-    def ends(side):
-        """Intervals, for steps only: the names of collectives need the width."""
-        def of(change):
-            rate = getattr(change, side).rate
-            return None if rate.low is None or found.kind != "steps" else \
-                f"{show(rate.low)}-{show(rate.high)}"
-        return of
+    def ends(rate):
+        """Of steps only: the names of collectives need the width."""
+        return None if rate.low is None or found.kind != "steps" else (rate.low, rate.high)
 
     def moved(key):
-        return lambda change: points(*(key(side) for side in (change.old, change.new)))
+        return lambda change: difference(*(key(side) for side in (change.old, change.new)))
     efficiency = {id(q): s.efficiency_vs_none(q.measured) for s in (old, new) for q in
                   (c.old if s is old else c.new for c in shown) if q.measured}
     common = ", ".join(text for key, _, text in (shown or found.changes)[0].new.what
@@ -115,20 +111,25 @@ def table_of(found, old, new, everything):
                   f"{found.threshold:g} %{': ' + common if common else ''}", [
         Column("configuration" if found.kind == "steps" else found.kind[:-1],
                lambda c: place_and_name(found, c.new)),
-        Column("OLD", lambda c: c.old.rate.median, show), Column("low-high", ends("old")),
-        Column("NEW", lambda c: c.new.rate.median, show), Column("low-high ", ends("new")),
-        Column("change", lambda c: 100 * (c.ratio - 1), signed),
-        Column("its interval", lambda c: "no interval" if c.low is None else
-               f"{100 * (c.low - 1):+.1f} to {100 * (c.high - 1):+.1f} %"),
-        Column("efficiency", moved(lambda q: efficiency.get(id(q))), "{:+.1f} points".format),
-        Column("accuracy", moved(lambda q: q.measured and q.measured.best_accuracy),
-               "{:+.1f} points".format),
+        Column("OLD", lambda c: c.old.rate.median, show, unit),
+        Column("low-high", lambda c: ends(c.old.rate), words.ends, csv="OLD"),
+        Column("NEW", lambda c: c.new.rate.median, show, unit),
+        Column("low-high ", lambda c: ends(c.new.rate), words.ends, csv="NEW"),
+        Column("change", lambda c: c.ratio - 1, signed),
+        Column("its interval", lambda c: (None, None) if c.low is None else (c.low - 1, c.high - 1),
+               interval_words, FRACTION, csv="change"),
+        Column("efficiency", moved(lambda q: efficiency.get(id(q))), points),
+        Column("accuracy", moved(lambda q: q.measured and q.measured.best_accuracy), points),
         Column("verdict", lambda c: c.words)], shown)
     if hidden:
         table.notes.append(f"{len(hidden)} more within {found.threshold:g} % (median change "
                            f"{100 * (statistics.median(c.ratio for c in hidden) - 1):+.1f} %)")
     table.notes += [*rules(found), *left_out(found)]
     return table
+
+
+def interval_words(ends):
+    return "no interval" if None in ends else f"{100 * ends[0]:+.1f} to {100 * ends[1]:+.1f} %"
 
 
 def place_and_name(found, quantity):
@@ -141,28 +142,28 @@ def rules(found):
     kinds = {rate.kind for change in found.changes for rate in (change.old.rate, change.new.rate)}
     said = {change.words for change in found.changes}
     if kinds - {""}:
-        yield ("its interval: from NEW's low over OLD's high to NEW's high over OLD's low; of two "
-               "95 % intervals it is one of 95 % or more")
+        yield ("its interval: from NEW's low / OLD's high to NEW's high / OLD's low; at least a 95 % "
+               "interval where both are 95 % intervals")
     if found.kind == "steps":
-        yield ("efficiency (images/s over those of none) and best accuracy: NEW less OLD; neither "
-               "is part of the verdict")
+        yield ("efficiency (images/s relative to none's) and accuracy (of the best epoch): NEW minus "
+               "OLD; neither is part of the verdict")
     if RANGE in kinds:
-        yield ("low-high is the range of fewer than six repetitions or samples, and the change's "
-               "interval then extends from range to range")
+        yield ("low-high: range of fewer than six runs or samples; the interval of the change is then "
+               "computed from ranges")
     if OF_MEAN in kinds:
-        yield ("low-high of a single run is the interval of its mean step; another run may differ "
-               "by more")
+        yield ("low-high of a single run: 95 % interval of its mean step; another run may differ by "
+               "more")
     if "" in kinds:
-        why = NO_INTERVAL if found.kind == "steps" else "one measurement without samples"
+        why = NO_INTERVAL if found.kind == "steps" else "a single measurement without samples"
         yield f"no interval: {why}; the change is judged by the threshold alone"
     if verdict.UNSURE in said:
-        yield (f"{verdict.UNSURE}: slower by more than the threshold, but perhaps by noise: "
-               "inconclusive, repeat the runs")
+        yield (f"{verdict.UNSURE}: slower by more than the threshold, but not distinguishable from "
+               "noise: inconclusive; repeat the runs")
     if verdict.FEW in said:
-        yield (f"{verdict.FEW}: of this many rows one is as slow by chance in more than "
-               f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive, take more samples")
+        yield (f"{verdict.FEW}: among this many rows, chance alone makes one this slow in more than "
+               f"{words.percent(MOST_CHANCE, 0)} of comparisons: inconclusive; take more samples")
     if verdict.ELSEWHERE in said:
-        yield f"{verdict.ELSEWHERE}: inconclusive, as the machine may be the reason"
+        yield f"{verdict.ELSEWHERE}: inconclusive: the machine may be the reason"
 
 
 def left_out(found):
@@ -184,7 +185,7 @@ def crashed(summary):
 
 def about(name, summary):
     failed = [run for run in summary.runs if run.end and run.end.get("exit_code")]
-    yield (f"{name}: {words.listed(sorted({run.machine for run in summary.runs}))}, "
+    yield (f"{name}: {words.listed(machines_of(summary.runs))}, "
            f"{words.count(len(summary.runs), 'run')}" +
-           (f", {len(crashed(summary))} of them crashed (no end record)" if crashed(summary) else "") +
-           (f", {len(failed)} of them failed (see its report)" if failed else ""))
+           (f", {len(crashed(summary))} crashed (no end record)" if crashed(summary) else "") +
+           (f", {len(failed)} failed (see its report)" if failed else ""))

@@ -31,8 +31,9 @@ def parse(usage, arguments):
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="*", metavar="RUN", help=".jsonl files or folders of them")
     parser.add_argument("--output", metavar="DIR", type=pathlib.Path,
-                        help="where to write (default: report-<time> in SHAKEDOWN_RUNS, or in "
-                             "runs/ of the current folder)")
+                        help="folder for the files (default: report-<time> in SHAKEDOWN_RUNS, or "
+                             "in runs/ of the current folder; tables of --against and "
+                             "--side-by-side are written only with --output or --csv)")
     parser.add_argument("--verbose", action="store_true",
                         help="print the appendix too (it is written in any case)")
     parser.add_argument("--csv", action="store_true",

@@ -1,9 +1,14 @@
 """Tables of a step's exchanges: their time, how much is hidden, their cost and bytes."""
 
+import statistics
+
 from . import words
 from .exchanges import total
 from .summary import median_of
 from .tables import Column, Table, by_conditions, figure, ms, share, signed
+
+ROUNDS = ("total, hidden, exposed and alone: of one round, that of the step breakdown; push, pull and "
+          "over none: of medians over the rounds")
 
 
 def communications(summary):
@@ -37,8 +42,8 @@ def communications(summary):
             Column("alone", lambda m: m.term("comm_alone_ms"), ms),
             Column("x all-reduce", of_reference, figure(2)),
             Column("over none", beyond, ms),
-            Column("+%", lambda m: of(beyond(m), none_ms(m)), share),
-        ], rows)
+            Column("over none %", lambda m: of(beyond(m), none_ms(m)), share),
+        ], rows, [ROUNDS] if any(m.breakdowns for m in rows) else [])
     return by_conditions(summary, lambda m: m.strategy != "none" and (
         m.communication or m.exchanges or beyond(m) is not None), make)
 
@@ -67,14 +72,15 @@ def overlaps(summary):
             Column("compute slower by", lambda m: m.term("interference_slowdown"), share),
             Column("residual", lambda m: m.term("residual"), share),
         ], rows, ["serial: the same exchanges on the compute stream; overlap saves: serial step - "
-                  "step within each round, as a share of serial - none; compute slower by: while "
-                  "an exchange is in flight"])
+                  "step, as a share of serial - none; compute slower by: while an exchange is in "
+                  "flight", "serial - none and overlap saves: medians of the differences within "
+                  "each round; the others: of the round of the step breakdown"])
     return by_conditions(summary, lambda m: m.term("serial_step_ms"), make)
 
 
 def median_difference(measured, longer, shorter):
     found = measured.differences(longer, shorter)
-    return sorted(found)[len(found) // 2] if found else None
+    return statistics.median(found) if found else None
 
 
 def saved(measured):
@@ -83,9 +89,9 @@ def saved(measured):
     if not found:
         return None
     if found[0] < 0 < found[-1]:
-        return f"unclear ({found[0]:.2f} to {found[-1]:.2f})"
-    typical, cost = found[len(found) // 2], median_difference(measured, "serial_step_ms",
-                                                              "none_step_ms")
+        return f"unclear ({found[0]:.2f} to {found[-1]:.2f} ms)"
+    typical = statistics.median(found)
+    cost = median_difference(measured, "serial_step_ms", "none_step_ms")
     text = ms(typical)
     return f"{text} ({100 * typical / cost:.0f} %)" if typical > 0 and cost and cost > 0 else text
 
@@ -147,9 +153,9 @@ def bytes_sent(summary):
             Column("by communicator", lambda m: of_busiest(m, "bytes_per_step_counted"),
                    words.size),
             Column("theory", lambda m: of_busiest(m, "bytes_per_step_predicted"), words.size),
-            Column("sent - theory", lambda m: 100 * (
-                busiest(m)[1] / of_busiest(m, "bytes_per_step_predicted") - 1)
-                if of_busiest(m, "bytes_per_step_predicted") else None, signed),
+            Column("sent - theory", lambda m:
+                   busiest(m)[1] / of_busiest(m, "bytes_per_step_predicted") - 1
+                   if of_busiest(m, "bytes_per_step_predicted") else None, signed),
         ], rows)
     return by_conditions(summary, lambda m: per_rank(m.steps, "bytes_per_step_measured") and
                          m.strategy != "none", make)

@@ -92,12 +92,12 @@ def write_csv(summary, tables, folder):
 
 
 def write_tables(tables, folder):
-    """A file for each kind of table, in which all of its kind stand; figures are not rounded."""
+    """A file for each kind of table, in which all of its kind stand. Figures are not rounded, their
+    units are in the headings, and shares are fractions."""
     kinds = {}
     for table in tables:
         kinds.setdefault(table.name, []).append(table)
     for name, found in kinds.items():
-        heads = list(dict.fromkeys(head for table in found for head in table.columns))
-        rows = [[table.title, *(dict(zip(table.columns, row)).get(head) for head in heads)]
-                for table in found for row in table.values]
-        write_rows(folder / f"{name}.csv", ["table", *heads], rows)
+        rows = [{"table": table.title, **figures} for table in found for figures in table.figures()]
+        heads = list(dict.fromkeys(["table", *(head for row in rows for head in row)]))
+        write_rows(folder / f"{name}.csv", heads, [[row.get(head) for head in heads] for row in rows])

@@ -15,7 +15,7 @@ RESIDUAL_MATTERS = 0.02  # of the step, on a GPU, where events leave nothing out
 
 # Options that repetitions of one configuration may differ in, or that its identity already names.
 IRRELEVANT = {"seed", "record", "save", "epochs", "iterations", "warmup", "certificate", "timeout",
-              "trace", "describe", "repeats"}
+              "trace", "describe", "repeats", "resume", "checkpoint_dir", "history", "mllog"}
 IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_size", "global_batch",
             "accumulate", "strategy", "optimizer", "settings", "data_dir", "train_dir", "val_dir",
             "throttle_gbs", "models", "precisions", "batch_sizes", "ranks", "strategies",
@@ -75,9 +75,10 @@ def doubts(summary, measured):
     residual, step = measured.term("residual_ms"), measured.term("step_ms")
     if measured.conditions.backend == "gpu" and residual is not None and step and \
             abs(residual) > RESIDUAL_MATTERS * step:
-        how = "are in none of the terms" if residual > 0 else "too much are in the terms"
-        yield (f"{measured.strategy}: {words.ms(abs(residual))} of its step "
-               f"({words.percent(abs(residual) / step)}) {how} of the breakdown.")
+        size = f"{words.ms(abs(residual))} ({words.percent(abs(residual) / step)})"
+        yield (f"{measured.strategy}: {size} of its step are in none of the terms of the breakdown."
+               if residual > 0 else
+               f"{measured.strategy}: the terms of the breakdown add up to {size} more than its step.")
 
 
 def convergence(summary):

@@ -6,7 +6,7 @@ import statistics
 from . import words
 from .records import Configuration, configuration_of, number, numbers
 from .summary import median_of
-from .tables import Column, Table, ms, share, signed
+from .tables import FRACTION, Column, Table, ms, share, signed
 
 KINDS = ("prediction", "advice", "winner")
 MOST_ADVICE = 5
@@ -112,9 +112,9 @@ def link_costs(model, suffix):
         Column("path", lambda item: item[0]),
         Column("latency us", of("alpha_us"), "{:.1f}".format),
         Column("GB/s", of("bandwidth_gbs"), "{:.4g}".format),
-        Column("half of it at", half),
-        Column("averages GB/s", of("average_gbs"), "{:.4g}".format),
-        Column("worst error", of("worst_error"), lambda error: share(max(error, 0.001))),
+        Column("half bandwidth at", half),
+        Column("averaging GB/s", of("average_gbs"), "{:.4g}".format),
+        Column("worst error", of("worst_error"), lambda error: share(max(error, 0.001)), FRACTION),
     ], [item for item in fits.items() if item[1]])
 
 
@@ -127,7 +127,7 @@ def compared(summary, model, suffix):
     return Table("model", f"step model, ms per step{suffix}", [
         *named(), Column("predicted", lambda one: one[1], ms),
         Column("measured", lambda one: one[2], ms),
-        Column("error", lambda one: 100 * (one[1] / one[2] - 1), signed)], held, notes)
+        Column("error", lambda one: one[1] / one[2] - 1, signed)], held, notes)
 
 
 def named():
@@ -158,8 +158,8 @@ def more_ranks(summary, model, suffix):
         *named()[:2], *(Column(str(n), on(n, "efficiency_predicted"), share) for n in ranks),
         Column(f"images/s on {most}", on(most, "images_per_s_predicted"), words.rate),
         Column("extrapolated", is_outside),
-    ], list(found.items()), ["if all links are like the measured ones; extrapolated: the batch is "
-                             "outside the measured ones"])
+    ], list(found.items()), ["assumes that all links are like the measured ones; extrapolated: the "
+                             "batch is outside the measured range"])
 
 
 def best_advice(model):
@@ -183,9 +183,9 @@ def advice(model, suffix):
     order = {configuration: at for at, configuration in enumerate(dict.fromkeys(
         configuration for configuration, _ in model.advices))}
     shown.sort(key=lambda one: (order[one[0]], -one[2]))
-    return Table("advice", f"what would help, images/s by the model{suffix}", [
+    return Table("advice", f"what would help: images/s predicted by the step model{suffix}", [
         *named()[:2], Column("change", lambda one: one[1]),
-        Column("gain", lambda one: one[2], signed),
+        Column("gain", lambda one: one[2] / 100, signed),
         Column("extrapolated", lambda one: "yes" if one[3] else None)], shown)
 
 
@@ -226,8 +226,8 @@ def winners(summary, model, suffix):
     def cell(batch):
         return lambda gbs: " ".join(grid.parts(batch, gbs) or ()) or None
     return Table("winners",
-                 f"fastest strategy by the model, by the bandwidth of every link{suffix}",
+                 f"fastest strategy predicted by the step model, by link bandwidth{suffix}",
                  [Column("bandwidth", grid.bandwidth_name),
                   *(Column(f"batch {batch}", cell(batch)) for batch in grid.batches)],
                  grid.bandwidths,
-                 ["%: images/s compared with the second fastest", *model.doubt(summary)])
+                 ["%: by how much it is faster than the second", *model.doubt(summary)])

@@ -82,10 +82,12 @@ def broken_down(summary):
 
 
 def shares_of(measured):
-    """[(share of the step, term)], the largest first."""
+    """[(share of the step, term)], the largest first, whatever its sign: a residual is negative
+    where the terms add up to more than the step."""
     step = measured.term("step_ms")
     terms = [(measured.term(key), name) for key, name in TERMS.items()]
-    return sorted(((ms / step, name) for ms, name in terms if ms and step), reverse=True)
+    return sorted(((ms / step, name) for ms, name in terms if ms and step),
+                  key=lambda one: -abs(one[0]))
 
 
 def time_goes(summary):
@@ -94,7 +96,8 @@ def time_goes(summary):
 
 def step_of(summary, measured):
     text = f"{measured.strategy}{at(summary, measured.conditions)}: " + ", ".join(
-        f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured) if part >= SMALL)
+        f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured)
+        if abs(part) >= SMALL)
     hidden = hidden_share(measured)
     if hidden:
         text += f"; {words.percent(hidden, 0)} of its communication is hidden"

@@ -1,5 +1,6 @@
 """Which Python runs the report."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -11,6 +12,8 @@ TRIED = "SHAKEDOWN_REPORT_PYTHON"  # in the environment of the second try
 def prefer_one_with_libraries():
     """Continues under the distribution's Python when this one lacks the libraries and that has
     them: apt installs them there, and a pyenv, conda or module often comes first in PATH."""
+    # Where HOME is not writable, matplotlib uses a temporary folder for its cache, and warns of it.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401

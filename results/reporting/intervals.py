@@ -8,7 +8,8 @@ from .records import number
 
 RANGE, OF_MEDIAN, OF_MEAN = "range", "95 % interval of the median", "95 % interval of the mean"
 
-NO_INTERVAL = "one sample, whose record has no interval of images/s (0.1: of the median step alone)"
+NO_INTERVAL = ("the only run or epoch was recorded without an interval of images/s (0.1 recorded that of "
+               "the median step)")
 
 
 class Rate(NamedTuple):

@@ -5,7 +5,7 @@ import statistics
 from . import words
 from .records import number, numbers
 from .summary import highest, median_of
-from .tables import Column, Table, by_conditions, figure
+from .tables import FRACTION, Column, Table, by_conditions, figure, share
 
 
 def grouped(summary, kind, wanted, key):
@@ -84,7 +84,7 @@ def links(summary):
         Column("ranks", lambda item: "{} to {}".format(
             *(slowest(item[1]).get(end) for end in ("from", "to")))),
         Column("below median", lambda item: 1 - slowest(item[1])["bandwidth_gbs"] /
-               median(item[1]) if len(item[1]) > 2 else None, words.percent),
+               median(item[1]) if len(item[1]) > 2 else None, share),
         Column("latency us", lambda item: max((number(link, "latency_us") or 0
                                                for link in item[1])) or None, "{:.4g}".format),
     ], list(found.items()), ["latency: the highest"])] if found else []
@@ -119,7 +119,9 @@ def samples(summary):
         Column("highest C", over(max, "temperature_c"), figure(0)),
         Column("highest W", over(max, "power_w"), figure(0)),
         Column("lowest SM MHz", over(min, "sm_clock_mhz"), figure(0)),
-        Column("mean utilisation %", over(statistics.fmean, "utilisation_percent"), figure(0)),
+        Column("mean utilisation %", over(lambda values: statistics.fmean(values) / 100,
+                                          "utilisation_percent"),
+               lambda mean: f"{100 * mean:.0f}", FRACTION),
         Column("clocks reduced by", lambda item: reduced_by(item[1], "reasons")),
     ], list(found.items()))] if found else []
 

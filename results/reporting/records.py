@@ -27,10 +27,13 @@ class Run:
         return [record for record in self.records if record.get("kind") == kind]
 
     @property
+    def device(self):
+        """The GPU, else the processor; empty where the program computed on neither, as node_check."""
+        return self.header.get("gpu") or self.header.get("processor") or ""
+
+    @property
     def machine(self):
-        header = self.header
-        return next((header[key] for key in ("gpu", "processor", "host") if header.get(key)),
-                    "machine unknown")
+        return self.device or self.header.get("host") or "machine unknown"
 
     @property
     def name(self):
@@ -38,6 +41,11 @@ class Run:
         words = [self.header.get("program", "a run without a run record"),
                  self.run_id or self.header.get("started", ""), f"({self.path})"]
         return " ".join(word for word in words if word)
+
+
+def machines_of(runs):
+    """Names of the machines that computed; of those that ran where none did."""
+    return sorted({run.device for run in runs if run.device} or {run.machine for run in runs})
 
 
 def number(record, key):

@@ -4,7 +4,7 @@ import pathlib
 
 from . import words
 from .quantities import KINDS, quantities, shared_keys
-from .records import UsageError
+from .records import NotComparable, UsageError, machines_of
 from .tables import Column, Table, figure
 
 
@@ -18,13 +18,13 @@ def side_by_side(sides):
     tables = [table_of(kind, names, [side[kind] for side in found]) for kind in KINDS]
     tables = [table for table in tables if table]
     if not tables:
-        raise UsageError("--side-by-side: the runs have no configuration, collective or link in "
-                         "common")
+        raise NotComparable("--side-by-side: the runs have no configuration, collective or link in "
+                            "common")
     return tables
 
 
 def name_of(path, summary):
-    machines = sorted({run.machine for run in summary.runs})
+    machines = machines_of(summary.runs)
     if len(machines) > 1:
         raise UsageError(f"--side-by-side {path}: has runs of several machines "
                          f"({', '.join(machines)}); name files of one machine each")
@@ -46,11 +46,12 @@ def table_of(kind, names, sides):
     common = first[0].name({key for key, _, _ in first[0].what} - shared)
     columns = [Column("", lambda key: keyed[0][key].name(shared))]
     for at, (name, side) in enumerate(zip(names, keyed)):
-        columns.append(Column(name, lambda key, side=side: side[key].rate.median, show))
+        columns.append(Column(name, lambda key, side=side: side[key].rate.median, show,
+                              KINDS[kind]))
         if at:
             columns.append(Column("ratio", lambda key, side=side: side[key].rate.median /
                                   keyed[0][key].rate.median, figure(2)))
     left = len(set().union(*keyed)) - len(rows)
-    notes = [f"ratio: to {names[0]}"] + [f"{left} more were not measured by all"] * (left > 0)
+    notes = [f"ratio: to {names[0]}"] + [f"not measured by all: {left} more"] * (left > 0)
     return Table(f"side_by_side_{kind}", f"{KINDS[kind]}" + (f": {common}" if common else ""),
                  columns, rows, notes)

@@ -5,6 +5,7 @@ import statistics
 from . import intervals, words
 from .exchanges import over_rounds, rounds_of
 from .records import configuration_of, number, numbers
+from .trainings import trainings_of
 
 SERVED = ("parameter-server", "parameter-server-async")  # rank 0 serves, the others compute
 TERMS = {  # of a step's time, in the order in which they add up (`breakdown` records)
@@ -36,10 +37,15 @@ class Measured:
     def __init__(self, configuration):
         self.conditions, self.strategy = configuration
         self.steps = []
-        self.histories = []  # of each training its epochs
+        self.trained = []  # (run, its epochs)
         self.certificates = []
         self.breakdowns = []
         self.rounds = []  # of each round of each run its exchanges (`bucket` records), by index
+
+    @property
+    def histories(self):
+        """Of each training its epochs, those of the runs that continued it included."""
+        return trainings_of(self.trained)
 
     @property
     def rate(self):
@@ -82,7 +88,8 @@ class Measured:
     @property
     def peak_memory(self):
         """Bytes allocated on the rank that needs most."""
-        peaks = [highest(step, "peak_memory_bytes") for step in self.steps]
+        epochs = [epoch for history in self.histories for epoch in history]
+        peaks = [highest(record, "peak_memory_bytes") for record in [*self.steps, *epochs]]
         return max((peak for peak in peaks if peak is not None), default=None)
 
     @property
@@ -142,14 +149,15 @@ class Measured:
 
     @property
     def communication(self):
-        """The known times of the communication of a step, ms: total (busy, hidden or not), its
-        push and pull, hidden (busy while the rank computes), and exposed (the stream that computes
-        exchanges or waits)."""
-        known = {"push": median_of(self.steps, "push_ms"), "pull": median_of(self.steps, "pull_ms"),
-                 "exposed": self.term("exposed_comm_ms"), "hidden": self.term("hidden_comm_ms")}
-        known["total"] = median_of(self.steps, "comm_ms")
+        """The known times of the communication of a step, ms: total (busy, hidden or not), hidden
+        (busy while the rank computes) and exposed (the stream that computes exchanges or waits) of
+        the account's round; its push and pull, and the total without an account, medians over the
+        rounds."""
+        known = {"total": self.term("comm_ms"), "hidden": self.term("hidden_comm_ms"),
+                 "exposed": self.term("exposed_comm_ms"), "push": median_of(self.steps, "push_ms"),
+                 "pull": median_of(self.steps, "pull_ms")}
         if known["total"] is None:
-            known["total"] = self.term("comm_ms")
+            known["total"] = median_of(self.steps, "comm_ms")
         return {key: value for key, value in known.items() if value is not None}
 
 
@@ -180,7 +188,7 @@ class Summary:
             elif kind == "bucket":
                 exchanges.setdefault(configuration, []).append(record)
         for configuration, epochs in histories.items():
-            self.of(configuration).histories.append(epochs)
+            self.of(configuration).trained.append((run, epochs))
         for configuration, records in exchanges.items():
             self.of(configuration).rounds += rounds_of(records)
 

@@ -1,6 +1,6 @@
 """Tables of strategies, for text, HTML and CSV alike."""
 
-from typing import Callable, NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 from . import intervals, words
 from .intervals import distinct
@@ -8,9 +8,21 @@ from .summary import TERMS, median_of, ranked
 
 
 class Column(NamedTuple):
+    """A share is a fraction, from 0 to 1, in `of` and in CSV files; `show` makes a percentage of it."""
     head: str
-    of: Callable  # the value for a row's object; None: not measured
+    of: Callable  # the value for a row's object, of an interval two; None: not measured
     show: Callable = str
+    unit: str = ""  # of the value, where `show` is not one of UNITS
+    csv: Optional[str] = None  # name in CSV files, if not the heading
+
+    def csv_heads(self, ends):
+        """With the unit."""
+        unit = self.unit or UNITS.get(self.show, "")
+        name = self.head if self.csv is None else self.csv
+        if unit == FRACTION:
+            name = name.replace("%", "").strip()
+        unit = f" ({unit})" if unit and unit not in name.split() else ""
+        return [f"{name} {end}".strip() + unit for end in ends]
 
 
 class Table:
@@ -23,10 +35,21 @@ class Table:
         found = [(column, values) for at, (column, values) in enumerate(found)
                  if at == 0 or any(value not in (None, "") and (value != 0 or zeros)
                                    for value in values)]
-        self.columns = [column.head for column, _ in found]
+        self.kept = [column for column, _ in found]
+        self.columns = [column.head for column in self.kept]
         self.values = [list(row) for row in zip(*(values for _, values in found))]
         self.rows = [["-" if value is None else column.show(value)
-                      for (column, _), value in zip(found, row)] for row in self.values]
+                      for column, value in zip(self.kept, row)] for row in self.values]
+
+    def figures(self):
+        """[{CSV heading: value}], a dict for each row, with an interval in two columns."""
+        intervals_at = {at for row in self.values for at, value in enumerate(row)
+                        if isinstance(value, tuple)}
+        heads = [column.csv_heads(("low", "high") if at in intervals_at else ("",))
+                 for at, column in enumerate(self.kept)]
+        return [{head: end for names, value in zip(heads, row)
+                 for head, end in zip(names, value if isinstance(value, tuple) else
+                                      [value] * len(names))} for row in self.values]
 
 
 def figure(digits, unit=""):
@@ -34,11 +57,24 @@ def figure(digits, unit=""):
     return lambda value: words.unsigned_zero(f"{value:.{digits}f}") + unit
 
 
-ms, signed = figure(2), "{:+.1f} %".format
+ms = figure(2)
+FRACTION = "fraction"
 
 
 def share(ratio):
     return words.percent(ratio)
+
+
+def signed(ratio):
+    return f"{100 * ratio:+.1f} %"
+
+
+def points(difference):
+    return f"{100 * difference:+.1f} points"
+
+
+UNITS = {ms: "ms", share: FRACTION, signed: FRACTION, points: FRACTION, words.rate: "images/s",
+         words.ends: "images/s", words.size: "bytes"}
 
 
 def by_conditions(summary, wanted, make):
@@ -74,7 +110,7 @@ def strategies(summary):
             Column("images/s", lambda m: m.rate and m.rate.median, words.rate),
             Column("low-high", interval_of, words.ends),
             Column("step ms", lambda m: m.step_ms, ms),
-            Column("% none", lambda m: percent_of(summary.efficiency_vs_none(m)), figure(1)),
+            Column("% none", summary.efficiency_vs_none, lambda ratio: f"{100 * ratio:.1f}", FRACTION),
             Column("exposed", lambda m: m.communication.get("exposed"), ms),
             Column("hidden", lambda m: m.communication.get("hidden"), ms),
             Column("GiB", lambda m: m.peak_memory and m.peak_memory / 2 ** 30, figure(2)),
@@ -93,7 +129,7 @@ def settings(summary):
     return [Table("settings", f"ddp's settings: {summary.name(conditions)}", [
         Column("setting", lambda m: m.conditions.setting),
         Column("images/s", lambda m: m.rate.median, words.rate),
-        Column("low-high", interval_of, words.ends),
+        Column("low-high", interval_of, words.ends, csv=""),
         Column("of plain ddp", lambda m: median_of(m.steps, "speedup_vs_plain"), share),
         Column("step ms", lambda m: m.step_ms, ms),
         Column("exposed", lambda m: m.communication.get("exposed"), ms),
@@ -108,10 +144,6 @@ def ranks_of(measured):
     return str(held) if computing >= held else f"{computing}/{held}"
 
 
-def percent_of(ratio):
-    return None if ratio is None else 100 * ratio
-
-
 def interval_of(measured):
     rate = measured.rate
     return None if rate is None or rate.low is None else (rate.low, rate.high)
@@ -124,9 +156,9 @@ def rate_notes(rows):
         of.setdefault(m.rate.kind, {})[m.strategy] = None
     said = {intervals.RANGE: "{}: range of fewer than six runs",
             intervals.OF_MEDIAN: f"{{}}: {intervals.OF_MEDIAN}",
-            intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of the one run; "
+            intervals.OF_MEAN: f"{{}}: {intervals.OF_MEAN} over the steps of a single run; "
                                "another run may differ by more",
-            "": f"no {{}}: {intervals.NO_INTERVAL}"}
+            "": f"{{}} unknown: {intervals.NO_INTERVAL}"}
     return [text.format(f"low-high of {', '.join(of[kind])}" if len(of) > 1 else "low-high")
             for kind, text in said.items() if kind in of]
 
@@ -141,7 +173,8 @@ def trainings(summary):
             Column("s/epoch", lambda m: m.epoch_s, words.seconds),
             Column("epochs", lambda m: median_of([h[-1] for h in m.histories], "epoch"),
                    figure(0)),
-            Column("best accuracy", lambda m: m.best_accuracy, lambda v: words.percent(v, 2)),
+            Column("best accuracy", lambda m: m.best_accuracy, lambda v: words.percent(v, 2),
+                   FRACTION),
             Column("at epoch", lambda m: median_of(m.best_epochs, "epoch"), figure(0)),
             Column("train loss", lambda m: median_of([h[-1] for h in m.histories], "train_loss"),
                    "{:.4g}".format),
@@ -210,7 +243,8 @@ def throughputs(summary):
             Column("of all-reduce", lambda m: of_all_reduce(summary, m), share),
             Column("of N x 1 rank", lambda m: summary.efficiency_vs_single(m)
                    if m.conditions.world_size > 1 else None, share),
-        ], rows, ["distinct from the fastest: no, intervals overlap; too few runs to decide"]
+        ], rows, ["distinct: from the fastest; no: the intervals overlap; too few: more runs "
+                   "are needed to decide"]
             if len(rows) > 1 else [])
     return by_conditions(summary, lambda m: m.rate, make)
 
@@ -255,7 +289,7 @@ def scalings(summary):
 
     def change(points):
         first, last = (m.rate.median / m.ranks_computing for m in (points[0], points[-1]))
-        return 100 * (last / first - 1)
+        return last / first - 1
     return [Table("scaling", "images/s over ranks", [
         Column("strategy", lambda item: ", ".join(filter(None, (
             item[0][1], summary.name(item[0][0], without=("world_size",)))))),

@@ -64,13 +64,13 @@ def of_runs(summary):
             if wrong:
                 elements = sum(record["wrong_elements"] for record in wrong)
                 found.append(Verdict(
-                    FAIL, "job", run.name, f"wrong data: {elements:.0f} wrong elements in "
+                    FAIL, "job", run.name, f"wrong data: {words.count(int(elements), 'wrong element')} in "
                     f"{words.count(len(wrong), f'{kind} record')}"))
         if run.end is None:
             cut = f"; its last line, {run.cut_at}, is cut off" if run.cut_at else ""
             found.append(Verdict(
-                INCONCLUSIVE, "job", run.name, f"crashed: no end record{cut}; "
-                f"{words.count(len(run.records), 'record')} before it are used"))
+                INCONCLUSIVE, "job", run.name, f"crashed: no end record{cut}; what it recorded before "
+                f"({words.count(len(run.records), 'record')}) is used"))
         elif run.end.get("exit_code") != 0:
             code = run.end.get("exit_code")
             found.append(Verdict(FAIL if code == 1 else INCONCLUSIVE, "job", run.name,

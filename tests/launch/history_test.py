@@ -128,7 +128,7 @@ class History(Folder):
         self.append(failed("n1", 10))  # begins a line of its own
         found = self.offenders(failed("n1", 20))
         self.assertRegex(found[0][2], "^3rd finding")
-        self.assertRegex(found[1][2], "^5 lines of .*history.jsonl cannot be read")
+        self.assertRegex(found[1][2], "^5 lines of .*history.jsonl skipped: not readable")
         self.assertIn(b'{"format": "shake\n', self.path.read_bytes())
 
     def test_concurrent_appends(self):

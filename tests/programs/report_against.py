@@ -19,7 +19,15 @@ class Against(Report):
         self.assertIn("-10.9 to -9.1 %", shown)
         self.assertIn("Verdict: FAIL", shown)
         self.assertIn("faster", self.against(slow, fast, code=0))
-        self.assertIn("within 12 %", self.against(fast, slow, "--threshold", 12, code=0))
+        self.assertIn("within 12 %", self.against(fast, slow, "--threshold", 12, "--csv", "--output",
+                                                  self.out, code=0))
+        with (self.out / "against_steps.csv").open(newline="") as file:
+            found, = csv.DictReader(file)
+        self.assertEqual({key: round(float(found[key]), 4) for key in found if "(" in key}, {
+            "OLD (images/s)": 1000, "OLD low (images/s)": 995, "OLD high (images/s)": 1005,
+            "NEW (images/s)": 900, "NEW low (images/s)": 895.5, "NEW high (images/s)": 904.5,
+            "change (fraction)": -0.1, "change low (fraction)": -0.109,
+            "change high (fraction)": -0.091})
 
     def test_what_may_be_noise_is_neither_a_regression_nor_a_pass(self):
         fast, slow = [step("ddp", 1000, 0.1)], [step("ddp", 900, 0.1)]
@@ -92,13 +100,13 @@ class Against(Report):
         old, new = self.write("old.jsonl", step("ddp", 1000)), self.folder / "new.jsonl"
         new.write_text(old.read_text().replace('"exit_code": 0', '"exit_code": 1'))
         self.assertRegex(self.report("--against", old, new).stdout,
-                         r"NEW: .*1 run, 1 of them failed")
+                         r"NEW: .*1 run, 1 failed")
 
     def test_a_new_run_that_crashed_is_no_pass(self):
         old = self.write("old.jsonl", step("ddp", 1000))
         new = self.write("new.jsonl", step("ddp", 1000), ended=False)
         shown = unfolded(self.report("--against", old, new, code=3).stdout)
-        self.assertIn("1 of them crashed (no end record)", shown)
+        self.assertIn("1 run, 1 crashed (no end record)", shown)
         self.assertIn("Verdict: INCONCLUSIVE", shown)
         self.assertIn("Verdict: PASS", self.report("--against", new, old, code=0).stdout)
         slower = self.write("slower.jsonl", step("ddp", 500), ended=False)
@@ -171,17 +179,35 @@ class SideBySide(Report):
         self.assertNotIn("erdict", shown)
         with (self.out / "side_by_side_steps.csv").open(newline="") as file:
             rows = list(csv.reader(file))
+        self.assertEqual(rows[0][2:], ["H100 (images/s)", "H200 (images/s)", "ratio"])
         self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6"])
         shown = self.report("--side-by-side", *sides, extra).stdout
         self.assertRegex(shown, r"500 +800 +1\.60 +2,000 +4\.00")
-        self.assertIn("1 more were not measured by all", shown)
+        self.assertIn("not measured by all: 1 more", shown)
+
+    def test_folders_of_an_acceptance(self):
+        """Its own record, and node_check's, name the host alone: those of what computed name the
+        machine, the nodes' folders two of one kind."""
+        for node, rate in (("n1", 500), ("n2", 800)):
+            (self.folder / node).mkdir()
+            for program in ("acceptance", "node_check"):
+                self.write(f"{node}/{program}.jsonl",
+                           head={"kind": "run", "program": program, "host": node, "hosts": [node]})
+            self.write(f"{node}/train.jsonl", step("ddp", rate), head=header(hosts=[node] * 4))
+        folders = self.folder / "n1", self.folder / "n2"
+        shown = self.report("--side-by-side", *folders).stdout
+        self.assertRegex(shown, r" n1 +n2 +ratio\n-+\nddp +500 +800 +1\.60\n")
+        shown = unfolded(self.report("--against", *folders).stdout)
+        self.assertIn("OLD: NVIDIA H200, 3 runs", shown)
 
     def test_what_cannot_stand_side_by_side_is_named(self):
         a = self.write("a.jsonl", step("ddp", 500))
         self.assertIn("--side-by-side: needs two RUNs",
                       self.report("--side-by-side", a, code=2).stderr)
         b = self.write("b.jsonl", step("ddp", 500, batch_size=1))
-        self.assertIn("in common", self.report("--side-by-side", a, b, code=2).stderr)
+        self.assertIn("in common", self.report("--side-by-side", a, b, code=3).stderr)
+        self.assertIn("gone.jsonl: No such file",
+                      self.report("--side-by-side", a, self.folder / "gone.jsonl", code=2).stderr)
         (self.folder / "two").mkdir()
         for gpu in ("H100", "H200"):
             self.write(f"two/{gpu}.jsonl", step("ddp", 1), head=header(gpu=gpu))

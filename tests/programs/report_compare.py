@@ -95,8 +95,9 @@ class Terms(Report):
             "hidden_comm_ms": 3.0, "interference_slowdown": 0.125, "residual": 0.0, **changes}
 
     def test_what_overlap_hides_gains_and_costs(self):
-        text = self.text_of(step("ddp", 1000), self.ladder())
+        text = self.text_of(step("ddp", 1000, comm_ms=9.0), self.ladder())
         known = row(table(text, "communication per step"), "ddp")
+        self.assertIn("total, hidden, exposed and alone: of one round, that of the step breakdown", text)
         self.assertEqual([known[key] for key in ("total", "hidden", "hidden %", "exposed")],
                          ["4.00", "3.00", "75.0 %", "1.00"])
         gain = row(table(text, "overlap, ms"), "ddp")
@@ -121,7 +122,7 @@ class Terms(Report):
             return row(table(text, "overlap, ms"), "ddp")["overlap saves"]
         self.assertRegex(saved(), r"^0\.50 ")
         drifting[0]["serial_step_ms"] = 9.0
-        self.assertEqual(saved(), "unclear (-1.00 to 0.50)")
+        self.assertEqual(saved(), "unclear (-1.00 to 0.50 ms)")
 
     def test_terms_are_of_one_round_and_so_add_up(self):
         rounds = [self.ladder(compute_ms=compute, exposed_comm_ms=exposed,
@@ -146,11 +147,11 @@ class Terms(Report):
         self.assertNotIn("overlap", self.text_of(step("ddp", 1000), plain))
 
     def test_a_breakdown_that_does_not_add_up(self):
-        self.assertIn("ddp: 0.30 ms of its step (3.0 %) are in none of the terms",
+        self.assertIn("ddp: 0.30 ms (3.0 %) of its step are in none of the terms",
                       self.text_of(step("ddp", 1000), self.ladder(residual_ms=0.3)))
-        self.assertIn("ddp: 0.30 ms of its step (3.0 %) too much are in the terms",
+        self.assertIn("ddp: the terms of the breakdown add up to 0.30 ms (3.0 %) more than its step",
                       self.text_of(step("ddp", 1000), self.ladder(residual_ms=-0.3)))
-        wrong = "in none of the terms"
+        wrong = "terms of the breakdown"
         self.assertNotIn(wrong, self.text_of(step("ddp", 1000), self.ladder(residual_ms=0.1)))
         self.assertNotIn(wrong, self.text_of(step("ddp", 1000, backend="cpu"), self.ladder(
             residual_ms=0.3, backend="cpu")))
@@ -191,10 +192,10 @@ class Forecast(Report):
                                                    worst_error=0), prediction("ddp", 10))
         links = table(text, "link costs")
         self.assertEqual(row(links, "ring messages"), {
-            "latency us": "10.0", "GB/s": "100", "half of it at": "976.6 KiB",
+            "latency us": "10.0", "GB/s": "100", "half bandwidth at": "976.6 KiB",
             "worst error": "5.0 %"})
         self.assertEqual(row(links, "sends of all ranks to one"), {
-            "latency us": "3.5", "GB/s": "-", "half of it at": "-", "worst error": "0.1 %"})
+            "latency us": "3.5", "GB/s": "-", "half bandwidth at": "-", "worst error": "0.1 %"})
 
     def test_links_are_of_the_records_that_follow(self):
         text = self.text_of(link_cost(alpha_us=10), prediction("ddp", 10), prediction("ddp", 10),
@@ -238,7 +239,7 @@ class Forecast(Report):
         more = table(text, "predicted share of the rate without exchange")
         self.assertRegex(more, r"ddp +64 +90\.0 % +85\.0 % +70\.0 % +6,400 +-\n")
         self.assertRegex(more, r"ddp +512 +90\.0 % +85\.0 % +70\.0 % +6,400 +yes\n")
-        self.assertIn("if all links are like the measured ones", text)
+        self.assertIn("assumes that all links are like the measured ones", text)
         bare = self.text_of(prediction("ddp", 10, world_size=64, images_per_s_predicted=8000,
                                        efficiency_predicted=None))
         self.assertRegex(table(bare, "predicted share"), r"images/s on 64\n-+\nddp +64 +8,000\n")
@@ -260,7 +261,7 @@ class Forecast(Report):
                 winner(name, gbs, margin, batch_size=batch, **trust) for batch, gbs, name, margin in (
                     (64, 1, "zero1", 0.0004), (64, 100, "ddp", 0.137), (256, 100, "ddp", 0.0005))))
         text = said(measured=8)
-        found = table(text, "fastest strategy by the model")
+        found = table(text, "fastest strategy predicted by the step model")
         self.assertRegex(found, r"bandwidth +batch 64 +batch 256\n")
         self.assertEqual(row(found, "1 GB/s"), {"batch 64": "zero1 +0.0 %", "batch 256": "-"})
         self.assertEqual(row(found, "100 GB/s (measured)"),
@@ -269,7 +270,7 @@ class Forecast(Report):
         wrong = said(measured=7, trusted=False)
         self.assertIn("left out: the model is off by up to 28.6 % for a step that was measured",
                       wrong)
-        self.assertNotIn("fastest strategy by the model", wrong)
+        self.assertNotIn("fastest strategy predicted by the step model", wrong)
 
     def test_a_global_batch_is_not_kept_on_more_ranks(self):
         text = self.text_of(prediction("ddp", 10, world_size=8),

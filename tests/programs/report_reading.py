@@ -155,6 +155,13 @@ class Usage(Report):
         self.report(self.folder, self.folder / "deep/r.jsonl", "--output", self.out)
         self.assertEqual(row(table(self.text(), "throughput:"), "ddp")["samples"], "1 run")
 
+    def test_a_home_that_is_not_writable_is_no_news(self):
+        result = self.program(self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900)),
+                              "--output", self.out, env={"HOME": "/dev/null"})
+        if "is missing" in result.stderr:
+            self.skipTest(result.stderr.strip())
+        self.assertEqual(result.stderr, "")
+
     def test_without_libraries_the_text_is_written_and_what_to_install_is_said(self):
         path = self.write("r.jsonl", step("ddp", 1000), step("all-reduce", 900))
         result = self.program(path, "--output", self.out, env=self.without("matplotlib", "jinja2"))

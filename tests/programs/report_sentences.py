@@ -27,6 +27,15 @@ class Sentences(Report):
                 self.assertNotIn(f"or {slow}", text)
                 self.assertNotIn("ranks compute", text)  # all do
 
+    def test_a_negative_residual_is_as_large_as_a_positive_one(self):
+        for residual, shown in ((-4.0, "compute 111 %, residual -15 %, exposed communication 4 % (step 27"),
+                                (4.0, "compute 86 %, residual 11 %, exposed communication 3 % (step 35")):
+            text = self.text_of(step("ddp", 1000), breakdown(
+                "ddp", compute_ms=30.0, exposed_comm_ms=1.0, residual_ms=residual))
+            self.assertIn(f": {shown}", text)
+        text = self.text_of(step("ddp", 1000), breakdown("ddp", compute_ms=30.0, residual_ms=-4.0))
+        self.assertNotIn("What would help", text)
+
     def test_what_noise_hides_is_not_claimed(self):
         text = self.text_of(step("ddp", 1000, 0.03), step("all-reduce", 990, 0.03))
         more = row(table(text, "throughput:"), "all-reduce")
@@ -65,7 +74,7 @@ class Sentences(Report):
         self.assertEqual(row(text, "ddp")["% none"], "95.0")
         self.assertIn("all-reduce reaches 110.0 % of none: more than without exchange, so", text)
         known = table(text, "communication per step")
-        self.assertEqual((row(known, "ddp")["over none"], row(known, "ddp")["+%"]),
+        self.assertEqual((row(known, "ddp")["over none"], row(known, "ddp")["over none %"]),
                          ("1.00", "10.0 %"))
         self.assertEqual(row(known, "all-reduce")["over none"], "-1.00")
         self.assertIn("For throughput all-reduce", text)

@@ -19,7 +19,7 @@ import unittest
 from report_against import Against, SideBySide  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
-from report_records import breakdown, everything, header, step, training
+from report_records import breakdown, everything, header, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
@@ -44,14 +44,14 @@ class Figures(Report):
         text = self.text_of(step("ddp", 1000, 0.01))
         self.assertEqual(row(text, "ddp")["low-high"], "990-1,010")
         self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "1 run")
-        self.assertIn("low-high: 95 % interval of the mean over the steps of the one run", text)
+        self.assertIn("low-high: 95 % interval of the mean over the steps of a single run", text)
         ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
         self.assertEqual(ddp["throughput_interval"], "95 % interval of the mean")
         of_median = {"images_per_s_low": 1020, "images_per_s_high": 1030}
         text = self.text_of(step("ddp", 1000, **of_median))
         self.assertNotIn("low-high", row(text, "ddp"))
         self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "1 run")
-        self.assertIn("no low-high: one sample, whose record has no interval of images/s", text)
+        self.assertIn("low-high unknown: the only run or epoch was recorded without an interval of images/s", text)
         text = self.text_of(step("ddp", 1000, **of_median), step("ddp", 1004, 0.1))
         self.assertEqual(row(text, "ddp")["low-high"], "1,000-1,004")
         self.assertEqual(row(table(text, "throughput:"), "ddp")["samples"], "2 runs")
@@ -78,6 +78,41 @@ class Figures(Report):
         self.assertIn("ddp: the first epoch took 200 s, the median of the others is 50 s", text)
         self.assertNotIn("all-reduce: the first epoch", text)
 
+    def test_a_resumed_training_is_one(self):
+        """Of an epoch that was recorded, but not in the last checkpoint, the later run's counts."""
+        epochs = training("ddp", [0.5, 0.6, 0.9, 0.7, 0.8, 0.75])
+        again = {**epochs[2], "val_top1": 0.65, "images_per_s": 700}
+
+        def part(name, *epochs, resume="auto", folder="a", code=0, started=0):
+            head = header(**{"options.resume": resume, "options.checkpoint_dir": folder},
+                          started=f"2026-11-21T16:14:0{started}Z")
+            path = self.write(name, *epochs, head=head, ended=False)
+            path.write_text(path.read_text() + json.dumps({"kind": "end", "exit_code": code}) + "\n")
+            return path
+
+        def trained(*paths):
+            self.report(*paths, "--output", self.out)
+            found = row(table(self.text(), "training:"), "ddp")
+            return [found[key] for key in ("epochs", "best accuracy", "at epoch", "images/s")]
+        first = part("z.jsonl", *epochs[:3], code=5)
+        rest = part("b.jsonl", again, *epochs[3:], started=1)
+        for paths in ((first, rest), (rest, first)):
+            self.assertEqual(trained(*paths), ["6", "80.00 %", "5", "1,000"])
+            ddp = json.loads((self.out / "results_baseline_ddp.json").read_text())
+            self.assertEqual((ddp["epoch"], ddp["val_top1"]),
+                             ([1, 2, 3, 4, 5, 6], [0.5, 0.6, 0.65, 0.7, 0.8, 0.75]))
+        by_name = part("b.jsonl", again, *epochs[3:], folder="", started=1,
+                       resume="a/checkpoint_best.safetensors")
+        self.assertEqual(trained(first, by_name), ["6", "80.00 %", "5", "1,000"])
+        self.assertNotIn("differ in", self.text())
+        killed = part("z.jsonl", *epochs[:1], code=3)  # before its first checkpoint
+        self.assertEqual(trained(killed, part("b.jsonl", *epochs, started=1))[1:3], ["90.00 %", "3"])
+        # Repetitions are none: another folder, from the start, or of a folder that was emptied.
+        other = [{**epoch, "val_top1": epoch["val_top1"] - 0.1} for epoch in epochs]
+        for repeated in ({"folder": "b"}, {"resume": "none"}, {}):
+            again = part("b.jsonl", *other, started=1, **repeated)
+            self.assertEqual(trained(part("z.jsonl", *epochs), again)[1], "85.00 %")
+
     def test_a_setting_is_not_mixed_with_plain_ddp(self):
         text = self.text_of(step("ddp", 900, setting="bucket-copy", speedup_vs_plain=0.9),
                             step("ddp", 1000), step("ddp", 1020), step("none", 1100))
@@ -92,7 +127,7 @@ class Figures(Report):
                           for other in ddp["other_configurations"]], [("bucket-copy", 900)])
 
     def test_one_json_a_strategy(self):
-        self.text_of(*training("ddp", [0.5, 0.75]), step("ddp", 900),
+        self.text_of(*training("ddp", [0.5, 0.75], peak_memory_bytes=[5, 7]), step("ddp", 900),
                      step("parameter-server", 700, push_ms=3, pull_ms=4, comm_ms=7, ranks_computing=3),
                      step("all-reduce", 800, comm_ms=5), step("parameter-server-async", 600))
         names = {path.name for path in self.out.glob("*.json")}
@@ -104,6 +139,7 @@ class Figures(Report):
         self.assertEqual(ddp["best_accuracy"], 0.75)
         self.assertEqual(ddp["train_loss"], [2, 1])
         self.assertEqual(ddp["val_top1"], [0.5, 0.75])
+        self.assertEqual(ddp["peak_memory_bytes"], 7)
         self.assertIsNone(ddp["communication_ms"])
         others = [other["throughput_images_per_s"] for other in ddp["other_configurations"]]
         self.assertEqual(others, [900])
@@ -148,17 +184,28 @@ class Page(Report):
             self.assertRegex(page, r"\nVerdict: (PASS|FAIL|INCONCLUSIVE)\n- ")
             self.assertIn((self.out / "appendix.txt").read_text(), shown.stdout)
 
-    def test_csv_has_the_figures_unrounded(self):
-        path = self.write("r.jsonl", step("ddp", 1000.25, 0.01), step("none", 1100),
-                          breakdown("ddp", compute_ms=8.125, exposed_comm_ms=1.0))
+    def test_csv_has_the_figures_unrounded_with_their_units(self):
+        path = self.write("r.jsonl", step("ddp", 1000.25, 0.01), step("all-reduce", 750.1875), step("none", 1100),
+                          breakdown("ddp", compute_ms=8.125, exposed_comm_ms=1.0) |
+                          {"comm_ms": 4.0, "hidden_comm_ms": 3.0},
+                          step("ddp", 1500.375, setting="a"), step("ddp", 1500.375, setting="a"),
+                          record("advice", "ddp", change="b", gain_percent=5))
         self.report(path, "--output", self.out, "--csv")
         with (self.out / "strategies.csv").open(newline="") as file:
-            ddp, none = csv.DictReader(file)
+            ddp, none = [row for row in csv.DictReader(file) if row["strategy"] != "all-reduce" and
+                         not row["setting"]]
         self.assertEqual((ddp["strategy"], ddp["throughput_median_images_per_s"], ddp["batch"]),
                          ("ddp", "1000.25", "64"))
         self.assertEqual((none["strategy"], none["breakdown.compute_ms"]), ("none", ""))
-        with (self.out / "breakdown.csv").open(newline="") as file:
-            self.assertEqual(next(csv.DictReader(file))["compute"], "8.125")
+        for name, strategy, figures in (
+                ("breakdown", "ddp", {"compute (ms)": "8.125"}),
+                ("throughput", "all-reduce", {"median (images/s)": "750.1875", "slower by (fraction)": "0.25"}),
+                ("communication", "ddp", {"hidden (ms)": "3.0", "hidden (fraction)": "0.75"}),
+                ("settings", "a", {"low (images/s)": "1500.375", "high (images/s)": "1500.375"}),
+                ("advice", "ddp", {"gain (fraction)": "0.05"})):
+            with (self.out / f"{name}.csv").open(newline="") as file:
+                found = next(row for row in csv.DictReader(file) if strategy in row.values())
+            self.assertEqual({key: found[key][:8] for key in figures}, figures)
 
 
 class Measured(Report):

@@ -108,7 +108,7 @@ def finish(figure, caption, source, path):
              for line in textwrap.wrap(text, int(figure.get_figwidth() * 11))]
     figure.suptitle("\n".join([caption, *about]), fontsize=11)
     if getattr(figure, "left_out", 0):
-        source += f"; {figure.left_out} more panels are left out"
+        source += f"; {words.count(figure.left_out, 'more panel')} left out"
     wide = int(figure.get_figwidth() * 16)
     figure.supxlabel("\n".join(textwrap.wrap(source, wide)), fontsize=8, color="#555555", x=0.01,
                      ha="left")

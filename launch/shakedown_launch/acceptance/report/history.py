@@ -112,8 +112,8 @@ def offenders(path, acceptance):
             found.append(repeated(node, gpu, sorted(before.values(), key=lambda line: line["time"]),
                                   (node, uuid) in now))
     if skipped:
-        found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} cannot be "
-                             "read as history and were skipped", subject="history",
+        found.append(Finding("history", WARN, (), f"{count(skipped, 'line')} of {path} skipped: "
+                             "not readable as history", subject="history",
                              check="history"))
     return [finding for finding in found if finding]
 
