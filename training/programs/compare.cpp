@@ -50,10 +50,7 @@ ExitCode run(const CompareOptions& options, Backend& backend, MpiSession& sessio
   if (options.verbose) say(session, predicted);
   write_csv(options.csv, all);
   write_traces(train.trace, all, session);
-  const ExitCode code = exit_code_of(all, options.strategies);
-  if (code == ExitCode::usage)
-    say(session, "error: no requested configuration can run: change the options named above");
-  return code;
+  return exit_code_of(all, options.strategies);
 }
 
 ExitCode compare_program(CompareOptions options, const OptionSet& set, MpiSession& session) {
