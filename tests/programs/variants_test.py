@@ -26,7 +26,8 @@ RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "
 def collective(size, busbw, time_us, **changes):
     return {"kind": "collective", "operation": "all_reduce", "dtype": "float32", "bytes": size,
             "in_place": False, "busbw_gbs": busbw, "time_us_p50": time_us, "wrong_elements": 0,
-            **changes}
+            "samples_us": [time_us * (1 + i / 1000) for i in range(6)], "time_us_low": time_us,
+            "time_us_high": 1.005 * time_us, **changes}
 
 
 class Folder(support.Folder):
@@ -99,7 +100,9 @@ class Runs(Folder):
     def test_a_program_has_the_variants_environment(self):
         program = self.program('env | grep -E "^(NCCL|OMPI_MCA_btl)" >"${record%.jsonl}.env"')
         result = self.variants("-n", 1, "--gpus", "0,1", "--variants", "default,ring", program, BACKENDS="cpu gpu",
-                               NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION")
+                               NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION", LC_ALL="C")
+        self.assertTrue(result.stdout.isascii(), result.stdout)
+        self.assertRegex(result.stdout, r"\n[+-] size ")
         self.expect(result, 0, "your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ri")
         for name, algorithm in [("default", "CollNet"), ("ring", "Ring")]:
             lines = (self.results() / f"{name}.env").read_text().splitlines()
@@ -247,6 +250,21 @@ class Table(Folder):
                        "shared memory carries this: +40 % without it"],
             "ring": ["ring ok all_reduce float32, 1 GiB 120 GB/s 1.20 better than the default: +20 %",
                      "all_reduce float32, 8 B 10.4 us 1.04"]})
+
+    def test_a_difference_of_collectives_within_their_spread(self):
+        """As of results/report: of six samples on the 95 % interval of the median, else their range."""
+        def of(busbw, *samples, **ends):
+            return 0, "", RUN, collective(8, busbw, 10 / busbw, samples_us=samples, **ends)
+        near = {"time_us_low": 7, "time_us_high": 11}
+        for default, other, said in [
+                (of(1, *6 * [10], **near), of(0.8, *6 * [12], **near),
+                 "0.80 not significant: -20 %, but the 95 % intervals overlap"),
+                (of(1, *6 * [10], time_us_low=9.9, time_us_high=10.1), of(0.8, *6 * [12]),
+                 "0.80 shared memory carries this: -20 % without it"),
+                (of(1, 7, 10), of(0.8, 9, 12), "0.80 not significant: -20 %, but the samples overlap"),
+                (of(1, 10), of(0.8, 12), "0.80 -20 % without shared memory (too few samples for an interval)")]:
+            rows = self.rows(self.table(default=default, no_shm=other).stdout)
+            self.assertTrue(rows["no-shm"][0].endswith(said), rows)
 
     def test_wrong_data_is_a_failure_that_is_told(self):
         bad = collective(8, 1.0, 10.0, wrong_elements=3.0)
