@@ -22,7 +22,7 @@ PLACES = ["BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDN
 
 def environment(**changes):
     kept = {name: value for name, value in os.environ.items() if name not in PLACES}
-    return {**kept, **{name: str(value) for name, value in changes.items()}}
+    return {**kept, "LC_ALL": "C.UTF-8", **{name: str(value) for name, value in changes.items()}}
 
 
 def run(*command, timeout=60, cwd=None, **changes):

@@ -286,6 +286,8 @@ class Doctor(Scratch):
     def test_nothing_can_be_built(self):
         result = self.doctor(**HIDDEN)
         self.assertEqual(result.returncode, 2)
+        plain = run(self.launch / "machine", "doctor", PATH=self.path, LC_ALL="C", **HIDDEN)
+        self.assertEqual(plain.stdout, result.stdout.replace("✓", "+").replace("✗", "-"))
         self.assertRegex(result.stdout, "✗ oneDNN .*")
         self.assertRegex(result.stdout, "✗ the cpu backend cannot be built: missing oneDNN")
         self.assertRegex(result.stdout, "✗ the gpu backend cannot be built: missing CUDA")
