@@ -16,8 +16,8 @@ COMMAND = Command(
     RECORD: .jsonl files of jobs on one node each, or folders of them, such as
     runs/collectives-1234_*.jsonl of an array. The last record of a node counts.
 
-    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage; 3:
-    fewer than three nodes have comparable figures.
+    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage, or a
+    file that is no record; 3: fewer than three nodes have comparable figures.
     """)
 
 

@@ -46,8 +46,11 @@ class Judge(unittest.TestCase):
         for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
                                          ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
             made = self.judge(requested, **others)
-            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared([])],
+            measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
+            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared(measured)],
                              [(name, CONFIG) for name in found])
+            # A node has it as INCONCLUSIVE or as a warning, not as both.
+            self.assertEqual(len(made.unjudged(measured)), 0 if found else 2)
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
 
     def test_rates_that_the_program_did_not_judge(self):

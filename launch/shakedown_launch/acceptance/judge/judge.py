@@ -23,6 +23,7 @@ class Judge:
         self._references = {}  # node: Reference or None
         self._judged = set()  # (stage, node) of the rates that a reference judged
         self._only_warned = set()  # nodes whose rates were compared with a reference that only warns
+        self._not_comparable = set()  # nodes that are INCONCLUSIVE as their rates cannot be compared
         self._groups = Groups()
 
     def records(self, run):
@@ -56,7 +57,7 @@ class Judge:
 
     def choose(self, nodes, ranks, runs):
         """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
-        self._judged, self._only_warned = set(), set()
+        self._judged, self._only_warned, self._not_comparable = set(), set(), set()
         measured = {}
         for figure in self.figures(runs):
             for name in figure.nodes if len(figure.nodes) == 1 else ():
@@ -90,6 +91,8 @@ class Judge:
                               action="use one of these nodes: --record-reference",
                               check="not-comparable")
                       for name, reference in self._references.items() if reference is None]
+        self._not_comparable.update(
+            name for each in found if each.check == "not-comparable" for name in each.nodes)
         return found
 
     def outcomes(self, runs):
@@ -140,10 +143,10 @@ class Judge:
 
     def unjudged(self, measured, strict=False):
         """A warning about each node no rate of which was judged: by a reference, or by peers, which are
-        not enough if `strict`."""
+        not enough if `strict`. One that is INCONCLUSIVE for that needs none."""
         rates = [each for each in measured if not each.metric.startswith(references.SETTINGS)]
         by_reference, by_peers = {name for _, name in self._judged}, peers.compared(rates)
-        judged = by_reference if strict else by_reference | by_peers
+        judged = self._not_comparable | (by_reference if strict else by_reference | by_peers)
         found = []
         for name in dict.fromkeys(name for each in rates for name in each.nodes):
             why = self._why_not_judged(name)
