@@ -115,8 +115,8 @@ def open_standard_streams():
 
 
 def print_in_locale():
-    """What the locale's encoding lacks is printed without it. In an ASCII locale Python prints UTF-8
-    all the same."""
+    """Replaces characters that the locale's encoding lacks. In an ASCII locale Python itself prints
+    UTF-8."""
     plain = {"✓": "+", "✗": "-"}
 
     def replaced(error):

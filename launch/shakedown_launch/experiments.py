@@ -37,6 +37,11 @@ COMMAND = Command(
     """)
 
 
+# Options of bin/train that this command sets, and what to use
+OWN = {"--record": "each experiment writes its own record", "--strategy": "use --strategies",
+       "--train-dir": "use --data-dir", "--iterations": "use --epochs"}
+
+
 def folders(values):
     """(training images, options for the validation)"""
     data, validation = values.get("--data-dir"), values.get("--val-dir")
@@ -50,10 +55,6 @@ def folders(values):
         if validation is None and os.path.isdir(f"{data}/val"):
             validation = f"{data}/val"
     return images, ["--val-dir", validation] if validation else []
-
-
-OWN = {"--record": "each experiment writes its own record", "--strategy": "use --strategies",
-       "--train-dir": "use --data-dir", "--iterations": "use --epochs"}
 
 
 def check(values, options):

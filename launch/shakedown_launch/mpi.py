@@ -62,7 +62,7 @@ def request(values, words, environ):
         raise UsageError(f"--gpus {chosen} is not a list such as 0,1,2,3")
     entries = [int(entry) if entry.isdigit() else entry for entry in chosen.split(",")]
     if len(set(entries)) < len(entries):
-        raise UsageError(f"--gpus {chosen} names a GPU twice: each at most once")
+        raise UsageError(f"--gpus {chosen} names a GPU more than once")
     hosts = hosts_of(values)
     bind = values.get("--bind", "none")
     if bind not in ("none", "core", "numa"):

@@ -28,7 +28,7 @@ class CommandLine(unittest.TestCase):
             result = subprocess.run(["bash", script], stderr=subprocess.PIPE, text=True, cwd=HOOKS,
                                     env={"PATH": "/usr/bin:/bin", "SHAKEDOWN": str(HOOKS.parents[1])})
             self.assertEqual((result.returncode, result.stderr),
-                             (2, f"{script}: is a script for sbatch: no job here (SLURM_JOB_ID)\n"))
+                             (2, f"{script}: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch\n"))
 
 
 class Hooks(unittest.TestCase):

@@ -82,10 +82,10 @@ class Judge(unittest.TestCase):
         for references, warned, measured, given, said in [
                 ({}, "", figures(2), {}, "rates not judged: no reference of this model and count; fewer"),
                 (one, "", figures(2), {}, "rates not judged: the reference one has none"),
-                (one, "a", figures(2), {}, "rates not judged: compared with the reference one, which only "
-                 "warns; fewer"),
-                (one, "a", figures(3), strict, "rates judged by peers alone: compared with the reference "
-                 "one, which only warns"),
+                (one, "a", figures(2), {}, "rates not judged: compared with figures of the reference "
+                 "one that only warn; fewer"),
+                (one, "a", figures(3), strict, "rates judged by peers alone: compared with figures of the "
+                 "reference one that only warn"),
                 ({}, "", figures(3), {}, ""), ({}, "", [], {}, ""),
                 ({}, "", figures(3), strict, "rates judged by peers alone: no reference"),
                 ({}, "", figures(1, "setting/power_limit"), {}, "")]:

@@ -163,7 +163,7 @@ class Judge:
         if of is None:
             return "no reference of this model and count"
         if node in self._only_warned:
-            return f"compared with the reference {of.name}, which only warns"
+            return f"compared with figures of the reference {of.name} that only warn"
         return f"the reference {of.name} has none of its rates under the same conditions"
 
     def _transient(self, runs, stage):
