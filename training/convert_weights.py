@@ -14,6 +14,8 @@ torchvision's weights, from https://download.pytorch.org/models/:
 
 import argparse
 import array
+import contextlib
+import errno
 import json
 import os
 import pickle
@@ -193,10 +195,18 @@ def write_safetensors(path, tensors, data_of, model):
         at += len(parts[-1])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path + ".partial", "wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        out.writelines(parts)
-    os.replace(path + ".partial", path)
+    partial = path + ".partial"
+    try:
+        with open(partial, "wb") as out:
+            out.write(len(text).to_bytes(8, "little") + text)
+            out.writelines(parts)
+        os.replace(partial, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.remove(partial)
+        if isinstance(error, OSError):
+            error.filename = path
+        raise
 
 
 def main():
@@ -214,7 +224,10 @@ def main():
         tensors = state_dict(root, options.key)
         model, classes = find_model(tensors)
         write_safetensors(options.out, tensors, data_of, model)
-    except (Refused, OSError) as error:
+    except OSError as error:
+        print(f"{error.filename or options.file}: {error.strerror or error}", file=sys.stderr)
+        return 3 if error.errno in (errno.ENOSPC, errno.EDQUOT) else 2
+    except Refused as error:
         print(f"{options.file}: {error}", file=sys.stderr)
         return 2
     except (EOFError, LookupError, TypeError, ValueError, AttributeError,

@@ -1,14 +1,16 @@
 """What the commands share: options, messages and exit codes."""
 
+import codecs
 import collections
 import contextlib
 import importlib
+import locale
 import os
 import signal
 import sys
 
 from .job import RUNNING, Stopped
-from .places import UsageError, in_source_tree
+from .places import InconclusiveError, UsageError, in_source_tree
 
 # value: what help calls the option's argument; None for a switch
 Option = collections.namedtuple("Option", "names value text")
@@ -112,12 +114,24 @@ def open_standard_streams():
     os.close(file)
 
 
+def print_in_locale():
+    """Replaces characters that the locale's encoding lacks. In an ASCII locale Python itself prints
+    UTF-8."""
+    plain = {"✓": "+", "✗": "-"}
+
+    def replaced(error):
+        return "".join(plain.get(c, "?") for c in error.object[error.start:error.end]), error.end
+    codecs.register_error("plain", replaced)
+    is_ascii = locale.nl_langinfo(locale.CODESET) == "ANSI_X3.4-1968"  # glibc's name
+    sys.stdout.reconfigure(encoding="ascii" if is_ascii else None, errors="plain")
+
+
 def run(module):
     """Runs main of a module of this package and ends the process with its exit code."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback
     open_standard_streams()
-    sys.stdout.reconfigure(errors="replace")  # ✓ in a locale that lacks it
+    print_in_locale()
     try:
         RUNNING.install()
         code = importlib.import_module(f"{__package__}.{module}").main(sys.argv[1:])
@@ -125,6 +139,9 @@ def run(module):
     except UsageError as error:
         say(f"{error} ({name()} --help)")
         code = 2
+    except InconclusiveError as error:
+        say(error)
+        code = 3
     except Stopped:
         code = 5
     except BrokenPipeError:  # of this process's own lines

@@ -16,8 +16,8 @@ COMMAND = Command(
     RECORD: .jsonl files of jobs on one node each, or folders of them, such as
     runs/collectives-1234_*.jsonl of an array. The last record of a node counts.
 
-    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage; 3:
-    fewer than three nodes have comparable figures.
+    Ends with 0: no node is slow; 1: a node or GPU is slower than its peers; 2: wrong usage, or a
+    file that is no record; 3: fewer than three nodes have comparable figures.
     """)
 
 
@@ -25,7 +25,12 @@ def main(arguments):
     _, paths = parse(COMMAND, arguments)
     if not paths:
         raise UsageError("no record named")
-    found = [figure for path in files(paths) for figure in figures_of(path)]
+    found = []
+    for path in files(paths):
+        of_file = figures_of(path)
+        if not of_file:
+            say(f"{path}: has no figures of one node alone")
+        found += of_file
     lines = peers.summary(found)
     for line in lines:
         print(line)
@@ -44,16 +49,27 @@ def files(paths):
         if os.path.isdir(path):
             yield from sorted(f"{path}/{name}" for name in os.listdir(path)
                               if name.endswith(".jsonl"))
-        elif os.path.isfile(path):
-            yield path
-        else:
+        elif not os.path.exists(path):
             raise UsageError(f"{path}: no such file or folder")
+        else:
+            yield path
 
 
 def figures_of(path):
-    """Those of each job in a record that ran on a single node."""
-    for head, lines in records.jobs(records.read(path)):
+    """Those of each job in a record that ran on a single node; of a file that a job left empty none."""
+    read = records.read(path)
+    if os.path.getsize(path) and all(line["kind"] == records.UNREADABLE for line in read):
+        raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
+                         f"{read[0]['line']}: {read[0]['cause']}")
+    try:
+        return list(of_single_nodes(path, read))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UsageError(f"{path}: its figures cannot be read: {error!r}") from None
+
+
+def of_single_nodes(path, lines):
+    for head, of_job in records.jobs(lines):
         nodes = tuple(dict.fromkeys(head.get("hosts", [])))
         if len(nodes) == 1:
             run = Run(head.get("program", ""), nodes, 0, head.get("started", ""), 0, path, "")
-            yield from figures.figures(run, [head, *lines])
+            yield from figures.figures(run, [head, *of_job])

@@ -37,6 +37,11 @@ COMMAND = Command(
     """)
 
 
+# Options of bin/train that this command sets, and what to use
+OWN = {"--record": "each experiment writes its own record", "--strategy": "use --strategies",
+       "--train-dir": "use --data-dir", "--iterations": "use --epochs"}
+
+
 def folders(values):
     """(training images, options for the validation)"""
     data, validation = values.get("--data-dir"), values.get("--val-dir")
@@ -50,6 +55,15 @@ def folders(values):
         if validation is None and os.path.isdir(f"{data}/val"):
             validation = f"{data}/val"
     return images, ["--val-dir", validation] if validation else []
+
+
+def check(values, options):
+    """No option is given to bin/train twice, where the last one would count."""
+    for option in (word.partition("=")[0].replace("_", "-") for word in options):
+        if option in OWN:
+            raise UsageError(f"{option} cannot be used: {OWN[option]}")
+    if "--quick" in values and "--epochs" in values:
+        raise UsageError("--quick and --epochs cannot be combined")
 
 
 def output_folder(path, environ):
@@ -114,6 +128,7 @@ def measure_a_few_steps(train, names, output):
 def main(arguments):
     values, options = parse(COMMAND, arguments, keep_unknown=True)
     environ = dict(os.environ)
+    check(values, options)
     images, validation = folders(values)
     epochs = 1 if "--quick" in values else positive(values, "--epochs", 3, "epochs")
     names = values.get("--strategies", "ddp,all-reduce,parameter-server").split(",")
@@ -135,6 +150,8 @@ def main(arguments):
         more = [*validation, "--strategy", name, "--epochs", str(epochs)]
         run.step(name, lambda log: train([*more, "--record", f"{output}/{name}.jsonl"], log=log))
     print(flush=True)
-    run.report(sorted(glob.glob(f"{glob.escape(output)}/*.jsonl")), environ)
+    records = sorted(glob.glob(f"{glob.escape(output)}/*.jsonl"))
+    if records:
+        run.report(records, environ)
     print(f"results: {output}", flush=True)
     return run.code

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 
-from .places import TREE, UsageError
+from .places import TREE, InconclusiveError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ENTRY = r"\d+|(GPU|MIG)-[^,]+"  # of CUDA_VISIBLE_DEVICES
@@ -107,11 +107,11 @@ def check(environ, allocation, gpus=listed):
     here = f"this host has {len(found)} (nvidia-smi -L)"
     absent = missing(named(request or ""), found)
     if absent:
-        raise UsageError(f"requested GPUs {request}: {', '.join(absent)} not found; {here}")
+        raise InconclusiveError(f"requested GPUs {request}: {', '.join(absent)} not found; {here}")
     if request is None and granted and granted > len(found):
         lost = granted - len(found)
-        raise UsageError(f"Slurm granted {granted} GPUs on this node: {lost} of them "
-                         f"not found; {here}")
+        raise InconclusiveError(f"Slurm granted {granted} GPUs on this node: {lost} of them "
+                                f"not found; {here}")
 
 
 if __name__ == "__main__":

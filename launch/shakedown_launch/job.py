@@ -158,15 +158,15 @@ def write_all(descriptor, data):
 
 class Job:
     """`messages` reads the output of mpirun, and judges how it ended. `say` is given this class's
-    own line. stop() sends `stop_signal`, once."""
+    own line. stop() sends `stop_signal`, once. `elsewhere`: whether it also runs on other hosts."""
 
     def __init__(self, words, environ=None, output=None, messages=None, grace=10, say=None,
-                 stop_signal=signal.SIGTERM):
+                 stop_signal=signal.SIGTERM, elsewhere=False):
         self._words = words
         self._environ = dict(os.environ if environ is None else environ)
         self._output = output or Output()
         self._messages = messages or NoMessages()
-        self._grace = grace
+        self._grace, self._elsewhere = grace, elsewhere
         self._say = say or self._output.line
         self._process = None
         self.pipes = {}  # descriptor: what is given its bytes
@@ -303,8 +303,9 @@ class Job:
         code, text = self._messages.judge(status)
         if self._killed or self._given_up:
             program = os.path.basename(self._words[0])
-            code, text = 3, (f"{program} did not end within {self._grace} s and was killed: a host "
-                             "or its link is lost; ranks may still run there")
+            code, text = 3, f"{program} did not end within {self._grace} s and was killed"
+            if self._elsewhere:
+                text += ": a host or its link is lost; ranks may still run there"
         if self._ended_now:
             text = f"a second signal: {program} was killed, with all that it started on this host"
         stuck = uninterruptible(self._family) if self._killed else []

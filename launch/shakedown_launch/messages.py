@@ -55,7 +55,7 @@ class Messages:
         self.rank_ended = False  # with an exit code of its own, which mpirun returns
         self._waiting = set()  # ranks
         self._refused = {}  # host that ssh did not reach: why
-        self._not_run = False
+        self._not_run = self._gave_a_reason = False
         self._no_folder = ""  # that mpirun needs, and why
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
@@ -84,11 +84,13 @@ class Messages:
             self._show(block)
 
     def _judge_own_line(self, line):
+        self._gave_a_reason = True
         if not self._judge_line(line):
             self._show(line)
 
     def _judge(self, block):
         """Whether the block reported how the job ended."""
+        self._gave_a_reason = True
         died, lost = re.search(DIED, block), re.search(LOST, block)
         if died and died[3].split(" (")[0] in self._sent:
             self.rank_ended = True
@@ -173,7 +175,10 @@ class Messages:
             return 3, f"a rank ended with {status}: {COULD_NOT_BE_RUN}"
         if not self.rank_ended:
             why = self._no_folder or f"mpirun ended with {status}"
-            return 3, f"the job could not be started ({why})"
+            what = "the job could not be started"
+            if status == 1 and not self._gave_a_reason:  # as mpirun ends by a signal
+                what = f"mpirun was stopped by a signal, or {what}"
+            return 3, f"{what} ({why})"
         return status, None
 
 

@@ -20,10 +20,11 @@ RANK_OPTIONS = [
            "host only"),
     Option(("--hosts",), "h1,h2", "run on these hosts, with the same number of ranks on each"),
     Option(("--hostfile",), "FILE",
-           "as --hosts, one host per line; in a Slurm allocation only its nodes are allowed "
-           "(default: all of them)"),
+           "file of hosts, one per line, in place of --hosts; in a Slurm allocation only its nodes "
+           "are allowed (default: all of them)"),
     Option(("--bind",), "WHAT",
-           "none (default: the programs divide the cores themselves), core or numa"),
+           "binding of the ranks: none (default: the programs divide the cores themselves), core or "
+           "numa"),
 ]
 # Between mpirun and its daemons: a host that is silent for 20 s is lost; Open MPI's own are 8 minutes.
 KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive_intvl": "4",
@@ -44,9 +45,9 @@ COMMAND = Command(
     PROGRAM is searched in SHAKEDOWN_BIN, in bin/ next to launch/, next to the installed
     commands, and in PATH.
 
-    Ends with the programs' own exit code; 2: wrong usage, no Open MPI, or fewer GPUs than
-    requested; 3: a rank died of a signal, a host or a link was lost, or the job or one of its
-    ranks could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
+    Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
+    not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
+    could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
     these sends SIGUSR2 to the ranks; one that comes a second later, or after that, kills the job at
     once. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
@@ -59,6 +60,9 @@ def request(values, words, environ):
     chosen = values.get("--gpus", "0")
     if not re.fullmatch(f"({gpus.ENTRY})(,({gpus.ENTRY}))*", chosen):
         raise UsageError(f"--gpus {chosen} is not a list such as 0,1,2,3")
+    entries = [int(entry) if entry.isdigit() else entry for entry in chosen.split(",")]
+    if len(set(entries)) < len(entries):
+        raise UsageError(f"--gpus {chosen} names a GPU more than once")
     hosts = hosts_of(values)
     bind = values.get("--bind", "none")
     if bind not in ("none", "core", "numa"):
@@ -101,8 +105,9 @@ def check_open_mpi(environ):
         version = b""
     version = version.decode(errors="replace").partition("\n")[0]
     if "Open MPI" not in version:
+        remedy = "make setup, or " if places.in_source_tree() else ""
         raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
-                         "make setup, or module load openmpi")
+                         f"{remedy}module load openmpi")
 
 
 def line(what, environ, host=None):
@@ -134,7 +139,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
-               stop_signal=signal.SIGUSR2)
+               stop_signal=signal.SIGUSR2, elsewhere=bool(hosts) or placement.host_count > 1)
 
 
 def time_outs(environ):

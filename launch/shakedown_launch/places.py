@@ -13,6 +13,10 @@ class UsageError(Exception):
     """What the user must change: exit code 2."""
 
 
+class InconclusiveError(Exception):
+    """What could not be measured: exit code 3."""
+
+
 def program_folders(environ):
     """In order: SHAKEDOWN_BIN; bin/ next to launch/; the folder of the installed commands."""
     folders = [environ.get("SHAKEDOWN_BIN"), os.path.join(TREE, "bin")]
@@ -49,8 +53,8 @@ def find_program(word, environ):
     if not own and "/" in word and os.path.exists(word):
         raise UsageError(f"{word}: {'a folder' if os.path.isdir(word) else 'not executable'}")
     if not own and not which(word, environ):
-        raise UsageError(
-            f"{word}: not found in PATH or {program_folders(environ)[0]} (run make first)")
+        remedy = "run make first" if in_source_tree() else "shakedown --help lists the programs"
+        raise UsageError(f"{word}: not found in PATH or {program_folders(environ)[0]} ({remedy})")
     return own or word  # other hosts may have it elsewhere in their PATH
 
 

@@ -144,7 +144,7 @@ def main(arguments):
     folder = places.new_folder("variants", environ)
     print(flush=True)
     run_all(chosen, what, folder, environ, timeout)
-    with open(os.path.join(folder, "table.txt"), "w") as file:
+    with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8") as file:
         def write(line):
             print(line)
             print(line, file=file)

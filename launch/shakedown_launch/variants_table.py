@@ -14,13 +14,15 @@ RESULTS = {0: "ok", 1: "fail", 2: "usage error", 3: "inconclusive", 4: "internal
 FILE = "variants.tsv"  # a variant per line: name, settings, what they take away, exit code
 TIMEOUT = 124  # in place of the exit code
 WORST_FIRST = [5, 1, 4, 3, 2, 0]
+FEWEST_SAMPLES = 6  # of which a median has a 95 % interval
 SWITCHES = {"nccl": "NCCL_", "mpi": "OMPI_"}  # whose variables a transport reads
 
 
 class Figure(NamedTuple):
     value: float
     more_is_better: bool
-    interval: tuple = ()  # 95 %, where the record has one
+    interval: tuple = ()  # where the record has one
+    interval_of: str = "95 % intervals"
     doubt: str = ""  # about a difference
     wrong_elements: int = 0
 
@@ -79,15 +81,7 @@ def measured(lines):
     for what, group in groups.items():
         kind = group[0]["kind"]
         if kind == "collective":
-            group = [line for line in group if not line["in_place"]] or group
-            group = [line for line in group if line["bytes"] > 0] or group  # else nothing moved
-            wrong = sum(line.get("wrong_elements") or 0 for line in group)
-            for key, unit, more_is_better, pick in [("busbw_gbs", "GB/s", True, max),
-                                                    ("time_us_p50", "us", False, min)]:
-                count = pick(line["bytes"] for line in group)
-                value = median([line for line in group if line["bytes"] == count], key)
-                yield (f"{what}, {size(count)}", unit), Figure(value, more_is_better,
-                                                         wrong_elements=wrong)
+            yield from measured_collective(what, group)
         elif kind == "step":
             low, high = median(group, "images_per_s_low"), median(group, "images_per_s_high")
             yield (what, "images/s"), Figure(
@@ -95,6 +89,37 @@ def measured(lines):
                 doubt="" if low and high else " (too few steps for an interval)")
         else:
             yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True)
+
+
+def measured_collective(what, lines):
+    """The bandwidth of the largest size, and the time of the smallest."""
+    lines = [line for line in lines if not line["in_place"]] or lines
+    lines = [line for line in lines if line["bytes"] > 0] or lines  # else nothing moved
+    wrong = sum(line.get("wrong_elements") or 0 for line in lines)
+    for key, unit, more_is_better, pick in [("busbw_gbs", "GB/s", True, max),
+                                            ("time_us_p50", "us", False, min)]:
+        count = pick(line["bytes"] for line in lines)
+        of_size = [line for line in lines if line["bytes"] == count]
+        value, time = median(of_size, key), median(of_size, "time_us_p50")
+        ends, interval_of = spread(of_size)
+        if more_is_better:
+            ends = tuple(value * time / end for end in reversed(ends)) if value and time else ()
+        yield (f"{what}, {size(count)}", unit), Figure(
+            value, more_is_better, ends, interval_of, wrong_elements=wrong,
+            doubt="" if ends else " (too few samples for an interval)")
+
+
+def spread(lines):
+    """((low, high), what they are) of the times of collectives, as results/report has them; none
+    of a single sample."""
+    samples = [line.get("samples_us") or () for line in lines]
+    fewest = min(map(len, samples))
+    low, high = median(lines, "time_us_low"), median(lines, "time_us_high")
+    if fewest >= FEWEST_SAMPLES and low and high:
+        return (low, high), "95 % intervals"
+    if fewest > 1 and min(map(min, samples)) > 0:
+        return (min(map(min, samples)), max(map(max, samples))), "samples"
+    return (), ""
 
 
 def median(lines, key):
@@ -113,7 +138,9 @@ def remark(variant, figure, reference):
     text = f"{100 * change:+.0f} %"
     if figure.interval and reference.interval and figure.interval[0] <= reference.interval[1] and \
             reference.interval[0] <= figure.interval[1]:
-        return f"not significant: {text}, but the 95 % intervals overlap"
+        spread_of = "samples" if "samples" in (figure.interval_of, reference.interval_of) else \
+            figure.interval_of
+        return f"not significant: {text}, but the {spread_of} overlap"
     worse = (change < 0) == figure.more_is_better
     doubt = figure.doubt or reference.doubt
     if variant.without and doubt:  # names no cause

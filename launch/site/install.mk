@@ -14,6 +14,8 @@ completionsdir ?= $(datadir)/bash-completion/completions
 ifneq ($(filter install uninstall,$(MAKECMDGOALS)),)
 $(foreach folder,DESTDIR PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(filter-out 1,$(words x$($(folder)))),\
   $(error $(folder)=$($(folder)): must be one path without spaces)))
+$(foreach folder,PREFIX bindir libexecdir datadir mandir completionsdir,$(if $(filter-out /%,$($(folder))),\
+  $(error $(folder)=$($(folder)): must be an absolute path)))
 endif
 
 commands := mpi acceptance bench experiments variants report doctor $(subst _,-,$(notdir $(BINARIES)))

@@ -6,10 +6,9 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 tree=$here/../..
 hook=${0##*/}
 export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
-# shellcheck source=launch/slurm/site.sh
-for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$here/site.sh"; do
-  [[ -z $site || ! -r $site ]] || { source "$site"; break; }  # whatever its last command returned
-done
+case ${1-} in
+  -h | --help) sed -n '2,${/^# shellcheck/q;/^#/!q;s/^# \?//p}' "$0"; exit 0 ;;
+esac
 
 # log TEXT...: to syslog, to hook_log, and for people who call it themselves.
 log() {
@@ -17,8 +16,18 @@ log() {
   line="$hook on ${SLURMD_NODENAME:-$HOSTNAME}${job:+, job $job}: $*"
   echo "$line"
   timeout 2 logger --tag shakedown -- "$line" 2>/dev/null || true
-  [[ -z $hook_log ]] || echo "$(date -u +%FT%TZ) $line" >>"$hook_log"
+  [[ -z ${hook_log-} ]] || echo "$(date -u +%FT%TZ) $line" >>"$hook_log"
 }
+
+# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read.
+if [[ -n ${SHAKEDOWN_SITE-} && (! -r $SHAKEDOWN_SITE || -d $SHAKEDOWN_SITE) ]]; then
+  log "INCONCLUSIVE: SHAKEDOWN_SITE=$SHAKEDOWN_SITE: the site's settings cannot be read: nothing is checked"
+  return 1
+fi
+# shellcheck source=launch/slurm/site.sh
+for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$here/site.sh"; do
+  [[ -z $site || ! -r $site ]] || { source "$site"; break; }  # whatever its last command returned
+done
 
 # within SECONDS CMD...: its output goes to `said`, its exit code is returned; 124 where it takes longer.
 within() {

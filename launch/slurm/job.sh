@@ -73,6 +73,7 @@ in_background() {
   if ((code > 127)); then code=$([[ -n $signalled ]] && echo 5 || echo 3); fi  # ended by a signal
 }
 
+[[ -n ${SLURM_JOB_ID-} ]] || { echo "$0: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch" >&2; exit 2; }
 source_site
 set_environment
 mkdir -p "$SHAKEDOWN_RUNS" || exit 2

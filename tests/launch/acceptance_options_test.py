@@ -152,6 +152,9 @@ class Options(unittest.TestCase):
                 with self.assertRaisesRegex(places.UsageError, "results of another acceptance"):
                     options.output_folder(request, {})
                 pathlib.Path(new, name).unlink()
+        with tempfile.NamedTemporaryFile() as file, self.assertRaisesRegex(
+                places.UsageError, f"--output {file.name} is not a folder"):
+            options.output_folder(options.request(["--output", file.name])[0], {})
         for tier in ("--prolog", "--passive"):
             self.assertIsNone(options.output_folder(options.request([tier])[0], {}))
 

@@ -25,6 +25,10 @@ def names(chosen):
     return [stage.name for stage in chosen]
 
 
+def names_of(made):
+    return [task.stage for task in made.tasks]
+
+
 class Campaign(unittest.TestCase):
     def test_every_node_alone_then_together(self):
         made = FakeFleet(["a", "b"])
@@ -54,6 +58,16 @@ class Campaign(unittest.TestCase):
             per_node = 1 if task.stage == stages.INVENTORY else 8
             self.assertEqual(task.ranks, per_node * len(task.nodes), task.stage)
         self.assertEqual(one.judge.chosen, {"a": 8, "b": 8})
+
+    def test_backend_gpu_without_a_gpu_is_inconclusive_and_says_so(self):
+        """However many ranks are requested; not called as what node_check does not know."""
+        for ranks in (None, 2):
+            made = FakeFleet(["a"])
+            one = conduct(made, backend=stages.GPU, ranks=ranks)
+            found, = one.findings
+            self.assertEqual((found.outcome, found.check, found.cause), (
+                INCONCLUSIVE, "gpu-unusable", "no GPU can be used, though --backend gpu requests GPUs"))
+            self.assertEqual((names_of(made), one.left_out), ([stages.INVENTORY], {"a": found.cause}))
 
     def test_too_few_gpus_make_no_communicator(self):
         """CRE#82: a node with fewer GPUs was grouped anyway, and the job hung. aicr#1858: 7 of 8, and no cause."""

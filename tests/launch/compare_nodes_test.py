@@ -55,9 +55,25 @@ class Table(unittest.TestCase):
         code, said = self.compare()
         self.assertEqual(code, 3)
         self.assertIn("nodes with figures: 2; at least 3 are needed", said)
+        self.assertIn("n3.jsonl: has no figures of one node alone", said)
         for wrong in ([], ["nothing"]):
             with self.assertRaises(command.UsageError):
                 compare_nodes.main(wrong)
+
+    def test_a_file_that_is_no_record_is_named(self):
+        for number in range(1, 4):
+            self.write(f"n{number}", 450)
+        broken = self.folder / "broken.jsonl"
+        head = {"kind": "run", "program": "collective_perf", "hosts": ["n4"]}
+        for text, why in [("Nodes\n", "not a record.*line 1: no JSON"),
+                          (f'{json.dumps(head)}\n{{"kind": "split", "scope": 1, "name": [], "operation": {{}}, '
+                           '"busbw_gbs": "x"}\n', "its figures cannot be read")]:
+            broken.write_text(text)
+            with self.assertRaisesRegex(command.UsageError, f"{broken}: {why}"):
+                self.compare()
+        broken.write_text("")  # of a job that was lost
+        code, said = self.compare()
+        self.assertEqual((code, "broken.jsonl: has no figures" in said), (0, True), said)
 
 
 if __name__ == "__main__":

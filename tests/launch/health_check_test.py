@@ -1,4 +1,4 @@
-"""launch/slurm/health_check, prolog and epilog without Slurm; tests/slurm has Slurm call them."""
+"""launch/slurm without Slurm: health_check, prolog and epilog; tests/slurm has Slurm call them."""
 
 import datetime
 import pathlib
@@ -13,10 +13,22 @@ FAILS = "echo 'FAIL   gpu-count 7 GPUs, 8 expected'; exit 1"
 
 class CommandLine(unittest.TestCase):
     def test_an_option_that_is_mistyped_drains_nothing(self):
-        for word, code, said in [("--prnt", 2, "unknown option --prnt"), ("--help", 0, "--print")]:
-            result = subprocess.run([HOOKS / "health_check", word], stdout=subprocess.PIPE, text=True,
-                                    env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": "/dev/null"})
+        for hook, word, code, said in [("health_check", "--prnt", 2, "unknown option --prnt"),
+                                       ("health_check", "--help", 0, "--print"),
+                                       ("prolog", "--help", 0, "Tests the job's GPUs"),
+                                       ("epilog", "--help", 0, "nothing of the job is left over")]:
+            result = subprocess.run([HOOKS / hook, word], stdout=subprocess.PIPE, text=True,
+                                    env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": "/dev/null",
+                                         "SLURM_JOB_ID": "7"})
             self.assertEqual((result.returncode, said in result.stdout), (code, True), result.stdout)
+            self.assertNotIn("shellcheck", result.stdout)
+
+    def test_a_job_script_is_for_sbatch(self):
+        for script in HOOKS.glob("*.sbatch"):
+            result = subprocess.run(["bash", script], stderr=subprocess.PIPE, text=True, cwd=HOOKS,
+                                    env={"PATH": "/usr/bin:/bin", "SHAKEDOWN": str(HOOKS.parents[1])})
+            self.assertEqual((result.returncode, result.stderr),
+                             (2, f"{script}: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch\n"))
 
 
 class Hooks(unittest.TestCase):
@@ -79,6 +91,16 @@ class Hooks(unittest.TestCase):
             self.assertEqual((self.folder / "state/drained").exists(), len(done) == 1)
             shutil.rmtree(self.folder / "state")
 
+    def test_settings_that_cannot_be_read_are_reported(self):
+        """Nothing else is read in their place, and nothing is drained."""
+        self.replace("bin/node_check", FAILS)
+        self.replace("launch/acceptance", "echo FAIL; exit 1")
+        for hook, code, site in [("health_check", 3, f"{self.folder}/gone"), ("prolog", 0, self.folder),
+                                 ("epilog", 0, self.folder)]:
+            said = self.call(hook, code, SHAKEDOWN_SITE=str(site), SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
+            self.assertRegex(said, f"^{hook} on .*: INCONCLUSIVE: SHAKEDOWN_SITE={site}: the site's "
+                             "settings cannot be read: nothing is checked\n$")
+
     def test_a_prolog_that_does_not_end_says_so(self):
         """Its time is over at once."""
         self.replace("fakes/timeout", "exit 137")
@@ -115,6 +137,8 @@ END""")
         self.replace("bin/node_check", "[[ ! -e $0.fails ]] || { echo 'FAIL   ecc x'; exit 1; }")
         fails, site = self.folder / "bin/node_check.fails", self.folder / "site.sh"
         state, calls = self.folder / "state", self.folder / "scontrol"
+        self.call("health_check", 0, arguments=["--print"])
+        self.assertFalse(state.exists())
         state.mkdir()
 
         def notes():

@@ -94,7 +94,17 @@ class End(Jobs):
             started.start()
             self.assertTrue(started.wait(60))
             self.assertEqual(started.result.code, 3)
-            self.assertIn("was killed: a host or its link is lost", said[0])
+            self.assertEqual(said, ["bash did not end within 0.1 s and was killed"])
+
+    def test_on_other_hosts_ranks_may_still_run(self):
+        said = []
+        started = self.job("trap '' TERM; echo up; sleep 60 & wait; wait", grace=0.1, say=said.append,
+                           elsewhere=True)
+        started.start()
+        self.wait_for_lines(started)
+        started.stop()
+        started.wait(60)
+        self.assertIn("was killed: a host or its link is lost; ranks may still run there", said[0])
 
     def test_processes_that_wait_in_the_kernel_are_named(self):
         for pid, text in [(7, "7 (train) D 1 7"), (8, "8 (a) b) S 1 8"), (9, "9 (a (b) D 1 9")]:

@@ -68,6 +68,8 @@ class Classification(unittest.TestCase):
             (4, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
             (5, block(MISSING), 1, 3, "the job could not be started (mpirun ended with 1)"),
             (4, "", 4, 3, "the job could not be started (mpirun ended with 4)"),
+            (4, "", 1, 3, "mpirun was stopped by a signal, or the job could not be started (mpirun ended "
+             "with 1)"),
             (4, block("A call to mkdir was unable to create the desired directory:\n\n  Directory: "
                       "/x/ompi.vm.0\n  Error:     No such file or directory\n"), 1, 3,
              "the job could not be started (mpirun cannot make /x/ompi.vm.0: No such file or "

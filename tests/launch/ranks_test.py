@@ -5,12 +5,14 @@ import io
 import os
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
 import unittest.mock
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "launch"))
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch import command, gpus, mpi, places, ranks, slurm  # noqa: E402
 
 
@@ -68,7 +70,7 @@ class Ranks(unittest.TestCase):
                 (["--hosts", "h1,here", "--gpus", "3"], {}, "3 not found"),
                 ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "4"},
                  "Slurm granted 4 GPUs on this node: 1 of them not found; this host has 3")]:
-            with self.assertRaisesRegex(command.UsageError, named):
+            with self.assertRaisesRegex(places.InconclusiveError, named):
                 line(*words, "true", host=three, **environ)
         for words, environ, count in [
                 (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-x1"}, 2),
@@ -92,6 +94,10 @@ class Ranks(unittest.TestCase):
             os.environ["PATH"] = f"{folder}:{before}"
             self.assertEqual(gpus.listed(), [["GPU-5a", "MIG-6b"], ["GPU-7c"]])
             self.assertEqual(gpus.visible({"BACKENDS": "gpu"}), 2)
+            mpi_ = subprocess.run([TREE / "launch/mpi", "--gpus", "1,2", "--dry-run", "true"], text=True,
+                                  capture_output=True, env={**os.environ, "BACKENDS": "gpu"})
+            self.assertEqual((mpi_.returncode, "requested GPUs 1,2: 2 not found" in mpi_.stderr), (3, True),
+                             mpi_.stderr)
             os.environ["PATH"] = "/nonexistent"
             self.assertEqual(gpus.listed(), [])
 
@@ -271,7 +277,8 @@ class Options(unittest.TestCase):
                           ["--hostfile", "/dev/null", "true"], ["--hostfile", comments, "true"],
                           ["--hosts", "", "true"], ["--hosts", "a,,b", "true"],
                           ["--gpus", "", "true"], ["--gpus=", "true"], ["--gpus", "0,,1", "true"],
-                          ["--gpus", "0,a", "true"],
+                          ["--gpus", "0,a", "true"], ["--gpus", "0,1,0", "true"],
+                          ["--gpus", "GPU-a,GPU-a", "true"],
                           ["no_such_program"], ["no/such_program"]]:
                 with self.assertRaises(command.UsageError, msg=words) as raised:
                     line(*words)
@@ -319,8 +326,12 @@ class Places(unittest.TestCase):
         return str(path)
 
     def test_programs_are_found_in_this_order(self):
-        with self.assertRaisesRegex(command.UsageError, "train: not found in PATH or .*/home/bin"):
-            places.find_program("train", self.environ)
+        for makefile, remedy in [(False, "shakedown --help lists the programs"), (True, "run make first")]:
+            if makefile:
+                self.program("home/Makefile")
+            with self.assertRaisesRegex(command.UsageError, rf"train: not found in PATH or .*/home/bin \({remedy}\)"):
+                places.find_program("train", self.environ)
+        (self.folder / "home/Makefile").unlink()
         self.program("path/train")
         self.assertEqual(places.find_program("train", self.environ), "train")
         for place in ["installed/train", "installed/shakedown-train", "home/bin/train"]:

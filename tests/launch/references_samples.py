@@ -1,17 +1,12 @@
-"""What the tests of references share: a reference file, figures, and a case that has a file."""
+"""Reference files and figures for the tests of acceptance/references."""
 
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
-TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch.acceptance import references  # noqa: E402
-from shakedown_launch.acceptance.model import Figure  # noqa: E402
-
-FOLDER = TREE / "results/reference"
+from shakedown_launch.acceptance import references
+from shakedown_launch.acceptance.model import Figure
 
 ENTRY = {"metric": "compute/fp16/sustained", "value": 600, "unit": "TFLOP/s", "kind": "measured",
          "validated": True, "source": "here", "date": "2026-11-23", "data": "random",

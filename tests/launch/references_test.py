@@ -3,21 +3,23 @@
 import copy
 import dataclasses
 import functools
-import json
 import pathlib
 import re
 import statistics
 import sys
+import tempfile
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from references_samples import (BUSBW, CONDITIONS, ENTRY, FILE, FOLDER, TREE, Case, busbw,  # noqa: E402
-                                fp16, judge, path)
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
+from references_samples import BUSBW, CONDITIONS, ENTRY, FILE, Case, busbw, fp16, judge, path  # noqa: E402
 from shakedown_launch.acceptance import references  # noqa: E402
 from shakedown_launch.acceptance.evidence import figures, records  # noqa: E402
 from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE,  # noqa: E402
                                                INCONCLUSIVE, WARN, Figure, Gpu, Node, Run)
 from shakedown_launch.places import UsageError  # noqa: E402
+
+FOLDER = TREE / "results/reference"
 
 
 class Files(Case):
@@ -70,6 +72,9 @@ class Files(Case):
             references.load(self.path)
         with self.assertRaisesRegex(UsageError, "No such file"):
             references.load(self.path + ".gone")
+        with tempfile.TemporaryDirectory() as empty, \
+                self.assertRaisesRegex(UsageError, f"reference {empty}: a folder without .json files"):
+            references.load(empty)
 
     def test_defaults_are_of_all_figures(self):
         entry = {key: value for key, value in ENTRY.items() if key != "source"}
@@ -270,6 +275,7 @@ class Paths(Case):
         reference = self.reference(BUSBW, {"validated": False})
         self.one(judge([busbw(15, algorithm="RING")], reference), FAIL, "path", CONFIG)
         self.one(judge([busbw(15, algorithm="NVLS")], reference), WARN)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -36,7 +36,7 @@ class Judge(unittest.TestCase):
         with unittest.mock.patch.object(
                 judge.references, "judge",
                 lambda figures, reference, requested: asked.append(
-                    (reference.name, [each.nodes for each in figures], requested)) or ([], set())):
+                    (reference.name, [each.nodes for each in figures], requested)) or ([], set(), set())):
             made.compared(measured)
         self.assertEqual(asked, [("one", [("a",)], False), ("two", [("b",)], False)])
         self.assertEqual(made.described()["name"], "one, two")
@@ -46,8 +46,11 @@ class Judge(unittest.TestCase):
         for requested, others, found in [("", {"x": "V100"}, []), ("", {"x": "V100", "y": "A100"}, []),
                                          ("refs", {"x": "V100", "y": "A100"}, ["a", "b"])]:
             made = self.judge(requested, **others)
-            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared([])],
+            measured = [Figure("compute", (name,), "m", 1.0, "GB/s") for name in "ab"]
+            self.assertEqual([(each.nodes[0], each.class_) for each in made.compared(measured)],
                              [(name, CONFIG) for name in found])
+            # A node has it as INCONCLUSIVE or as a warning, not as both.
+            self.assertEqual(len(made.unjudged(measured)), 0 if found else 2)
         self.assertEqual(self.judge("x.json", x="V100").described()["name"], "x")
 
     def test_rates_that_the_program_did_not_judge(self):
@@ -63,7 +66,7 @@ class Judge(unittest.TestCase):
             with unittest.mock.patch.object(made, "findings", lambda run: [
                     Finding("compute", WARN, run.nodes, "not judged", check="not-judged")]), \
                     unittest.mock.patch.object(judge.references, "judge", lambda figures, *_: (
-                        [], {(compares, each.nodes[0]) for each in figures})):
+                        [], {(compares, each.nodes[0]) for each in figures}, set())):
                 said = made.all_findings(runs, measured, {})
                 self.assertEqual([each.nodes[0] for each in said], found)
                 for given, expected in [(False, [PASS, PASS]), (True, strict)]:
@@ -75,14 +78,20 @@ class Judge(unittest.TestCase):
         def figures(count, metric="m"):
             return [Figure("compute", ("a",), metric, 1.0, "GB/s", gpu=f"GPU-{i}")
                     for i in range(count)]
-        for references, measured, given, said in [
-                ({}, figures(2), {}, "rates not judged: no reference of this model and count; fewer"),
-                ({"one": "H200"}, figures(2), {}, "rates not judged: the reference one has none"),
-                ({}, figures(3), {}, ""), ({}, [], {}, ""),
-                ({}, figures(3), {"strict": True}, "rates compared with peers alone: no reference"),
-                ({}, figures(1, "setting/power_limit"), {}, "")]:
+        one, strict = {"one": "H200"}, {"strict": True}
+        for references, warned, measured, given, said in [
+                ({}, "", figures(2), {}, "rates not judged: no reference of this model and count; fewer"),
+                (one, "", figures(2), {}, "rates not judged: the reference one has none"),
+                (one, "a", figures(2), {}, "rates not judged: compared with figures of the reference "
+                 "one that only warn; fewer"),
+                (one, "a", figures(3), strict, "rates judged by peers alone: compared with figures of the "
+                 "reference one that only warn"),
+                ({}, "", figures(3), {}, ""), ({}, "", [], {}, ""),
+                ({}, "", figures(3), strict, "rates judged by peers alone: no reference"),
+                ({}, "", figures(1, "setting/power_limit"), {}, "")]:
             made = self.judge(**references)
-            with unittest.mock.patch.object(judge.references, "judge", lambda *_: ([], set())):
+            with unittest.mock.patch.object(judge.references, "judge",
+                                            lambda *_, warned=warned: ([], set(), set(warned))):
                 made.all_findings([], measured, {})
             found = made.unjudged(measured, **given)
             self.assertEqual([each.cause.startswith(said) for each in found], [True] * bool(said), found)

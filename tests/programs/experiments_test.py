@@ -71,6 +71,12 @@ class Experiments(unittest.TestCase):
         refused("/nowhere is not a folder", "--data-dir", "/nowhere")
         refused("--epochs 0", *data, "--epochs", 0)
         refused("--epochs requires an argument", "--epochs", "")
+        refused("--quick and --epochs cannot be combined", *data, "--epochs", 2, "--quick")
+        for option, why in [("--record", "each experiment writes its own record"),
+                            ("--strategy", "use --strategies"), ("--train-dir", "use --data-dir"),
+                            ("--iterations", "use --epochs")]:
+            refused(f"{option} cannot be used: {why}", *data, option, "x")
+            refused(f"{option} cannot be used: {why}", *data, f"{option.replace('r-d', 'r_d')}=x")
         for words in [["--strategies", ""], ["--strategies="]]:
             refused("--strategies requires an argument", *data, *words)
         self.assertFalse(self.output.exists())

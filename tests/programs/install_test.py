@@ -22,7 +22,7 @@ def execute(*words, cwd=TREE, **variables):
             {"SHAKEDOWN_RUNS", "MAKEFLAGS", "MAKELEVEL", "DESTDIR", "PREFIX", "REVISION"}}
     return subprocess.run([str(word) for word in words], cwd=cwd, text=True, capture_output=True,
                           stdin=subprocess.DEVNULL, timeout=240,
-                          env={**kept, **{name: str(value) for name, value in variables.items()}})
+                          env={**kept, "LC_ALL": "C.UTF-8", **{name: str(value) for name, value in variables.items()}})
 
 
 def make(*words, cwd=TREE, **variables):
@@ -137,6 +137,13 @@ class Install(unittest.TestCase):
         self.assertEqual(make("install", f"PREFIX={prefix}").returncode, 0)
         self.assertEqual(make("uninstall", f"PREFIX={prefix}").returncode, 0)
         self.assertEqual(files_below(prefix), {"of somebody else"})
+
+    def test_a_path_that_is_relative_is_refused(self):
+        for words, named in [(["PREFIX=opt"], "PREFIX=opt"), (["PREFIX=/opt", "bindir=bin"], "bindir=bin")]:
+            for target in ("install", "uninstall"):
+                result = make("-n", target, *words)
+                self.assertEqual(result.returncode, 2)
+                self.assertIn(f"{named}: must be an absolute path", result.stderr)
 
     def test_nothing_is_installed_before_it_is_built(self):
         result = make("install", f"PREFIX={self.scratch}/none", f"BIN={self.scratch}/no_bin")

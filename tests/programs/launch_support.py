@@ -2,6 +2,7 @@
 environment in which nothing is found but what a test names."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ PLACES = ["BACKENDS", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "CUDA_ARCHS", "CUDN
 
 def environment(**changes):
     kept = {name: value for name, value in os.environ.items() if name not in PLACES}
-    return {**kept, **{name: str(value) for name, value in changes.items()}}
+    return {**kept, "LC_ALL": "C.UTF-8", **{name: str(value) for name, value in changes.items()}}
 
 
 def run(*command, timeout=60, cwd=None, **changes):
@@ -55,3 +56,53 @@ class Scratch(unittest.TestCase):
 
     def fake(self, name, text):
         write_script(self.fakes / name, text)
+
+
+PYTHON = "[[ $* != --version ]] || echo Python 3.11.7\n"  # with every module
+# mpicxx, which keeps its answers.
+COMPILER = """text=''
+[[ ${@: -1} != - ]] || text=$(cat)
+read -r key _ < <(printf '%s\\n' "$@" "$text" "${CPATH:-}" "${LIBRARY_PATH:-}" "${OMPI_CXX:-}" | md5sum)
+kept=${BASH_SOURCE[0]%/*}/$key
+if [[ ! -e $kept.code ]]; then MPICXX <<<"$text" "$@" >"$kept"; echo $? >"$kept.code"; fi
+cat "$kept"
+exit "$(<"$kept.code")"
+"""
+
+
+def keep_answers_of_mpicxx():
+    """For the tests of a module: the same questions come from each."""
+    if compiler := shutil.which("mpicxx"):
+        folder = tempfile.mkdtemp(prefix="setup_test.")
+        unittest.addModuleCleanup(shutil.rmtree, folder)
+        write_script(Path(folder) / "mpicxx", COMPILER.replace("MPICXX", compiler))
+        os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+
+class Machine(Scratch):
+    """With a faked CUDA, for launch/machine and what sources it."""
+
+    def fake_cuda(self, home, parts=("cuda_runtime.h cudart", "cublas_v2.h cublas", "cudnn.h cudnn",
+                                     "nccl.h nccl"), version=13000):
+        write_script(home / "bin" / "nvcc", "echo 'Cuda compilation tools, V13.0.88'\n")
+        self.fake_parts(home, parts)
+        (home / "include" / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {version}\n")
+        return home
+
+    def fake_parts(self, home, parts):
+        for folder in ["include", "lib64"]:
+            (home / folder).mkdir(parents=True, exist_ok=True)
+        for header, library in (part.split() for part in parts):
+            (home / "include" / header).touch()
+            (home / "lib64" / f"lib{library}.so").touch()
+        return home
+
+    def shell(self, text, **changes):
+        return run("bash", "-c", text, cwd=self.scratch, **changes)
+
+    def machine_make(self, **changes):
+        result = run(self.launch / "machine", "make", PATH=self.path, **changes)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [re.fullmatch(r"(\w+) := ?(.*)", line) for line in result.stdout.splitlines()]
+        self.assertNotIn(None, lines, result.stdout)
+        return {line[1]: line[2] for line in lines}

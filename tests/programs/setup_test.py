@@ -6,69 +6,22 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
 
-import launch_support
-from launch_support import TREE, run, write_script
+from launch_support import PYTHON, TREE, Machine, keep_answers_of_mpicxx, run, write_script
 
 MAKE_NAMES = ["BACKENDS", "MISSING_BACKEND", "CUDA_HOME", "NVCC", "CUDA_ARCHS", "ARCHS_CHOSEN_FOR",
               "FOUND_CPPFLAGS", "FOUND_LDFLAGS", "FOUND_LIBS", "CATCH_LIBS"]
 HIDDEN = {"CUDA_HOME": "/nonexistent", "DNNL_HOME": "/nonexistent"}
 
 
-PYTHON = "[[ $* != --version ]] || echo Python 3.11.7\n"  # with every module
-# mpicxx, which keeps its answers: the same questions come from each test.
-COMPILER = """text=''
-[[ ${@: -1} != - ]] || text=$(cat)
-read -r key _ < <(printf '%s\\n' "$@" "$text" "${CPATH:-}" "${LIBRARY_PATH:-}" "${OMPI_CXX:-}" | md5sum)
-kept=${BASH_SOURCE[0]%/*}/$key
-if [[ ! -e $kept.code ]]; then MPICXX <<<"$text" "$@" >"$kept"; echo $? >"$kept.code"; fi
-cat "$kept"
-exit "$(<"$kept.code")"
-"""
-
-
 def setUpModule():
-    if compiler := shutil.which("mpicxx"):
-        folder = tempfile.mkdtemp(prefix="setup_test.")
-        unittest.addModuleCleanup(shutil.rmtree, folder)
-        write_script(Path(folder) / "mpicxx", COMPILER.replace("MPICXX", compiler))
-        os.environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+    keep_answers_of_mpicxx()
 
 
-class Scratch(launch_support.Scratch):
-    """With a faked CUDA."""
-
-    def fake_cuda(self, home, parts=("cuda_runtime.h cudart", "cublas_v2.h cublas", "cudnn.h cudnn",
-                                     "nccl.h nccl"), version=13000):
-        write_script(home / "bin" / "nvcc", "echo 'Cuda compilation tools, V13.0.88'\n")
-        self.fake_parts(home, parts)
-        (home / "include" / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {version}\n")
-        return home
-
-    def fake_parts(self, home, parts):
-        for folder in ["include", "lib64"]:
-            (home / folder).mkdir(parents=True, exist_ok=True)
-        for header, library in (part.split() for part in parts):
-            (home / "include" / header).touch()
-            (home / "lib64" / f"lib{library}.so").touch()
-        return home
-
-    def shell(self, text, **changes):
-        return run("bash", "-c", text, cwd=self.scratch, **changes)
-
-    def machine_make(self, **changes):
-        result = run(self.launch / "machine", "make", PATH=self.path, **changes)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        lines = [re.fullmatch(r"(\w+) := ?(.*)", line) for line in result.stdout.splitlines()]
-        self.assertNotIn(None, lines, result.stdout)
-        return {line[1]: line[2] for line in lines}
-
-
-class MachineMake(Scratch):
+class MachineMake(Machine):
     def test_names_and_make_reads_them(self):
         values = self.machine_make()
         self.assertEqual(list(values), MAKE_NAMES)
@@ -188,7 +141,7 @@ class MachineMake(Scratch):
         self.assertEqual(before, after)
 
 
-class MakeVariables(Scratch):
+class MakeVariables(Machine):
     """The Makefile of the tree, on a build folder of its own, without building."""
 
     def setUp(self):
@@ -265,7 +218,7 @@ class MakeVariables(Scratch):
         self.assertIn("common/error.hpp", formatted)
 
 
-class Doctor(Scratch):
+class Doctor(Machine):
     def setUp(self):
         super().setUp()
         self.fake("python3", PYTHON)  # the real one needs a second for what it reports of its modules
@@ -286,6 +239,8 @@ class Doctor(Scratch):
     def test_nothing_can_be_built(self):
         result = self.doctor(**HIDDEN)
         self.assertEqual(result.returncode, 2)
+        plain = run(self.launch / "machine", "doctor", PATH=self.path, LC_ALL="C", **HIDDEN)
+        self.assertEqual(plain.stdout, result.stdout.replace("✓", "+").replace("✗", "-"))
         self.assertRegex(result.stdout, "✗ oneDNN .*")
         self.assertRegex(result.stdout, "✗ the cpu backend cannot be built: missing oneDNN")
         self.assertRegex(result.stdout, "✗ the gpu backend cannot be built: missing CUDA")
@@ -332,7 +287,7 @@ class Doctor(Scratch):
         self.assertRegex(result.stdout, rf"✗ Jinja2 +not found for {self.scratch}/python .*python3-jinja2")
 
 
-class Setup(Scratch):
+class Setup(Machine):
     def setUp(self):
         super().setUp()
         self.fake("apt-get", f"echo \"$@\" >>{self.scratch}/apt; echo 'E: no network'; exit 100\n")

@@ -1,4 +1,4 @@
-"""launch/variants: what it runs, what it says of shared memory, of figures and of errors. NCCL is
+"""launch/variants: what it runs, what it says of figures and of errors. NCCL is
 played by a script: its switches and error texts need no GPU. Run by tests/run."""
 
 import contextlib
@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import types
 import unittest
@@ -26,7 +25,8 @@ RUN = {"kind": "run", "transport": "nccl", "program": "fake", "world_size": 2, "
 def collective(size, busbw, time_us, **changes):
     return {"kind": "collective", "operation": "all_reduce", "dtype": "float32", "bytes": size,
             "in_place": False, "busbw_gbs": busbw, "time_us_p50": time_us, "wrong_elements": 0,
-            **changes}
+            "samples_us": [time_us * (1 + i / 1000) for i in range(6)], "time_us_low": time_us,
+            "time_us_high": 1.005 * time_us, **changes}
 
 
 class Folder(support.Folder):
@@ -99,7 +99,9 @@ class Runs(Folder):
     def test_a_program_has_the_variants_environment(self):
         program = self.program('env | grep -E "^(NCCL|OMPI_MCA_btl)" >"${record%.jsonl}.env"')
         result = self.variants("-n", 1, "--gpus", "0,1", "--variants", "default,ring", program, BACKENDS="cpu gpu",
-                               NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION")
+                               NCCL_ALGO="CollNet", NCCL_DEBUG="VERSION", LC_ALL="C")
+        self.assertTrue(result.stdout.isascii(), result.stdout)
+        self.assertRegex(result.stdout, r"\n[+-] size ")
         self.expect(result, 0, "your environment has NCCL_ALGO=CollNet; ring runs with NCCL_ALGO=Ri")
         for name, algorithm in [("default", "CollNet"), ("ring", "Ring")]:
             lines = (self.results() / f"{name}.env").read_text().splitlines()
@@ -248,6 +250,21 @@ class Table(Folder):
             "ring": ["ring ok all_reduce float32, 1 GiB 120 GB/s 1.20 better than the default: +20 %",
                      "all_reduce float32, 8 B 10.4 us 1.04"]})
 
+    def test_a_difference_of_collectives_within_their_spread(self):
+        """As of results/report: of six samples on the 95 % interval of the median, else their range."""
+        def of(busbw, *samples, **ends):
+            return 0, "", RUN, collective(8, busbw, 10 / busbw, samples_us=samples, **ends)
+        near = {"time_us_low": 7, "time_us_high": 11}
+        for default, other, said in [
+                (of(1, *6 * [10], **near), of(0.8, *6 * [12], **near),
+                 "0.80 not significant: -20 %, but the 95 % intervals overlap"),
+                (of(1, *6 * [10], time_us_low=9.9, time_us_high=10.1), of(0.8, *6 * [12]),
+                 "0.80 shared memory carries this: -20 % without it"),
+                (of(1, 7, 10), of(0.8, 9, 12), "0.80 not significant: -20 %, but the samples overlap"),
+                (of(1, 10), of(0.8, 12), "0.80 -20 % without shared memory (too few samples for an interval)")]:
+            rows = self.rows(self.table(default=default, no_shm=other).stdout)
+            self.assertTrue(rows["no-shm"][0].endswith(said), rows)
+
     def test_wrong_data_is_a_failure_that_is_told(self):
         bad = collective(8, 1.0, 10.0, wrong_elements=3.0)
         result = self.table(default=(0, "", RUN, collective(8, 1.0, 10.0)), ring=(1, "", RUN, bad))
@@ -373,47 +390,6 @@ class Table(Folder):
         result = self.show()
         self.expect(result, 4, "NCCL_SOCKET_IFNAME")
         self.assertNotIn("unhandled", result.stdout)
-
-
-class SharedMemory(unittest.TestCase):
-    """In a /dev/shm of its own, where that is allowed."""
-
-    def diagnosis(self, mount, then=":"):
-        own = ["unshare", "--mount", "--map-root-user", "bash", "-c", f'mount -t tmpfs -o {mount} tmpfs /dev/shm && "$@"',
-               "bash"]
-        probe = subprocess.run([*own, "true"], capture_output=True, text=True)
-        if probe.returncode != 0:
-            self.skipTest(f"no mount of its own: {probe.stderr.strip()}")
-        show = f"{then}; {sys.executable} -m shakedown_launch.shared_memory; exit"
-        result = subprocess.run([*own, "bash", "-c", show], capture_output=True, text=True,
-                                env={**os.environ, "PYTHONPATH": str(TREE / "launch")})
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
-        return result.stdout
-
-    def test_good(self):
-        text = self.diagnosis("size=2g")
-        for line in ["shared memory of ", "✓ size       2048 MiB, 2048 MiB free", "✓ kind       tmpfs",
-                     "✓ rights     this user", "✓ left-overs none"]:
-            self.assertIn(line, text)
-
-    def test_small(self):
-        self.assertIn("✗ size       only 64 MiB; in a container: --shm-size=1g",
-                      self.diagnosis("size=64m"))
-
-    def test_full_with_left_overs(self):
-        text = self.diagnosis("size=2g", "fallocate -l 2000M /dev/shm/nccl-AbCdEf")
-        self.assertIn("✗ size       2048 MiB, but only 48 MiB of it free", text)
-        self.assertIn("✗ left-overs 1 of NCCL or Open MPI that no process seen here has open: if no job "
-                      "runs, rm /dev/shm/{nccl-,vader_segment,sm_segment}*\n", text)
-
-    def test_a_file_in_use_is_not_left_over(self):
-        holder = ("import mmap, sys; f = open('/dev/shm/nccl-a', 'wb+'); f.truncate(4096);"
-                  "m = mmap.mmap(f.fileno(), 4096); print(flush=True); sys.stdin.read()")
-        hold = f'coproc exec {sys.executable} -c "{holder}"; read -ru "${{COPROC[0]}}"'
-        self.assertIn("✓ left-overs none", self.diagnosis("size=2g", hold))
-
-    def test_not_writable(self):
-        self.assertIn("✗ rights     root cannot make files in /dev/shm", self.diagnosis("size=2g,ro"))
 
 
 if __name__ == "__main__":

@@ -204,6 +204,19 @@ class Convert(unittest.TestCase):
             if content[:1] != b"\x80":  # else it holds something
                 self.assertIn(f"{file}: no checkpoint of PyTorch", text)
 
+    def test_what_cannot_be_written_is_named_and_removed(self):
+        self.out.mkdir()
+        code, text = self.convert(resnet18())
+        self.assertEqual((code, text), (2, f"{self.out}: Is a directory\n"))
+        self.assertEqual(list(self.folder.glob("*.partial")), [])
+        self.out = self.folder / "gone/out.safetensors"
+        self.assertEqual(self.convert(resnet18()), (2, f"{self.out}: No such file or directory\n"))
+        full = OSError(convert_weights.errno.ENOSPC, "No space left on device")
+        self.out = self.folder / "full.safetensors"
+        with mock.patch.object(convert_weights.os, "replace", side_effect=full):
+            self.assertEqual(self.convert(resnet18()), (3, f"{self.out}: No space left on device\n"))
+        self.assertEqual([path.name for path in self.folder.glob("full*")], [])
+
     def test_the_file_to_convert_is_kept(self):
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder, "b.pth")

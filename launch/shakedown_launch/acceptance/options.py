@@ -29,13 +29,13 @@ COMMAND = Command(
             "job"),
      Option(("--soak-minutes",), "X", "minutes of soak in a --full run (default: 15)"),
      Option(("--backend",), "WHERE",
-            "auto, gpu or cpu (default: auto: the GPUs; the CPU where the node has none and none "
-            "is requested)"),
+            "where to compute: auto, gpu or cpu (default: auto: the GPUs; the CPU where the node has "
+            "none and none is requested)"),
      Option(("-n",), "N", "ranks on each node (default: one per GPU, or two without GPUs)"),
      Option(("--hosts",), "h1,h2",
             "hosts to accept, reached by ssh or within Slurm's allocation (default: all nodes of "
             "the allocation, else this machine)"),
-     Option(("--hostfile",), "FILE", "as --hosts, one host per line"),
+     Option(("--hostfile",), "FILE", "file of hosts, one per line, in place of --hosts"),
      Option(("--expect-gpus",), "N",
             "GPUs that each node must have; fewer is FAIL, before any communicator is made "
             "(default: as Slurm grants, else as most of three nodes or more have, else as the "
@@ -53,7 +53,7 @@ COMMAND = Command(
             "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
             "current folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
-     Option(("--strict",), None, "a warning or an unjudged rate makes the node INCONCLUSIVE"),
+     Option(("--strict",), None, "make a node INCONCLUSIVE by a warning or an unjudged rate"),
      Option(("--inject-fault",), "KIND:RANK",
             "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
             "stall, on this rank, counted over all nodes")],
@@ -179,6 +179,8 @@ def output_folder(request_, environ):
         if request_.settings.tier in (stages.PROLOG, stages.PASSIVE):
             return None
         return places.new_folder("acceptance", environ)
+    if os.path.lexists(path) and not os.path.isdir(path):
+        raise UsageError(f"--output {path} is not a folder: name a new or an empty one")
     # The log is the first file of a run: one that was killed has left records as well.
     if os.path.exists(f"{path}/acceptance.jsonl") or glob.glob(f"{glob.escape(path)}/acceptance_*.log"):
         raise UsageError(f"--output {path} has the results of another acceptance")

@@ -30,6 +30,7 @@ class Campaign:
         self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
         self._environ, self._visible = environ, visible
         self._ranks, self._expect_gpus = ranks, expect_gpus
+        self._needs_gpus = settings.backend == stages.GPU  # not chosen by what the nodes have
         self._fault, self._domains, self._absent = fault, domains, absent
         self.runs = []
         self.ranks = {}  # node: its ranks
@@ -122,9 +123,14 @@ class Campaign:
             tier = stages.PASSIVE
         self.settings = dataclasses.replace(
             self.settings, backend=stages.GPU if usable or meant else stages.CPU, tier=tier)
-        for node in (each for each in self.fleet.nodes if meant and each not in failed):
-            self.findings.append(inventory.unusable(node, meant))
-            self.left_out[node] = self.findings[-1].cause
+        for node in self.fleet.nodes if meant else ():
+            if node not in failed:
+                self._leave_out(node, meant)
+
+    def _leave_out(self, node, why):
+        """No GPU of it can be used."""
+        self.findings.append(inventory.unusable(node, why))
+        self.left_out[node] = self.findings[-1].cause
 
     def _meant_for_gpus(self, found):
         """Why a node without a usable GPU is not accepted on the CPU; "" where it is."""
@@ -146,10 +152,14 @@ class Campaign:
         if node in self.left_out:
             return
         unusable = self._unusable(run)
-        if unusable or self.ranks[node] == 0:
-            self.left_out[node] = (unusable or ["no GPU was found"])[0]
+        if unusable:
+            self.left_out[node] = unusable[0]
         elif run.code not in (0, 1):
             self.left_out[node] = run.note or "its inventory has no result"
+        elif on_gpus and count == 0 and self._needs_gpus:
+            self._leave_out(node, "--backend gpu requests GPUs")
+        elif self.ranks[node] == 0:
+            self.left_out[node] = "no GPU was found"
 
     def _on_each_node(self, stage):
         nodes = self._usable(stage.least_ranks)

@@ -55,7 +55,7 @@ def absent(node, gpu):
 
 def unusable(node, why):
     return Finding(INVENTORY, INCONCLUSIVE, (node,), f"no GPU can be used, though {why}",
-                   CONFIG, subject=f"node {node}", check="gpu-count",
+                   CONFIG, subject=f"node {node}", check="gpu-unusable",
                    action="see make doctor and CUDA_VISIBLE_DEVICES; --backend cpu accepts a node "
                           "without its GPUs")
 

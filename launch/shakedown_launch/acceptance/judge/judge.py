@@ -22,6 +22,8 @@ class Judge:
         self._lines, self._figures = {}, {}  # of each record, of each run
         self._references = {}  # node: Reference or None
         self._judged = set()  # (stage, node) of the rates that a reference judged
+        self._only_warned = set()  # nodes whose rates were compared with a reference that only warns
+        self._not_comparable = set()  # nodes that are INCONCLUSIVE as their rates cannot be compared
         self._groups = Groups()
 
     def records(self, run):
@@ -55,7 +57,7 @@ class Judge:
 
     def choose(self, nodes, ranks, runs):
         """The reference of each node. `ranks`: {node: number of its GPUs, or ranks}."""
-        self._judged = set()
+        self._judged, self._only_warned, self._not_comparable = set(), set(), set()
         measured = {}
         for figure in self.figures(runs):
             for name in figure.nodes if len(figure.nodes) == 1 else ():
@@ -79,15 +81,18 @@ class Judge:
         for reference in distinct(self._references.values()):
             own = [each for each in measured if all(
                 self._references.get(name) is reference for name in each.nodes)]
-            of_reference, judged = references.judge(own, reference, bool(self._requested))
+            of_reference, judged, warned = references.judge(own, reference, bool(self._requested))
             found += of_reference
             self._judged |= judged
+            self._only_warned |= warned
         if self._requested:
             found += [Finding("reference", INCONCLUSIVE, (name,), "no reference in "
                               f"{self._requested} is of this model and count", CONFIG,
                               action="use one of these nodes: --record-reference",
                               check="not-comparable")
                       for name, reference in self._references.items() if reference is None]
+        self._not_comparable.update(
+            name for each in found if each.check == "not-comparable" for name in each.nodes)
         return found
 
     def outcomes(self, runs):
@@ -137,22 +142,29 @@ class Judge:
         return nodes
 
     def unjudged(self, measured, strict=False):
-        """A warning about each node no rate of which was compared: with a reference, or with peers,
-        which are not enough if `strict`."""
+        """A warning about each node no rate of which was judged: by a reference, or by peers, which are
+        not enough if `strict`. One that is INCONCLUSIVE for that needs none."""
         rates = [each for each in measured if not each.metric.startswith(references.SETTINGS)]
         by_reference, by_peers = {name for _, name in self._judged}, peers.compared(rates)
-        judged = by_reference if strict else by_reference | by_peers
+        judged = self._not_comparable | (by_reference if strict else by_reference | by_peers)
         found = []
         for name in dict.fromkeys(name for each in rates for name in each.nodes):
-            of = self._references.get(name)
-            why = f"the reference {of.name} has none of its rates under the same conditions" \
-                if of else "no reference of this model and count"
-            cause = f"rates compared with peers alone: {why}" if name in by_peers else \
+            why = self._why_not_judged(name)
+            cause = f"rates judged by peers alone: {why}" if name in by_peers else \
                 f"rates not judged: {why}; fewer than {peers.FEWEST} peers"
             if name not in judged:
                 found.append(Finding("reference", WARN, (name,), cause, check=RATES_NOT_JUDGED,
                                      action="--record-reference on nodes known to be good"))
         return found
+
+    def _why_not_judged(self, node):
+        """Why no reference judged its rates."""
+        of = self._references.get(node)
+        if of is None:
+            return "no reference of this model and count"
+        if node in self._only_warned:
+            return f"compared with figures of the reference {of.name} that only warn"
+        return f"the reference {of.name} has none of its rates under the same conditions"
 
     def _transient(self, runs, stage):
         """What a failure amounts to that did not repeat: wrong data is never noise."""

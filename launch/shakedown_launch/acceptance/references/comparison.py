@@ -35,8 +35,9 @@ def link_of(figure):
 # ---- judging ----
 
 def judge(figures, reference, requested=False):
-    """(findings, {(stage, node)} of the rates that could have failed). `requested`: the user named
-    this reference, so that a node of which nothing can be compared is INCONCLUSIVE."""
+    """(findings, {(stage, node)} of the rates that could have failed, {node} of those that could only
+    warn). `requested`: the user named this reference, so that a node of which nothing can be compared
+    is INCONCLUSIVE."""
     figures = with_paths(figures)
     others = not_comparable(figures, reference)
     found = list(others.values())
@@ -45,7 +46,7 @@ def judge(figures, reference, requested=False):
     comparison = Comparison(reference)
     for figure in left:
         comparison.add(figure)
-    return found + comparison.findings(left, requested), comparison.judged
+    return found + comparison.findings(left, requested), comparison.judged, comparison.only_warned
 
 
 def not_comparable(figures, reference):
@@ -88,6 +89,7 @@ class Comparison:
     def __init__(self, reference):
         self._reference = reference
         self.judged = set()  # (stage, node) of which a figure was compared that may fail
+        self.only_warned = set()  # nodes of which a figure was compared that only warns
         self._compared = set()  # nodes of which a figure was compared
         self._below = []  # (Figure, ReferenceFigure)
         self._met = set()  # metrics that a GPU, or node, met
@@ -117,7 +119,10 @@ class Comparison:
             self._other.setdefault(key, []).append(figure.metric)
             return
         self._compared.update(figure.nodes)
-        self.judged.update((figure.stage, node) for node in figure.nodes if entry.may_fail)
+        if entry.may_fail:
+            self.judged.update((figure.stage, node) for node in figure.nodes)
+        else:
+            self.only_warned.update(figure.nodes)
         if beyond(figure.value, entry):
             self._below.append((figure, entry))
         else:

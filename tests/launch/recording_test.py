@@ -1,4 +1,4 @@
-"""launch/acceptance --record-reference: a reference file of the figures of nodes that passed."""
+"""launch/acceptance: figures that --record-reference writes."""
 
 import dataclasses
 import pathlib
@@ -6,13 +6,16 @@ import statistics
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-from references_samples import CONDITIONS, FOLDER, TREE, Case, busbw, fp16, judge, path  # noqa: E402
+TREE = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
+from references_samples import CONDITIONS, Case, busbw, fp16, judge, path  # noqa: E402
 from shakedown_launch.acceptance import references  # noqa: E402
 from shakedown_launch.acceptance.evidence import figures, records  # noqa: E402
 from shakedown_launch.acceptance.model import (CONFIG, FAIL, INCONCLUSIVE, PASS, WARN,  # noqa: E402
                                                Acceptance, Figure, Node, NodeVerdict, Run)
 from shakedown_launch.places import UsageError  # noqa: E402
+
+FOLDER = TREE / "results/reference"
 
 
 def accepted(*found, outcomes=(PASS,), started="2026-11-23T09:00:00Z"):
@@ -64,7 +67,8 @@ class Recording(Case):
         entry, = self.recorded(*runs).figures
         self.assertEqual((entry.value, entry.path), (431, {"algorithm": "NVLS",
                                                            "transport": "nccl"}))
-        found = judge([busbw(431, algorithm="RING")], references.load(self.path)[0])
+        found = judge([busbw(431, algorithm="RING")],
+                                 references.load(self.path)[0])
         self.one(found, FAIL, "path", CONFIG)
 
     def test_data_of_a_training_are_synthetic_or_a_folder(self):
