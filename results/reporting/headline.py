@@ -8,6 +8,7 @@ from .summary import TERMS, ranked
 
 MOST = 3  # sets of conditions, failures or names that a sentence lists
 SMALL = 0.01  # of a step: what is not worth a word on page one
+UNACCOUNTED = 0.5  # of a step: more says that something else ran
 
 
 def headline(summary):
@@ -90,11 +91,20 @@ def shares_of(measured):
                   key=lambda one: -abs(one[0]))
 
 
+def is_accounted(measured):
+    residual, step = measured.term("residual_ms"), measured.term("step_ms")
+    return residual is None or not step or abs(residual) <= UNACCOUNTED * step
+
+
 def time_goes(summary):
     return sentence(step_of(summary, measured) for measured in broken_down(summary))
 
 
 def step_of(summary, measured):
+    if not is_accounted(measured):
+        step = measured.term("step_ms")
+        return f"{measured.strategy}{at(summary, measured.conditions)}: unknown: a step took " \
+               f"{words.ms(step)} and its parts {words.ms(step - measured.term('residual_ms'))}"
     text = f"{measured.strategy}{at(summary, measured.conditions)}: " + ", ".join(
         f"{name} {words.percent(part, 0)}" for part, name in shares_of(measured)
         if abs(part) >= SMALL)
@@ -114,7 +124,7 @@ def helps(summary):
     if advice or doubted:
         return advice or f"unknown: the step model is off by up to {words.percent(max(doubted))}."
     costs = [(m, [one for one in shares_of(m) if one[1] != "compute" and one[0] >= SMALL])
-             for m in broken_down(summary)]
+             for m in broken_down(summary) if is_accounted(m)]
     return sentence(f"less {found[0][1]}, {words.percent(found[0][0], 0)} of the step of "
                     f"{m.strategy}{at(summary, m.conditions)}" for m, found in costs if found)
 

@@ -36,6 +36,12 @@ class Sentences(Report):
         text = self.text_of(step("ddp", 1000), breakdown("ddp", compute_ms=30.0, residual_ms=-4.0))
         self.assertNotIn("What would help", text)
 
+    def test_parts_that_are_far_from_the_step_say_nothing_of_it(self):
+        text = self.text_of(step("ddp", 1000), breakdown(
+            "ddp", compute_ms=300.0, exposed_comm_ms=5.0, residual_ms=-290.0))
+        self.assertIn("unknown: a step took 15.00 ms and its parts 305 ms", text)
+        self.assertNotIn("What would help", text)
+
     def test_what_noise_hides_is_not_claimed(self):
         text = self.text_of(step("ddp", 1000, 0.03), step("all-reduce", 990, 0.03))
         more = row(table(text, "throughput:"), "all-reduce")

@@ -199,6 +199,12 @@ TEST_CASE("sentences say where the time goes and what can be gained at most", "[
   for (Round& round : ideal.front().rounds)
     round.breakdown.exposed_comm_ms = round.breakdown.optimizer_ms = 0;
   CHECK_THAT(sentence_of_gain(ideal), ContainsSubstring("faster computing"));
+  std::vector<Result> disturbed = results;
+  for (Round& round : disturbed.front().rounds) round.breakdown.compute_ms = 400;
+  CHECK_THAT(sentence_of_time(disturbed, BackendKind::gpu),
+             ContainsSubstring("unknown: a traced step of ddp, 25 MiB took 100.00 ms and its parts "
+                               "429.50 ms"));
+  CHECK_THAT(sentence_of_gain(disturbed), ContainsSubstring("unknown"));
 }
 
 TEST_CASE("the account is that of a round in which nothing was disturbed", "[compare]") {

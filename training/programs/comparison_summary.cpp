@@ -14,6 +14,7 @@ namespace shakedown::training {
 namespace {
 
 constexpr double kWorthSaying = 0.01;  // of a step
+constexpr double kUnaccounted = 0.5;   // of a step: more says that something else ran
 
 std::string percent(double share) {
   return fmt::format("{:.{}f} %", 100 * share, std::abs(share) < 0.0995 ? 1 : 0);
@@ -46,6 +47,10 @@ std::vector<Loss> losses_of(const Breakdown& b) {
            b.interference_ms.value_or(0)},
           {"input stall", "faster input (--workers)", b.input_stall_ms},
           {"optimizer", "a faster optimizer", b.optimizer_ms}};
+}
+
+bool is_accounted(const Breakdown& b) {
+  return std::abs(b.residual_ms()) <= kUnaccounted * b.step_ms;
 }
 
 /// "INCONCLUSIVE, skipped: CAUSE (none on 3 ranks; ddp on 3 ranks)", one per cause.
@@ -103,6 +108,11 @@ std::string sentence_of_time(const std::vector<Result>& results, BackendKind bac
   if (rows.empty()) return "";
   const Result& fastest = *rows.front().result;
   const Breakdown& b = account_of(fastest);
+  if (!is_accounted(b))
+    return fmt::format(
+        "where the time goes: unknown: a traced step of {} took {:.2f} ms and its parts {:.2f} ms; "
+        "something else uses this machine, or the steps are too few.",
+        label_of(rows.front()), b.step_ms, b.step_ms - b.residual_ms());
   std::vector<std::string> parts{
       fmt::format("forward and backward {}", percent(b.compute_ms / b.step_ms))};
   for (const Loss& loss : losses_of(b))
@@ -121,6 +131,7 @@ std::string sentence_of_gain(const std::vector<Result>& results) {
   const std::vector<TableRow> rows = candidates_of(results);
   if (rows.empty()) return "";
   const Breakdown& b = account_of(*rows.front().result);
+  if (!is_accounted(b)) return "what would help most: unknown, as where the time goes is.";
   std::vector<Loss> losses = losses_of(b);
   std::erase_if(losses, [&](const Loss& loss) { return loss.ms < kWorthSaying * b.step_ms; });
   std::stable_sort(losses.begin(), losses.end(),
