@@ -27,9 +27,8 @@ std::string first_problem(const std::vector<RankView>& ranks);
 std::string gpu_request(const std::function<const char*(const char*)>& variable);
 
 /// Resolves `--backend`: auto is gpu when every rank sees a GPU, cpu when none does and none was
-/// requested. Throws, naming ranks and hosts, when gpu or a requested GPU is missing on some or all
-/// of them: InconclusiveError where GPUs were requested, whose host is suspect; else UsageError, as
-/// where the gpu backend is not built.
+/// requested. Throws InconclusiveError, naming ranks and hosts, where a GPU is missing on some of
+/// them, or on all and one was requested; UsageError where the gpu backend is not built.
 BackendKind choose_backend(const std::string& option, const std::vector<RankView>& ranks,
                            bool gpu_built);
 

@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+
+#include "common/host_name.hpp"
 
 namespace shakedown {
 namespace {
@@ -34,12 +35,6 @@ Plans plans_of(const nlohmann::json& all, const std::string& machine, const std:
   } catch (const nlohmann::json::exception&) {  // no such object
   }
   return {};
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 }  // namespace

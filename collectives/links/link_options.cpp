@@ -61,8 +61,10 @@ void declare_options(OptionSet& options, LinkOptions& values) {
            "--outlier-mad")
       .at_least(0)
       .metavar("PERCENT");
-  options.add("--fail-on-outlier", values.fail_on_outlier,
-              "exit with 1 when there is an outlier; otherwise outliers are only reported");
+  options.add(
+      "--fail-on-outlier", values.fail_on_outlier,
+      "exit with 1 where there is an outlier, and with 3 where there is nothing to compare; off: "
+      "outliers are only reported");
   options
       .add("--min-bandwidth", values.min_bandwidth_gbs,
            "lowest bandwidth of a link in each direction; below it is FAIL")

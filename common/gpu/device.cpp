@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
 
 // Header only; the CUDA of some machines comes without it.
 #if __has_include(<nvtx3/nvToolsExt.h>)

@@ -4,7 +4,6 @@
 #include "common/peers.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include "common/error.hpp"
 #include "common/gpu/check.hpp"
 #include "common/gpu/peer_kernels.hpp"
+#include "common/host_name.hpp"
 #include "common/kernels.hpp"
 
 namespace shakedown::gpu {
@@ -59,9 +59,7 @@ std::string problem_of(cudaError_t status) {
 
 Offer offer_of(View own) {
   Offer offer{};
-  Text host{};
-  gethostname(host.data(), host.size() - 1);
-  offer.host = host;
+  offer.host = text_of(host_name());
   offer.problem = text_of(problem_of(cudaIpcGetMemHandle(&offer.handle, own.data)));
   return offer;
 }

@@ -201,7 +201,7 @@ FAULTS = [
           arrange=in_environment(SLURM_JOB_GPUS="0,1", CUDA_VISIBLE_DEVICES=None), needs="no gpus",
           quick=("soak", "node_check")),
     Fault("a GPU missing on one rank",
-          of(BACKENDS, Expected(2, ("no GPU is visible to rank 1 on .*while others see some",))),
+          of(BACKENDS, Expected(3, ("no GPU is visible to rank 1 on .*while others see some",))),
           arrange=on_rank(1, "export CUDA_VISIBLE_DEVICES="), needs="gpus"),
     Fault("two ranks on one GPU",
           of(BACKENDS, Expected(2, ("2 ranks and 1 visible GPU",))),

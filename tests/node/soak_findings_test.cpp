@@ -5,7 +5,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "launch/node/soak/evidence.hpp"
 #include "launch/node/soak/findings.hpp"
 #include "launch/node/soak/health_findings.hpp"
 #include "launch/node/soak/soak_options.hpp"

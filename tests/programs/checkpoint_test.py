@@ -226,6 +226,7 @@ class Checkpoints(unittest.TestCase):
                           epochs=1)
         self.assertIn(f"warning: {self.latest}: too short", said)
         self.assertIn("ranks: 2 (was 1): the same images", said)
+        self.assertIn("--batch-size 12 (was 24)", said)
         self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
         self.assertEqual(self.epochs_in(history), [1])
         (self.dir / "STOP").touch()

@@ -70,6 +70,7 @@ class Soak(Folder):
         self.assertEqual(kept["circumstances"]["rank"], 1)
         out, _ = self.soak("--replay", capsule, "--repeats", 5, ranks=2)
         self.assertEqual(out.count("reproduces 0 of 5"), 2)
+        self.assertNotIn("rank 0: rank 0", out)
         out, _ = self.soak("--replay", capsule, "--repeats", 5, "--inject-fault", "product:0",
                            ranks=1, code=1)
         self.assertIn("reproduces 5 of 5", out)

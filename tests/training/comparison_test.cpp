@@ -204,7 +204,7 @@ TEST_CASE("sentences say where the time goes and what can be gained at most", "[
   CHECK_THAT(sentence_of_time(disturbed, BackendKind::gpu),
              ContainsSubstring("unknown: a traced step of ddp, 25 MiB took 100.00 ms and its parts "
                                "429.50 ms"));
-  CHECK_THAT(sentence_of_gain(disturbed), ContainsSubstring("unknown"));
+  CHECK(sentence_of_gain(disturbed).empty());
 }
 
 TEST_CASE("the account is that of a round in which nothing was disturbed", "[compare]") {

@@ -131,7 +131,7 @@ std::string sentence_of_gain(const std::vector<Result>& results) {
   const std::vector<TableRow> rows = candidates_of(results);
   if (rows.empty()) return "";
   const Breakdown& b = account_of(*rows.front().result);
-  if (!is_accounted(b)) return "what would help most: unknown, as where the time goes is.";
+  if (!is_accounted(b)) return "";
   std::vector<Loss> losses = losses_of(b);
   std::erase_if(losses, [&](const Loss& loss) { return loss.ms < kWorthSaying * b.step_ms; });
   std::stable_sort(losses.begin(), losses.end(),

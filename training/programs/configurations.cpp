@@ -161,7 +161,7 @@ JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSess
   const auto with_peers = [&](int peers, const std::string& why_no_more) {
     return JobRanks{backend.kind, count, peers, why_no_more};
   };
-  if (names_strategies(options)) return with_peers(count, "");  // then it is tried
+  if (names_strategies(options)) return with_peers(count, "");  // a named one is tried
   if (backend.kind != BackendKind::gpu) return with_peers(0, "needs GPUs");
   for (const std::string& off : session.all_gather(peer_access_off()))
     if (!off.empty()) return with_peers(0, off);

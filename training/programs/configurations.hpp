@@ -37,13 +37,14 @@ struct JobRanks {
 /// Collective. Looks for peers only where all strategies are compared.
 JobRanks ranks_of(const CompareOptions& options, Backend& backend, const MpiSession& session);
 
-/// All combinations of the options' lists that a strategy can run, each once; a bucket cap counts
-/// only where there are buckets. All ranks of the job compute where the options name no number.
-/// Throws UsageError naming a setting that changes nothing, unless all of them were requested.
+/// All combinations of the options' lists that a strategy can run, each once, and all of a named
+/// strategy that can run none; a bucket cap counts only where there are buckets. All ranks of the
+/// job compute where the options name no number. Throws UsageError naming a setting that changes
+/// nothing, unless all of them were requested.
 std::vector<Bench> benches_of(const CompareOptions& options, const JobRanks& job);
 
-/// The switches of --settings all that change nothing, the strategies that need more ranks or
-/// peers, and why; "" if all are measured.
+/// The switches of --settings all that change nothing, the strategies that no bench has on a number
+/// of ranks, as they need more or peers, and why; "" if there are none.
 std::string left_out(const CompareOptions& options, const JobRanks& job,
                      const std::vector<Bench>& benches);
 

@@ -46,8 +46,8 @@ bool comparable(const Rates& rates, const PeerRule& rule = {});
 /// Whether in too few rounds more than half of the GPUs lie within limits.notice of one another:
 /// then nobody knows which of them are slow. Of comparable rates.
 bool divided(const Rates& rates, const Limits& limits, const PeerRule& rule = {});
-/// Of comparable rates that are not divided. Rates that are not finite, or not above 0, are slow in
-/// every round.
+/// Of comparable rates; of divided ones, those far from all groups (rule.z). Rates that are not
+/// finite, or not above 0, are slow in every round.
 std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits,
                                    const PeerRule& rule = {});
 /// Compared with the rates of a good machine of the same model, of at least one round.

@@ -27,8 +27,9 @@ struct Incident {
 Json record_of(const Incident& incident, const RankIdentity& identity);
 
 /// A finding on every rank that was wrong, slow, throttled or had errors counted; nothing on those
-/// that were not. The rates of products of GPUs of one model are compared, each steady window being
-/// a round: rounds are interleaved with other loads for as long as the soak lasts.
+/// that were not. Where no majority of the rates agrees, the job is INCONCLUSIVE. The rates of
+/// products of GPUs of one model are compared, each steady window being a round: rounds are
+/// interleaved with other loads for as long as the soak lasts.
 std::vector<Verdict> judge_soak(const std::vector<Window>& windows,
                                 const std::vector<Incident>& incidents,
                                 const std::vector<RankIdentity>& ranks, const Limits& limits,

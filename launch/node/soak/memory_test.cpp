@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kReported = 4;  // mismatches of a call, of which the first one is placed
 constexpr std::size_t kLeastPiece = std::size_t{16} << 20;
-constexpr double kLongestSleep = 0.05;  // seconds that a call waits for retention
+constexpr double kLongestSleep = 0.1;  // of a call's time, for retention
 
 std::size_t whole_groups(double bytes) {
   return static_cast<std::size_t>(bytes) / 4096 * 4096 + 4096;
@@ -90,7 +90,7 @@ LoadCount MemoryTest::run(double seconds, std::vector<Mismatch>& found) {
   if (std::exchange(first_call_, false) && available_share() < settings_.least_share)
     found.push_back(too_little());
   if (waits()) {
-    const std::chrono::duration<double> most(std::min(seconds, kLongestSleep));
+    const std::chrono::duration<double> most(kLongestSleep * seconds);
     std::this_thread::sleep_until(
         std::min(ready_, begin + std::chrono::duration_cast<Clock::duration>(most)));
   }

@@ -66,18 +66,19 @@ std::vector<Conclusion> refereed(const Ruling& ruling, std::span<const Look> loo
   const std::vector<int>& accused = by_cpu ? refuted : unsteady;
   if (accused.empty()) {
     Conclusion open = undecided(ruling.undecided + ", within rounding of the CPU's result",
-                                "run on three GPUs or more: the majority decides");
+                                "run on three devices or more: the majority decides");
     open.open = true;
     return {open};
   }
   if (accused.size() == looks.size() && looks.size() > 1)
-    return {undecided(by_cpu ? "the CPU's result refutes every GPU: a defect of the test or library"
-                             : "every GPU differs from itself: the products are not reproducible",
+    return {undecided(by_cpu
+                          ? "the CPU's result refutes every device: a defect of the test or library"
+                          : "every device differs from itself: the products are not reproducible",
                       "report a defect of bin/soak with the capsule")};
   std::vector<Conclusion> conclusions;
   for (const int juror : accused)
     conclusions.push_back(wrong_gpu(
-        juror, by_cpu ? "the CPU's result refutes it" : "differs from itself", accused, looks));
+        juror, by_cpu ? "the CPU's result refutes it" : "it differs from itself", accused, looks));
   return conclusions;
 }
 
@@ -112,7 +113,7 @@ std::vector<Conclusion> conclude(const Ruling& ruling, std::span<const Look> loo
   if (!ruling.undecided.empty()) return refereed(ruling, looks);
   const auto differs = [](const Look& look) { return look.differing > 0; };
   if (looks.size() > 1 && std::all_of(looks.begin(), looks.end(), differs))
-    return {undecided("the re-runs differ on every GPU: the products are not reproducible",
+    return {undecided("the re-runs differ on every device: the products are not reproducible",
                       "report a defect of bin/soak with the capsule")};
   std::vector<Conclusion> conclusions;
   for (const int juror : ruling.wrong)

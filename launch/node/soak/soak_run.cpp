@@ -175,7 +175,7 @@ void SoakRun::run_windows(SoakWork& work) {
         std::ranges::all_of(last, &RankWindow::memory_covered))
       return;
     windows_.push_back(run_window(work, memory, false));
-    more_s -= windows_.back().ranks.front().seconds;  // as long as it took, alike on all ranks
+    more_s -= windows_.back().seconds();
   }
 }
 

@@ -69,8 +69,14 @@ double Window::wrong() const {
   return sum;
 }
 
+double Window::seconds() const {
+  double longest = 0;
+  for (const RankWindow& rank : ranks) longest = std::max(longest, rank.seconds);
+  return longest;
+}
+
 Json record_of(const Window& window) {
-  Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", 0.0}};
+  Json fields{{"window", window.index}, {"phase", window.phase}, {"seconds", window.seconds()}};
   for (const LoadKind kind : all_loads()) {
     const std::string name = name_of(kind);
     if (window.checked(kind) == 0 && window.wrong(kind) == 0) continue;
@@ -78,9 +84,7 @@ Json record_of(const Window& window) {
     fields["wrong_" + name] = window.wrong(kind);
     if (window.bytes(kind) > 0) fields["bytes_" + name] = window.bytes(kind);
   }
-  double longest = 0;
   for (const RankWindow& rank : window.ranks) {
-    longest = std::max(longest, rank.seconds);
     if (rank.flop > 0) fields["tflops"].push_back(rank.flop / rank.product_seconds / 1e12);
     if (std::isfinite(rank.checked_over_unchecked))
       fields["checked_over_unchecked"].push_back(rank.checked_over_unchecked);
@@ -96,7 +100,6 @@ Json record_of(const Window& window) {
     fields["pcie_replays"].push_back(rank.errors.pcie_replays);
     fields["nvlink_errors"].push_back(rank.errors.nvlink_errors);
   }
-  fields["seconds"] = longest;
   for (const auto& events : window.kernel_events) {
     std::string codes;
     if (events)

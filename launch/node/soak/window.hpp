@@ -53,6 +53,8 @@ struct Window {
   double wrong(LoadKind kind) const;
   double bytes(LoadKind kind) const;
   double wrong() const;
+  /// Of the slowest rank.
+  double seconds() const;
 };
 
 /// The fields of a "soak" record.
