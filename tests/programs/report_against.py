@@ -172,18 +172,19 @@ class SideBySide(Report):
                             collective(2 ** 20, 100 * 330 / gbs), head=header(gpu=gpu))
                  for gpu, rate, gbs in (("H100", 500, 300), ("H200", 800, 330))]
         extra = self.write("B200.jsonl", step("ddp", 2000), head=header(gpu="B200"))
-        shown = self.report("--side-by-side", *sides, "--csv", "--output", self.out).stdout
+        shown = self.report("--side-by-side", *sides).stdout
         self.assertRegex(shown, r"H100 +H200 +ratio\n-+\nddp +500 +800 +1\.60\nnone +1,000 +1,000 ")
         self.assertRegex(shown, r"0 to 1.* 300 +330 +1\.10\n")
         self.assertRegex(shown, r"1 MiB.*\n.*\n-+\nall_reduce .* 1\.10\n")
         self.assertNotIn("erdict", shown)
-        with (self.out / "side_by_side_steps.csv").open(newline="") as file:
-            rows = list(csv.reader(file))
-        self.assertEqual(rows[0][2:], ["H100 (images/s)", "H200 (images/s)", "ratio"])
-        self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6"])
-        shown = self.report("--side-by-side", *sides, extra).stdout
+        shown = self.report("--side-by-side", *sides, extra, "--csv", "--output", self.out).stdout
         self.assertRegex(shown, r"500 +800 +1\.60 +2,000 +4\.00")
         self.assertIn("not measured by all: 1 more", shown)
+        with (self.out / "side_by_side_steps.csv").open(newline="") as file:
+            rows = list(csv.reader(file))
+        self.assertEqual(rows[0][2:], ["H100 (images/s)", "H200 (images/s)", "H200 ratio",
+                                       "B200 (images/s)", "B200 ratio"])
+        self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6", "2000", "4.0"])
 
     def test_folders_of_an_acceptance(self):
         """Its own record, and node_check's, name the host alone: those of what computed name the
