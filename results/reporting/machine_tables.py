@@ -60,7 +60,7 @@ def mode_of(run, record):
              "in place" if record.get("in_place") else "",
              str(record.get("launch_mode", "")).replace("_", " "),
              f"registration {record['registration']}" if record.get("registration") else "",
-             record.get("transport"), run.machine]
+             "--path" if run.logs_path else "", record.get("transport"), run.machine]
     return tuple(part for part in parts if part)
 
 
