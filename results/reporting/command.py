@@ -14,7 +14,7 @@ from . import (against, communication_tables, exports, findings, forecast, histo
 from .headline import headline
 from .page import render_page
 from .reading import read_runs
-from .records import NotComparable, UsageError
+from .records import NotComparable, UsageError, machines_of
 from .side_by_side import side_by_side
 from .summary import Summary
 
@@ -67,7 +67,7 @@ def machine_lines(runs):
     """Who measured, when, with what: one line for each kind of machine, then the versions."""
     started = sorted(run.header["started"] for run in runs if run.header.get("started"))
     lines = []
-    for machine in sorted({run.machine for run in runs}):
+    for machine in machines_of(runs):
         of = [run for run in runs if run.machine == machine]
         hosts = sorted({host for run in of for host in
                         run.header.get("hosts") or [run.header.get("host", "host unknown")]})

@@ -7,8 +7,8 @@ from .exchanges import total
 from .summary import median_of
 from .tables import Column, Table, by_conditions, figure, ms, share, signed
 
-ROUNDS = ("total, hidden, exposed and alone: of one round, that of the step breakdown; push, pull and "
-          "over none: of medians over the rounds")
+ROUNDS = ("total, hidden, exposed and alone: of the round of the step breakdown, where it has them; all "
+          "else: of medians over the rounds")
 
 
 def communications(summary):

@@ -92,8 +92,8 @@ def write_csv(summary, tables, folder):
 
 
 def write_tables(tables, folder):
-    """A file for each kind of table, in which all of its kind stand. Figures are not rounded, their
-    units are in the headings, and shares are fractions."""
+    """A file for each kind of table, in which all of its kind stand. A column that is a single figure
+    is not rounded, has its unit in the heading, and as a share is a fraction."""
     kinds = {}
     for table in tables:
         kinds.setdefault(table.name, []).append(table)

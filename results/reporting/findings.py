@@ -19,7 +19,7 @@ IRRELEVANT = {"seed", "record", "save", "epochs", "iterations", "warmup", "certi
 IDENTITY = {"backend", "model", "image_size", "classes", "precision", "batch_size", "global_batch",
             "accumulate", "strategy", "optimizer", "settings", "data_dir", "train_dir", "val_dir",
             "throttle_gbs", "models", "precisions", "batch_sizes", "ranks", "strategies",
-            "bucket_caps"}
+            "bucket_caps", "deterministic"}
 
 
 def sections(summary):

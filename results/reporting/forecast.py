@@ -107,12 +107,12 @@ def link_costs(model, suffix):
 
     def half(item):
         latency, gbs = of("alpha_us")(item), of("bandwidth_gbs")(item)
-        return None if None in (latency, gbs) else words.size(latency * gbs * 1e3)
+        return None if None in (latency, gbs) else latency * gbs * 1e3
     return Table("links_fitted", f"link costs, fitted as latency + bytes / bandwidth{suffix}", [
         Column("path", lambda item: item[0]),
         Column("latency us", of("alpha_us"), "{:.1f}".format),
         Column("GB/s", of("bandwidth_gbs"), "{:.4g}".format),
-        Column("half bandwidth at", half),
+        Column("half bandwidth at", half, words.size),
         Column("averaging GB/s", of("average_gbs"), "{:.4g}".format),
         Column("worst error", of("worst_error"), lambda error: share(max(error, 0.001)), FRACTION),
     ], [item for item in fits.items() if item[1]])

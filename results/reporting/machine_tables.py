@@ -44,7 +44,7 @@ def collectives(summary):
         Column("ranks", lambda item: item[0][1]),
         Column("smallest, us", lambda item: smallest(item[1])),
         Column("busbw GB/s", lambda item: fastest(item[1])["busbw_gbs"], "{:.4g}".format),
-        Column("at", lambda item: words.size(number(fastest(item[1]), "bytes") or 0)),
+        Column("at", lambda item: number(fastest(item[1]), "bytes") or 0, words.size),
         Column("wrong", lambda item: wrong(item[1])),
     ], sorted(found.items(), key=lambda item: str(item[0])), ["busbw: the highest over the sizes"])]
 
@@ -60,7 +60,7 @@ def mode_of(run, record):
              "in place" if record.get("in_place") else "",
              str(record.get("launch_mode", "")).replace("_", " "),
              f"registration {record['registration']}" if record.get("registration") else "",
-             record.get("transport"), run.machine]
+             "--path" if run.logs_path else "", record.get("transport"), run.machine]
     return tuple(part for part in parts if part)
 
 
@@ -97,7 +97,7 @@ def splits(summary):
         number(record, "bytes") or 0))
     return [Table("splits", "all-reduce within rails and nodes", [
         Column("part", lambda item: item[0][0]), Column("ranks", lambda item: item[0][1]),
-        Column("bytes", lambda item: words.size(item[0][2])),
+        Column("bytes", lambda item: item[0][2], words.size),
         Column("busbw GB/s", lambda item: median_of(item[1], "busbw_gbs"), "{:.4g}".format),
     ], list(found.items()))] if found else []
 

@@ -45,10 +45,10 @@ def steps(summary):
     return found
 
 
-def of_records(summary, kind, what_of, rate_of):
+def of_records(runs, kind, what_of, rate_of):
     """Records that are of the same are repetitions."""
     found = {}
-    for run in summary.runs:
+    for run in runs:
         hosts = len(set(run.header.get("hosts") or [])) or 1
         for record in run.of(kind):
             key = tuple(what_of(record)), run.machine, number(record, "nodes") or hosts
@@ -58,7 +58,9 @@ def of_records(summary, kind, what_of, rate_of):
 
 
 def collectives(summary):
-    return of_records(summary, "collective", what_collective, rate_of_collective)
+    """Of runs with --path none."""
+    runs = [run for run in summary.runs if not run.logs_path]
+    return of_records(runs, "collective", what_collective, rate_of_collective)
 
 
 # Besides what is named: that a difference in them makes times incomparable is not shown.
@@ -107,7 +109,7 @@ def links(summary):
         yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
         yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
         yield "backend", record.get("backend"), ""
-    return of_records(summary, "link", what, rate_of_key("bandwidth_gbs"))
+    return of_records(summary.runs, "link", what, rate_of_key("bandwidth_gbs"))
 
 
 def splits(summary):
@@ -117,7 +119,7 @@ def splits(summary):
         yield "bytes", record.get("bytes"), words.size(number(record, "bytes") or 0)
         yield "ranks", record.get("world_size"), words.count(record.get("world_size"), "rank")
         yield "transport", record.get("transport"), str(record.get("transport", ""))
-    return of_records(summary, "split", what, rate_of_key("busbw_gbs"))
+    return of_records(summary.runs, "split", what, rate_of_key("busbw_gbs"))
 
 
 def rate_of_key(key):

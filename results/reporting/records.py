@@ -36,6 +36,11 @@ class Run:
         return self.device or self.header.get("host") or "machine unknown"
 
     @property
+    def logs_path(self):
+        """collective_perf --path: the times include NCCL's logging."""
+        return bool(self.header.get("options.path"))
+
+    @property
     def name(self):
         """Name in sentences: program, id (0.1: start) and file."""
         words = [self.header.get("program", "a run without a run record"),
@@ -77,6 +82,7 @@ class Conditions(NamedTuple):
     data: str
     throttle_gbs: float = 0  # 0: the exchange was not slowed down
     setting: str = ""  # of bin/compare --settings, else empty
+    deterministic: bool = False
 
 
 class Configuration(NamedTuple):
@@ -116,5 +122,6 @@ def configuration_of(run, record):
             optimizer=record.get("optimizer", ""),
             data=record.get("data", ""),
             throttle_gbs=number(record, "throttle_gbs") or 0,
-            setting=record.get("setting", "")),
+            setting=record.get("setting", ""),
+            deterministic=bool(header.get("options.deterministic"))),
         strategy_of(run, record))

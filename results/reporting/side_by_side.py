@@ -50,7 +50,7 @@ def table_of(kind, names, sides):
                               KINDS[kind]))
         if at:
             columns.append(Column("ratio", lambda key, side=side: side[key].rate.median /
-                                  keyed[0][key].rate.median, figure(2)))
+                                  keyed[0][key].rate.median, figure(2), csv=f"{name} ratio"))
     left = len(set().union(*keyed)) - len(rows)
     notes = [f"ratio: to {names[0]}"] + [f"not measured by all: {left} more"] * (left > 0)
     return Table(f"side_by_side_{kind}", f"{KINDS[kind]}" + (f": {common}" if common else ""),

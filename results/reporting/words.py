@@ -74,6 +74,7 @@ def parts(conditions):
         "throttle_gbs": f"exchange throttled to {conditions.throttle_gbs:g} GB/s"
                         if conditions.throttle_gbs else "",
         "setting": conditions.setting,
+        "deterministic": "--deterministic" if conditions.deterministic else "",
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }

@@ -172,33 +172,50 @@ class SideBySide(Report):
                             collective(2 ** 20, 100 * 330 / gbs), head=header(gpu=gpu))
                  for gpu, rate, gbs in (("H100", 500, 300), ("H200", 800, 330))]
         extra = self.write("B200.jsonl", step("ddp", 2000), head=header(gpu="B200"))
-        shown = self.report("--side-by-side", *sides, "--csv", "--output", self.out).stdout
+        shown = self.report("--side-by-side", *sides).stdout
         self.assertRegex(shown, r"H100 +H200 +ratio\n-+\nddp +500 +800 +1\.60\nnone +1,000 +1,000 ")
         self.assertRegex(shown, r"0 to 1.* 300 +330 +1\.10\n")
         self.assertRegex(shown, r"1 MiB.*\n.*\n-+\nall_reduce .* 1\.10\n")
         self.assertNotIn("erdict", shown)
-        with (self.out / "side_by_side_steps.csv").open(newline="") as file:
-            rows = list(csv.reader(file))
-        self.assertEqual(rows[0][2:], ["H100 (images/s)", "H200 (images/s)", "ratio"])
-        self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6"])
-        shown = self.report("--side-by-side", *sides, extra).stdout
+        shown = self.report("--side-by-side", *sides, extra, "--csv", "--output", self.out).stdout
         self.assertRegex(shown, r"500 +800 +1\.60 +2,000 +4\.00")
         self.assertIn("not measured by all: 1 more", shown)
+        with (self.out / "side_by_side_steps.csv").open(newline="") as file:
+            rows = list(csv.reader(file))
+        self.assertEqual(rows[0][2:], ["H100 (images/s)", "H200 (images/s)", "H200 ratio",
+                                       "B200 (images/s)", "B200 ratio"])
+        self.assertEqual(rows[1][1:], ["ddp", "500", "800", "1.6", "2000", "4.0"])
 
     def test_folders_of_an_acceptance(self):
         """Its own record, and node_check's, name the host alone: those of what computed name the
-        machine, the nodes' folders two of one kind."""
+        machine, the nodes' folders two of one kind. Its stages are no repetitions: train is
+        deterministic and slower than throughput, path includes NCCL's logging."""
         for node, rate in (("n1", 500), ("n2", 800)):
             (self.folder / node).mkdir()
             for program in ("acceptance", "node_check"):
                 self.write(f"{node}/{program}.jsonl",
                            head={"kind": "run", "program": program, "host": node, "hosts": [node]})
-            self.write(f"{node}/train.jsonl", step("ddp", rate), head=header(hosts=[node] * 4))
+            for stage, record, options in (
+                    ("throughput", step("ddp", rate), {}),
+                    ("train", step("ddp", 300), {"options.deterministic": True}),
+                    ("path", collective(2 ** 20, 1e6 / rate), {"options.path": True}),
+                    ("collectives", collective(2 ** 20, 20), {"options.path": False})):
+                self.write(f"{node}/{stage}.jsonl", record,
+                           head=header(host=node, hosts=[node] * 4, **options))
         folders = self.folder / "n1", self.folder / "n2"
         shown = self.report("--side-by-side", *folders).stdout
-        self.assertRegex(shown, r" n1 +n2 +ratio\n-+\nddp +500 +800 +1\.60\n")
+        self.assertRegex(shown, r" n1 +n2 +ratio\n-+\nddp +500 +800 +1\.60\n"
+                                r"ddp, --deterministic +300 +300 +1\.00\n")
+        self.assertRegex(shown, r"(?m)^all_reduce +78\.64 +78\.64 +1\.00\n")
         shown = unfolded(self.report("--against", *folders).stdout)
-        self.assertIn("OLD: NVIDIA H200, 3 runs", shown)
+        self.assertIn("OLD: NVIDIA H200, 6 runs", shown)
+        shown = unfolded(self.report("--against", *reversed(folders), code=1).stdout)
+        self.assertRegex(shown, r"ddp +800 +500 +-37\.5 % .* REGRESSION")
+        text = self.report(folders[0], "--output", self.out, "--verbose").stdout
+        self.assertIn("\nNVIDIA H200, on n1\nmeasured", text)
+        self.assertRegex(text, r"ddp, --deterministic +4 +300\n")
+        self.assertRegex(text, r"all_reduce, --path +4 +2000\.00 at 1 MiB")
+        self.assertRegex(text, r"all_reduce +4 +20\.00 at 1 MiB")
 
     def test_what_cannot_stand_side_by_side_is_named(self):
         a = self.write("a.jsonl", step("ddp", 500))

@@ -97,7 +97,8 @@ class Terms(Report):
     def test_what_overlap_hides_gains_and_costs(self):
         text = self.text_of(step("ddp", 1000, comm_ms=9.0), self.ladder())
         known = row(table(text, "communication per step"), "ddp")
-        self.assertIn("total, hidden, exposed and alone: of one round, that of the step breakdown", text)
+        self.assertIn("total, hidden, exposed and alone: of the round of the step breakdown, where it has them; "
+                      "all else: of medians over the rounds", text)
         self.assertEqual([known[key] for key in ("total", "hidden", "hidden %", "exposed")],
                          ["4.00", "3.00", "75.0 %", "1.00"])
         gain = row(table(text, "overlap, ms"), "ddp")

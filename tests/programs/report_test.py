@@ -19,7 +19,7 @@ import unittest
 from report_against import Against, SideBySide  # noqa: F401, are run
 from report_compare import BucketCaps, Exchanges, Forecast, Terms, Throttled  # noqa: F401, are run
 from report_reading import Reading, Usage  # noqa: F401, are run
-from report_records import breakdown, everything, header, record, step, training
+from report_records import breakdown, collective, everything, header, link_cost, record, step, training
 from report_sentences import Sentences  # noqa: F401, are run
 from report_support import Report, called, prefer_one_with_libraries, row, table
 from support import BIN, TREE, make_image_folder, run
@@ -189,7 +189,9 @@ class Page(Report):
                           breakdown("ddp", compute_ms=8.125, exposed_comm_ms=1.0) |
                           {"comm_ms": 4.0, "hidden_comm_ms": 3.0},
                           step("ddp", 1500.375, setting="a"), step("ddp", 1500.375, setting="a"),
-                          record("advice", "ddp", change="b", gain_percent=5))
+                          link_cost(), record("advice", "ddp", change="b", gain_percent=5),
+                          collective(4 << 20, 100), {"kind": "split", "scope": "node", "name": "n1", "bytes": 64 << 20,
+                                                     "busbw_gbs": 300})
         self.report(path, "--output", self.out, "--csv")
         with (self.out / "strategies.csv").open(newline="") as file:
             ddp, none = [row for row in csv.DictReader(file) if row["strategy"] != "all-reduce" and
@@ -202,7 +204,10 @@ class Page(Report):
                 ("throughput", "all-reduce", {"median (images/s)": "750.1875", "slower by (fraction)": "0.25"}),
                 ("communication", "ddp", {"hidden (ms)": "3.0", "hidden (fraction)": "0.75"}),
                 ("settings", "a", {"low (images/s)": "1500.375", "high (images/s)": "1500.375"}),
-                ("advice", "ddp", {"gain (fraction)": "0.05"})):
+                ("advice", "ddp", {"gain (fraction)": "0.05"}),
+                ("collectives", "all_reduce", {"at (bytes)": "4194304"}),
+                ("splits", "node n1, NVIDIA H200", {"bytes": "67108864"}),
+                ("links_fitted", "ring messages", {"half bandwidth at (bytes)": "1000000."})):
             with (self.out / f"{name}.csv").open(newline="") as file:
                 found = next(row for row in csv.DictReader(file) if strategy in row.values())
             self.assertEqual({key: found[key][:8] for key in figures}, figures)

@@ -24,6 +24,8 @@ def collective_bandwidth(summary):
             mode = str(record.get("launch_mode", "")).replace("_", " ")
             if record.get("registration"):
                 mode += f", registration {record['registration']}"
+            if run.logs_path:
+                mode += ", --path"
             key = (f"{words.count(record.get('world_size'), 'rank')}, {place}, {mode}, "
                    f"{record.get('dtype')}, {record.get('transport')}, {run.machine}")
             line = panels.setdefault(key, {}).setdefault(record.get("operation"), {})
