@@ -286,8 +286,11 @@ class Table(Folder):
         def link(direction, bandwidth):
             return {"kind": "link", "direction": direction, "bandwidth_gbs": bandwidth}
         links = [link("unidirectional", 1), link("unidirectional", 9), link("unidirectional", 5)]
-        self.expect(self.table(default=(0, "", RUN, *links, link("bidirectional", 100))), 0,
-                    "links, one direction  5 GB/s")
+        result = self.table(default=(0, "", RUN, *links, link("bidirectional", 100)),
+                            no_shm=(0, "", RUN, link("unidirectional", 4)))
+        self.expect(result, 0, "links, one direction  5 GB/s")
+        self.assertEqual(self.rows(result.stdout)["no-shm"], [
+            "no-shm ok links, one direction 4 GB/s 0.80 -20 % without shared memory (no interval)"])
 
     def test_a_difference_within_the_intervals_is_said_to_be(self):
         def step(rate, low, high):
