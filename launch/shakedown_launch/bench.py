@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from . import fashion_mnist, gpus, mpi, places, ranks
+from . import fashion_mnist, gpus, mpi, places
 from .command import Command, Option, parse
 from .steps import Steps
 
@@ -24,7 +24,8 @@ COMMAND = Command(
     """
     The images are made in runs/ of the current folder (or SHAKEDOWN_RUNS), the results in a folder
     of their own there, whose path is printed at the end. Ends with the exit code of the first step
-    that did not end with 0; a training's 2 (usage) and a signal (5) end it at once.
+    that did not end with 0; a training's 2 (usage) and a signal (5) end it at once, and so
+    do GPUs that are requested while none is visible (3).
     """)
 
 
@@ -63,7 +64,8 @@ def make_images(source, part, environ):
 def main(arguments):
     values, arguments = parse(COMMAND, arguments, keep_unknown=True)
     environ = dict(os.environ)
-    gpu_count = 0 if ranks.requests_cpu(arguments) else gpus.visible(environ)
+    gpus.check_visible(arguments, environ)
+    gpu_count = 0 if gpus.backend(arguments) == "cpu" else gpus.visible(environ)
     part, options, compared = settings(gpu_count)
     results = places.new_folder("bench", environ)
     try:

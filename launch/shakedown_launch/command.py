@@ -115,8 +115,8 @@ def open_standard_streams():
 
 
 def print_in_locale():
-    """Replaces characters that the locale's encoding lacks. In an ASCII locale Python itself prints
-    UTF-8."""
+    """Replaces characters that the locale's encoding lacks. Under LC_ALL=C, where Python itself prints
+    UTF-8, that is ASCII; LANG=C and LC_CTYPE=C become C.UTF-8 before this starts."""
     plain = {"✓": "+", "✗": "-"}
 
     def replaced(error):

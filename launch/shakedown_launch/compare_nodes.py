@@ -49,16 +49,20 @@ def files(paths):
         if os.path.isdir(path):
             yield from sorted(f"{path}/{name}" for name in os.listdir(path)
                               if name.endswith(".jsonl"))
-        elif not os.path.exists(path):
-            raise UsageError(f"{path}: no such file or folder")
         else:
             yield path
 
 
 def figures_of(path):
     """Those of each job in a record that ran on a single node; of a file that a job left empty none."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            if not any(map(str.strip, file)):
+                return []
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror}") from None
     read = records.read(path)
-    if os.path.getsize(path) and all(line["kind"] == records.UNREADABLE for line in read):
+    if all(line["kind"] == records.UNREADABLE for line in read):
         raise UsageError(f"{path}: not a record, which is a .jsonl file of a program: line "
                          f"{read[0]['line']}: {read[0]['cause']}")
     try:

@@ -95,6 +95,21 @@ def requested(environ):
     return ""
 
 
+def backend(words):
+    """--backend among the words of a program; auto where it is not."""
+    return re.findall(r" --backend[ =](auto|gpu|cpu)(?= )", f" --backend auto {' '.join(words)} ")[-1]
+
+
+def check_visible(words, environ, gpus=listed):
+    """Refuses once what each of several runs on this host would refuse: requested GPUs, and none
+    visible."""
+    chosen = backend(words)
+    request = "--backend gpu" if chosen == "gpu" else requested(environ)
+    if chosen != "cpu" and request and built(environ) and not visible(environ, gpus):
+        raise InconclusiveError(f"{request}: no GPU is visible on this host. Check the driver "
+                                f"(nvidia-smi) and {VISIBLE}; --backend cpu runs without GPUs")
+
+
 def check(environ, allocation, gpus=listed):
     """Fewer GPUs than requested would be a smaller job than was meant, or one that fails later."""
     request = environ.get(VISIBLE)

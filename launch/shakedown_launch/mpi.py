@@ -139,7 +139,7 @@ def job(what, environ=None, log=None, shown=True, grace=10):
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
                messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
-               stop_signal=signal.SIGUSR2, elsewhere=bool(hosts) or placement.host_count > 1)
+               stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere)
 
 
 def time_outs(environ):

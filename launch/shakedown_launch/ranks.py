@@ -13,7 +13,9 @@ Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
                                  defaults=(None, None, (), "none"))
 # tasks: whether Slurm's own tasks are the ranks
 # allocated: on nodes of Slurm's, whose slots its tasks are
-Placement = collections.namedtuple("Placement", "ranks host_count per_host tasks allocated")
+# elsewhere: whether some are on other hosts than this
+Placement = collections.namedtuple("Placement",
+                                   "ranks host_count per_host tasks allocated elsewhere")
 
 # mpirun gives these to local ranks anyway; for those of other hosts they must be named.
 PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|DNNL|ONEDNN|UCX|FI|MALLOC|SHAKEDOWN)_|"
@@ -67,10 +69,9 @@ def place(request, environ, host):
         raise UsageError(f"{' '.join(others)}: not of this Slurm allocation, whose nodes are "
                          f"{' '.join(allocation.hosts) or 'unknown'} (--hosts, --hostfile)")
     host_count = len(request.hosts) or (allocation.nodes if allocation else 1)
-    is_here = any(name in ("localhost", host.name) for name in names(request.hosts)) \
-        if request.hosts else host_count == 1 or bool(allocation and allocation.on_node)
-    on_cpu = requests_cpu(request.words)
-    if is_here and not on_cpu and (request.gpus or not request.ranks):
+    here, elsewhere = where(request, environ, host)
+    on_cpu = gpus.backend(request.words) == "cpu"
+    if here and not on_cpu and (request.gpus or not request.ranks):
         gpus.check(environ, allocation, host.gpus)
     tasks = allocation and not request.hosts and allocation.tasks
     if request.ranks:
@@ -90,17 +91,24 @@ def place(request, environ, host):
             gpu_count = per_host * host_count
             say(f"Slurm's job has {ranks} tasks, which use {ranks} of {gpu_count} GPUs; "
                 f"-n {gpu_count} uses all")
-    return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks), bool(allocation))
+    return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks), bool(allocation),
+                     elsewhere)
+
+
+def where(request, environ, host):
+    """(whether ranks run on this host, whether on others): on a login node of Slurm none do."""
+    if request.hosts:
+        local = [name in ("localhost", host.name) for name in names(request.hosts)]
+        return any(local), not all(local)
+    allocation = slurm.allocation(environ)
+    if allocation:
+        return allocation.on_node, allocation.nodes > 1 or not allocation.on_node
+    return True, False
 
 
 def names(hosts):
     """Without the slots of "h1:4"."""
     return [host.split(":")[0] for host in hosts]
-
-
-def requests_cpu(words):
-    text = f" {' '.join(words)} "
-    return " --backend cpu " in text or " --backend=cpu " in text
 
 
 def counts_for_all_hosts(host_count, allocation, environ):

@@ -53,7 +53,8 @@ COMMAND = Command(
 
     Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a
     time-out is 3 and an algorithm that NCCL does not have for the operation is no failure; 2: wrong
-    usage; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT.
+    usage; 3: GPUs are requested and none is visible; 5: stopped by SIGINT, SIGTERM, SIGHUP or
+    SIGQUIT.
     """)
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 
@@ -61,7 +62,7 @@ CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
 def choose(text, words, environ, visible=gpus.visible):
     known = {variant.name: variant for variant in VARIANTS}
     if text is None:
-        on_cpu = ranks.requests_cpu(words) or visible(environ) == 0
+        on_cpu = gpus.backend(words) == "cpu" or visible(environ) == 0
         family = "OMPI_" if on_cpu else "NCCL_"
         return [variant for variant in VARIANTS
                 if not variant.settings or variant.settings.startswith(family)]
@@ -137,8 +138,12 @@ def main(arguments):
     environ = dict(os.environ)
     what = mpi.request(values, words, environ)
     mpi.check_open_mpi(environ)
-    mpi.line(what, mpi.environment(what, environ))  # refuses what cannot be placed
-    chosen = choose(values.get("--variants"), words, mpi.environment(what, environ))
+    seen = mpi.environment(what, environ)
+    here, _ = ranks.where(what, environ, ranks.Host())
+    if here:
+        gpus.check_visible(words, seen)
+    mpi.line(what, seen)  # refuses what cannot be placed
+    chosen = choose(values.get("--variants"), words, seen)
 
     print(*shared_memory.diagnosis(), *notes(chosen, environ), sep="\n")
     folder = places.new_folder("variants", environ)

@@ -88,7 +88,7 @@ def measured(lines):
                 median(group, "images_per_s"), True, (low, high) if low and high else (),
                 doubt="" if low and high else " (too few steps for an interval)")
         else:
-            yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True)
+            yield (what, "GB/s"), Figure(median(group, "bandwidth_gbs"), True, doubt=" (no interval)")
 
 
 def measured_collective(what, lines):

@@ -104,6 +104,14 @@ class Options(unittest.TestCase):
             with self.assertRaisesRegex(places.UsageError, re.escape(named)):
                 options.request(words)
 
+    def test_a_folder_without_references(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(places.UsageError, f"--reference {folder}: a folder without .json files"):
+                main.known_references(options.request(["--reference", folder])[0])
+            os.makedirs(f"{folder}/results/reference")
+            with unittest.mock.patch.object(places, "TREE", folder):
+                self.assertEqual(main.known_references(options.request([])[0]), [])
+
     def test_a_user_who_may_not_write_everywhere(self):
         with unittest.mock.patch("os.access", return_value=False):
             options.request(["--passive"])  # the parent of the current folder is of no concern

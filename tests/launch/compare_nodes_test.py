@@ -71,9 +71,21 @@ class Table(unittest.TestCase):
             broken.write_text(text)
             with self.assertRaisesRegex(command.UsageError, f"{broken}: {why}"):
                 self.compare()
-        broken.write_text("")  # of a job that was lost
-        code, said = self.compare()
-        self.assertEqual((code, "broken.jsonl: has no figures" in said), (0, True), said)
+        for text in ("", "\n\n"):  # of a job that was lost
+            broken.write_text(text)
+            code, said = self.compare()
+            self.assertEqual((code, "broken.jsonl: has no figures" in said), (0, True), said)
+
+    def test_a_path_that_cannot_be_read_is_named(self):
+        link, folder = self.folder / "link.jsonl", self.folder / "folder"
+        link.symlink_to("nothing")
+        (folder / "x.jsonl").mkdir(parents=True)
+        for path, wrong, why in [(link, link, "No such file or directory"),
+                                 (self.folder, link, "No such file or directory"),
+                                 (folder, folder / "x.jsonl", "Is a directory")]:
+            with self.assertRaises(command.UsageError) as raised:
+                self.compare(path)
+            self.assertEqual(str(raised.exception), f"{wrong}: {why}")
 
 
 if __name__ == "__main__":

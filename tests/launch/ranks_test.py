@@ -82,6 +82,24 @@ class Ranks(unittest.TestCase):
                              words)
         self.assertEqual(option(line("--gpus", "9", "true", "--backend", "cpu", host=three), "-n"),
                          "2")
+        # The login node's GPUs are not those of the job's node.
+        self.assertEqual(option(line("--gpus", "0,1,2,3", "true", host=three, SLURM_JOB_ID="1"), "-n"), "4")
+
+    def test_requested_gpus_of_which_none_is_visible(self):
+        both = {"BACKENDS": "cpu gpu"}
+        none, one = list, lambda: [["GPU-a"]]
+        for words, environ, named in [
+                (["--backend", "gpu"], {}, "--backend gpu: no GPU is visible on this host"),
+                (["--backend=cpu", "--backend=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--backend gpu"),
+                (["--backend", "auto"], {"SLURM_JOB_GPUS": "0,1"}, "SLURM_JOB_GPUS=0,1: no GPU")]:
+            with self.assertRaisesRegex(places.InconclusiveError, named):
+                gpus.check_visible(["train", *words], {**both, **environ}, none)
+        for words, environ, found in [
+                ([], {}, none), (["--backend", "gpu"], {}, one),
+                (["--backend", "cpu"], {"SLURM_JOB_GPUS": "0"}, none),
+                ([], {"SLURM_JOB_GPUS": "0", "CUDA_VISIBLE_DEVICES": ""}, none),
+                (["--backend", "gpu"], {"BACKENDS": "cpu"}, none)]:  # the programs end with 2
+            gpus.check_visible(["train", *words], {**both, **environ}, found)
 
     def test_gpus_that_nvidia_smi_lists(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -150,6 +168,23 @@ class Hosts(unittest.TestCase):
             file.flush()
             words = line("--hostfile", file.name, "-n", 5, "true")
         self.assertEqual(option(words, "--host"), "h1:3,h2:3")
+
+    def test_ranks_elsewhere(self):
+        """Where some are, those of a job that was killed may still run there."""
+        def elsewhere(*hosts, **environ):
+            words = ["--hosts", ",".join(hosts)] if hosts else []
+            environ = {"PATH": os.environ["PATH"], **environ}
+            values, rest = command.parse(mpi.COMMAND, ["-n", "2", *words, "true"])
+            with unittest.mock.patch.object(ranks, "Host", FakeHost):
+                return mpi.job(mpi.request(values, rest, environ), environ)._elsewhere
+        one = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
+        two = {**one, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[5-6]"}
+        node = {"SLURMD_NODENAME": "n5"}
+        for hosts, environ, expected in [
+                ([], {}, False), (["here", "localhost:2"], {}, False), (["here", "h2"], {}, True),
+                (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
+                ([], one, True), ([], two, True)]:  # on a login node
+            self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
 
     def test_no_gpu_to_count_by(self):
         with self.assertRaisesRegex(command.UsageError,

@@ -129,6 +129,12 @@ class Jobs(Scratch):
         for words in [["--source"], ["--source", ""], ["--source="]]:
             with self.assertRaisesRegex(command.UsageError, "option --source requires an argument"):
                 bench.main(words)
+        self.program("train", "")
+        for words in [["--backend", "gpu"], ["--backend=gpu"]]:
+            result = self.run_script("bench", *words)
+            self.assertEqual((result.returncode, self.ran()), (3, []), result.stderr)
+            self.assertIn("launch/bench: --backend gpu: no GPU is visible on this host", result.stderr)
+        self.assertEqual(len(list((self.tree / "runs").glob("bench-*"))), 1)  # of --wat
         result = self.run_script("bench", "--help")
         self.assertEqual((result.returncode, self.ran()), (0, []))
         self.assertIn("usage: launch/bench", result.stdout)

@@ -125,6 +125,17 @@ class Runs(Folder):
             self.assertEqual(list(self.rows(result.stdout)), ran)
             shutil.rmtree(self.results())
 
+    def test_requested_gpus_that_are_not_visible_are_refused_once(self):
+        none = {"CUDA_VISIBLE_DEVICES": "", "BACKENDS": "cpu gpu"}
+        program = self.program("touch ran")
+        result = self.variants("-n", 1, "--variants", "ring,tree", program, "--backend", "gpu", **none)
+        self.expect(result, 3, "launch/variants: --backend gpu: no GPU is visible on this host")
+        self.assertEqual(([*self.folder.glob("r*")], result.stdout), ([], ""))
+        # Other hosts may have some: here none is reached.
+        result = self.variants("-n", 1, "--hosts", "h1.invalid", "--variants", "ring", program, "--backend", "gpu",
+                               **none)
+        self.assertIn("ring", self.rows(result.stdout))
+
     def test_a_variant_that_hangs_is_ended_and_the_next_one_runs(self):
         program = self.program('echo $$ >>pids; [[ ${NCCL_ALGO:-} == Ring ]] || exec sleep 60')
         result = self.variants("-n", 2, "--timeout", 5, "--variants", "default,ring", program)
@@ -275,8 +286,11 @@ class Table(Folder):
         def link(direction, bandwidth):
             return {"kind": "link", "direction": direction, "bandwidth_gbs": bandwidth}
         links = [link("unidirectional", 1), link("unidirectional", 9), link("unidirectional", 5)]
-        self.expect(self.table(default=(0, "", RUN, *links, link("bidirectional", 100))), 0,
-                    "links, one direction  5 GB/s")
+        result = self.table(default=(0, "", RUN, *links, link("bidirectional", 100)),
+                            no_shm=(0, "", RUN, link("unidirectional", 4)))
+        self.expect(result, 0, "links, one direction  5 GB/s")
+        self.assertEqual(self.rows(result.stdout)["no-shm"], [
+            "no-shm ok links, one direction 4 GB/s 0.80 -20 % without shared memory (no interval)"])
 
     def test_a_difference_within_the_intervals_is_said_to_be(self):
         def step(rate, low, high):

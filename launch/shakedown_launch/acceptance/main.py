@@ -80,7 +80,10 @@ def known_references(request):
     folder = request.reference or os.path.join(places.TREE, "results", "reference")
     if request.settings.tier == stages.PASSIVE or not (request.reference or os.path.isdir(folder)):
         return []
-    return references.load(folder)
+    known = references.load(folder)
+    if request.reference and not known:
+        raise UsageError(f"--reference {folder}: a folder without .json files")
+    return known
 
 
 def accept(request, values, environ, hosts, known, output, kept, began, listed):

@@ -93,10 +93,8 @@ def load(place):
     """[Reference] of a file, or of all .json files of a folder."""
     if not os.path.isdir(place):
         return [read(place)]
-    names = sorted(name for name in os.listdir(place) if name.endswith(".json"))
-    if not names:
-        raise UsageError(f"reference {place}: a folder without .json files")
-    return [read(os.path.join(place, name)) for name in names]
+    return [read(os.path.join(place, name)) for name in sorted(os.listdir(place))
+            if name.endswith(".json")]
 
 
 def read(path):
