@@ -84,7 +84,7 @@ def place(request, environ, host):
                 "one per GPU")
             tasks = None
         if not (tasks or per_host or on_cpu
-                or counts_for_all_hosts(host_count, allocation, environ)):
+                or counts_for_all_ranks(elsewhere, allocation, environ)):
             raise UsageError("no GPU visible on this host; specify the number of ranks with -n")
         ranks = tasks or (per_host or 2) * host_count
         if tasks and ranks < per_host * host_count:
@@ -111,10 +111,10 @@ def names(hosts):
     return [host.split(":")[0] for host in hosts]
 
 
-def counts_for_all_hosts(host_count, allocation, environ):
+def counts_for_all_ranks(elsewhere, allocation, environ):
     """Whether "no GPU here" means none anywhere: not where this is no node of the job, or where
     Slurm granted GPUs that are not seen."""
-    return host_count == 1 or not gpus.built(environ) or \
+    return not elsewhere or not gpus.built(environ) or \
         bool(allocation and allocation.on_node and not allocation.names_gpus)
 
 

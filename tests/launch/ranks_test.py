@@ -187,9 +187,11 @@ class Hosts(unittest.TestCase):
             self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
 
     def test_no_gpu_to_count_by(self):
-        with self.assertRaisesRegex(command.UsageError,
-                                    "no GPU visible on this host; specify .* -n"):
-            line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu")
+        login_node = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n5"}
+        for words, environ in [(("--hosts", "h1,h2"), {}), (("--hosts", "h1"), {}), ((), login_node)]:
+            with self.assertRaisesRegex(command.UsageError,
+                                        "no GPU visible on this host; specify .* -n"):
+                line(*words, "true", CUDA_VISIBLE_DEVICES="", BACKENDS="gpu", **environ)
         self.assertEqual(option(line("--hosts", "h1,h2", "true", CUDA_VISIBLE_DEVICES="",
                                      BACKENDS="cpu"), "-n"), "4")
 
