@@ -4,7 +4,6 @@ import contextlib
 import io
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -342,82 +341,6 @@ class Options(unittest.TestCase):
         for each in (*mpi.COMMAND.options, command.HELP):
             for name in each.names:
                 self.assertIn(name, text)
-
-
-class Places(unittest.TestCase):
-    def setUp(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="shakedown_"))
-        self.addCleanup(shutil.rmtree, self.folder)
-        self.environ = {"PATH": f"{self.folder}/path"}
-        self.addCleanup(setattr, places, "TREE", places.TREE)
-        self.addCleanup(setattr, sys, "argv", sys.argv)
-        self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(self.folder)
-        places.TREE = str(self.folder / "home")
-        sys.argv = [f"{self.folder}/installed/shakedown-mpi"]
-
-    def program(self, path):
-        path = self.folder / path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o755)
-        return str(path)
-
-    def test_programs_are_found_in_this_order(self):
-        for makefile, remedy in [(False, "shakedown --help lists the programs"), (True, "run make first")]:
-            if makefile:
-                self.program("home/Makefile")
-            with self.assertRaisesRegex(command.UsageError, rf"train: not found in PATH or .*/home/bin \({remedy}\)"):
-                places.find_program("train", self.environ)
-        (self.folder / "home/Makefile").unlink()
-        self.program("path/train")
-        self.assertEqual(places.find_program("train", self.environ), "train")
-        for place in ["installed/train", "installed/shakedown-train", "home/bin/train"]:
-            path = self.program(place)
-            self.assertEqual(places.find_program("train", self.environ), path)
-            self.assertEqual(places.find_program("bin/train", self.environ), path)
-        folder = os.path.dirname(path)
-        os.chmod(self.program("other/train"), 0o644)
-        for path, why in [(f"{self.folder}/other/train", "not executable"), (folder, "a folder")]:
-            with self.assertRaisesRegex(command.UsageError, f"{path}: {why}"):
-                places.find_program(path, self.environ)
-        path = self.program("own/train")
-        environ = {**self.environ, "SHAKEDOWN_BIN": f"{self.folder}/own"}
-        self.assertEqual(places.find_program("train", environ), path)
-        path = self.program("home/bin/other")
-        self.assertEqual(places.find_program(path, environ), path)
-
-    def test_bin_that_was_moved(self):
-        path = self.program("moved/train")
-        self.program("moved/shakedown-mpi")
-        self.assertEqual(places.find_program("train",
-                                             {"PATH": f"/nonexistent:{self.folder}/moved"}), path)
-
-    def test_report(self):
-        entry = self.program("installed/shakedown-report")
-        self.assertEqual(places.report_program(self.environ), entry)
-        own = self.program("home/results/report")
-        self.assertEqual(places.report_program(self.environ), own)
-
-    def test_name_of_the_command(self):
-        for path, tree, name in [("/a/launch/mpi", True, "launch/mpi"),
-                                 ("/a/launch/mpi", False, "shakedown-mpi"),
-                                 ("/usr/bin/shakedown-mpi", False, "shakedown-mpi")]:
-            sys.argv = [path]
-            with unittest.mock.patch.object(command, "in_source_tree", lambda: tree):
-                self.assertEqual(command.name(), name)
-
-    def test_new_folder(self):
-        environ = {"SHAKEDOWN_RUNS": f"{self.folder}/runs"}
-        with unittest.mock.patch("time.strftime", return_value="20260101-000000"):
-            with unittest.mock.patch("os.getpid", side_effect=[1, 2, 2]):  # runs of the same second
-                self.assertEqual([places.new_folder("bench", environ) for _ in range(2)],
-                                 [f"{self.folder}/runs/bench-20260101-000000-{pid}"
-                                  for pid in (1, 2)])
-                with self.assertRaisesRegex(command.UsageError, "cannot make .*: File exists"):
-                    places.new_folder("bench", environ)
-        with self.assertRaisesRegex(command.UsageError, "SHAKEDOWN_RUNS"):
-            places.new_folder("bench", {"SHAKEDOWN_RUNS": "/proc/runs"})
-        self.assertEqual(places.runs_folder({}), f"{os.getcwd()}/runs")
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ class Forecast {
         Scenario scenario = first.scenario;
         scenario.batch_size = batch_of(m.base);
         scenario.gradient_bytes_factor = scenario.weight_bytes_factor;  // a type that all exchange
-        if (bandwidth != measured)  // at that the star keeps its own
+        if (bandwidth != measured)  // where the star keeps its own
           scenario.ring.bytes_per_s = scenario.star.bytes_per_s = bandwidth;
         const Winner winner = find_winner(first.model, scenario, strategies);
         job_.record.write("winner", merged(identity_of(m, winner.strategy),

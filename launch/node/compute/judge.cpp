@@ -1,6 +1,7 @@
 #include "launch/node/compute/judge.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -92,6 +93,15 @@ bool divided(const Rates& rates, const Limits& limits, const PeerRule& rule) {
   for (std::size_t round = 0; round < rounds; ++round)
     if (2 * largest_group(of_round(rates, round), limits.notice) > rates.size()) ++agreed;
   return static_cast<double>(agreed) < rule.share * static_cast<double>(rounds);
+}
+
+std::string division_of(const std::string& name, const Rates& rates, const Limits& limits,
+                        const std::string& unit) {
+  std::vector<double> medians;
+  for (const std::vector<double>& of_gpu : rates) medians.push_back(median_of(of_gpu));
+  std::sort(medians.begin(), medians.end());
+  return fmt::format("{}: no majority of {} devices agrees within {:.0f} %: {:.4g} {}", name,
+                     rates.size(), 100 * (1 - limits.notice), fmt::join(medians, ", "), unit);
 }
 
 std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits, const PeerRule& rule) {

@@ -46,6 +46,10 @@ bool comparable(const Rates& rates, const PeerRule& rule = {});
 /// Whether in too few rounds more than half of the GPUs lie within limits.notice of one another:
 /// then nobody knows which of them are slow. Of comparable rates.
 bool divided(const Rates& rates, const Limits& limits, const PeerRule& rule = {});
+/// "fp16: no majority of 4 devices agrees within 7 %: 560, 561, 670, 671 TFLOP/s". Of divided
+/// rates.
+std::string division_of(const std::string& name, const Rates& rates, const Limits& limits,
+                        const std::string& unit);
 /// Of comparable rates; of divided ones, those far from all groups (rule.z). Rates that are not
 /// finite, or not above 0, are slow in every round.
 std::vector<Slow> slow_among_peers(const Rates& rates, const Limits& limits,

@@ -216,16 +216,6 @@ Verdict verdict_of_job(const std::vector<Verdict>& found,
   return job;
 }
 
-/// "bf16 sustained: no majority of 8 devices agrees within 7 %: 560, 561, 670, 671".
-std::string division_of(const Metric& metric, const Rates& rates) {
-  std::vector<double> medians;
-  for (const std::vector<double>& of_gpu : rates) medians.push_back(median_of(of_gpu));
-  std::sort(medians.begin(), medians.end());
-  return fmt::format("{}: no majority of {} devices agrees within {:.0f} %: {:.4g} {}", metric.name,
-                     rates.size(), 100 * (1 - metric.limits.notice), fmt::join(medians, ", "),
-                     metric.unit);
-}
-
 }  // namespace
 
 RateJudgement judge(const Results& results, const ComputeReference& reference) {
@@ -247,7 +237,7 @@ RateJudgement judge(const Results& results, const ComputeReference& reference) {
       if (!good.rates.empty() && rates.front().size() >= rule.rounds)
         comparison.with_reference(rates, good, what.limits);
       else if (split)
-        missing.insert(division_of(what, rates));
+        missing.insert(division_of(what.name, rates, what.limits, what.unit));
       else if (comparable(rates) && !peers)
         missing.insert(results[*sharing].shares + ": they compete for them, and are no peers");
       else if (!peers)

@@ -108,15 +108,10 @@ Verdict verdict_on_division(Rates rates, const std::string& model, const Limits&
     for (const auto& of_rank : rates) fastest = std::max(fastest, of_rank[window]);
     for (auto& of_rank : rates) of_rank[window] /= fastest > 0 ? fastest : 1;
   }
-  std::vector<double> medians;
-  for (const auto& of_rank : rates) medians.push_back(median_of(of_rank));
-  std::sort(medians.begin(), medians.end());
   return {Scope::job,
           "soak",
           Outcome::inconclusive,
-          fmt::format("rates of products: no majority of {} devices of {} agrees within {:.0f} %: "
-                      "{:.2f} of the fastest",
-                      rates.size(), model, 100 * (1 - limits.notice), fmt::join(medians, ", ")),
+          division_of("rates of products on " + model, rates, limits, "of the fastest"),
           std::nullopt,
           "run bin/compute_perf with --reference FILE: a record of a good machine"};
 }
