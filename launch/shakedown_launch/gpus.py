@@ -1,8 +1,11 @@
 """The GPUs that programs started here would use. As a program it prints their number."""
 
+import glob
 import os
 import re
 import subprocess
+import sys
+import time
 
 from .places import TREE, InconclusiveError
 
@@ -22,32 +25,101 @@ def built(environ):
     return not backends or "gpu" in backends.split()
 
 
+def asked(words, limit_s):
+    """What nvidia-smi prints; None where it fails, as its errors are printed in the same place, and
+    where it does not end in time: it is then not waited for, as it may hang in the kernel."""
+    try:
+        process = subprocess.Popen(["nvidia-smi", *words], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+    except OSError:
+        return None
+    try:
+        text, _ = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None
+    return text.decode(errors="replace") if process.returncode == 0 else None
+
+
 def listed(limit_s=20):
-    """The UUIDs of each GPU of this host, its own and those of its MIG instances, in the order of
-    their indices; none where the driver does not work."""
-    try:  # nvidia-smi can hang for minutes on a broken driver
-        text = subprocess.run(["nvidia-smi", "-L"], stdout=subprocess.PIPE, timeout=limit_s,
-                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    """The UUIDs of each GPU of this host that answers, its own and those of its MIG instances, in the
+    order of their indices; none where the driver does not work."""
     found = []
-    for line in text.decode(errors="replace").splitlines():
-        if line.startswith("GPU"):
-            found.append([])
-        if found:
-            found[-1] += re.findall(r"UUID: ([^)\s]+)", line)
+    for line in (asked(["-L"], limit_s) or "").splitlines():
+        gpu = re.fullmatch(r"GPU \d+: .*\(UUID: (GPU-[^)\s]+)\)\s*", line)
+        instance = re.fullmatch(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)\s*", line)
+        if gpu:
+            found.append([gpu[1]])
+        elif instance and found:
+            found[-1].append(instance[1])
     return found
 
 
-def busiest():
-    """The utilisation in percent of this host's busiest GPU; None where none can be read."""
-    try:
-        text = subprocess.run(["nvidia-smi", "--query-gpu=utilization.gpu",
-                               "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, timeout=5,
-                              stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL).stdout
-    except (OSError, subprocess.TimeoutExpired):
+def by_minor(folder="/proc/driver/nvidia"):
+    """{N of /dev/nvidiaN: UUID}, "" where the driver does not know the UUID yet; None where the
+    driver does not say. N is Slurm's number of a GPU, unless there are MIG instances, whose devices
+    are others. The index of nvidia-smi and of CUDA follows the PCI bus: on some machines it is
+    another GPU's."""
+    folder, found = glob.escape(folder), {}
+    if glob.glob(f"{folder}/capabilities/gpu*/mig/gi*"):
         return None
-    return max(map(int, re.findall(rb"\d+", text)), default=None)
+    for path in glob.glob(f"{folder}/gpus/*/information"):
+        try:
+            with open(path, errors="replace") as file:
+                text = file.read()
+        except OSError:
+            return None
+        minor = re.search(r"^Device Minor:\s*(\d{1,4})\s*$", text, re.M | re.A)
+        uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", text, re.M)
+        if not minor or int(minor[1]) in found:
+            return None
+        found[int(minor[1])] = uuid[1] if uuid else ""
+    return found or None
+
+
+def busiest():
+    """The utilisation in percent of this host's busiest GPU; None where that of one is not known."""
+    text = asked(["--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"], 5)
+    percents = (text or "").split("\n")[:-1]
+    if not percents or not all(re.fullmatch(r"100|\d{1,2}", each, re.A) for each in percents):
+        return None
+    return max(map(int, percents))
+
+
+# Opens the first GPU of CUDA_VISIBLE_DEVICES, and prints what CUDA refuses.
+OPEN = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context, name = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_char_p()
+for call, arguments in [("cuInit", (0,)), ("cuDeviceGet", (ctypes.byref(device), 0)),
+                        ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device))]:
+    error = getattr(cuda, call)(*arguments)
+    if error:
+        cuda.cuGetErrorName(error, ctypes.byref(name))
+        print(f"{call}: {(name.value or b'CUDA_ERROR').decode()} ({error})")
+        break
+"""
+
+
+def refused(uuids, environ, limit_s=4):
+    """{UUID: CUDA's error} of the GPUs that CUDA cannot open. Out of memory is none: others may use a
+    GPU that is shared."""
+    end = time.monotonic() + limit_s
+    started = [(uuid, subprocess.Popen(
+        [sys.executable, "-I", "-c", OPEN], env={**environ, VISIBLE: uuid}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL))
+        for uuid in uuids]
+    found = {}
+    for uuid, process in started:
+        try:
+            text, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            continue
+        error = re.fullmatch(r"cu\w+: CUDA_ERROR\w* \(\d+\)", text.strip())
+        if error and "OUT_OF_MEMORY" not in text:
+            found[uuid] = error[0]
+    return found
 
 
 def named(text):

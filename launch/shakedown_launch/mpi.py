@@ -1,9 +1,11 @@
 """launch/mpi: runs a program on several ranks with Open MPI's mpirun."""
 
 import contextlib
+import errno
 import os
 import re
 import signal
+import stat
 import subprocess
 
 from . import gpus, messages, places, ranks, slurm
@@ -160,12 +162,15 @@ def time_outs(environ):
 def session_folder(environ):
     """Open MPI 4 has the files of all jobs of a user in one folder of a host. The first job makes it and
     the last removes it: of jobs that start at the same time one could not, and would fail. Here it
-    stays, because something is in it."""
+    stays, because something is in it. In a folder that another user can write, that user could
+    replace what mpirun writes: it is refused."""
     place = next(filter(None, map(environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
     top = f"{place}/ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}"
     kept = f"{top}/shakedown.{os.getpid()}"
     with contextlib.suppress(OSError):  # mpirun will say why
         os.makedirs(top, mode=0o700, exist_ok=True)
+    check_private(top)
+    with contextlib.suppress(OSError):
         os.mkdir(kept, mode=0o700)
     try:
         yield
@@ -173,6 +178,17 @@ def session_folder(environ):
         with contextlib.suppress(OSError):  # another job may use it
             os.rmdir(kept)
             os.rmdir(top)
+
+
+def check_private(folder):
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        raise PermissionError(
+            errno.EPERM, "mpirun keeps the files of a run there, but it is not a folder that only this "
+            "user can use (mode 0700): remove it, or set TMPDIR to another folder", folder)
 
 
 def main(arguments):

@@ -1,58 +1,182 @@
 # shellcheck shell=bash disable=SC2034,SC2154 # it sets and uses variables of those that source it
 # What health_check, prolog and epilog share. Slurm runs them as root on each node, with little of an
-# environment, and waits for them: nothing here waits for a process that hangs in the kernel.
+# environment, and waits for them: nothing here waits for a process that hangs in the kernel, and
+# nothing trusts what another user can change (docs/slurm.md).
 
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 tree=$here/../..
 hook=${0##*/}
-export PATH=${PATH:+$PATH:}/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
 case ${1-} in
-  -h | --help) sed -n '2,${/^# shellcheck/q;/^#/!q;s/^# \?//p}' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,${/^# shellcheck/q;/^PATH=/q;/^#/!q;s/^# \?//p}' "$0"; exit 0 ;;
 esac
+for name in $(compgen -e); do  # the caller's
+  case $name in
+    PATH | SLURM_CONF | SLURMD_NODENAME | SLURM_JOB_ID | SLURM_JOB_GPUS | SHAKEDOWN_SITE) ;;
+    *) unset "$name" ;;
+  esac
+done
+cd /
+# Where other places are, for tests and for sites that differ.
+cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
+logged=()         # lines of this call
+logged_before=()  # of the call before: these are printed, and not logged again
 
-# log TEXT...: to syslog, to hook_log, and for people who call it themselves.
-log() {
-  local line
-  line="$hook on ${SLURMD_NODENAME:-$HOSTNAME}${job:+, job $job}: $*"
-  echo "$line"
-  timeout 2 logger --tag shakedown -- "$line" 2>/dev/null || true
-  [[ -z ${hook_log-} ]] || echo "$(date -u +%FT%TZ) $line" >>"$hook_log"
+# trusted PATH: whether root, the user of this process and the owner of this script are the only ones who
+# can change it.
+trusted() {
+  local ours link owner mode folder
+  ours=" 0 $EUID $(stat -Lc %u "$here") "
+  link=$(stat -c %u -- "$1") && read -r owner mode < <(stat -Lc '%u %a' -- "$1") &&
+    folder=$(stat -Lc %a -- "$(dirname -- "$1")") || return
+  [[ $ours == *" $link "* && $ours == *" $owner "* ]] &&
+    (((8#$mode & 8#22) == 0 && ((8#$folder & 8#2) == 0 || (8#$folder & 8#1000) != 0)))
+} 2>/dev/null
+
+# Whether hook_log is a file that nobody else can replace.
+may_write_log() {
+  if [[ -e $hook_log || -L $hook_log ]]; then
+    [[ -f $hook_log ]] && trusted "$hook_log"
+  else
+    ((($(stat -Lc 8#%a -- "$(dirname -- "$hook_log")" 2>/dev/null || echo 2) & 2) == 0))
+  fi
 }
 
-# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read.
+# log TEXT...: one line to syslog, to hook_log, and for people who call it themselves.
+log() {
+  local text line each
+  text=${*//[[:cntrl:]]/ }
+  text=${text%"${text##*[! ]}"}
+  line="$hook on ${SLURMD_NODENAME:-$HOSTNAME}${job:+, job $job}: $text"
+  echo "$line"
+  logged+=("$text")
+  for each in "${logged_before[@]}"; do [[ $each != "$text" ]] || return 0; done
+  timeout 2 logger --tag shakedown -- "$line" 2>/dev/null || true
+  [[ -n ${hook_log-} ]] || return 0
+  if may_write_log; then
+    echo "$(date -u +%FT%TZ) $line" >>"$hook_log"
+  else
+    echo "$hook: hook_log=$hook_log is not written: others can replace it" >&2
+  fi
+}
+
+# The site's settings: an error where the file that SHAKEDOWN_SITE names cannot be read, or where others
+# can change it.
 if [[ -n ${SHAKEDOWN_SITE-} && (! -r $SHAKEDOWN_SITE || -d $SHAKEDOWN_SITE) ]]; then
   log "INCONCLUSIVE: SHAKEDOWN_SITE=$SHAKEDOWN_SITE: the site's settings cannot be read: nothing is checked"
   return 1
 fi
 # shellcheck source=launch/slurm/site.sh
-for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh "$here/site.sh"; do
-  [[ -z $site || ! -r $site ]] || { source "$site"; break; }  # whatever its last command returned
+source "$here/site.sh"
+for site in "${SHAKEDOWN_SITE-}" /etc/slurm/shakedown.sh; do
+  [[ -n $site && -r $site ]] || continue
+  if ! trusted "$site"; then
+    log "INCONCLUSIVE: $site: the site's settings can be changed by others than root" \
+      "(chown root, chmod go-w): nothing is checked"
+    return 1
+  fi
+  # shellcheck source=launch/slurm/site.sh
+  source "$site"  # whatever its last command returned
+  break
 done
 
+# Files of this call: no other user can make, find or change one there, as in /tmp.
+if ! TMPDIR=$(mktemp -d /run/shakedown.XXXXXX 2>/dev/null || mktemp -d); then
+  log "INCONCLUSIVE: a folder in /run or /tmp cannot be made: nothing is checked"
+  return 1
+fi
+export TMPDIR
+trap end EXIT
+end() {
+  rm -rf "$TMPDIR"
+  [[ -z ${keeps_log-} ]] || keep logged "$(printf '%s\n' "${logged[@]}")"
+}
+
 # within SECONDS CMD...: its output goes to `said`, its exit code is returned; 124 where it takes longer.
+# No file is needed, which a full disk would leave empty; what a process that hangs has printed is kept.
 within() {
-  local seconds=$1 file code
+  local seconds=$1 code='' output
   shift
-  file=$(mktemp) || return 124
-  if ! read -r -t $((seconds + 1)) code < <(timeout --signal=KILL "$seconds" "$@" >"$file" 2>&1; echo $?); then
-    code=124
-  fi
-  ((code != 137)) || code=124
-  said=$(<"$file")
-  rm -f "$file"
+  exec {output}< <(
+    [[ -z ${lock-} ]] || exec {lock}>&-  # a process that hangs does not hold it
+    timeout --signal=KILL "$seconds" "$@" 2>&1
+    printf '\0%d\n' $?
+  )
+  ! IFS= read -r -d '' -t $((seconds + 1)) said <&"$output" || read -r -t 1 code <&"$output"
+  exec {output}<&-
+  while [[ $said == *$'\n' ]]; do said=${said%$'\n'}; done
+  [[ $code =~ ^[0-9]{1,3}$ && $code != 137 ]] || code=124
   return "$code"
 }
 
-# The GPUs of the job, for prolog and epilog: 1 where one fails.
+# lines PATTERN: those of `said` that match.
+lines() { printf '%s\n' "$said" | grep -aE -- "$1"; }
+
+# ---- notes in state_folder, which outlive this call --------------------------------------------------
+
+# Whether it can have notes, and nobody else can write them.
+can_keep() {
+  mkdir -p "$state_folder" 2>/dev/null && [[ -d $state_folder && -w $state_folder ]] &&
+    trusted "$state_folder"
+}
+
+# keep NAME TEXT: all of it, or what was there before.
+keep() {
+  printf '%s\n' "$2" >"$state_folder/$1.new" && mv -f "$state_folder/$1.new" "$state_folder/$1"
+} 2>/dev/null
+
+# reason TEXT: as Slurm keeps it.
+reason() { printf %s "$*" | tr -cd 'A-Za-z0-9 _.,:;/()%+=<>-' | cut -c-120 | sed 's/ *$//'; }
+
+# ---- for prolog and epilog ---------------------------------------------------------------------------
+
+# fail CAUSE: logged, and kept as the reason that health_check gives Slurm in place of "Prolog error".
+fail() {
+  log "FAIL: $*"
+  ! can_keep || keep "$hook" "$job $(reason "shakedown:$hook: $*")"
+}
+
+# The numbers in SLURM_JOB_GPUS, "0,2-3".
+gpu_numbers() {
+  local each
+  [[ $SLURM_JOB_GPUS =~ ^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$ ]] || return
+  for each in ${SLURM_JOB_GPUS//,/ }; do seq "${each%-*}" "${each#*-}"; done
+}
+
+# Whether all have passed within the last prolog_interval minutes, and since the node was booted.
+passed_lately() {
+  local number when age up
+  [[ $prolog_interval =~ ^[1-9][0-9]{0,5}$ ]] && can_keep || return
+  read -r up _ </proc/uptime
+  for number in $(gpu_numbers); do
+    when=$(stat -c %Y "$state_folder/passed-$number" 2>/dev/null) || return
+    age=$(($(date +%s) - when))
+    ((age >= 0 && age < 60 * prolog_interval && age < ${up%.*})) || return
+  done
+}
+
+# The GPUs of the job: 1 where one fails.
 check_gpus() {
   [[ -n ${SLURM_JOB_GPUS-} ]] || return 0
-  local code seconds=20
-  within "$seconds" "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
+  local code seconds=20 outcome found cause number
+  ! passed_lately || return 0
+  within "$seconds" python3 -I "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
   code=$?
-  case $code in
-    0) ;;
-    124) log "INCONCLUSIVE: launch/acceptance --prolog did not end within $seconds s: $said" ;;
-    *) log "launch/acceptance --prolog ended with $code: $said" ;;
+  outcome=$(lines '^(PASS|INCONCLUSIVE|FAIL) ' | sed 's/ .*//;q')
+  found=$(printf '%s\n' "$said" | grep -av '^WARN ' | paste -sd ';' | sed 's/;/; /g')
+  case $code-$outcome in
+    0-PASS)
+      ! can_keep || for number in $(gpu_numbers); do : >"$state_folder/passed-$number"; done
+      ! can_keep || rm -f "$state_folder/$hook"
+      ;;
+    1-FAIL)
+      ! can_keep || for number in $(gpu_numbers); do rm -f "$state_folder/passed-$number"; done
+      cause=$(lines '^FAIL ' | sed '1d;s/^FAIL //' | paste -sd ';' | sed 's/;/; /g')
+      fail "${cause:-$found}"
+      return 1
+      ;;
+    0-INCONCLUSIVE) log "$found" ;;
+    124-*) log "INCONCLUSIVE: launch/acceptance --prolog did not end within $seconds s: $found" ;;
+    *) log "INCONCLUSIVE: launch/acceptance --prolog ended with $code: ${found:-no output}" ;;
   esac
-  return $((code == 1))
+  return 0
 }

@@ -21,16 +21,31 @@ srun_options=(--cpu-bind=none)
 
 # ---- health_check, prolog, epilog --------------------------------------------------------------------
 
+# The hooks run as root and read this file only if no other user can change it. Their PATH is that of
+# the system; a Slurm, nvidia-smi or mpirun elsewhere is added here.
+# PATH=/opt/slurm/bin:$PATH
+
 # What each node must have, as options of bin/node_check: --expect-gpus 8.
 node_check_options=()
 
-# drain: health_check drains and resumes nodes; print: it only logs the commands.
-health_action=drain
+# print: health_check only logs the commands, as in a first week; drain: it drains nodes; drain+resume: it
+# also resumes those that it has drained.
+health_action=drain+resume
+
+# Checks in a row in which the driver does not return, after which the node is drained; 0: never.
+hangs_until_drained=3
+
+# A GPU (else a check) for which a node was drained this many times in 30 days: it is not resumed again,
+# and the reason says RMA; 0: always resumed.
+drains_until_kept=3
 
 # Options of launch/acceptance --prolog.
 prolog_options=()
 
-# Folder for health_check's notes, of this node; it should outlive a reboot.
+# Minutes for which prolog and epilog do not test a GPU again that has passed; 0: they always test it.
+prolog_interval=0
+
+# Folder for notes of the hooks, of this node; it should outlive a reboot.
 state_folder=/var/lib/shakedown
 
 # File to which all three append, in addition to syslog; empty: none.

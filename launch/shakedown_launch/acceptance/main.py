@@ -40,8 +40,10 @@ def run(arguments):
     began = time.monotonic()
     request, values = options.request(arguments)
     listed = lister(request.settings.tier)
-    environ = options.environment(request.settings, os.environ, listed)
-    mpi.check_open_mpi(environ)
+    job_gpus = options.gpus_of_job(request.settings, os.environ, listed)
+    environ = options.environment(request.settings, os.environ, job_gpus)
+    if request.settings.tier not in BUDGET_S:  # of one rank, which needs no mpirun
+        mpi.check_open_mpi(environ)
     check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
     known = known_references(request)
@@ -49,7 +51,8 @@ def run(arguments):
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
     RUNNING.stop_at_all()
     try:
-        return accept(request, values, environ, hosts, known, output, kept, began, listed)
+        return accept(request, values, environ, hosts, known, output, kept, began, listed,
+                      job_gpus)
     except OSError as error:
         if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
             error.filename = f"--output {output}" if request.output else output
@@ -86,22 +89,18 @@ def known_references(request):
     return known
 
 
-def accept(request, values, environ, hosts, known, output, kept, began, listed):
+def accept(request, values, environ, hosts, known, output, kept, began, listed, job_gpus):
     started = time.time()
     log = Log(f"{output}/acceptance_{time.strftime('%Y%m%d_%H%M%S')}.log")
     log.line(f"{name()} {' '.join(sys.argv[1:])}")
-    judge = Judge(output, known, request.reference or "")
+    judge = Judge(output, known, request.reference or "", job_gpus)
     limits = {}
     if request.settings.tier in BUDGET_S:
         budget, grace = BUDGET_S[request.settings.tier]
-        limits = {"deadline": began + budget, "grace": grace}
-    absent = ()
-    if request.settings.tier == stages.PROLOG and request.settings.backend != stages.CPU and \
-            environ.get("CUDA_VISIBLE_DEVICES"):
-        absent = options.absent_of_prolog(environ, listed())
+        limits = {"deadline": began + budget, "grace": grace, "mpirun_for_one": False}
     campaign = Campaign(Fleet(hosts, output, environ, log.line, **limits), request.settings, judge,
                         Progress(log.line, shown=kept and not request.nagios), environ,
-                        request.ranks, request.expect_gpus, request.fault, absent=absent,
+                        request.ranks, request.expect_gpus, request.fault, job_gpus=job_gpus,
                         visible=functools.partial(gpus.visible, gpus=listed))
     stopped = False
     try:

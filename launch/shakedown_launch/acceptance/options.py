@@ -137,39 +137,39 @@ def fault(text):
     return text
 
 
-def environment(settings_, environ, listed=gpus.listed):
+def environment(settings_, environ, job_gpus=None):
     """What the programs are given. In a prolog CUDA_VISIBLE_DEVICES is not yet the job's, and an
     index may be another GPU's than within the job: its GPUs are named by UUID. Its Slurm variables
-    are those of the whole job, of which this is one node, but for SLURM_JOB_GPUS."""
+    are those of the whole job, of which this is one node, but for SLURM_JOB_GPUS. `job_gpus`: as
+    below."""
     if settings_.tier not in (stages.PROLOG, stages.PASSIVE):
         return dict(environ)
     kept = {key: value for key, value in environ.items() if not key.startswith("SLURM")}
     if settings_.tier == stages.PROLOG:
         kept["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        if environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOB_GPUS"):  # an epilog has no ID left
-            kept["CUDA_VISIBLE_DEVICES"] = ",".join(uuids(environ, listed()))
-            if settings_.backend != stages.CPU:
-                kept["SLURM_JOB_GPUS"] = environ.get("SLURM_JOB_GPUS", "")
+    if job_gpus is not None:
+        kept["CUDA_VISIBLE_DEVICES"] = ",".join(filter(None, job_gpus.values()))
+        kept["SLURM_JOB_GPUS"] = environ.get("SLURM_JOB_GPUS", "")
     return kept
 
 
-def uuids(environ, found):
-    """Those of SLURM_JOB_GPUS, "0,2" or "0-3". One that is not there is left as it is: missing."""
+def gpus_of_job(settings_, environ, listed=gpus.listed, by_minor=gpus.by_minor):
+    """{Slurm's number: UUID} of the GPUs of a prolog's job; the UUID is None where the driver has no
+    such GPU, "" where it is not known which one it is. None where there is no job, and on the CPU."""
+    if settings_.tier != stages.PROLOG or settings_.backend == stages.CPU or not (
+            environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOB_GPUS")):
+        return None
     numbers = environ.get("SLURM_JOB_GPUS", "")
-    if not numbers:
-        return []
-    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", numbers):
+    if not re.fullmatch(r"(\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*)?", numbers, re.A):
         raise UsageError(f"SLURM_JOB_GPUS={numbers} is not a list of GPUs such as 0,2-3")
+    if not numbers:
+        return {}
+    known = by_minor()
+    if known and "" in known.values():  # until the GPU has been opened once
+        listed()
+        known = by_minor()
     from ..slurm import numbers_in
-    return [found[int(number)][0] if int(number) < len(found) else number
-            for number in numbers_in(numbers)]
-
-
-def absent_of_prolog(environ, found):
-    """The job's GPUs that are not among `found`: of the environment made above. Where none was
-    found, the inventory says why."""
-    named = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    return [word for word in named if found and word.isdigit()]
+    return {number: known.get(int(number)) if known else "" for number in numbers_in(numbers)}
 
 
 def output_folder(request_, environ):

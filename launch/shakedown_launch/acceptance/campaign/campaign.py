@@ -23,15 +23,15 @@ IDLE_PERCENT = 5  # utilisation
 
 class Campaign:
     """`judge`: a judge.Judge. `fault`: KIND:RANK, the rank counted over all nodes. `domains`: the
-    ladder's. `absent`: GPUs of a prolog's job that this node does not have."""
+    ladder's. `job_gpus`: {number: UUID} of a prolog's job; None: of no job."""
 
     def __init__(self, fleet, settings, judge, progress, environ, ranks=None, expect_gpus=None,
-                 fault="", domains=None, visible=gpus.visible, absent=()):
+                 fault="", domains=None, visible=gpus.visible, job_gpus=None):
         self.fleet, self.settings, self.judge, self.progress = fleet, settings, judge, progress
         self._environ, self._visible = environ, visible
         self._ranks, self._expect_gpus = ranks, expect_gpus
         self._needs_gpus = settings.backend == stages.GPU  # not chosen by what the nodes have
-        self._fault, self._domains, self._absent = fault, domains, absent
+        self._fault, self._domains, self._job_gpus = fault, domains, job_gpus or {}
         self.runs = []
         self.ranks = {}  # node: its ranks
         self.left_out = {}  # node: why no further stage ran on it
@@ -94,16 +94,18 @@ class Campaign:
                           for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run)})
-        of_slurm = self.settings.tier == stages.PROLOG and self._environ.get("SLURM_JOB_GPUS")
-        if self.settings.backend == stages.GPU and self._expect_gpus is None and not of_slurm:
+        if self.settings.backend == stages.GPU and self._expect_gpus is None and \
+                not self._job_gpus:
             models = {gpus_[0].model for gpus_ in found.values() if gpus_}
             for model in models or {""}:
                 counts = {node: len(gpus_) for node, gpus_ in found.items()
                           if len(models) < 2 or gpus_ and gpus_[0].model == model}
                 self.findings += inventory.too_few(counts, self.judge.gpus())
-        self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
+        node = self.fleet.nodes[0]
+        of_job = inventory.of_job(node, self._job_gpus, found.get(node, ()))
+        self.findings += of_job
         self.left_out.update({each.nodes[0]: each.cause for each in self.findings
-                              if each.outcome == FAIL})
+                              if each.outcome == FAIL or each in of_job})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
@@ -168,6 +170,14 @@ class Campaign:
             self._begin(stage, nodes)
             for run in self._run([self._task(stage, [node]) for node in nodes]):
                 self._leave_out_lost(run, stage)
+                if self._job_gpus and run.code not in (0, 1) and run.seconds < stages.PROLOG_HANG:
+                    self._open_again(run)
+
+    def _open_again(self, run):
+        """The GPUs of a prolog's job, after a program that did not measure them: the job would not
+        either."""
+        refused = gpus.refused(filter(None, self._job_gpus.values()), self._environ)
+        self.findings += [inventory.refused(run, uuid, error) for uuid, error in refused.items()]
 
     def _on_all_nodes(self, stage):
         nodes = self._usable()

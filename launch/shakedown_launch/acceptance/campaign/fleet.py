@@ -2,6 +2,7 @@
 over ssh on the hosts named, else on this machine."""
 
 import collections
+import contextlib
 import dataclasses
 import math
 import os
@@ -12,11 +13,12 @@ import time
 
 from ... import mpi, slurm
 from ...command import UsageError
-from ...job import RUNNING, Stopped
+from ...job import RUNNING, Job, Output, Stopped
 from ..model import Run
 from ..words import clean
 
 GRACE = 10  # seconds, as launch/mpi
+ALONE = {"OMPI_MCA_ess_singleton_isolated": "1"}  # Open MPI then starts no daemon
 ERROR = re.compile(rb"^error: (rank \d+ on .*)", re.M)  # with which a program ends its ranks
 LOG_END = 65536  # bytes of a log in which it is searched
 
@@ -62,12 +64,15 @@ def host_names(values, environ):
 class Fleet:
     """The nodes by name, and what runs on them. `output` gets a folder per stage with the record
     and the log of each job; `log` a line as each begins and ends. After `deadline` (monotonic)
-    nothing is started, and what runs is ended."""
+    nothing is started, and what runs is ended. Without `mpirun_for_one` one rank on this host is
+    started as it is: mpirun's files and daemons are no part of it."""
 
-    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE):
+    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE,
+                 mpirun_for_one=True):
         self._address = {host: host for host in hosts} or {os.uname().nodename: None}
         self._output, self._environ, self._log = output, environ, log
         self._deadline, self._grace = deadline, grace
+        self._mpirun_for_one = mpirun_for_one
 
     @property
     def nodes(self):
@@ -85,7 +90,8 @@ class Fleet:
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
         called about once a second. Tasks that a signal or the deadline came before have no Run."""
-        with mpi.session_folder(self._environ):
+        with mpi.session_folder(self._environ) if any(map(self._by_mpirun, tasks)) \
+                else contextlib.nullcontext():
             return self._run(collections.deque(enumerate(tasks)), tick)
 
     def _run(self, waiting, tick):
@@ -108,6 +114,9 @@ class Fleet:
                               f"{run.note and f': {run.note}'}")
         return [runs[number] for number in sorted(runs)]
 
+    def _by_mpirun(self, task):
+        return self._mpirun_for_one or task.ranks > 1 or not all(map(self.is_here, task.nodes))
+
     def _may_start(self):
         return not RUNNING.stopped and self._time_left() > 0
 
@@ -123,15 +132,17 @@ class Fleet:
                                                      f"{self._output}/{place}.jsonl"],
                            self._environ)
         what = what._replace(hosts=[host for host in hosts if host is not None])
-        job = mpi.job(what, self._environ, log=f"{self._output}/{place}.log", shown=False,
-                      grace=self._grace)
+        log = f"{self._output}/{place}.log"
+        job = mpi.job(what, self._environ, log=log, shown=False, grace=self._grace) \
+            if self._by_mpirun(task) else \
+            Job(what.words, {**self._environ, **ALONE}, Output(log, shown=False), grace=self._grace)
         limit = min(task.limit, self._time_left())
         self._log(f"{place}: {shlex.join(task.words)}")
         try:
             job.start()
         except Stopped:
             return []
-        return [Running(number, task, f"{self._output}/{place}.log", place, job, limit)]
+        return [Running(number, task, log, place, job, limit)]
 
 
 def place_of(task):

@@ -49,8 +49,27 @@ def too_few(counts, of_reference=None):
             for name, count in counts.items() if expected is not None and count < expected]
 
 
-def absent(node, gpu):
-    return missing(node, "the job's GPU (SLURM_JOB_GPUS) is not found", f"GPU {gpu}")
+def of_job(name, job_gpus, found):
+    """Findings about those of a prolog's job that cannot be tested. `job_gpus`: {Slurm's number:
+    UUID}; `found`: the node's GPUs, none where the inventory says why."""
+    known = {gpu.uuid for gpu in found}
+    lost = [missing(name, "the job's GPU (SLURM_JOB_GPUS) is not found", f"GPU {number}")
+            for number, uuid in job_gpus.items() if found and uuid != "" and uuid not in known]
+    unclear = [number for number, uuid in job_gpus.items() if uuid == ""]
+    if unclear:
+        lost.append(Finding(
+            INVENTORY, INCONCLUSIVE, (name,), f"which GPU is /dev/nvidia{', '.join(unclear)} of "
+            "SLURM_JOB_GPUS is not known", CONFIG, subject=f"node {name}", check="gpu-unknown",
+            action="see Device Minor in /proc/driver/nvidia/gpus/*/information"))
+    return lost
+
+
+def refused(run, uuid, error):
+    """Of a GPU that the driver lists."""
+    return Finding(run.stage, FAIL, run.nodes, f"CUDA cannot open it, tried twice: {error}",
+                   SOFTWARE, "see the kernel's messages and nvidia-fabricmanager; reload the "
+                   "driver or reboot", gpu=uuid, subject="GPU", check="gpu-refused",
+                   evidence=run.log)
 
 
 def unusable(node, why):

@@ -1,6 +1,7 @@
 """What the records of the runs say: findings, figures, and how the figures compare with a reference
 and with one another."""
 
+import dataclasses
 import os
 
 from .. import references, stages
@@ -15,10 +16,12 @@ NOT_COMPARED = ("not-comparable", "not-compared")  # says nothing about how a gr
 
 class Judge:
     """`output`: the folder of the runs' records. `known`: the references to choose from;
-    `requested`: the path that the user named, "" for those that come with Shakedown."""
+    `requested`: the path that the user named, "" for those that come with Shakedown. `job_gpus`: a
+    prolog's, {number: UUID}: what is wrong with another GPU is no reason against its job."""
 
-    def __init__(self, output, known=(), requested=""):
+    def __init__(self, output, known=(), requested="", job_gpus=None):
         self._output, self._known, self._requested = output, known, requested
+        self._job_gpus = None if job_gpus is None else set(job_gpus.values())
         self._lines, self._figures = {}, {}  # of each record, of each run
         self._references = {}  # node: Reference or None
         self._judged = set()  # (stage, node) of the rates that a reference judged
@@ -32,7 +35,11 @@ class Judge:
         return self._lines[run.record]
 
     def findings(self, run):
-        return findings.findings(run, self.records(run)) + self._measured(run)[1]
+        found = findings.findings(run, self.records(run)) + self._measured(run)[1]
+        if self._job_gpus is None:
+            return found
+        return [dataclasses.replace(each, outcome=WARN, cause=f"not of this job: {each.cause}")
+                if each.gpu and each.gpu not in self._job_gpus else each for each in found]
 
     def _measured(self, run):
         """(figures, findings): a line that no program writes takes the figures of its run."""
