@@ -1,5 +1,6 @@
 """The GPUs that programs started here would use. As a program it prints their number."""
 
+import contextlib
 import glob
 import os
 import re
@@ -25,20 +26,27 @@ def built(environ):
     return not backends or "gpu" in backends.split()
 
 
+def output(process, limit_s):
+    """What it prints; None where it does not end in time: it may hang in the kernel, and is not waited
+    for."""
+    try:
+        return process.communicate(timeout=limit_s)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.2)
+    return None
+
+
 def asked(words, limit_s):
-    """What nvidia-smi prints; None where it fails, as its errors are printed in the same place, and
-    where it does not end in time: it is then not waited for, as it may hang in the kernel."""
+    """What nvidia-smi prints; None where it fails: its errors are printed in the same place."""
     try:
         process = subprocess.Popen(["nvidia-smi", *words], stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     except OSError:
         return None
-    try:
-        text, _ = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return None
-    return text.decode(errors="replace") if process.returncode == 0 else None
+    text = output(process, limit_s)
+    return text.decode(errors="replace") if text is not None and process.returncode == 0 else None
 
 
 def listed(limit_s=20):
@@ -111,14 +119,10 @@ def refused(uuids, environ, limit_s=4):
         for uuid in uuids]
     found = {}
     for uuid, process in started:
-        try:
-            text, _ = process.communicate(timeout=max(0.1, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            continue
-        error = re.fullmatch(r"cu\w+: CUDA_ERROR\w* \(\d+\)", text.strip())
+        text = output(process, max(0.1, end - time.monotonic())) or ""
+        error = re.fullmatch(r"(cu\w+: CUDA_ERROR\w* \(\d+\))\n", text)
         if error and "OUT_OF_MEMORY" not in text:
-            found[uuid] = error[0]
+            found[uuid] = error[1]
     return found
 
 

@@ -7,7 +7,7 @@ here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 tree=$here/../..
 hook=${0##*/}
 case ${1-} in
-  -h | --help) sed -n '2,${/^# shellcheck/q;/^PATH=/q;/^#/!q;s/^# \?//p}' "$0"; exit 0 ;;
+  -h | --help) sed -n '2,${/^# shellcheck/q;/^export PATH=/q;/^#/!q;s/^# \?//p}' "$0"; exit 0 ;;
 esac
 for name in $(compgen -e); do  # the caller's
   case $name in
@@ -16,8 +16,9 @@ for name in $(compgen -e); do  # the caller's
   esac
 done
 cd /
-# Where other places are, for tests and for sites that differ.
+# A site may set these too, as tests do.
 cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
+prolog_seconds=20 epilog_seconds=5 node_check_seconds=15
 logged=()         # lines of this call
 logged_before=()  # of the call before: these are printed, and not logged again
 
@@ -94,7 +95,7 @@ end() {
 # within SECONDS CMD...: its output goes to `said`, its exit code is returned; 124 where it takes longer.
 # No file is needed, which a full disk would leave empty; what a process that hangs has printed is kept.
 within() {
-  local seconds=$1 code='' output
+  local seconds=$1 code='' output start=$SECONDS
   shift
   exec {output}< <(
     [[ -z ${lock-} ]] || exec {lock}>&-  # a process that hangs does not hold it
@@ -104,12 +105,15 @@ within() {
   ! IFS= read -r -d '' -t $((seconds + 1)) said <&"$output" || read -r -t 1 code <&"$output"
   exec {output}<&-
   while [[ $said == *$'\n' ]]; do said=${said%$'\n'}; done
-  [[ $code =~ ^[0-9]{1,3}$ && $code != 137 ]] || code=124
+  [[ $code =~ ^[0-9]{1,3}$ ]] || code=124
+  if ((code == 137 && SECONDS - start >= seconds)); then code=124; fi  # killed by timeout
   return "$code"
 }
 
 # lines PATTERN: those of `said` that match.
 lines() { printf '%s\n' "$said" | grep -aE -- "$1"; }
+# in_one_line: of several from its standard input.
+in_one_line() { sed -e ':a' -e '$!{N;ba' -e '}' -e 's/\n/; /g'; }
 
 # ---- notes in state_folder, which outlive this call --------------------------------------------------
 
@@ -142,6 +146,13 @@ gpu_numbers() {
   for each in ${SLURM_JOB_GPUS//,/ }; do seq "${each%-*}" "${each#*-}"; done
 }
 
+# Slurm's numbers are indices into its list of the node's GPUs: those of their device files take their place.
+if ((${#gpu_minors[@]} > 0)) && [[ -n ${SLURM_JOB_GPUS-} ]]; then
+  minors=''
+  for number in $(gpu_numbers); do minors+=,${gpu_minors[number]-unknown}; done
+  export SLURM_JOB_GPUS=${minors#,}
+fi
+
 # Whether all have passed within the last prolog_interval minutes, and since the node was booted.
 passed_lately() {
   local number when age up
@@ -157,12 +168,12 @@ passed_lately() {
 # The GPUs of the job: 1 where one fails.
 check_gpus() {
   [[ -n ${SLURM_JOB_GPUS-} ]] || return 0
-  local code seconds=20 outcome found cause number
+  local code outcome found cause number
   ! passed_lately || return 0
-  within "$seconds" python3 -I "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
+  within "$prolog_seconds" python3 -I "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
   code=$?
   outcome=$(lines '^(PASS|INCONCLUSIVE|FAIL) ' | sed 's/ .*//;q')
-  found=$(printf '%s\n' "$said" | grep -av '^WARN ' | paste -sd ';' | sed 's/;/; /g')
+  found=$(printf '%s\n' "$said" | grep -av '^WARN ' | in_one_line)
   case $code-$outcome in
     0-PASS)
       ! can_keep || for number in $(gpu_numbers); do : >"$state_folder/passed-$number"; done
@@ -170,12 +181,12 @@ check_gpus() {
       ;;
     1-FAIL)
       ! can_keep || for number in $(gpu_numbers); do rm -f "$state_folder/passed-$number"; done
-      cause=$(lines '^FAIL ' | sed '1d;s/^FAIL //' | paste -sd ';' | sed 's/;/; /g')
+      cause=$(lines '^FAIL ' | sed '1d;s/^FAIL //' | in_one_line)
       fail "${cause:-$found}"
       return 1
       ;;
     0-INCONCLUSIVE) log "$found" ;;
-    124-*) log "INCONCLUSIVE: launch/acceptance --prolog did not end within $seconds s: $found" ;;
+    124-*) log "INCONCLUSIVE: launch/acceptance --prolog did not end within $prolog_seconds s: $found" ;;
     *) log "INCONCLUSIVE: launch/acceptance --prolog ended with $code: ${found:-no output}" ;;
   esac
   return 0

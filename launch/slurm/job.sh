@@ -76,7 +76,11 @@ in_background() {
 [[ -n ${SLURM_JOB_ID-} ]] || { echo "$0: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch" >&2; exit 2; }
 source_site
 set_environment
-mkdir -p "$SHAKEDOWN_RUNS" || exit 2
+mkdir -p "$SHAKEDOWN_RUNS" ||
+  { say "SHAKEDOWN_RUNS=$SHAKEDOWN_RUNS (site.sh): cannot be made; the records go there"; exit 2; }
+# Else its exit code 1 would count as that of wrong data.
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 9))' ||
+  { say "python3, which starts the ranks, cannot be run or is older than 3.9"; exit 2; }
 number=$SLURM_JOB_ID
 [[ -z ${SLURM_ARRAY_JOB_ID-} ]] || number=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 run=$SHAKEDOWN_RUNS/$SLURM_JOB_NAME-$number  # names of records and folders start so

@@ -39,6 +39,10 @@ hangs_until_drained=3
 # and the reason says RMA; 0: always resumed.
 drains_until_kept=3
 
+# N of each /dev/nvidiaN in the order of gres.conf, by which Slurm numbers the GPUs of a node; empty: 0, 1,
+# 2, ... as with File=/dev/nvidia[0-7].
+gpu_minors=()
+
 # Options of launch/acceptance --prolog.
 prolog_options=()
 

@@ -132,23 +132,38 @@ class Options(unittest.TestCase):
 
     def test_a_prolog_names_the_gpus_of_its_job(self):
         def environment(words, environ):
-            return options.environment(options.request(words)[0].settings, environ, lambda: found)
-        found = [["GPU-a"], ["GPU-b", "MIG-b1"], ["GPU-c"]]
+            settings = options.request(words)[0].settings
+            return options.environment(settings, environ, options.gpus_of_job(
+                settings, environ, lambda: self.fail("not needed"), lambda: found))
+        found = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c"}
         job_ = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n[1-2]", "PATH": "/bin"}
-        for gpus, visible in [("0,2", "GPU-a,GPU-c"), ("1-2", "GPU-b,GPU-c"), ("1,7", "GPU-b,7"),
+        for gpus, visible in [("0,2", "GPU-a,GPU-c"), ("1-2", "GPU-b,GPU-c"), ("1,7", "GPU-b"),
                               ("", "")]:
             of_job = {**job_, "SLURM_JOB_GPUS": gpus}
             kept = environment(["--prolog", "--backend", "cpu"], of_job)
-            self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-                                    "CUDA_VISIBLE_DEVICES": visible})
-            self.assertEqual(environment(["--prolog"], of_job), {**kept, "SLURM_JOB_GPUS": gpus})
+            self.assertEqual(kept, {"PATH": "/bin", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+            self.assertEqual(environment(["--prolog"], of_job), {
+                **kept, "CUDA_VISIBLE_DEVICES": visible, "SLURM_JOB_GPUS": gpus})
         self.assertEqual(environment(["--prolog"], {"SLURM_JOB_GPUS": "1"}),
                          {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "GPU-b",
                           "SLURM_JOB_GPUS": "1"})
         self.assertEqual(environment(["--prolog"], {}), {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
         self.assertEqual(environment([], job_), job_)
-        with self.assertRaisesRegex(places.UsageError, "SLURM_JOB_GPUS=0:1 is not a list"):
-            environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": "0:1"})
+        for gpus in ("0:1", "NoDevFiles", "0-", ",", "1,", "\u0663", "0\n", "99999999"):
+            with self.assertRaisesRegex(places.UsageError, f"SLURM_JOB_GPUS={gpus} is not a list"):
+                environment(["--prolog"], {**job_, "SLURM_JOB_GPUS": gpus})
+
+    def test_gpus_that_the_driver_does_not_name(self):
+        """Not one of another job in their place. A UUID is known once the GPU was opened."""
+        settings, tables, listings = stages.Settings(stages.PROLOG, "auto"), [], []
+        for first, second, found in [
+                (None, None, {"0": "", "1": ""}), ({0: "GPU-a"}, None, {"0": "GPU-a", "1": None}),
+                ({0: "GPU-a", 1: ""}, {0: "GPU-a", 1: "GPU-b"}, {"0": "GPU-a", "1": "GPU-b"}),
+                ({0: "", 1: "GPU-b"}, {0: "", 1: "GPU-b"}, {"0": "", "1": "GPU-b"})]:
+            tables[:] = [first, second]
+            self.assertEqual(options.gpus_of_job(settings, {"SLURM_JOB_GPUS": "0,1"}, lambda: listings.append(1),
+                                                 lambda: tables.pop(0)), found)
+        self.assertEqual(len(listings), 2)
 
     def test_output(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -223,10 +238,10 @@ class Main(unittest.TestCase):
         """nvidia-smi is called once at most, and the time that is left is enough for node_check."""
         for tier, calls, most, least in [("--prolog", 1, 20, 6), ("--passive", 0, 5, 4)]:
             made, start = [], time.monotonic()
-            hangs = subprocess.TimeoutExpired("nvidia-smi", 20)
             with unittest.mock.patch.object(campaign.Campaign, "run", autospec=True,
                                                side_effect=lambda self: made.append(self)), \
-                    unittest.mock.patch.object(gpus.subprocess, "run", side_effect=hangs) as smi, \
+                    unittest.mock.patch.object(gpus, "asked", return_value=None) as smi, \
+                    unittest.mock.patch.object(gpus, "by_minor", return_value={0: ""}), \
                     unittest.mock.patch.object(main.mpi, "check_open_mpi"), \
                     unittest.mock.patch.object(main, "check_programs"), \
                     unittest.mock.patch.dict(os.environ, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0",
@@ -237,7 +252,7 @@ class Main(unittest.TestCase):
             self.assertEqual(smi.call_count, calls)
             fleet_ = made[0].fleet
             self.assertLess(fleet_._deadline - start + fleet_._grace, most)
-            listing = sum(call.kwargs["timeout"] for call in smi.call_args_list)
+            listing = sum(call.args[1] for call in smi.call_args_list)
             self.assertGreater(fleet_._deadline - start - listing, least)
 
     def test_an_injected_fault_that_nothing_finds(self):

@@ -5,20 +5,19 @@ import pathlib
 import sys
 import unittest
 import unittest.mock
-from types import SimpleNamespace
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 sys.path.insert(0, str(TREE / "tests/launch"))
 from acceptance_fakes import FakeFleet, FakeJudge, conduct  # noqa: E402
 from shakedown_launch import gpus, job  # noqa: E402
-from shakedown_launch.acceptance import options, stages  # noqa: E402
+from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
 from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Node)
+    FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, SOFTWARE, Finding, Gpu, Node)
 
 
 def names(chosen):
@@ -104,7 +103,8 @@ class Campaign(unittest.TestCase):
     def test_a_prolog(self):
         """A GPU of the job that is not there is a FAIL; a job without GPUs has its node read."""
         made = FakeFleet("a")
-        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), absent=["7"])
+        job_ = {"7": None, "1": "GPU-a-1"}
+        one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(7), job_gpus=job_)
         self.assertEqual([(each.outcome, each.subject) for each in one.findings], [(FAIL, "GPU 7")])
         self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY])
         self.assertIn("not found", one.left_out["a"])
@@ -113,9 +113,31 @@ class Campaign(unittest.TestCase):
             one = conduct(made, stages.PROLOG, backend)
             self.assertEqual([task.stage for task in made.tasks], [stages.INVENTORY, *more])
             self.assertEqual(one.expected()["a"], [stages.INVENTORY, *more])
-        for visible, found, said in [("GPU-a,7", [["GPU-a"]], ["7"]), ("0,1", [], []),
-                                     ("GPU-a", [["GPU-a"]], []), ("", [["GPU-a"]], [])]:
-            self.assertEqual(options.absent_of_prolog({"CUDA_VISIBLE_DEVICES": visible}, found), said)
+
+    def test_a_gpu_of_a_prolog_that_is_not_known_is_not_tested(self):
+        """Nor another in its place; on a node where no GPU answers the inventory says why."""
+        for gpus_, job_, said in [
+                (2, {"0": "GPU-a-0"}, []), (2, {"0": "", "1": "GPU-a-1"}, [INCONCLUSIVE]), (2, {"0": "GPU-x"}, [FAIL]),
+                (0, {"0": "GPU-x"}, []), (0, {"0": ""}, [INCONCLUSIVE]), (0, {"0": None}, []), (2, {}, [])]:
+            for backend in (stages.GPU, "auto"):
+                made = FakeFleet("a")
+                one = conduct(made, stages.PROLOG, backend, FakeJudge(gpus_), job_gpus=job_)
+                self.assertEqual([each.outcome for each in one.findings if each.check != "gpu-unusable"], said)
+                self.assertEqual("a" in one.left_out, bool(said) or any(
+                    each.check == "gpu-unusable" for each in one.findings) or not gpus_ and backend == stages.GPU)
+                if said:
+                    self.assertEqual(names_of(made), [stages.INVENTORY])
+
+    def test_a_gpu_that_cuda_refuses_twice_fails(self):
+        """Where NVML lists it, and nothing was measured at once."""
+        made = FakeFleet("a", codes=lambda task: 3 * (task.stage == "compute"))
+        job_ = {"0": "GPU-a-0", "1": "GPU-a-1"}
+        for refused, outcomes in [({"GPU-a-1": "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)"}, [FAIL]), ({}, [])]:
+            with unittest.mock.patch.object(campaign.gpus, "refused", return_value=refused) as tried:
+                one = conduct(made, stages.PROLOG, stages.GPU, FakeJudge(2), job_gpus=job_, ranks=2)
+            self.assertEqual([(each.outcome, each.gpu, each.class_) for each in one.findings],
+                             [(FAIL, "GPU-a-1", SOFTWARE)][:len(outcomes)])
+            self.assertEqual(list(tried.call_args[0][0]), ["GPU-a-0", "GPU-a-1"])
 
     def test_a_node_that_is_lost_holds_nobody_up(self):
         def dies(task):
@@ -210,9 +232,10 @@ class Campaign(unittest.TestCase):
 
 class Settling(unittest.TestCase):
     def test_until_the_gpus_are_idle(self):
-        for printed, busiest in [(b"3\n97\n0\n", 97), (b"[N/A]\n", None), (b"", None)]:
-            with unittest.mock.patch.object(gpus.subprocess, "run",
-                                            return_value=SimpleNamespace(stdout=printed)):
+        for printed, busiest in [
+                ("3\n97\n0\n", 97), ("100\n", 100), ("[N/A]\n", None), ("", None), (None, None), ("3\n[N/A]\n", None),
+                ("97", None), ("101\n", None), ("NVML library version: 535.161\n", None)]:
+            with unittest.mock.patch.object(gpus, "asked", return_value=printed):
                 self.assertEqual(gpus.busiest(), busiest)
         readings, logged = [90, 40, 2, None, 0], []
         with unittest.mock.patch.object(campaign.gpus, "busiest", lambda: readings.pop(0)), \
@@ -250,7 +273,8 @@ class Inventory(unittest.TestCase):
             found, = inventory.too_few({"a": count, "b": 8, "c": 8})
             self.assertEqual((found.cause, found.class_, "RMA" in found.action),
                              (f"{count} GPUs, 8 on 2 of 3 nodes", class_, rma))
-        self.assertEqual(inventory.absent("a", "7").class_, HARDWARE)
+        lost, = inventory.of_job("a", {"7": None}, [Gpu(0, "GPU-a")])
+        self.assertEqual(lost.class_, HARDWARE)
 
 
 class Progress(unittest.TestCase):

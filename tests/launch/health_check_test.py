@@ -1,14 +1,18 @@
-"""launch/slurm without Slurm: health_check, prolog and epilog; tests/slurm has Slurm call them."""
+"""launch/slurm/health_check without Slurm; tests/slurm has Slurm call it."""
 
 import datetime
-import pathlib
+import os
 import shutil
 import subprocess
-import tempfile
+import sys
+import time
 import unittest
+import pathlib
 
-HOOKS = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm"
-FAILS = "echo 'FAIL   gpu-count 7 GPUs, 8 expected'; exit 1"
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from hook_fakes import HOOKS, PATH, HookCase  # noqa: E402
+
+REASON = "shakedown:gpu-count: 7 GPUs, 8 expected"
 
 
 class CommandLine(unittest.TestCase):
@@ -18,154 +22,276 @@ class CommandLine(unittest.TestCase):
                                        ("prolog", "--help", 0, "Tests the job's GPUs"),
                                        ("epilog", "--help", 0, "nothing of the job is left over")]:
             result = subprocess.run([HOOKS / hook, word], stdout=subprocess.PIPE, text=True,
-                                    env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": "/dev/null",
-                                         "SLURM_JOB_ID": "7"})
+                                    env={"PATH": PATH, "SLURM_JOB_ID": "7"})
             self.assertEqual((result.returncode, said in result.stdout), (code, True), result.stdout)
-            self.assertNotIn("shellcheck", result.stdout)
+            self.assertNotRegex(result.stdout, "shellcheck|PATH=")
 
     def test_a_job_script_is_for_sbatch(self):
         for script in HOOKS.glob("*.sbatch"):
             result = subprocess.run(["bash", script], stderr=subprocess.PIPE, text=True, cwd=HOOKS,
-                                    env={"PATH": "/usr/bin:/bin", "SHAKEDOWN": str(HOOKS.parents[1])})
+                                    env={"PATH": PATH, "SHAKEDOWN": str(HOOKS.parents[1])})
             self.assertEqual((result.returncode, result.stderr),
                              (2, f"{script}: not in a Slurm job (SLURM_JOB_ID): submit it by sbatch\n"))
 
 
-class Hooks(unittest.TestCase):
-    """A copy of them, with what they call replaced."""
+class HealthCheck(HookCase):
+    def checks(self, times, code):
+        return [self.call("health_check", code) for _ in range(times)]
 
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        shutil.copytree(HOOKS, self.folder / "launch/slurm")
-        (self.folder / "site.sh").write_text(
-            f"source {HOOKS}/site.sh; state_folder={self.folder}/state; PATH={self.folder}/fakes:$PATH")
+    def test_a_node_that_fails_twice_is_drained_until_it_passes_twice(self):
+        self.slurm_says("idle|none")
+        self.node_check_fails()
+        self.checks(2, 1)
+        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
+        self.slurm_says(f"drained|{REASON}")
+        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.checks(2, 0)
+        self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
-    def replace(self, path, script):
-        file = self.folder / path
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"#!/bin/bash\n{script}\n")
-        file.chmod(0o755)
-
-    def call(self, hook, code, *, arguments=(), **environ):
-        result = subprocess.run(
-            [self.folder / "launch/slurm" / hook, *arguments], stdout=subprocess.PIPE, text=True, timeout=60,
-            env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"), **environ})
-        self.assertEqual(result.returncode, code, result.stdout)
-        return result.stdout
+    def test_an_answer_that_is_none_changes_nothing(self):
+        """A node that the administrator drained keeps its reason, though Slurm's answer was lost: full /tmp."""
+        self.node_check_fails()
+        for answer in ("", "echo", "printf '\\0'", "echo '|shakedown:x'", "echo 'idle|none'; exit 1",
+                       "[[ $* == *--nodes* ]] && echo 'idle|none' || echo", "[[ $* != *--nodes* ]] || "
+                       "echo 'idle|none'", "[[ $* == *--nodes* ]] && echo 'idle|none' || echo 'n2|idle||'"):
+            self.replace("fakes/sinfo", answer)
+            said = "".join(self.checks(3, 1))
+            self.assertIn("not known", said, answer)
+            self.assertEqual(self.scontrol_calls(), [], answer)
+        self.slurm_says("idle|none")
+        for found in ("", "exit 1", "echo FAIL; exit 1", "echo 'PASS job'", "echo Killed; exit 137",
+                      "head -c 99 /dev/urandom", "echo 'FAIL   ecc x'", "echo 'PASS job node_check:'; exit 1"):
+            self.replace("bin/node_check", found)
+            for said in self.checks(3, 3):
+                self.assertIn("INCONCLUSIVE: node_check ended with", said)
+            self.assertEqual(self.scontrol_calls(), [], found)
 
     def test_of_many_nodes_that_fail_only_the_first_are_drained(self):
         now = datetime.datetime.now()
-        lines = "\n".join(f"n{i}|{now - datetime.timedelta(minutes=ago):%Y-%m-%dT%H:%M:%S}|{reason}"
-                          for i, (ago, reason) in enumerate([
-                              (90, "shakedown:ecc: x"), (20, "by hand"), (30, "shakedown:ecc: y")]))
-        self.replace("bin/node_check", FAILS)
-        self.replace("fakes/scontrol", f"echo called >>{self.folder}/scontrol")
-        calls = self.folder / "scontrol"
-        for more, drained in [("n2|3000-01-01T00:00:00|shakedown:of another partition", True),
-                              ("n7|3000-01-01T00:00:00|shakedown:gpu-count: z", False)]:
-            calls.unlink(missing_ok=True)
-            self.replace("fakes/sinfo",
-                         f"[[ $* == *--nodes* ]] && echo 'idle|none' || echo '{lines}\n{more}'")
-            said = self.call("health_check", 1) + self.call("health_check", 1)
-            self.assertEqual(calls.exists(), drained, said)
-            shutil.rmtree(self.folder / "state")
+        lines = [f"n{i}|drained|{now - datetime.timedelta(minutes=ago):%Y-%m-%dT%H:%M:%S}|{reason}"
+                 for i, (ago, reason) in enumerate([
+                     (90, "shakedown:ecc: x"), (20, "by hand"), (30, "shakedown:ecc: y")], 5)]
+        self.node_check_fails()
+        for more, drained in [("n7|drained|3000-01-01T00:00:00|shakedown:of another partition", True),
+                              ("n8|draining|3000-01-01T00:00:00|shakedown:gpu-count: z", False)]:
+            self.scontrol.unlink(missing_ok=True)
+            self.slurm_says("idle|none", *lines, more, "n9|idle|3000-01-01T00:00:00|shakedown:was")
+            said = "".join(self.checks(2, 1))
+            self.assertEqual(bool(self.scontrol_calls()), drained, said)
+            shutil.rmtree(self.state)
         self.assertIn("not drained: 2 nodes were within an hour", said)
         self.assertIn("would run: scontrol update nodename=", said)
 
     def test_of_nodes_that_drain_at_the_same_time_only_the_first_stay_drained(self):
         """They do not see one another before."""
         now = f"{datetime.datetime.now():%Y-%m-%dT%H:%M:%S}"
-        self.replace("bin/node_check", FAILS)
-        self.replace("fakes/sleep", "")
-        calls = self.folder / "scontrol"
-        self.replace("fakes/scontrol", f"echo $3 >>{calls}")
+        self.node_check_fails()
         self.replace("fakes/sinfo", f"""[[ $* != *--nodes* ]] || {{ echo 'idle|none'; exit; }}
-            echo 'n2|{now}|shakedown:ecc: x'
-            [[ ! -e {calls} ]] || printf '%s|{now}|shakedown:gpu-count: y\\n' n1 n3""")
-        for node, done in [("n1", ["state=drain"]), ("n3", ["state=drain", "state=resume"])]:
-            calls.unlink(missing_ok=True)
+            echo 'n2|drained|{now}|shakedown:ecc: x'
+            if [[ -e {self.scontrol} ]]; then printf '%s|drained|{now}|shakedown:gpu-count: y\\n' n1 n3
+            else printf '%s|idle|Unknown|none\\n' n1 n3; fi""")
+        for node, done in [("n1", 1), ("n3", 2)]:
+            self.scontrol.unlink(missing_ok=True)
             said = [self.call("health_check", 1, SLURMD_NODENAME=node) for _ in range(2)]
-            self.assertEqual(calls.read_text().split(), done, said)
-            self.assertEqual((self.folder / "state/drained").exists(), len(done) == 1)
-            shutil.rmtree(self.folder / "state")
+            self.assertEqual([call.split()[0] for call in self.scontrol_calls()],
+                             ["state=drain", "state=resume"][:done], said)
+            for note in ("drained", "drains"):
+                self.assertEqual((self.state / note).exists(), done == 1)
+            shutil.rmtree(self.state)
 
-    def test_settings_that_cannot_be_read_are_reported(self):
-        """Nothing else is read in their place, and nothing is drained."""
-        self.replace("bin/node_check", FAILS)
-        self.replace("launch/acceptance", "echo FAIL; exit 1")
-        for hook, code, site in [("health_check", 3, f"{self.folder}/gone"), ("prolog", 0, self.folder),
-                                 ("epilog", 0, self.folder)]:
-            said = self.call(hook, code, SHAKEDOWN_SITE=str(site), SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-            self.assertRegex(said, f"^{hook} on .*: INCONCLUSIVE: SHAKEDOWN_SITE={site}: the site's "
-                             "settings cannot be read: nothing is checked\n$")
+    def test_a_gpu_that_fails_again_and_again_is_not_resumed(self):
+        self.node_check_fails("ecc-volatile", "GPU 1: 7 uncorrected ECC errors", "1650")
+        fails = (self.folder / "bin/node_check").read_text()
+        old = "1 1650\n" * 9 + f"{int(time.time())} other\n" * 9  # 1970; another part
+        self.state.mkdir()
+        (self.state / "drains").write_text(old)
+        for times, text in enumerate(["serial 1650: GPU 1: 7", "serial 1650: GPU 1: 7",
+                                      "3 times in 30 days: RMA, serial 1650: GPU 1: 7"], 1):
+            self.slurm_says("idle|none")
+            (self.folder / "bin/node_check").write_text(fails)
+            self.checks(2, 1)
+            reason = f"shakedown:ecc-volatile: {text} uncorrected ECC errors"
+            self.assertEqual(self.scontrol_calls()[-1], f"state=drain reason={reason}")
+            self.slurm_says(f"drained|{reason}")
+            self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+            self.checks(3, 0)
+            self.assertEqual(self.scontrol_calls()[-1] == "state=resume", times < 3)
+        self.assertEqual(len(self.scontrol_calls()), 5)
 
-    def test_a_prolog_that_does_not_end_says_so(self):
-        """Its time is over at once."""
-        self.replace("fakes/timeout", "exit 137")
-        said = self.call("prolog", 0, SLURM_JOB_GPUS="0")
-        self.assertIn("INCONCLUSIVE: launch/acceptance --prolog did not end within 20 s", said)
+    def test_drain_alone_resumes_nothing(self):
+        self.settings("health_action=drain")
+        self.state.mkdir()
+        (self.state / "drained").write_text(f"{REASON}\n")
+        self.slurm_says(f"drained|{REASON}")
+        said = "".join(self.checks(3, 0))
+        self.assertIn("would run: scontrol update nodename=n1 state=resume", said)
+        self.assertEqual(self.scontrol_calls(), [])
+        self.slurm_says("idle|none")
+        self.node_check_fails()
+        self.checks(2, 1)
+        self.assertEqual(self.scontrol_calls(), [f"state=drain reason={REASON}"])
 
-    def test_the_gpus_of_the_job_are_tested_before_and_after_it(self):
-        """By the environment that launch/acceptance makes of the hook's."""
-        self.replace("fakes/nvidia-smi", "printf 'GPU %d: H200 (UUID: GPU-%s)\\n' 0 a 1 b")
-        self.replace("launch/acceptance", f"""PYTHONPATH={HOOKS.parent} exec python3 - "$@" <<'END'
-import os, sys
-from shakedown_launch.acceptance import options
-made = options.environment(options.request(sys.argv[1:])[0].settings, os.environ)
-sys.exit("FAIL " + made.get("CUDA_VISIBLE_DEVICES", "all"))
-END""")
-        for hook in ("prolog", "epilog"):
-            said = self.call(hook, 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="1,3")
-            self.assertRegex(said, f"^{hook} on .*, job 7: .* ended with 1: FAIL GPU-b,3\n$")
+    def test_a_driver_that_hangs_is_drained_in_the_end(self):
+        self.slurm_says("idle|none")
+        self.node_check_hangs()
+        for said in self.checks(2, 3):
+            self.assertIn("INCONCLUSIVE: node_check ended with 3: INCONCLUSIVE job node_check", said)
+        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.checks(1, 0)
+        self.node_check_hangs()
+        self.checks(2, 3)
+        self.assertEqual(self.scontrol_calls(), [])
+        self.replace("bin/node_check", "exec /bin/sleep 60")  # in the kernel, where nothing ends it
+        self.settings("node_check_seconds=1")
+        self.checks(1, 3)
+        self.assertEqual(self.scontrol_calls(), [
+            "state=drain reason=shakedown:management: the driver did not return in 3 checks in a row"])
 
-    def test_processes_that_cannot_be_read_drain_nothing(self):
-        """An epilog then tests the GPUs all the same."""
-        self.replace("fakes/timeout", "[[ $3 == grep ]] && exit 137; shift 2; exec \"$@\"")
-        self.replace("launch/acceptance", "echo FAIL GPU 0; exit 1")
-        said = self.call("epilog", 0, SLURM_JOB_ID="7")
-        self.assertIn("INCONCLUSIVE: the node's processes could not be read", said)
-        self.assertNotIn("FAIL", said)
-        said = self.call("epilog", 1, SLURM_JOB_ID="7", SLURM_JOB_GPUS="0")
-        self.assertIn("launch/acceptance --prolog ended with 1: FAIL GPU 0", said)
+    def test_a_driver_that_hangs_stays_where_that_is_chosen(self):
+        self.slurm_says("idle|none")
+        self.settings("hangs_until_drained=0")
+        self.node_check_hangs()
+        self.checks(5, 3)
+        self.settings("hangs_until_drained=often")
+        self.assertIn("hangs_until_drained=often is not a number", self.call("health_check", 2))
+        self.assertEqual(self.scontrol_calls(), [])
+
+    def test_two_checks_do_not_overlap(self):
+        self.replace("bin/node_check", f"touch {self.folder}/began; /bin/sleep 3; echo 'PASS job node_check: 1'")
+        with subprocess.Popen([self.folder / "launch/slurm/health_check"], stdout=subprocess.DEVNULL, env={
+                "PATH": PATH, "SHAKEDOWN_SITE": str(self.folder / "site.sh")}) as first:
+            while not (self.folder / "began").exists():
+                time.sleep(0.05)
+            self.assertIn("the check before still runs", self.call("health_check", 3))
+            self.assertEqual(first.wait(60), 0)
+        # A process that hangs does not hold the lock of the check that started it.
+        self.replace("bin/node_check", "setsid /bin/sleep 9 & echo 'PASS job node_check: 1'")
+        self.assertEqual(self.checks(2, 0), ["", ""])
+
+    def test_the_cause_of_a_prolog_error_is_told(self):
+        note = self.state / "prolog"
+        cause = "shakedown:prolog: GPU 1, serial 1650: wrong data"
+        self.state.mkdir()
+        for action, state, calls in [
+                ("print", "drained|Prolog error", []), ("drain", "drained|by hand", []),
+                ("drain", "drained|Prolog error", [f"state=drain reason={cause}"])]:
+            note.write_text(f"7 {cause}\n")
+            self.slurm_says(state)
+            self.settings(f"health_action={action}")
+            said = self.call("health_check", 0)
+            self.assertEqual("would run" in said, action == "print", said)
+            self.assertEqual((self.scontrol_calls(), note.exists()), (calls, not calls))
+        note.write_text(f"7 {cause}\n")  # a node that is resumed: another error later has another cause
+        os.utime(note, (1, 1))
+        self.slurm_says("idle|none")
+        self.call("health_check", 0)
+        self.assertFalse(note.exists())
+
+    def test_what_is_logged_is_logged_once(self):
+        self.slurm_says("drained|by hand")
+        self.node_check_fails()
+        for said in self.checks(3, 1):
+            self.assertIn("FAIL gpu-count: 7 GPUs", said)
+        self.assertEqual(self.syslog().count("gpu-count"), 1, self.syslog())
+        self.node_check_fails(cause="6 GPUs, 8 expected")
+        self.checks(2, 1)
+        self.assertEqual(self.syslog().splitlines()[1:], [
+            "health_check on n1: FAIL gpu-count: 6 GPUs, 8 expected -> reboot"])
+
+    def test_a_reason_is_one_that_slurm_keeps(self):
+        self.slurm_says("idle|none")
+        self.node_check_fails("ecc", "`GPU 1` at 91 °C | 'x' " + 99 * "y" + '"')
+        self.checks(2, 1)
+        call, = self.scontrol_calls()
+        self.assertRegex(call, r"^state=drain reason=shakedown:ecc: GPU 1 at 91  C  x y{79,}$|"
+                         r"^state=drain reason=shakedown:ecc: GPU 1 at 91 C  x y{70,}$")
+        self.assertLessEqual(len(call), len("state=drain reason=") + 120)
+        self.slurm_says(f"drained|{call.partition('reason=')[2]}")
+        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+        self.checks(2, 0)
+        self.assertEqual(self.scontrol_calls()[1:], ["state=resume"])
 
     def test_print_changes_nothing(self):
         """Neither the node nor what the next call goes by; nor does health_action=print forget a drain."""
         reason = "shakedown:ecc: x"
-        self.replace("fakes/scontrol", f"echo $3 >>{self.folder}/scontrol")
-        self.replace("bin/node_check", "[[ ! -e $0.fails ]] || { echo 'FAIL   ecc x'; exit 1; }")
-        fails, site = self.folder / "bin/node_check.fails", self.folder / "site.sh"
-        state, calls = self.folder / "state", self.folder / "scontrol"
+        state, calls = self.state, self.scontrol
+        self.slurm_says("idle|none")
         self.call("health_check", 0, arguments=["--print"])
         self.assertFalse(state.exists())
         state.mkdir()
 
         def notes():
-            return {path.name: path.read_text() for path in state.iterdir()}
+            return {path.name: path.read_text() for path in state.iterdir()
+                    if path.name not in ("logged", "lock")}
         for code, before, answer, action in [
                 (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, f"drained|{reason}", "resume"),
                 (0, {"drained": f"{reason}\n", "streak": "PASS 1\n"}, "idle|none", None),
                 (1, {"streak": "FAIL 1\n"}, "idle|none", "drain")]:
             for name, text in before.items():
                 (state / name).write_text(text)
-            fails.touch() if code else fails.unlink(missing_ok=True)
-            self.replace("fakes/sinfo", f"[[ $* != *--nodes* ]] || echo '{answer}'")
+            self.node_check_fails("ecc", "x") if code else \
+                self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+            self.slurm_says(answer)
             said = self.call("health_check", code, arguments=["--print"])
             self.assertEqual((notes(), calls.exists()), (before, False), said)
             self.assertEqual("would run: scontrol" in said, action is not None, said)
             if action:
-                real = site.read_text()
-                site.write_text(f"{real}\nhealth_action=print")
+                self.settings("health_action=print")
                 said = self.call("health_check", code)
                 self.assertEqual(notes(), {**before, "streak": before["streak"].replace("1", "2")})
                 self.assertIn(f"state={action}", said)
-                site.write_text(real)
+                self.settings()
                 self.call("health_check", code)
-                self.assertEqual(calls.read_text(), f"state={action}\n")
+                self.assertEqual(calls.read_text().split()[0], f"state={action}")
                 calls.unlink()
             for path in state.iterdir():
                 path.unlink()
+
+    def test_what_others_can_change_is_not_used(self):
+        self.slurm_says("idle|none")
+        self.state.mkdir()
+        log = self.folder / "log"
+        self.settings(f"hook_log={log}")
+        self.call("health_check", 0)
+        for path, mode, said in [(self.state, 0o777, "others can change it: nothing is checked"),
+                                 (self.folder / "site.sh", 0o666, "by others than root"),
+                                 (self.folder / "site.sh", 0o664, "by others than root")]:
+            before = path.stat().st_mode
+            path.chmod(mode)
+            self.assertIn(said, self.call("health_check", 3))
+            path.chmod(before)
+        log.unlink()
+        self.node_check_fails()
+        log.symlink_to(self.folder / "elsewhere")
+        self.call("health_check", 1)
+        self.assertEqual((self.folder / "elsewhere").exists(), False)
+        log.unlink()
+        os.mkfifo(log)  # nothing reads it
+        self.assertIn("is not written: others can replace it", self.call("health_check", 1))
+        log.unlink()
+        self.node_check_fails(cause="no GPU")
+        self.call("health_check", 1)
+        self.assertIn("no GPU", log.read_text())
+
+    @unittest.skipIf(os.geteuid(), "needs root")
+    def test_as_root_files_of_others_are_not_used(self):
+        self.folder.chmod(0o755)
+        self.state.mkdir()
+        for path, said in [(self.state, "nothing is checked"), (self.folder / "site.sh", "by others than root")]:
+            os.chown(path, 65534, -1)
+            self.assertIn(said, self.call("health_check", 3))
+            os.chown(path, 0, -1)
+
+    def test_the_caller_s_environment_is_not_used(self):
+        self.replace("bin/node_check", "env | grep -E '^(SHAKEDOWN|PYTHON|LD_|BASH_ENV|TMPDIR)'; exit 3")
+        evil = self.folder / "evil"
+        evil.write_text(f"touch {self.folder}/ran\n")
+        said = self.call("health_check", 3, BASH_ENV=str(evil), SHAKEDOWN_BIN="/tmp", PYTHONPATH="/tmp",
+                         SHAKEDOWN_NVML_LIBRARY="/tmp/x.so", TMPDIR="/nowhere",
+                         **{"BASH_FUNC_timeout%%": f"() {{ touch {self.folder}/ran; }}"})
+        self.assertRegex(said, r"ended with 3: (SHAKEDOWN_SITE=\S*site.sh|TMPDIR=/(run|tmp)/\S+)$")
+        self.assertFalse((self.folder / "ran").exists())
+        self.assertEqual(list(pathlib.Path("/run").glob("shakedown.*")), [])
 
 
 if __name__ == "__main__":

@@ -59,6 +59,24 @@ class ManyJobs(unittest.TestCase):
         with mpi.session_folder({"TMPDIR": "/proc/none"}):  # mpirun says why
             pass
 
+    def test_open_mpi_s_folder_is_not_one_that_others_can_change(self):
+        name = f"ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}"
+        with tempfile.TemporaryDirectory() as folder:
+            top, elsewhere = pathlib.Path(folder, name), pathlib.Path(folder, "elsewhere")
+            elsewhere.mkdir(mode=0o700)
+            made = [top.touch, lambda: top.symlink_to(elsewhere), top.mkdir]
+            if os.geteuid() == 0:
+                made.append(lambda: (top.mkdir(mode=0o700), os.chown(top, 65534, -1)))
+            for make in made:
+                make()
+                if top.is_dir() and not top.is_symlink() and top.stat().st_uid == os.geteuid():
+                    top.chmod(0o777)
+                with self.assertRaisesRegex(PermissionError, "only this user can use"), \
+                        mpi.session_folder({"TMPDIR": folder}):
+                    self.fail("in use")
+                self.assertEqual(list(elsewhere.iterdir()), [])
+                top.rmdir() if top.is_dir() and not top.is_symlink() else top.unlink()
+
     def test_how_many(self):
         unlimited = resource.RLIM_INFINITY
         for cores, files, processes, most in [(2, 20000, unlimited, 64), (64, 20000, unlimited, 1024),

@@ -115,8 +115,47 @@ class Ranks(unittest.TestCase):
                                   capture_output=True, env={**os.environ, "BACKENDS": "gpu"})
             self.assertEqual((mpi_.returncode, "requested GPUs 1,2: 2 not found" in mpi_.stderr), (3, True),
                              mpi_.stderr)
+            for script in ("echo 'GPU 0: NVIDIA H200 (UUID: GPU-5a)'; exit 15", "exec sleep 60", "echo GPU",
+                           "echo 'GPU 0: Unknown Error'", "echo 'GPU 0: NVIDIA H200 (UUID: )'",
+                           "echo 'Unable to determine the device handle for GPU0: GPU is lost (UUID: GPU-5a)'"):
+                fake.write_text(f"#!/bin/sh\n{script}\n")
+                self.assertEqual(gpus.listed(1), [], script)
             os.environ["PATH"] = "/nonexistent"
             self.assertEqual(gpus.listed(), [])
+
+    def test_gpus_by_the_numbers_of_their_device_files(self):
+        """They are Slurm's: on some machines the order of the bus, which nvidia-smi has, is another."""
+        def by_minor(*texts, more=""):
+            with tempfile.TemporaryDirectory() as folder:
+                for number, text in enumerate(texts):
+                    place = pathlib.Path(folder, f"gpus/0000:{number}8:00.0")
+                    place.mkdir(parents=True)
+                    (place / "information").write_bytes(text.encode("latin-1"))
+                if more:
+                    pathlib.Path(folder, more).mkdir(parents=True)
+                return gpus.by_minor(folder)
+        one = "Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-0{0}\nBus Location: \t 0000:18:00.0\nDevice Minor: \t {1}\n"
+        self.assertEqual(by_minor(one.format("a", 1), one.format("b", 0)), {1: "GPU-0a", 0: "GPU-0b"})
+        self.assertEqual(by_minor(one.format("?", 0)), {0: ""})
+        for texts in [(), ("",), (one.format("a", 1), one.format("b", 1)), (one.format("a", "x"),), ("\xff\0",),
+                      (one.format("a", 0), one[:60])]:
+            self.assertIsNone(by_minor(*texts))
+        self.assertIsNone(by_minor(one.format("a", 0), more="capabilities/gpu0/mig/gi1"))  # of instances
+        self.assertIsNone(by_minor(one.format("a", 0), more="gpus/0000:99:00.0/information"))
+
+    def test_gpus_that_cuda_cannot_open(self):
+        fake = """\nimport os, types\ndef CDLL(name):
+    error = {"GPU-a": 0, "GPU-b": 802, "GPU-c": 2}[os.environ["CUDA_VISIBLE_DEVICES"]]
+    def named(error, name): name._obj.value = b"CUDA_ERROR_" + {802: b"SYSTEM_NOT_READY", 2: b"OUT_OF_MEMORY"}[error]
+    return types.SimpleNamespace(cuInit=lambda flags: error, cuDeviceGet=lambda *_: 0, cuGetErrorName=named,
+                                 cuDevicePrimaryCtxRetain=lambda *_: 0)
+ctypes.CDLL = CDLL\n"""
+        with unittest.mock.patch.object(gpus, "OPEN", gpus.OPEN.replace("import ctypes\n", "import ctypes" + fake)):
+            self.assertEqual(gpus.refused(["GPU-a", "GPU-b", "GPU-c"], {}, 30),
+                             {"GPU-b": "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)"})
+        for script in ("raise OSError", "import time; time.sleep(60)", "print('x')", ""):
+            with unittest.mock.patch.object(gpus, "OPEN", script):
+                self.assertEqual(gpus.refused(["GPU-a"], {}, 1), {})
 
     def test_binding_and_sharing(self):
         words = line("true")

@@ -3,6 +3,7 @@
 no cluster can be made."""
 
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -16,12 +17,14 @@ state_folder={folder}/state-$SLURMD_NODENAME
 hook_log={folder}/log-$SLURMD_NODENAME
 PATH=/etc/slurm/fakes:$PATH
 prolog_options=(--backend cpu -n 1)
+driver_folder={folder}/driver cgroup_folder={folder}/cgroup-$SLURMD_NODENAME
 [[ ! -e /etc/slurm/broken_$SLURMD_NODENAME ]] || node_check_options=(--expect-gpus 4)
 [[ ! -e /etc/slurm/wrong_$SLURMD_NODENAME ]] || prolog_options+=(--inject-fault product:0)
 """
 SMI = """#!/bin/bash
-[[ "$*" == --id=0,1\\ --query-gpu=index,memory.used* && -e /etc/slurm/used_$SLURMD_NODENAME ]] || exit 1
-printf '0, 4\\n1, 2048\\n'
+[[ "$*" == --id=0000:3b:00.0,0000:18:00.0\\ --query-gpu=pci.bus_id,memory.used* ]] || exit 1
+[[ ! -e /etc/slurm/used_$(hostname) ]] || used=2048
+printf '00000000:3B:00.0, 4\\n00000000:18:00.0, %d\\n' ${used-4}
 """
 # Of one second, slurmctld would never ask the nodes whether they respond.
 CONF = f"""GresTypes=gpu
@@ -41,12 +44,18 @@ def setUpModule():
 class Hooks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.cluster = Cluster(conf=CONF, gres=TWO_GPUS, node="CPUs=2 RealMemory=8000 Gres=gpu:2")
+        cls.cluster = Cluster("n1 n2 n3", conf=CONF, gres=TWO_GPUS, node="CPUs=2 RealMemory=8000 Gres=gpu:2")
         cls.addClassCleanup(cls.cluster.down)
         smi = cls.cluster.folder / "etc/fakes/nvidia-smi"
         smi.parent.mkdir()
         smi.write_text(SMI)
         smi.chmod(0o755)
+        for address, minor in [("0000:18:00.0", 1), ("0000:3b:00.0", 0)]:
+            place = cls.cluster.folder / "driver/gpus" / address
+            place.mkdir(parents=True)
+            (place / "information").write_text(f"Device Minor: \t {minor}\n")
+        for node in ("n1", "n2"):  # the cluster's Slurm has none
+            (cls.cluster.folder / f"cgroup-{node}/freezer/slurm_{node}").mkdir(parents=True)
         cls.cluster.set_site(SITE.format(folder=cls.cluster.folder))
         cls.cluster.up()
 
@@ -68,7 +77,7 @@ class Hooks(unittest.TestCase):
         broken.touch()
         self.until_state("n2", "DRAIN")
         self.assertIn(REASON, self.cluster.node("n2", "Reason"))
-        self.assertGreaterEqual(self.log("n2").partition("state=drain")[0].count("gpu-count: 0 GPUs"), 2)
+        self.assertEqual(self.log("n2").count("gpu-count: 0 GPUs, 4 expected (--expect-gpus) ->"), 1)
         self.assertEqual(self.cluster.node("n1", "State"), "IDLE")
         broken.unlink()
         self.until_state("n2", "^IDLE$")
@@ -76,40 +85,47 @@ class Hooks(unittest.TestCase):
 
     def test_a_node_that_others_drained_is_left_to_them(self):
         self.cluster("scontrol", "update", "nodename=n1", "state=drain", f"reason={REASON}")
-        before = self.streak("n1")[1]
+        before, acted = self.streak("n1")[1], self.log("n1").count("scontrol")
         self.assertTrue(wait_until(lambda: self.streak("n1")[1] > before + 3))
         self.assertIn("DRAIN", self.cluster.node("n1", "State"))
         self.cluster("scontrol", "update", "nodename=n1", "state=resume")
-        self.assertNotIn("scontrol", self.log("n1"))
+        self.assertEqual(self.log("n1").count("scontrol"), acted)
+
+    def check_on_n3(self, *options, code=1):
+        """A health_check in addition to Slurm's, with notes of its own, which finds too few GPUs."""
+        site = self.cluster.folder / "etc/other.sh"
+        site.write_text("source /etc/slurm/shakedown.sh\nnode_check_options=(--expect-gpus 4)\n"
+                        f"state_folder={self.cluster.folder}/state-other\n")
+        return self.cluster("on", "n3", "env", "SLURMD_NODENAME=n3", f"SHAKEDOWN_SITE={site}",
+                            HOOKS / "health_check", *options, code=code)
 
     def test_print_only(self):
-        broken = self.cluster.folder / "etc/broken_n3"
-        broken.touch()
-        self.addCleanup(broken.unlink)
-        for option, said in [((), "gpu-count: 0 GPUs, 4 expected"), (("--print",), "would run: scontrol update nodename=n3 state=drain reason=shakedown:gpu-count")]:
-            self.assertRegex(self.cluster("on", "n1", "env", "SLURMD_NODENAME=n3",
-                                          HOOKS / "health_check", *option, code=1), said)
+        for option, said in [((), "gpu-count: 0 GPUs, 4 expected"), (
+                ("--print",), "would run: scontrol update nodename=n3 state=drain reason=shakedown:gpu-count")]:
+            self.assertRegex(self.check_on_n3(*option), said)
+        shutil.rmtree(self.cluster.folder / "state-other")
 
     def test_of_many_nodes_only_the_first_are_drained(self):
         for node in ("n1", "n2"):
             self.cluster("scontrol", "update", f"nodename={node}", "state=drain", f"reason={REASON}")
             self.addCleanup(self.cluster, "scontrol", "update", f"nodename={node}", "state=resume")
-        self.mark("broken_n4")
         for said in ["gpu-count: 0 GPUs, 4 expected", "not drained: 2 nodes were within an hour"]:
-            self.assertIn(said, self.cluster("on", "n1", "env", "SLURMD_NODENAME=n4", HOOKS / "health_check",
-                                             code=1))
+            self.assertIn(said, self.check_on_n3())
+        shutil.rmtree(self.cluster.folder / "state-other")
 
     def mark(self, name):
         path = self.cluster.folder / "etc" / name
         path.touch()
         self.addCleanup(path.unlink)
 
-    def drained_by(self, node, *said):
+    def drained_by(self, node, reason, *said):
         """Once its log has these, and the Epilog has ended."""
         self.assertTrue(wait_until(lambda: all(re.search(words, self.log(node)) for words in said)),
                         self.log(node))
         self.until_state(node, r"^IDLE\+DRAIN$")
-        self.assertRegex(self.cluster.node(node, "Reason"), "^(Prolog|Epilog) error")
+        # health_check replaces "Prolog error" by what the prolog found.
+        self.assertTrue(wait_until(lambda: self.cluster.node(node, "Reason").startswith("shakedown:")))
+        self.assertRegex(self.cluster.node(node, "Reason"), reason)
         self.cluster("scontrol", "update", f"nodename={node}", "state=resume")
         self.until_state(node, "^IDLE$")
 
@@ -120,18 +136,47 @@ class Hooks(unittest.TestCase):
         jobs = [self.cluster("sbatch", "--parsable", f"--nodelist={node}", "--gpus-per-node=2",
                              "--wrap", "true").strip() for node in ("n1", "n2")]
         self.addCleanup(self.cluster, "scancel", *jobs)
-        fails = f"on n2, job {jobs[1]}: launch/acceptance --prolog ended with 1: FAIL n2"
-        self.drained_by("n2", f"prolog {fails}", f"epilog {fails}")
-        self.drained_by("n1", f"epilog on n1, job {jobs[0]}: FAIL: memory is in use after the job: "
-                        "GPU 1: 2048 MiB")
+        self.drained_by("n2", "^shakedown:prolog: .*wrong", f"prolog on n2, job {jobs[1]}: FAIL: .*wrong")
+        used = "in use after the job: GPU 00000000:18:00.0: 2048 MiB"
+        self.drained_by("n1", f"^shakedown:epilog: {used}", f"epilog on n1, job {jobs[0]}: FAIL: {used}")
         self.assertIn("PENDING", self.cluster("squeue", "--noheader", "--format=%T", f"--jobs={jobs[1]}"))
         self.assertNotIn("prolog", self.log("n1"))
+        self.assertNotIn("epilog", self.log("n2"))  # which tests nothing again
 
     def test_what_a_job_has_left_over(self):
         escapes = "(setsid sleep 300 >/dev/null 2>&1 </dev/null & echo $! > left) & wait; sleep 0.3"
         job = self.cluster("sbatch", "--parsable", "--nodelist=n1", "--wrap", escapes).strip()
-        self.drained_by("n1", f"epilog on n1, job {job}: FAIL: processes of the job still run: .* sleep")
-        self.cluster("on", "n1", "kill", (self.cluster.work / "left").read_text().strip())
+        members = self.cluster.folder / "cgroup-n1/freezer/slurm_n1/uid_0" / f"job_{job}" / "step_0"
+        members.mkdir(parents=True)
+        self.assertTrue(wait_until(lambda: (self.cluster.work / "left").exists()))
+        pid = (self.cluster.work / "left").read_text().strip()
+        (members / "cgroup.procs").write_text(f"{pid}\n")
+        self.drained_by("n1", "^shakedown:epilog: processes of the job still run",
+                        f"epilog on n1, job {job}: FAIL: processes of the job still run: {pid} sleep")
+        self.cluster("on", "n1", "kill", pid)
+
+    def test_full_disks_change_nothing(self):
+        """Neither the reason of the administrator, nor what is found: with a full /tmp all was drained anew, and
+        resumed."""
+        self.cluster("scontrol", "update", "nodename=n2", "state=drain", "reason=ADMIN: keep off")
+        self.addCleanup(self.cluster, "scontrol", "update", "nodename=n2", "state=resume")
+        folder = self.cluster.folder  # below /tmp itself
+        site = (folder / "etc/shakedown.sh").read_text().replace(str(HOOKS), "/srv/launch/slurm")
+        (folder / "etc/full.sh").write_text(site.replace(str(folder), "/mnt").replace("state-", "full-") +
+                                            "node_check_options=(--expect-gpus 4)\n")
+        said = self.cluster("on", "n2", "unshare", "-m", "bash", "-c", f"""
+            mount --bind {folder} /mnt; mount --bind {HOOKS.parents[1]} /srv
+            for full in /tmp /run; do
+              mount -t tmpfs -o size=4k none $full; head -c 9999 /dev/zero >$full/zeros
+              for each in 1 2 3; do
+                SHAKEDOWN_SITE=/mnt/etc/full.sh SLURMD_NODENAME=n2 /srv/launch/slurm/health_check; echo code $?
+              done
+            done""")
+        self.assertEqual(re.findall(r"code (\d+)", said), ["1", "1", "1", "3", "3", "3"], said)
+        self.assertEqual(said.count("FAIL gpu-count: 0 GPUs, 4 expected"), 3, said)
+        self.assertIn("INCONCLUSIVE: node_check ended with 3: error: --record /run/shakedown.", said)
+        self.assertNotIn("scontrol", said)
+        self.assertEqual(self.cluster.node("n2", "Reason").partition(" [")[0], "ADMIN: keep off", said)
 
     def test_what_hangs_is_not_waited_for(self):
         script = f"source {HOOKS}/hook.sh; within 2 bash -c 'echo up; trap : TERM; sleep 60 & wait'; echo $? $said"

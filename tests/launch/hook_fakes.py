@@ -1,0 +1,97 @@
+"""A copy of launch/slurm's hooks, with what they call replaced, for tests without Slurm."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+HOOKS = pathlib.Path(__file__).resolve().parents[2] / "launch/slurm"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class HookCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.state, self.scontrol = self.folder / "state", self.folder / "scontrol"
+        shutil.copytree(HOOKS, self.folder / "launch/slurm")
+        self.settings()
+        self.replace("fakes/python3", '[[ $1 != -I ]] || shift; exec "$@"')
+        self.replace("fakes/scontrol", f'printf "%s\\n" "${{*:3}}" >>{self.scontrol}')
+        self.replace("fakes/logger", f'printf "%s\\n" "${{*:4}}" >>{self.folder}/syslog')
+        self.replace("fakes/sleep", "exec /bin/sleep 0.01")
+        self.replace("bin/node_check", "echo 'PASS job node_check: 1'")
+
+    def settings(self, *lines):
+        (self.folder / "site.sh").write_text("\n".join([
+            f"source {HOOKS}/site.sh", f"state_folder={self.state}", f"PATH={self.folder}/fakes:$PATH",
+            f"cgroup_folder={self.folder}/cgroup driver_folder={self.folder}/driver",
+            "epilog_seconds=1", *lines, ""]))
+
+    def replace(self, path, script):
+        file = self.folder / path
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"#!/bin/bash\n{script}\n")
+        file.chmod(0o755)
+
+    def call(self, hook, code, *, arguments=(), **environ):
+        """What it prints."""
+        result = subprocess.run(
+            [self.folder / "launch/slurm" / hook, *arguments], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", timeout=60,
+            env={"PATH": "/usr/bin:/bin", "SHAKEDOWN_SITE": str(self.folder / "site.sh"),
+                 "SLURMD_NODENAME": "n1", **environ})
+        self.assertEqual(result.returncode, code, result.stdout)
+        return result.stdout
+
+    def syslog(self):
+        path = self.folder / "syslog"
+        return path.read_text() if path.exists() else ""
+
+    def scontrol_calls(self):
+        return self.scontrol.read_text().splitlines() if self.scontrol.exists() else []
+
+    # ---- for health_check ----
+
+    def slurm_says(self, state, *others):
+        """state: "idle|none" of n1; others: lines of NODE|STATE|TIME|REASON."""
+        lines = "\n".join(["n1|idle|Unknown|none", *others])
+        self.replace("fakes/sinfo", f"[[ $* == *--nodes* ]] && echo '{state}' || echo '{lines}'")
+
+    def node_check_fails(self, check="gpu-count", cause="7 GPUs, 8 expected", serial=""):
+        verdict = {"check": check, "kind": "verdict", "name": "GPU-7", "severity": "FAIL"}
+        health = {"kind": "health", "serial": serial, "uuid": "GPU-7"}
+        record = "\n".join(json.dumps(line, separators=(",", ":"))
+                           for line in (verdict, health)) if serial else ""
+        self.replace("bin/node_check", f"""while [[ $1 != --record ]]; do shift; done
+            cat >"$2" <<'END'\n{record}\nEND
+            cat <<'END'\nFAIL     {check}        {cause} -> reboot\nEND
+            exit 1""")
+
+    def node_check_hangs(self):
+        self.replace("bin/node_check", "echo 'INCONCLUSIVE job node_check: the check: it did not end "
+                     "within 5 s'; exit 3")
+
+    # ---- for prolog and epilog ----
+
+    def gpus(self, minors, numa="", mig=False):
+        """The driver's table; minors: {PCI address: N of /dev/nvidiaN}."""
+        shutil.rmtree(self.folder / "driver", ignore_errors=True)
+        for address, minor in minors.items():
+            place = self.folder / "driver/gpus" / address
+            place.mkdir(parents=True)
+            (place / "information").write_text(
+                f"Model: \t\t NVIDIA H200\nGPU UUID: \t GPU-{address[5:7]}\nDevice Minor: \t {minor}\n")
+            if numa:
+                (place / "numa_status").write_text(f"Node: {numa}\nStatus: online\n")
+        if mig:
+            (self.folder / "driver/capabilities/gpu0/mig/gi1").mkdir(parents=True)
+
+    def cgroup(self, path, *pids):
+        folder = self.folder / "cgroup" / path
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+        return folder
