@@ -110,8 +110,8 @@ for call, arguments in [("cuInit", (0,)), ("cuDeviceGet", (ctypes.byref(device),
 
 
 def refused(uuids, environ, limit_s=4):
-    """{UUID: CUDA's error} of the GPUs that CUDA cannot open. Out of memory is none: others may use a
-    GPU that is shared."""
+    """{UUID: CUDA's error} of the GPUs that CUDA cannot open. None are those by which others may just
+    use the GPU: memory that is in use, a GPU that one process has for itself."""
     end = time.monotonic() + limit_s
     started = [(uuid, subprocess.Popen(
         [sys.executable, "-I", "-c", OPEN], env={**environ, VISIBLE: uuid}, text=True,
@@ -121,7 +121,7 @@ def refused(uuids, environ, limit_s=4):
     for uuid, process in started:
         text = output(process, max(0.1, end - time.monotonic())) or ""
         error = re.fullmatch(r"(cu\w+: CUDA_ERROR\w* \(\d+\))\n", text)
-        if error and "OUT_OF_MEMORY" not in text:
+        if error and not re.search("OUT_OF_MEMORY|DEVICE_UNAVAILABLE", text):
             found[uuid] = error[1]
     return found
 

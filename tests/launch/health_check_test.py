@@ -291,7 +291,10 @@ class HealthCheck(HookCase):
                          **{"BASH_FUNC_timeout%%": f"() {{ touch {self.folder}/ran; }}"})
         self.assertRegex(said, r"ended with 3: (SHAKEDOWN_SITE=\S*site.sh|TMPDIR=/(run|tmp)/\S+)$")
         self.assertFalse((self.folder / "ran").exists())
-        self.assertEqual(list(pathlib.Path("/run").glob("shakedown.*")), [])
+        self.replace("bin/node_check", "echo $TMPDIR; stat -c %a-%u $TMPDIR >$TMPDIR/record; cat $TMPDIR/record; exit 3")
+        self.assertIn(f"700-{os.geteuid()}", self.call("health_check", 3))
+        self.replace("bin/node_check", "echo $TMPDIR; exit 3")
+        self.assertFalse(os.path.exists(self.call("health_check", 3).split()[-1]))
 
 
 if __name__ == "__main__":

@@ -145,13 +145,15 @@ class Ranks(unittest.TestCase):
 
     def test_gpus_that_cuda_cannot_open(self):
         fake = """\nimport os, types\ndef CDLL(name):
-    error = {"GPU-a": 0, "GPU-b": 802, "GPU-c": 2}[os.environ["CUDA_VISIBLE_DEVICES"]]
-    def named(error, name): name._obj.value = b"CUDA_ERROR_" + {802: b"SYSTEM_NOT_READY", 2: b"OUT_OF_MEMORY"}[error]
+    error = {"GPU-a": 0, "GPU-b": 802, "GPU-c": 2, "GPU-d": 46}[os.environ["CUDA_VISIBLE_DEVICES"]]
+    def named(error, name):
+        name._obj.value = b"CUDA_ERROR_" + {802: b"SYSTEM_NOT_READY", 2: b"OUT_OF_MEMORY",
+                                            46: b"DEVICE_UNAVAILABLE"}[error]
     return types.SimpleNamespace(cuInit=lambda flags: error, cuDeviceGet=lambda *_: 0, cuGetErrorName=named,
                                  cuDevicePrimaryCtxRetain=lambda *_: 0)
 ctypes.CDLL = CDLL\n"""
         with unittest.mock.patch.object(gpus, "OPEN", gpus.OPEN.replace("import ctypes\n", "import ctypes" + fake)):
-            self.assertEqual(gpus.refused(["GPU-a", "GPU-b", "GPU-c"], {}, 30),
+            self.assertEqual(gpus.refused(["GPU-a", "GPU-b", "GPU-c", "GPU-d"], {}, 30),
                              {"GPU-b": "cuInit: CUDA_ERROR_SYSTEM_NOT_READY (802)"})
         for script in ("raise OSError", "import time; time.sleep(60)", "print('x')", ""):
             with unittest.mock.patch.object(gpus, "OPEN", script):

@@ -1,7 +1,9 @@
 """acceptance/judge: findings of all runs, and one verdict per node that fails closed."""
 
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
 import unittest.mock
 from types import SimpleNamespace
@@ -14,10 +16,32 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
+    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node, Run)
 
 
 class Judge(unittest.TestCase):
+    def test_what_is_wrong_with_other_gpus_is_no_reason_against_a_prolog_s_job(self):
+        """Of the job's GPUs and of the host it is; another's FAIL, and its program's exit code, only warn."""
+        def line(scope, name, check, **more):
+            return {"kind": "verdict", "run_id": "r", "scope": scope, "name": name, "verdict": "FAIL",
+                    "check": check, "cause": check, "host": "a", **more}
+        job_gpus = {"0": "GPU-a", "1": ""}
+        of_job, other, lost, host = (line("gpu", "GPU-a", "ecc"), line("gpu", "GPU-b", "ecc"),
+                                     line("gpu", "a GPU 3", "lost"), line("node", "a", "tmp"))
+        for lines, outcome in [([of_job, other], "FAIL"), ([other, lost], "PASS"), ([host], "FAIL")]:
+            with tempfile.TemporaryDirectory() as folder:
+                with open(f"{folder}/r.jsonl", "w") as file:
+                    for each in [{"kind": "run", "run_id": "r", "program": "node_check", "hosts": ["a"]}, *lines,
+                                 line("job", "node_check", "", run_id="r"),
+                                 {"kind": "end", "run_id": "r", "exit_code": 1}]:
+                        print(json.dumps(each), file=file)
+                run = Run("inventory", ("a",), 1, "", 1.0, "r.jsonl", "r.log")
+                made = judge.Judge(folder, job_gpus=job_gpus)
+                found = made.findings(run)
+                self.assertEqual(made.outcome(run), outcome)
+                self.assertEqual(verdicts.verdicts([Node("a")], [run], found)[0].outcome, outcome)
+                self.assertEqual(judge.Judge(folder).outcome(run), "FAIL")
+
     def judge(self, requested="", **references):
         made = judge.Judge("/nonexistent", [SimpleNamespace(
             name=name, devices=(model,), ranks_per_node=(8,), figures=(), file=f"{name}.json")

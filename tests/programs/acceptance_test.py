@@ -166,6 +166,26 @@ class Acceptance(Folder):
         result = run_bare(*LINE, "--passive", "--expect-gpus", "8", "--nagios")
         self.expect(result, 2, "ACCEPTANCE CRITICAL - 1 of 1 node FAIL")
 
+    @unittest.skipIf(os.geteuid(), "needs root, and another user")
+    def test_a_prolog_uses_no_folder_that_others_made(self):
+        """Open MPI's has a name that anybody can guess; what is there must not switch the checks off."""
+        place = self.folder / "tmp"
+        place.mkdir(mode=0o777)
+        place.chmod(0o1777)
+        for parent in (place, *place.parents)[1:-1]:
+            if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
+                self.addCleanup(parent.chmod, parent.stat().st_mode & 0o777)
+                parent.chmod(0o711)
+        name = place / f"ompi.{HOST.partition('.')[0]}.0"
+        subprocess.run(["su", "nobody", "-s", "/bin/sh", "-c", f"touch {name}"], check=True)
+        for arguments, code, said in [(["-n", "2", "--expect-gpus", "4"], 1, "FAIL inventory: 0 GPUs, 4 expected"),
+                                      (["-n", "2"], 0, "PASS "), (["-n", "1"], 0, "PASS ")]:
+            result = run_bare(*LINE, "--prolog", *arguments, env={"TMPDIR": str(place)})
+            self.assertEqual((result.returncode, said in result.stdout), (code, True),
+                             result.stdout + result.stderr)
+        self.assertEqual([path.name for path in place.iterdir()], [name.name])
+        self.assertEqual((name.stat().st_uid, name.read_text()), (65534, ""))
+
     def test_each_program_knows_its_options(self):
         """Of every tier, also those of GPUs: the first error is the word that no program knows."""
         for tier in stages.TIERS:

@@ -48,7 +48,10 @@ def run(arguments):
     hosts = host_names(request.hosts, environ)
     known = known_references(request)
     kept = options.output_folder(request, os.environ)
-    output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
+    output = kept or tempfile.mkdtemp(prefix="shakedown-")
+    if not kept:  # a hook's, as root: MPI and CUDA use no folder that another user could make before
+        environ.update(TMPDIR=output, OMPI_MCA_btl_vader_backing_directory=output)
+        environ.setdefault("CUDA_MPS_PIPE_DIRECTORY", output)
     RUNNING.stop_at_all()
     try:
         return accept(request, values, environ, hosts, known, output, kept, began, listed,
