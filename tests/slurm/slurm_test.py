@@ -2,6 +2,7 @@
 """The job scripts of launch/slurm on a Slurm of two and of four nodes, as they are submitted by users. Run by
 tests/run; skipped where no cluster can be made."""
 
+import os
 import subprocess
 import unittest
 
@@ -95,6 +96,17 @@ class Scripts(Jobs):
 
     def test_a_launcher_that_is_none(self):
         self.expect(self.submit("compare.sbatch", launcher="mpiexec"), 2, "choose mpirun or srun")
+
+    def test_what_a_job_cannot_start_with(self):
+        """Each ends with 2 and names what to change, instead of a rank's or python's own words and code."""
+        broken = self.cluster.work / "broken"
+        executable(broken / "python3", "#!/bin/sh\nexit 1\n")
+        for script, options, environ, said in [
+                ("train.sbatch", [], {}, "give the training: --train-dir DIR --epochs N"),
+                ("links.sbatch", [], {"SHAKEDOWN_RUNS": "/proc/no"}, "SHAKEDOWN_RUNS=/proc/no (site.sh): cannot be made"),
+                ("links.sbatch", ["--export=NONE"], {}, "sbatch --export=NONE drops it: --export=SHAKEDOWN"),
+                ("links.sbatch", [], {"PATH": f"{broken}:{os.environ['PATH']}"}, "python3, which starts the ranks")]:
+            self.expect(self.submit(script, options=["--nodes=1", *options], **environ), 2, said)
 
     def test_another_library_on_one_node(self):
         library = self.cluster.folder / "onednn.so"
