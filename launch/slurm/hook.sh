@@ -142,23 +142,23 @@ fail() {
 # The numbers in SLURM_JOB_GPUS, "0,2-3".
 gpu_numbers() {
   local each
-  [[ $SLURM_JOB_GPUS =~ ^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$ ]] || return
+  [[ ${SLURM_JOB_GPUS-} =~ ^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$ ]] || return
   for each in ${SLURM_JOB_GPUS//,/ }; do seq "${each%-*}" "${each#*-}"; done
 }
 
 # Slurm's numbers are indices into its list of the node's GPUs: those of their device files take their place.
-if ((${#gpu_minors[@]} > 0)) && [[ -n ${SLURM_JOB_GPUS-} ]]; then
+if ((${#gpu_minors[@]} > 0)) && numbers=$(gpu_numbers); then
   minors=''
-  for number in $(gpu_numbers); do minors+=,${gpu_minors[number]-unknown}; done
+  for number in $numbers; do minors+=,${gpu_minors[10#$number]-unknown}; done
   export SLURM_JOB_GPUS=${minors#,}
 fi
 
 # Whether all have passed within the last prolog_interval minutes, and since the node was booted.
 passed_lately() {
-  local number when age up
-  [[ $prolog_interval =~ ^[1-9][0-9]{0,5}$ ]] && can_keep || return
+  local number numbers when age up
+  [[ $prolog_interval =~ ^[1-9][0-9]{0,5}$ ]] && can_keep && numbers=$(gpu_numbers) || return
   read -r up _ </proc/uptime
-  for number in $(gpu_numbers); do
+  for number in $numbers; do
     when=$(stat -c %Y "$state_folder/passed-$number" 2>/dev/null) || return
     age=$(($(date +%s) - when))
     ((age >= 0 && age < 60 * prolog_interval && age < ${up%.*})) || return

@@ -156,6 +156,16 @@ class HealthCheck(HookCase):
         self.assertIn("hangs_until_drained=often is not a number", self.call("health_check", 2))
         self.assertEqual(self.scontrol_calls(), [])
 
+    def test_a_check_that_hangs_in_the_kernel_fails(self):
+        """As node_check itself says, without findings; the check before did not return."""
+        self.slurm_says("idle|none")
+        self.node_check_hangs()
+        self.checks(1, 3)
+        self.replace("bin/node_check", "echo 'FAIL job node_check: the check: an earlier one (pid 7) has not ended'; exit 1")
+        self.checks(1, 1)
+        self.assertEqual(self.scontrol_calls(), [
+            "state=drain reason=shakedown:node_check: the check: an earlier one (pid 7) has not ended"])
+
     def test_two_checks_do_not_overlap(self):
         self.replace("bin/node_check", f"touch {self.folder}/began; /bin/sleep 3; echo 'PASS job node_check: 1'")
         with subprocess.Popen([self.folder / "launch/slurm/health_check"], stdout=subprocess.DEVNULL, env={
@@ -182,6 +192,11 @@ class HealthCheck(HookCase):
             self.assertEqual("would run" in said, action == "print", said)
             self.assertEqual((self.scontrol_calls(), note.exists()), (calls, not calls))
         note.write_text(f"7 {cause}\n")  # a node that is resumed: another error later has another cause
+        os.utime(note, (1, 1))
+        self.slurm_says("drained|Prolog error")  # not a note of the hook's
+        note.write_text("7 `x`\n\n")
+        self.call("health_check", 0)
+        self.assertEqual(len(self.scontrol_calls()), 1)
         os.utime(note, (1, 1))
         self.slurm_says("idle|none")
         self.call("health_check", 0)

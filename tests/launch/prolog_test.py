@@ -90,7 +90,13 @@ class Jobs(HookCase):
             self.call("prolog", 0, **JOB)
             runs += 1
             self.assertEqual(self.runs(), runs)
+        self.settings("prolog_interval=10", "gpu_minors=(0)")
+        for numbers in ("NoDevFiles", "1", "0,"):  # of no GPU it is known that it has passed
+            self.call("prolog", 0, SLURM_JOB_ID="7", SLURM_JOB_GPUS=numbers)
+            runs += 1
+            self.assertEqual(self.runs(), runs)
         self.replace("launch/acceptance", FAILS)
+        self.settings()
         self.call("prolog", 1, **JOB)
         self.assertEqual([path.name for path in self.state.glob("passed-*")], ["passed-1"])
 
