@@ -38,10 +38,10 @@ def output(process, limit_s):
     return None
 
 
-def asked(words, limit_s):
-    """What nvidia-smi prints; None where it fails: its errors are printed in the same place."""
+def asked(words, limit_s, program="nvidia-smi"):
+    """What the program prints; None where it fails: nvidia-smi prints its errors in the same place."""
     try:
-        process = subprocess.Popen(["nvidia-smi", *words], stdout=subprocess.PIPE,
+        process = subprocess.Popen([program, *words], stdout=subprocess.PIPE,
                                    stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     except OSError:
         return None
@@ -72,11 +72,7 @@ def by_minor(folder="/proc/driver/nvidia"):
     if glob.glob(f"{folder}/capabilities/gpu*/mig/gi*"):
         return None
     for path in glob.glob(f"{folder}/gpus/*/information"):
-        try:
-            with open(path, errors="replace") as file:
-                text = file.read()
-        except OSError:
-            return None
+        text = asked([path], 2, "cat") or ""  # the driver writes it, and may hang
         minor = re.search(r"^Device Minor:\s*(\d{1,4})\s*$", text, re.M | re.A)
         uuid = re.search(r"^GPU UUID:\s*(GPU-[0-9a-f-]+)\s*$", text, re.M)
         if not minor or int(minor[1]) in found:

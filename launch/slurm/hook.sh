@@ -19,7 +19,7 @@ cd /
 # A site may set these too, as tests do.
 cgroup_folder=/sys/fs/cgroup driver_folder=/proc/driver/nvidia
 prolog_seconds=20 epilog_seconds=5 node_check_seconds=15
-logged=()         # lines of this call
+logged=()         # lines of this call, each once
 logged_before=()  # of the call before: these are printed, and not logged again
 
 # trusted PATH: whether root, the user of this process and the owner of this script are the only ones who
@@ -47,6 +47,7 @@ log() {
   local text line each
   text=${*//[[:cntrl:]]/ }
   text=${text%"${text##*[! ]}"}
+  for each in "${logged[@]}"; do [[ $each != "$text" ]] || return 0; done
   line="$hook on ${SLURMD_NODENAME:-$HOSTNAME}${job:+, job $job}: $text"
   echo "$line"
   logged+=("$text")
