@@ -102,7 +102,6 @@ class Scripts(Jobs):
         broken = self.cluster.work / "broken"
         executable(broken / "python3", "#!/bin/sh\nexit 1\n")
         for script, options, environ, said in [
-                ("train.sbatch", [], {}, "give the training: --train-dir DIR --epochs N"),
                 ("links.sbatch", [], {"SHAKEDOWN_RUNS": "/proc/no"}, "SHAKEDOWN_RUNS=/proc/no (site.sh): cannot be made"),
                 ("links.sbatch", ["--export=NONE"], {}, "sbatch --export=NONE drops it: --export=SHAKEDOWN"),
                 ("links.sbatch", [], {"PATH": f"{broken}:{os.environ['PATH']}"}, "python3, which starts the ranks")]:
