@@ -174,7 +174,7 @@ check_gpus() {
   within "$prolog_seconds" python3 -I "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
   code=$?
   outcome=$(lines '^(PASS|INCONCLUSIVE|FAIL) ' | sed 's/ .*//;q')
-  found=$(printf '%s\n' "$said" | grep -av '^WARN ' | in_one_line)
+  found=$(printf '%s\n' "$said" | grep -avE '^(WARN|UNKNOWN) ' | in_one_line)
   case $code-$outcome in
     0-PASS)
       ! can_keep || for number in $(gpu_numbers); do : >"$state_folder/passed-$number"; done

@@ -13,7 +13,7 @@ from hook_fakes import HOOKS, HookCase  # noqa: E402
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
 PASSES = "echo 'PASS n1 (rates not judged)'; echo 'WARN inventory: eth0 at unknown speed'"
 FAILS = """echo noise >&2; printf '%s\\n' 'FAIL n1' 'FAIL GPU 1, serial 1650: 7 % slow; RMA' \\
-    'INCONCLUSIVE links: not run' 'WARN inventory: eth0'; exit 1"""
+    'INCONCLUSIVE links: not run' 'WARN inventory: eth0' 'UNKNOWN inventory: x'; exit 1"""
 
 
 class Jobs(HookCase):
@@ -56,7 +56,7 @@ class Jobs(HookCase):
     def test_what_is_not_a_pass_is_logged(self):
         """And drains nothing: a launcher that breaks, such as python3, does not end with "FAIL" first."""
         for script, said in [
-                ("echo 'INCONCLUSIVE n1'; echo 'INCONCLUSIVE compute: no GPU is visible'; echo 'WARN x: y'",
+                ("echo 'INCONCLUSIVE n1'; echo 'INCONCLUSIVE compute: no GPU is visible'; echo 'WARN x: y'; echo 'UNKNOWN x: y'",
                  "INCONCLUSIVE n1; INCONCLUSIVE compute: no GPU is visible"),
                 ("exit 1", "INCONCLUSIVE: launch/acceptance --prolog ended with 1: no output"),
                 ("echo 'Traceback'; exit 1", "ended with 1: Traceback"), ("", "ended with 0: no output"),
