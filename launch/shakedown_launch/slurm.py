@@ -3,6 +3,7 @@ steps must not inherit of them."""
 
 import collections
 import re
+import subprocess
 
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
@@ -51,6 +52,26 @@ def numbers_in(text):
         first, _, last = each.partition("-")
         for number in range(int(first), int(last or first) + 1):
             yield str(number).zfill(len(first))
+
+
+def seconds_left(environ, timeout=10):
+    """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
+    if not environ.get("SLURM_JOB_ID"):
+        return None
+    try:
+        said = subprocess.run(
+            ["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=timeout, env=environ).stdout.decode(errors="replace").strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if not re.fullmatch(r"(\d+-)?(\d+:){1,2}\d+", said):  # also UNLIMITED, INVALID
+        return None
+    days, _, clock = said.rpartition("-")
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + int(part)
+    return 86400 * int(days or 0) + seconds
 
 
 def binding(environ):

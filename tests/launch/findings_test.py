@@ -9,7 +9,7 @@ import unittest
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch.acceptance.evidence import findings, records  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, WARN, Run  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: E402
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}
@@ -209,7 +209,7 @@ class WhatItRecorded(Case):
         lines = [verdict("node", "n1", FAIL), verdict("node", "n2", INCONCLUSIVE, severity="UNKNOWN")]
         job, not_run = verdict("job", "node_check", FAIL), verdict("job", "node_check", INCONCLUSIVE,
                                                                    check="all-reduce")
-        for more, of_n2 in [([job], WARN), ([not_run, job], INCONCLUSIVE)]:
+        for more, of_n2 in [([job], UNKNOWN), ([not_run, job], INCONCLUSIVE)]:
             found = of(*lines, *more, ended(1), run=run_of(1))
             self.assertEqual([(each.nodes, each.outcome) for each in found],
                              [(("n1",), FAIL), (("n2",), of_n2)])
@@ -220,10 +220,10 @@ class WhatItRecorded(Case):
                  verdict("job", "node_check", INCONCLUSIVE)]
         found = of(*lines, ended(3), run=run_of(3))
         self.assertEqual([(each.check, each.outcome) for each in found],
-                         [("gpu-count", WARN), ("management", INCONCLUSIVE)])
+                         [("gpu-count", UNKNOWN), ("management", INCONCLUSIVE)])
         found = of(*lines[:2], verdict("job", "node_check", FAIL), verdict("node", "n2", FAIL), ended(1),
                    run=run_of(1))
-        self.assertEqual([each.outcome for each in found], [WARN, INCONCLUSIVE, FAIL])
+        self.assertEqual([each.outcome for each in found], [UNKNOWN, INCONCLUSIVE, FAIL])
 
     def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
         path = TREE / "results/0.2/h200/compute-first-1gpu.jsonl"

@@ -47,7 +47,7 @@ class Jsonl(Folder):
                 [("n002", 5), ("n002", 3), ("n004", 0)]]
         self.assertEqual([(line["scope"], line["name"], line["severity"]) for line in found],
                          [("gpu", gpus[0], "FAIL"), ("gpu", gpus[1], "FAIL"),
-                          ("node", "n003", "UNKNOWN"), ("gpu", gpus[2], "WARN"),
+                          ("node", "n003", "INCONCLUSIVE"), ("gpu", gpus[2], "WARN"),
                           ("link", "n001-n003", "FAIL")])
 
     def test_names_of_findings(self):

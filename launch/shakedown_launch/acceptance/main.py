@@ -1,5 +1,6 @@
 """launch/acceptance: connects what runs, what judges and what reports."""
 
+import dataclasses
 import errno
 import functools
 import os
@@ -17,7 +18,7 @@ from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, WARN, Acceptance, Finding
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, nagios, page, slurm_lines, text
 from .words import clean
 
@@ -103,11 +104,11 @@ def accept(request, values, environ, hosts, known, output, kept, began, listed):
                         Progress(log.line, shown=kept and not request.nagios), environ,
                         request.ranks, request.expect_gpus, request.fault, absent=absent,
                         visible=functools.partial(gpus.visible, gpus=listed))
-    stopped = False
+    stopped = ""
     try:
         campaign.run()
     except Stopped:
-        stopped = True
+        stopped = campaign.stopped()
     except OSError as error:  # a full disk: what ran by then is reported all the same
         campaign.end(f"{error.filename or output}: {error.strerror}")
     campaign.progress.end()
@@ -126,7 +127,9 @@ def conclude(campaign, judge, request, values, started):
     figures = judge.figures(runs)
     found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
     found += judge.unjudged(figures, request.strict)
-    found += not_injected(request.fault, campaign.injected, found) if request.fault else []
+    found += not_injected(request.fault, campaign, found) if request.fault else []
+    found = [dataclasses.replace(each, accepted=not each.blames and each.check in request.accept)
+             for each in found]
     good = {stage: each.good for stage, each in campaign.isolations.items()}
     good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -143,23 +146,29 @@ def conclude(campaign, judge, request, values, started):
         judge.statement(runs))
 
 
-def not_injected(fault, given, found):
-    """A test of the acceptance itself that showed nothing. `given`: (stage, node) of the programs
-    that were to find the fault."""
-    if any((each.stage, name) in given for each in found if each.outcome != WARN
+def not_injected(fault, campaign, found):
+    """A test of the acceptance itself that showed nothing."""
+    if any((each.stage, name) in campaign.injected for each in found if each.blames
            for name in each.nodes):
         return []
-    cause = "was injected and not found" if given else \
-        "was given to no program: no node has this rank, or no stage of this tier finds it"
+    kind, rank = fault.split(":")
+    ranks, kinds = sum(campaign.ranks.values()), campaign.kinds_of_faults()
+    cause = "was injected and not found" if campaign.injected else \
+        f"was given to no program: there are {ranks} ranks, the first is 0" \
+        if int(rank) >= ranks else \
+        f"was given to no program: no stage of this tier finds {kind} on so few ranks per node, but " \
+        f"{', '.join(kinds) or 'nothing'}" if kind not in kinds else \
+        "was given to no program: no stage that finds it ran on the rank's node"
     return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
                     action="choose another rank, kind or tier; slow also needs --reference")]
 
 
 def write(acceptance, request, output, log, stopped):
-    """Terminal and files; the exit code. The terminal first: a disk may be full."""
+    """Terminal and files; the exit code. The terminal first: a disk may be full. `stopped`: by what,
+    "" where it was not."""
     sections = []
     if stopped:
-        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
+        sections.append(("Stopped", [f"{stopped}: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
@@ -169,7 +178,7 @@ def write(acceptance, request, output, log, stopped):
     show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
-        jsonl.write(f"{output}/acceptance.jsonl", acceptance, stopped)
+        jsonl.write(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
@@ -209,13 +218,13 @@ def remembered(path, acceptance):
 
 
 def brief(acceptance):
-    """A line per finding, for the log of a daemon."""
+    """A line per finding that the site has not accepted, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
     lines = [f"{acceptance.outcome} {nodes}{digest.reservation(acceptance)}"]
     gpus_ = digest.gpus_of(acceptance)
-    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
     lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"
-              f"{each.action and f'; {each.action}'}" for each in [*found, *acceptance.findings]]
+              f"{each.action and f'; {each.action}'}" for each in acceptance.all_findings()
+              if not each.accepted]
     return "\n".join(lines) + "\n"
 
 

@@ -8,11 +8,10 @@ import math
 import os
 import secrets
 
-from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED, WARN
+from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED
 from . import digest, series
 
 PROGRAM = "acceptance"
-SEVERITIES = {FAIL: "FAIL", WARN: "WARN", INCONCLUSIVE: "UNKNOWN"}
 GPU_KEYS = {"gpu_indices": "index", "gpu_uuids": "uuid", "gpu_serials": "serial",
             "gpu_models": "model", "gpu_pci_ids": "pci_id"}
 
@@ -125,15 +124,16 @@ def name_of(finding, scope):
 
 
 def finding_record(finding):
-    """`verdict` is as node_check's: a warning is INCONCLUSIVE there, its `severity` WARN."""
+    """`verdict` is as node_check's: what only warns, or is not known, is INCONCLUSIVE there."""
     scope = scope_of(finding)
     found = {"kind": "verdict", "stage": finding.stage, "scope": scope,
              "name": name_of(finding, scope),
-             "verdict": INCONCLUSIVE if finding.outcome == WARN else finding.outcome,
-             "severity": SEVERITIES[finding.outcome], "nodes": finding.nodes,
+             "verdict": finding.outcome if finding.blames else INCONCLUSIVE,
+             "severity": finding.outcome, "nodes": finding.nodes,
              "cause": finding.cause}
     others = {"class": finding.class_, "action": finding.action, "gpu": finding.gpu,
-              "subject": finding.subject, "check": finding.check, "evidence": finding.evidence}
+              "subject": finding.subject, "check": finding.check, "evidence": finding.evidence,
+              "accepted": finding.accepted}
     return {**found, **{key: value for key, value in others.items() if value}}
 
 
