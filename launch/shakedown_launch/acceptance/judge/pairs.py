@@ -10,48 +10,48 @@ from ..model import INCONCLUSIVE, Finding
 from . import peers
 
 APART = 0.8  # ratio that no two healthy GPUs or nodes of a kind reach
-APART_CPU = 0.5
-STAGES_CPU = 2
+APART_CPU, STAGES_CPU = 0.5, 2
+OWN_WORK = ("compute/", "train/", "soak/")  # messages between ranks that share cores take any time
 ACTION = "accept them with a third one, or with --reference: it shows which is wrong"
 
 
 def judge(figures, judged=()):
     """Findings. `judged`: (stage, node) of the rates that a reference has judged."""
-    rates = [each for each in figures if peers.limits_of(each.metric).fail > 0
-             and not all((each.stage, name) in judged for name in each.nodes)]
-    groups = peers.peers_of(rates)
-    return [*of_gpus(groups), *of_cpus(groups)]
+    groups = peers.peers_of(each for each in figures if peers.limits_of(each.metric).fail > 0)
+    return [each for each in [*of_gpus(groups), *of_cpus(groups)]
+            if (each.stage, each.nodes[0]) not in judged]
 
 
 def of_gpus(groups):
-    """A Finding per stage and node, of the figure that differs most."""
     apart = {}
     for pair in groups:
         if len(pair) != 2 or peers.shares_cores(pair[0]):
             continue
-        slow, fast = worse_first(*pair)
+        slow, fast = sorted(pair, key=lambda each: each.value,
+                            reverse=not pair[0].higher_is_better)
         spread = max(peers.deviation(each.samples or (each.value,), each.value) for each in pair)
         if peers.is_slow(slow, APART, fast.value, spread):
-            names = dict.fromkeys(name for each in pair for name in each.nodes)
-            apart.setdefault((slow.stage, tuple(names)), []).append((slow, fast))
-    return [found for (_, names), pairs in apart.items() for found in findings(names, pairs)]
+            nodes = tuple(sorted({slow.nodes[0], fast.nodes[0]}))
+            apart.setdefault((slow.stage, nodes), []).append((slow, fast))
+    return [each for (_, nodes), pairs in apart.items() for each in findings(nodes, pairs)]
 
 
 def of_cpus(groups):
-    """A Finding per stage and node, where two nodes differ in several stages in the same way."""
-    slower = {}  # (slow node, fast node): {stage: its figures}
+    measured = {}  # two nodes: {stage: [(figure of the first, of the second)]}
     for group in groups:
-        names = list(dict.fromkeys(each.nodes[0] for each in group))
-        if len(names) == 2 and peers.shares_cores(group[0]):
-            slow, fast = worse_first(*(typical(group, name) for name in names))
-            slower.setdefault((slow.nodes[0], fast.nodes[0]), {}).setdefault(
-                slow.stage, []).append((slow, fast))
+        nodes = tuple(sorted({each.nodes[0] for each in group}))
+        if len(nodes) == 2 and peers.shares_cores(group[0]) and \
+                group[0].metric.startswith(OWN_WORK):
+            measured.setdefault(nodes, {}).setdefault(group[0].stage, []).append(
+                tuple(typical(group, name) for name in nodes))
     found = []
-    for names, stages in slower.items():
-        apart = [[pair for pair in pairs if share(*pair) < APART_CPU] for stage, pairs in stages.items()
-                 if statistics.median(share(*pair) for pair in pairs) < APART_CPU]
-        if len(apart) >= STAGES_CPU:
-            found += [each for pairs in apart for each in findings(names, pairs)]
+    for nodes, stages in measured.items():
+        for slow in (0, 1):
+            apart = [[(pair[slow], pair[1 - slow]) for pair in pairs] for pairs in stages.values()]
+            apart = [pairs for pairs in apart if statistics.median(
+                share(*pair) for pair in pairs) < APART_CPU]
+            if len(apart) >= STAGES_CPU:
+                found += [each for pairs in apart for each in findings(nodes, pairs)]
     return found
 
 
@@ -61,21 +61,19 @@ def typical(group, node):
     return own[len(own) // 2]
 
 
-def worse_first(one, other):
-    return sorted((one, other), key=lambda each: each.value, reverse=not one.higher_is_better)
-
-
 def share(slow, fast):
     return peers.ratio(slow.value, fast.value, slow)
 
 
 def findings(nodes, pairs):
+    """One per node, of the pair that differs most."""
     slow, fast = min(pairs, key=lambda pair: share(*pair))
+    reached = share(slow, fast)
     here, there = (f"{each.nodes[0]} {peers.figure_name(each)}".strip() for each in (slow, fast))
-    more = f", and so in {len(pairs) - 1} more of its figures" if len(pairs) > 1 else ""
-    times = 1 / share(slow, fast) if share(slow, fast) else 0
-    cause = (f"{here} is {f'{times:.1f} times' if times else 'far'} slower than {there}: "
-             f"{slow.metric}: {peers.shown(slow.value)} against {peers.shown(fast.value)} {slow.unit}"
-             f"{more}; with two it is not known which is wrong")
+    how = f"{1 / reached:.1f} times" if reached else "infinitely"
+    more = f" (the most of {len(pairs)} figures)" if len(pairs) > 1 else ""
+    cause = (f"{here} is {how} slower than {there}, and with two it is not known which is wrong; "
+             f"{slow.metric}: {peers.shown(slow.value)} against {peers.shown(fast.value)} "
+             f"{slow.unit}{more}")
     return [Finding(slow.stage, INCONCLUSIVE, (name,), cause, action=ACTION, subject=f"node {name}",
-                    check=slow.metric, off=1 - share(slow, fast)) for name in nodes]
+                    check=slow.metric, off=1 - reached) for name in nodes]

@@ -228,7 +228,7 @@ def not_judged(acceptance):
         alone = sum(len(each.figures) < FEW_PEERS for each in found_)
         lines.append("no reference matched: " + (
             f"{alone} of {len(found_)} metrics have fewer than {FEW_PEERS} values and were "
-            "compared with nothing" if alone else "figures were compared with one another only"))
+            "not judged" if alone else "figures were compared with one another only"))
     elif "figures" in acceptance.reference:
         unknown = [each.name for each in found_ if not each.reference]
         if unknown:
@@ -263,8 +263,8 @@ def identity(acceptance):
         usual[key] = ranked[0]
         differ += [f"{spoken(key, value)} on {nodes(values[value], 60)}, {ranked[0]} elsewhere"
                    for value in ranked[1:]]
-    machine = [spoken(key, value) for key, value in usual.items()
-               if usual.get(key.removesuffix(AT_BUILD)) != value or not key.endswith(AT_BUILD)]
+    machine = [spoken(key, usual[key]) for key in sorted(usual, key=lambda key: key.endswith(AT_BUILD))
+               if usual.get(key.removesuffix(AT_BUILD)) != usual[key] or not key.endswith(AT_BUILD)]
     return lines + ([", ".join(machine)] if machine else []) + differ
 
 
