@@ -60,7 +60,9 @@ class OfOneDevice(unittest.TestCase):
     def test_the_second_look_counts(self):
         again = {**self.LINE, "pass": 2, "samples": [9.0]}
         for lines in ((self.LINE, again), (again, self.LINE)):
-            self.assertEqual(of(*lines)["compute/fp16/sustained", "c"].value, 9)
+            found = of(*lines)["compute/fp16/sustained", "c"]
+            self.assertEqual((found.value, found.explains["first_samples"]), (9, [3, 1, 2]))
+        self.assertNotIn("first_samples", of(self.LINE)["compute/fp16/sustained", "c"].explains)
 
     def test_what_was_wrong_or_not_measured_is_no_figure(self):
         for change in ({"correct": False}, {"samples": []}, {"samples": [1.0, None]},

@@ -1,4 +1,4 @@
-"""acceptance/pairs: two values that differ by far are no pass of either, whoever is wrong."""
+"""acceptance/pairs: two values that differ by far are no pass of either: which is wrong is not known."""
 
 import pathlib
 import sys
