@@ -47,7 +47,7 @@ COMMAND = Command(
 
     Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
     not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
-    could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
+    could not be started; 4: internal error; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
     these sends SIGUSR2 to the ranks; one that comes a second later, or after that, kills the job at
     once. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)

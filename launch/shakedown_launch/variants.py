@@ -53,7 +53,7 @@ COMMAND = Command(
 
     Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a
     time-out is 3 and an algorithm that NCCL does not have for the operation is no failure; 2: wrong
-    usage; 3: GPUs are requested and none is visible; 5: stopped by SIGINT, SIGTERM, SIGHUP or
+    usage; 3: GPUs are requested and none is visible; 4: internal error; 5: stopped by SIGINT, SIGTERM, SIGHUP or
     SIGQUIT.
     """)
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")

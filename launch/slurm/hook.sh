@@ -47,7 +47,7 @@ within() {
 check_gpus() {
   [[ -n ${SLURM_JOB_GPUS-} ]] || return 0
   local code seconds=20
-  within "$seconds" "$tree/launch/acceptance" --prolog "${acceptance_options[@]}" "${prolog_options[@]}"
+  within "$seconds" "$tree/launch/acceptance" --prolog "${prolog_options[@]}"
   code=$?
   case $code in
     0) ;;
