@@ -6,6 +6,7 @@ import io
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import gpus, places  # noqa: E402
+from shakedown_launch import gpus, job, places  # noqa: E402
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
@@ -195,6 +196,10 @@ class Hosts(unittest.TestCase):
 
 
 class Main(unittest.TestCase):
+    def setUp(self):
+        for number in job.PASSED_ON_SIGNALS:  # an acceptance ends at them, which tests that follow do not expect
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+
     def test_a_disk_that_is_full_loses_no_report(self):
         full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
         out = io.StringIO()

@@ -3,8 +3,8 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES,
-                     PASS, SOFTWARE, STOPPED, UNKNOWN, WARN, Finding, worst)
+from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, MISSING,
+                     OUTCOMES, PASS, SOFTWARE, STOPPED, UNKNOWN, WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -124,9 +124,10 @@ def unexplained(run, codes, found):
             continue
         why = f": {run.note}" if run.note else \
             "" if code == STOPPED else ", and its record does not say why"
-        missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}", "exit-code",
-                                 class_=class_,
-                                 action="run again" if code == STOPPED else "see the log"))
+        stopped = code == STOPPED
+        missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}",
+                                 MISSING if stopped else "exit-code", class_=class_,
+                                 action="run again" if stopped else "see the log"))
     return missing
 
 
