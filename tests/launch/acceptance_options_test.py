@@ -267,8 +267,8 @@ class Main(unittest.TestCase):
             self.assertEqual(causes, [said] if said else [])
         one.injected = set()
         for fault, why in [("slow:9", "there are 2 ranks, the first is 0"),
-                           ("collective:1", "no stage of this tier finds collective on so few ranks per node, but "
-                            "product, slow"), ("slow:1", "no stage that finds it ran on the rank's node")]:
+                           ("collective:1", "no stage of this tier finds collective on 2 ranks per node; kinds found "
+                            "here: product, slow"), ("slow:1", "no stage that finds it ran on the rank's node")]:
             self.assertEqual(main.not_injected(fault, one, [])[0].cause,
                              f"{fault} was given to no program: {why}")
 

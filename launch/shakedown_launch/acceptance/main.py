@@ -20,7 +20,7 @@ from .judge import verdicts
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
 from .report import digest, history, jsonl, nagios, page, slurm_lines, text
-from .words import clean
+from .words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
@@ -156,8 +156,9 @@ def not_injected(fault, campaign, found):
     cause = "was injected and not found" if campaign.injected else \
         f"was given to no program: there are {ranks} ranks, the first is 0" \
         if int(rank) >= ranks else \
-        f"was given to no program: no stage of this tier finds {kind} on so few ranks per node, but " \
-        f"{', '.join(kinds) or 'nothing'}" if kind not in kinds else \
+        f"was given to no program: no stage of this tier finds {kind} on " \
+        f"{count(max(campaign.ranks.values()), 'rank')} per node; kinds found here: " \
+        f"{', '.join(kinds) or 'none'}" if kind not in kinds else \
         "was given to no program: no stage that finds it ran on the rank's node"
     return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
                     action="choose another rank, kind or tier; slow also needs --reference")]
