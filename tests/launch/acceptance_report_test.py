@@ -228,6 +228,16 @@ class Text(unittest.TestCase):
         self.assertNotIn("UNKNOWN n001", main.brief(dataclasses.replace(one, verdicts=one.verdicts[:1])))
         self.assertNotIn("power limit", main.brief(one))
 
+    def test_a_fact_that_is_not_known_of_several_gpus_is_one(self):
+        of = samples.node("n1")
+        facts = [dataclasses.replace(samples.unknown(of, "nvlink-speed", "NVLinks are not reported"), gpu=gpu.uuid,
+                                     subject="") for gpu in of.gpus]
+        for count, line in [(8, "  n1, 8 GPUs: NVLinks are not reported [nvlink-speed]"),
+                            (1, "  n1, GPU 0, serial 1650000000100: NVLinks are not reported [nvlink-speed]")]:
+            one = samples.acceptance([samples.verdict(of, *facts[:count])])
+            self.assertEqual(self.lines(one)[-2:], ["Not known (1)", line])
+            self.assertIn("1 fact not known", nagios.line(one)[0])
+
     def test_warnings_begin_with_what_is_off_by_most(self):
         of = samples.node("n1")
         found = [dataclasses.replace(samples.warned(of), cause=f"{off:.0%} slow", off=off)

@@ -5,7 +5,8 @@ import sys
 import unittest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
+sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch"), str(TREE / "tests/simulation")]
+import fleet as simulation  # noqa: E402
 from acceptance_fakes import run_of  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, pairs, verdicts  # noqa: E402
 from shakedown_launch.acceptance.model import INCONCLUSIVE, Figure, Node  # noqa: E402
@@ -85,6 +86,12 @@ class Pairs(unittest.TestCase):
         links = [f"collective/{i}" for i in range(3)], [f"link/{i}" for i in range(3)]
         for few in links:
             self.assertEqual(pairs.judge([*on_cpu("n1", 1, TRAIN, *few), *on_cpu("n2", 0.1, TRAIN, *few)]), [])
+
+    def test_healthy_nodes_differ_less(self):
+        """With the spread that healthy hardware was measured to have."""
+        for seed in range(300):
+            figures = simulation.Fleet((1, 2)[seed % 2], seed).figures()
+            self.assertEqual(pairs.judge(figures), [], seed)
 
 
 if __name__ == "__main__":

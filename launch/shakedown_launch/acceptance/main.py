@@ -151,17 +151,21 @@ def not_injected(fault, campaign, found):
     if any((each.stage, name) in campaign.injected for each in found if each.blames
            for name in each.nodes):
         return []
-    kind, rank = fault.split(":")
-    ranks, kinds = sum(campaign.ranks.values()), campaign.kinds_of_faults()
     cause = "was injected and not found" if campaign.injected else \
-        f"was given to no program: there are {ranks} ranks, the first is 0" \
-        if int(rank) >= ranks else \
-        f"was given to no program: no stage of this tier finds {kind} on " \
-        f"{count(max(campaign.ranks.values()), 'rank')} per node; kinds found here: " \
-        f"{', '.join(kinds) or 'none'}" if kind not in kinds else \
-        "was given to no program: no stage that finds it ran on the rank's node"
+        f"was given to no program: {why_not_given(fault, campaign)}"
     return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
                     action="choose another rank, kind or tier; slow also needs --reference")]
+
+
+def why_not_given(fault, campaign):
+    kind, rank = fault.split(":")
+    ranks, kinds = campaign.ranks.values(), campaign.kinds_of_faults()
+    if int(rank) >= sum(ranks):
+        return f"there are {sum(ranks)} ranks, the first is 0"
+    if kind not in kinds:
+        return f"no stage of this tier finds {kind} on {count(max(ranks), 'rank')} per node; " \
+               f"kinds found here: {', '.join(kinds) or 'none'}"
+    return "no stage that finds it ran on the rank's node"
 
 
 def write(acceptance, request, output, log, stopped):

@@ -8,6 +8,7 @@ from ..words import by_number, clean, count, duration, nodes
 from .series import FEW_PEERS, measured
 
 MISSING = "no result"
+NOT_KNOWN, ACCEPTED = "Not known", "Accepted"  # titles of what comes last
 
 
 # ---- nodes ---------------------------------------------------------------------------------------
@@ -118,14 +119,18 @@ def warnings(acceptance):
 
 
 def apart(acceptance):
-    """{title: [Shown]} of what is not known and of what the site has accepted, of any node."""
-    found = [each for each in acceptance.all_findings() if is_apart(acceptance, each)]
-    made = {}
-    for title, accepted in [("Not known", False), ("Accepted", True)]:
-        own = merged([each for each in found if each.accepted == accepted], gpus_of(acceptance))
-        if own:
-            made[f"{title} ({len(own)})"] = own
-    return made
+    """{NOT_KNOWN, ACCEPTED: [Shown]}, of any node; a fact that is not known of several GPUs is one."""
+    alike = {}
+    for each in acceptance.all_findings():
+        if is_apart(acceptance, each):
+            alike.setdefault((each.cause, each.check, each.accepted), []).append(each)
+    found = {NOT_KNOWN: [], ACCEPTED: []}
+    for same in alike.values():
+        gpus = len({each.gpu for each in same if each.gpu})
+        if gpus > 1:
+            same = [dataclasses.replace(each, gpu="", subject=f"{gpus} GPUs") for each in same]
+        found[ACCEPTED if same[0].accepted else NOT_KNOWN] += merged(same, gpus_of(acceptance))
+    return found
 
 
 def others(acceptance):

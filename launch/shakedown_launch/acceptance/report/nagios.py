@@ -2,7 +2,6 @@
 
 import math
 
-from .. import model
 from ..model import FAIL, INCONCLUSIVE, PASS, WARN, WORST_FIRST
 from ..words import clean, count, nodes
 from . import digest, series
@@ -39,7 +38,7 @@ def code_of(acceptance):
 def findings(acceptance):
     """Worst first, without what is listed apart."""
     found = [each for each in acceptance.all_findings() if not digest.is_apart(acceptance, each)]
-    return sorted(found, key=lambda each: WORST_FIRST.index(each.outcome))
+    return sorted(found, key=lambda each: (WORST_FIRST.index(each.outcome), -each.off))
 
 
 def sentence(acceptance):
@@ -58,10 +57,9 @@ def sentence(acceptance):
         subject = "" if digest.is_named(first) else first.subject
         where = " ".join(filter(None, [",".join(first.nodes[:2]), subject]))
         parts.append(f"{where}: {first.cause}" if where else first.cause)
-    hidden = sum(each.outcome == model.UNKNOWN and not each.accepted
-                 for each in acceptance.all_findings())
-    if hidden:
-        parts.append(f"{count(hidden, 'fact')} not known")
+    facts = len(digest.apart(acceptance)[digest.NOT_KNOWN])
+    if facts:
+        parts.append(f"{count(facts, 'fact')} not known")
     return "; ".join(parts)
 
 

@@ -210,9 +210,10 @@ def fold(title, content, left_out, noun):
 def details(acceptance):
     return [element("h2", "Details"), gpu_details(acceptance), stage_details(acceptance),
             run_details(acceptance), setting_details(acceptance),
-            [fold(title, element("ul", [element("li", f"{each.text} [{each.check}]")
-                                        for each in found[:LINES]]), len(found) - LINES, "fact")
-             for title, found in digest.apart(acceptance).items()]]
+            [fold(f"{title} ({len(found)})",
+                  element("ul", [element("li", f"{each.text} [{each.check}]")
+                                 for each in found[:LINES]]), len(found) - LINES, "finding")
+             for title, found in digest.apart(acceptance).items() if found]]
 
 
 def shown_first(acceptance):

@@ -29,8 +29,9 @@ def text(acceptance, sections=()):
              titled("Soak", folded(clean(acceptance.statement))),
              titled("Not judged", listed(map(folded, digest.not_judged(acceptance)))),
              titled("Machine", listed(map(folded, digest.identity(acceptance)))),
-             *(titled(title, listed(folded(f"{each.text} [{each.check}]") for each in found))
-               for title, found in digest.apart(acceptance).items()),
+             *(titled(f"{title} ({len(found)})",
+                      listed(folded(f"{each.text} [{each.check}]") for each in found))
+               for title, found in digest.apart(acceptance).items() if found),
              *(titled(clean(title), [f"  {clean(line, LONGEST)}" for line in lines])
                for title, lines in sections)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
