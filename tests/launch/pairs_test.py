@@ -1,5 +1,7 @@
 """acceptance/pairs: two values that differ by far are no pass of either: which is wrong is not known."""
 
+import dataclasses
+import json
 import pathlib
 import sys
 import unittest
@@ -8,7 +10,7 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch"), str(TREE / "tests/simulation")]
 import fleet as simulation  # noqa: E402
 from acceptance_fakes import run_of  # noqa: E402
-from shakedown_launch.acceptance.judge import judge, pairs, verdicts  # noqa: E402
+from shakedown_launch.acceptance.judge import judge, pairs, peers, verdicts  # noqa: E402
 from shakedown_launch.acceptance.model import INCONCLUSIVE, Figure, Node  # noqa: E402
 
 TRAIN, SOAK = "train/resnet50/fp16/64/images_per_s_per_rank", "soak/fp16/steady"
@@ -86,6 +88,21 @@ class Pairs(unittest.TestCase):
         links = [f"collective/{i}" for i in range(3)], [f"link/{i}" for i in range(3)]
         for few in links:
             self.assertEqual(pairs.judge([*on_cpu("n1", 1, TRAIN, *few), *on_cpu("n2", 0.1, TRAIN, *few)]), [])
+
+    def test_two_healthy_h100s(self):
+        """As measured: results/0.2/h100."""
+        figures = []
+        for line in (TREE / "results/0.2/h100/acceptance/acceptance.jsonl").read_text().splitlines():
+            line = json.loads(line)
+            if line["kind"] == "figure":
+                conditions = {key: str(value) for key, value in line.items() if key.startswith("conditions.")}
+                figures.append(Figure(line["stage"], tuple(line["nodes"]), line["metric"], line["value"], line["unit"],
+                                      line.get("gpu", ""), line["higher_is_better"], tuple(line["samples"]), conditions))
+        self.assertEqual(sum(len(each) == 2 for each in peers.peers_of(figures)), 43)
+        self.assertEqual(pairs.judge(figures), [])
+        slow = [dataclasses.replace(each, value=each.value / 2, samples=tuple(value / 2 for value in each.samples))
+                if each.gpu == figures[0].gpu else each for each in figures]
+        self.assertEqual({each.stage for each in pairs.judge(slow)}, {each.stage for each in figures if each.gpu})
 
     def test_healthy_nodes_differ_less(self):
         """With the spread that healthy hardware was measured to have."""

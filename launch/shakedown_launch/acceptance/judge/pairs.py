@@ -10,6 +10,7 @@ from ..model import INCONCLUSIVE, Finding
 from . import peers
 
 APART = 0.8  # ratio that no two healthy GPUs or nodes of a kind reach
+APART_HOST = 0.6  # of copies, which depend on the cores' NUMA node: 0.85 on two healthy H100s
 APART_CPU, STAGES_CPU = 0.5, 2
 OWN_WORK = ("compute/", "train/", "soak/")  # messages between ranks that share cores take any time
 ACTION = "accept them with a third one, or with --reference: it shows which is wrong"
@@ -30,7 +31,8 @@ def of_gpus(groups):
         slow, fast = sorted(pair, key=lambda each: each.value,
                             reverse=not pair[0].higher_is_better)
         spread = max(peers.deviation(each.samples or (each.value,), each.value) for each in pair)
-        if peers.is_slow(slow, APART, fast.value, spread):
+        limit = APART_HOST if slow.metric.startswith("host/") else APART
+        if peers.is_slow(slow, limit, fast.value, spread):
             nodes = tuple(sorted({slow.nodes[0], fast.nodes[0]}))
             apart.setdefault((slow.stage, nodes), []).append((slow, fast))
     return [each for (_, nodes), pairs in apart.items() for each in findings(nodes, pairs)]
