@@ -24,8 +24,11 @@ def of_node(node, value, metric=TRAIN, samples=(), unit="images/s", rank=None, *
 
 
 def on_cpu(node, factor, *metrics, ranks=1):
-    return [of_node(node, 100 * factor, metric, rank=rank, conditions={"backend": "cpu"})
+    made = [of_node(node, 100 * factor, metric, rank=rank, conditions={"backend": "cpu"})
             for metric in metrics for rank in range(ranks)]
+    for each in made:
+        each.explains["shares"] = f"{ranks} ranks on 2 cores of {node}" if ranks > 2 else None
+    return made
 
 
 class Pairs(unittest.TestCase):
@@ -78,6 +81,7 @@ class Pairs(unittest.TestCase):
     def test_a_slow_node_of_two_on_the_cpu(self):
         """One stage may be what other work left of the cores."""
         for factor, metrics, ranks, found in [(1 / 8, [TRAIN, SOAK], 1, 4), (1 / 3, [TRAIN, SOAK], 2, 4),
+                                              (1 / 3, [TRAIN, SOAK], 3, 4),
                                               (0.6, [TRAIN, SOAK], 1, 0), (1 / 8, [TRAIN], 1, 0)]:
             figures = [*on_cpu("n1", 1, *metrics, ranks=ranks), *on_cpu("n2", factor, *metrics, ranks=ranks)]
             self.assertEqual(len(pairs.judge(figures)), found, (factor, metrics))

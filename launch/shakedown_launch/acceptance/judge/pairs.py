@@ -4,6 +4,7 @@ both do not pass.
 On GPUs it is a figure of which there are two values. On the CPU, where a rate is also what other
 work leaves of the cores, it is two nodes of which one is far slower in two stages or more."""
 
+import dataclasses
 import statistics
 
 from ..model import INCONCLUSIVE, Finding
@@ -18,9 +19,15 @@ ACTION = "accept them with a third one, or with --reference: it shows which is w
 
 def judge(figures, judged=()):
     """Findings. `judged`: (stage, node) of the rates that a reference has judged."""
-    groups = peers.peers_of(each for each in figures if peers.limits_of(each.metric).fail > 0)
+    groups = peers.peers_of(comparable(each) for each in figures
+                            if peers.limits_of(each.metric).fail > 0)
     return [each for each in [*of_gpus(groups), *of_cpus(groups)]
             if (each.stage, each.nodes[0]) not in judged]
+
+
+def comparable(figure):
+    """Ranks that share cores are no peers; their nodes, with as many ranks and cores each, are."""
+    return dataclasses.replace(figure, explains={**figure.explains, "shares": None})
 
 
 def of_gpus(groups):
