@@ -88,7 +88,7 @@ def nodes_in(value):
             text = ",".join(file.read().split())
     try:
         found = slurm.hosts(text)
-    except ValueError:
+    except (UsageError, ValueError):
         found = []
     if not found:
         raise UsageError(f"--expect-nodes {value}: neither a file nor a list of nodes such as n[001-128]")

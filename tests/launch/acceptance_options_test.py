@@ -18,7 +18,7 @@ from types import SimpleNamespace
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import gpus, job, places  # noqa: E402
+from shakedown_launch import compare_nodes, gpus, job, mpi, places, variants  # noqa: E402
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
@@ -87,6 +87,12 @@ class Options(unittest.TestCase):
             self.assertEqual(options.request(words)[0].settings.tier, tier)
         self.assertEqual(options.request(["--full", "--soak-minutes", "0.5"])[0]
                          .settings.soak_minutes, 0.5)
+
+    def test_a_help_that_lists_exit_codes_lists_all_of_them(self):
+        for each in (mpi, variants, compare_nodes, options):
+            notes = " ".join(each.COMMAND.notes.split())
+            for code in ("2: wrong usage", "3: ", "4: internal error"):
+                self.assertIn(code, notes, each.__name__)
 
     def test_accepted_checks(self):
         for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),
