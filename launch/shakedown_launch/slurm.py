@@ -68,7 +68,7 @@ MOST_NODES = 65536  # of a Slurm cluster
 # An entry of a node list, and what it is made of. Of n[000x111], a cluster of several dimensions, no
 # list is read.
 RANGE = r"[0-9]{1,18}(?:-[0-9]{1,18})?"
-ENTRY = rf"(?:[^\s,\[\]]|\[{RANGE}(?:,{RANGE})*\])+"
+ENTRY = rf"(?:[\w.-]|\[{RANGE}(?:,{RANGE})*\])+"
 
 
 def hosts(node_list):
