@@ -157,11 +157,12 @@ def mpirun_line(request, placement, environ, host):
     line += binding(request.bind, placement, spread, host)
     if placement.per_host > host.cores:
         line += ["--mca", "mpi_yield_when_idle", "1"]
-    if request.hosts or placement.host_count > 1:
+    if placement.elsewhere:
         # Which GPUs are visible is each host's own: Slurm may have granted others there.
         for name in sorted(environ):
             if re.match(PASSED_ON, name) and "VISIBLE_DEVICES" not in name and name != HOSTS:
                 line += ["-x", name]
+    if placement.host_count > 1:
         # Of Slurm's nodes the last have no rank where there are fewer ranks than nodes.
         used = placement.host_count if placement.tasks else -(-placement.ranks // placement.per_host)
         line += ["-x", f"{HOSTS}={used}"]
