@@ -140,7 +140,7 @@ void NcclTestsJson::end_row(int iterations) {
 }
 
 void NcclTestsJson::write() const {
-  write_file({kOption, path_}, [&](std::ostream& out) { out << file_.dump() << "\n"; });
+  write_file({kOption, path_}, [&](std::ostream& out) { out << json_text(file_) << "\n"; });
 }
 
 void NcclTestsJson::finish(const Totals& totals) {

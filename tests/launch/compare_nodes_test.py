@@ -20,9 +20,10 @@ class Table(unittest.TestCase):
         self.addCleanup(context.__exit__, None, None, None)
         return context.__enter__()
 
-    def write(self, node, busbw, name=None, hosts=None):
+    def write(self, node, busbw, name=None, hosts=None, boot="b", gpus=("a", "b")):
         lines = [{"kind": "run", "run_id": node, "program": "collective_perf", "backend": "gpu",
-                  "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": ["a", "b"]},
+                  "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": list(gpus),
+                  "boot_ids": [boot, boot]},
                  {"kind": "collective", "run_id": node, "operation": "all_reduce", "dtype": "float32",
                   "bytes": 1 << 28, "in_place": True, "busbw_gbs": busbw, "time_us_p50": 1000.0,
                   "samples_us": [999.0, 1000.0, 1001.0]}]
@@ -59,6 +60,21 @@ class Table(unittest.TestCase):
         for wrong in ([], ["nothing"]):
             with self.assertRaises(command.UsageError):
                 compare_nodes.main(wrong)
+
+    def test_several_machines_of_one_name_hide_one_another(self):
+        for number in range(1, 4):
+            self.write("localhost", 453 - number, name=f"r{number}", boot=f"b{number}",
+                       gpus=[f"GPU-{number}"])
+        code, said = self.compare()
+        self.assertEqual(code, 3)
+        self.assertIn("localhost: the records are of 3 boots, and the last of them counts", said)
+        for number in range(1, 4):
+            self.write(f"n{number}", 450)
+        self.assertEqual(self.compare()[0], 3)  # three others are no reason to pass it
+        for number in range(1, 4):  # it was restarted
+            self.write("localhost", 450, name=f"r{number}", boot=f"b{number}", gpus=["GPU-1"])
+        code, said = self.compare()
+        self.assertEqual((code, "localhost: the records are of 3 boots" in said), (0, True), said)
 
     def test_a_file_that_is_no_record_is_named(self):
         for number in range(1, 4):

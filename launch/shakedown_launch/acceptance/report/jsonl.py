@@ -4,11 +4,11 @@ A `verdict` line with a `stage` is a finding of that stage; one without is the c
 stages: of each node, and at the end of the job."""
 
 import json
-import math
 import os
 import secrets
 
 from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED, WARN
+from ..words import valid
 from . import digest, series
 
 PROGRAM = "acceptance"
@@ -25,7 +25,7 @@ def write(path, acceptance, stopped=False):
         with open(temporary, "w", encoding="ascii") as file:
             for record in records(acceptance, stopped):
                 kind = record.pop("kind")
-                line = {"kind": kind, "run_id": run_id, **finite(record)}
+                line = {"kind": kind, "run_id": run_id, **valid(record)}
                 file.write(json.dumps(line, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
@@ -34,15 +34,6 @@ def write(path, acceptance, stopped=False):
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
-
-
-def finite(value):
-    """What is not finite is null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def records(acceptance, stopped=False):
