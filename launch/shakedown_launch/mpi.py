@@ -109,8 +109,9 @@ def environment(what, environ):
 def job(what, environ=None, log=None, shown=True, grace=10):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
-    if shown and os.isatty(2):
-        environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
+    terminals = "".join(str(descriptor) for descriptor in (1, 2) if shown and os.isatty(descriptor))
+    if terminals:
+        environ["SHAKEDOWN_TERMINAL"] = terminals  # to the ranks they are pipes
     host = ranks.Host()
     placement = ranks.place(what, environ, host)
     words = ranks.mpirun_line(what, placement, environ, host)

@@ -160,7 +160,7 @@ class Ranks(Mpi):
                                  "echo terminal=$SHAKEDOWN_TERMINAL"], stderr=theirs,
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
         os.close(theirs)
-        self.assertEqual(result.stdout, b"terminal=1\n")
+        self.assertEqual(result.stdout, b"terminal=2\n")  # the descriptor
         self.assertEqual(self.mpi("-n", 1, "bash", "-c",
                                   "echo terminal=$SHAKEDOWN_TERMINAL").stdout, "terminal=\n")
 
