@@ -197,7 +197,7 @@ class Hosts(unittest.TestCase):
         with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
             fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
         for hosts in ("''", "-x", "a b", "a,,b", "a,"):
-            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts} is not a list"):
+            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts}: '.*' is not a host such as h1"):
                 fleet.host_names({"--hosts": hosts}, {})
 
 

@@ -173,10 +173,12 @@ class Jobs(unittest.TestCase):
         for lines in ([], [{"kind": "end", "exit_code": 2}], [records.unreadable(0, "empty")]):
             self.assertEqual(figures.figures(run_of(), lines), [])
 
-    def test_several_names_of_one_host_share_the_ranks(self):
-        head = {**HEAD, "hosts": ["vm"] * 4}
-        line = {**OfOneDevice.LINE, "rank": 2}
-        self.assertEqual(of(line, head=head)["compute/fp16/sustained", "c"].nodes, ("n2",))
+    def test_a_figure_is_of_the_host_that_answered(self):
+        for hosts, node in [(["n1"] * 4, "n1"), (["n1.a", "n1.a", "n2.a", "n2.a"], "n2"),
+                            (["h1", "h1", "h2", "h2"], "n2"), (["n1", "n1", "vm", "vm"], "n2")]:
+            line = {**OfOneDevice.LINE, "rank": 2}
+            found = of(line, head={**HEAD, "hosts": hosts})
+            self.assertEqual(found["compute/fp16/sustained", "c"].nodes, (node,), hosts)
 
     def test_metrics_are_plain_texts(self):
         found = committed("0.2/h200/compute-first-1gpu.jsonl")

@@ -118,9 +118,9 @@ class HowItEnded(Case):
                          [(INCONCLUSIVE, ("n2",), "rank-died"),
                           (INCONCLUSIVE, ("n1",), "not-finished")])
         self.assertIn("rank 2 on n2 died: signal 9 (Killed)", found[0].cause)
-        one_host = {**HEAD, "hosts": ["vm"] * 4}  # by two names
-        found = of(run=run_of(1, dead=((3, "vm", "signal 9 (Killed)"),)), head=one_host)
-        self.assertEqual([each.nodes for each in found], [("n2",), ("n1",)])
+        one_host = {**HEAD, "hosts": ["n1"] * 4}  # which answered for both
+        found = of(run=run_of(1, dead=((3, "n1", "signal 9 (Killed)"),)), head=one_host)
+        self.assertEqual([each.nodes for each in found], [("n1",), ("n2",)])
         for how, class_ in [("signal 9 (Killed)", "ENVIRONMENT"), ("signal 7 (Bus error)", "ENVIRONMENT"),
                             ("signal 11 (Segmentation fault)", "SOFTWARE")]:
             found, _ = of(run=run_of(1, dead=((2, "n2.site", how),)))

@@ -103,17 +103,12 @@ class Acceptance(Folder):
         result = run_bare(*LINE, "--prolog", "-n", "2", "--reference", good, "--inject-fault", "slow:1")
         self.expect(result, 1, f"FAIL {HOST}", "FAIL rank 1: ")
 
-    def test_a_corrupt_collective_is_of_one_node_of_two(self):
-        """Two names of this host: each has its own verdict."""
-        out, records = self.accept("--quick", "-n", "2", "--hosts", f"localhost,{HOST}",
-                                   "--inject-fault", "collective:3", code=1)
-        self.assertEqual(self.verdict(records, "localhost")["verdict"], PASS)
-        self.assertEqual(self.verdict(records)["verdict"], FAIL)
-        self.assertEqual({(*line["nodes"], line["subject"]) for line in self.findings(records)},
-                         {(HOST, "rank 1")})
-        self.assertEqual({line["stage"] for line in self.findings(records)}, {"node_check", "soak"})
-        self.assertEqual(self.verdict(records)["class"], HARDWARE)
-        self.assertIn("isolation: 1 test in 1 round", out)
+    def test_two_names_of_one_machine_are_no_two_nodes(self):
+        out, records = self.accept("--quick", "-n", "2", "--hosts", f"localhost,{HOST}", code=3)
+        for name in ("localhost", HOST):
+            self.assertEqual(self.verdict(records, name)["verdict"], INCONCLUSIVE)
+            self.assertEqual(self.verdict(records, name)["class"], CONFIG)
+        self.assertIn(f"one machine, {HOST}, answered for ", out)
 
     def test_a_slow_rank(self):
         """By its peers, where each rank has a core."""

@@ -16,6 +16,7 @@ from . import options, references, stages
 from .campaign.campaign import Campaign
 from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
+from .evidence import machines
 from .judge import verdicts
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
@@ -42,9 +43,9 @@ def run(arguments):
     request, values = options.request(arguments)
     listed = lister(request.settings.tier)
     environ = options.environment(request.settings, os.environ, listed)
-    mpi.check_open_mpi(environ)
-    check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
+    mpi.check_open_mpi(environ, hosts)
+    check_programs(request.settings.tier, environ)
     known = known_references(request)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
@@ -125,7 +126,8 @@ def conclude(campaign, judge, request, values, started):
     nodes = campaign.nodes()
     judge.choose(nodes, campaign.ranks, runs)
     figures = judge.figures(runs)
-    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
+    found = [*campaign.findings, *machines.findings(runs, judge.records),
+             *judge.all_findings(runs, figures, campaign.isolations)]
     found += judge.unjudged(figures, request.strict)
     found += not_injected(request.fault, campaign, found) if request.fault else []
     found = [dataclasses.replace(each, accepted=not each.blames and each.check in request.accept)
@@ -186,7 +188,7 @@ def write(acceptance, request, output, log, stopped):
         jsonl.write(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
-            with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
+            with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
                 opened.write(content)
     except OSError as error:  # a full disk is no reason to let a bad node pass
         if acceptance.outcome != FAIL:

@@ -6,7 +6,7 @@ import time
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
 from .. import stages
-from ..evidence import inventory
+from ..evidence import inventory, machines
 from ..ladder import ladder
 from ..model import FAIL, INCONCLUSIVE
 from . import topology
@@ -137,6 +137,8 @@ class Campaign:
         self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
         self.left_out.update({each.nodes[0]: each.cause for each in self.findings
                               if each.outcome == FAIL})
+        self.left_out.update({each.nodes[0]: each.cause
+                              for each in machines.findings(runs, self.judge.records)})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 

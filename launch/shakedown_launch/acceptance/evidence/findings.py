@@ -78,7 +78,7 @@ def dead_or_lost(run, head):
 
 
 def node_of(run, head, rank, host):
-    """By its rank, as several nodes may be names of one host."""
+    """By its rank, where the record has the name that the host gives itself."""
     ranks = Ranks(run.nodes, head or {"hosts": [host]})
     return ranks.node(rank) if head and rank < len(ranks) else ranks.host(host)
 
