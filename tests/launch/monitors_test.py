@@ -41,6 +41,13 @@ class Prometheus(unittest.TestCase):
         self.assertEqual(found["shakedown_findings", 'node="n001",outcome="FAIL",check="compute/fp16/sustained",class="ENVIRONMENT"'], 1)
         self.assertAlmostEqual(found["shakedown_acceptance_end_time_seconds", 'tier="default"'], 1795425164 + 431.6)
 
+    def test_what_is_accepted_and_what_is_not_known_are_no_warnings(self):
+        of = samples.node("n001")
+        usual = dataclasses.replace(samples.warned(of), accepted=True)
+        found = self.samples_of(samples.acceptance([samples.verdict(of, usual, samples.unknown(of))]))
+        self.assertEqual([key for key in found if 'outcome="WARN"' in key[1]], [])
+        self.assertEqual(sum('outcome="ACCEPTED"' in key[1] or 'outcome="UNKNOWN"' in key[1] for key in found), 2)
+
     def test_any_text_and_number(self):
         of = samples.node('n"1\\\n')
         figure = samples.Figure("compute", (of.name,), "x", float("nan"), "TFLOP/s")

@@ -164,8 +164,12 @@ class Acceptance(Folder):
     def test_what_the_site_accepts_is_no_reason_for_strict(self):
         _, records = self.accept("--passive", code=0)
         usual = {line["check"] for line in self.findings(records, WARN, UNKNOWN)}
-        out, records = self.accept("--passive", "--strict", "--accept", ",".join(usual) or "none", code=0,
+        out, records = self.accept("--passive", "--strict", "--accept", ",".join(usual) or "none", "--prometheus",
+                                   self.folder / "shakedown.prom", "--junit", self.folder / "junit.xml", code=0,
                                    folder="strict")
+        self.assertIn(f'shakedown_node_verdict{{node="{HOST}",verdict="PASS"}} 1.0',
+                      (self.folder / "shakedown.prom").read_text())
+        self.assertIn(f'<testsuite name="{HOST}"', (self.folder / "junit.xml").read_text())
         self.assertEqual(self.verdict(records)["verdict"], PASS)
         self.assertEqual({line["check"] for line in self.findings(records, WARN, UNKNOWN) if line["accepted"]}, usual)
         self.assertEqual(out.splitlines()[:-1], [f"PASS {HOST}"])

@@ -20,7 +20,7 @@ from .evidence import machines
 from .judge import verdicts
 from .judge.judge import Judge
 from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
-from .report import digest, history, jsonl, nagios, page, slurm_lines, text
+from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
 from .words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
@@ -190,6 +190,9 @@ def write(acceptance, request, output, log, stopped):
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
             with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
                 opened.write(content)
+        for path, report in [(request.prometheus, prometheus), (request.junit, junit)]:
+            if path:
+                report.write(path, acceptance)
     except OSError as error:  # a full disk is no reason to let a bad node pass
         if acceptance.outcome != FAIL:
             raise

@@ -53,6 +53,9 @@ COMMAND = Command(
             "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
             "current folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
+     Option(("--prometheus",), "FILE",
+            "write metrics for the textfile collector of Prometheus's node_exporter (NAME.prom)"),
+     Option(("--junit",), "FILE", "write a JUnit report: a suite per node, a test case per stage"),
      Option(("--accept",), "CHECK,...",
             "warnings and unknown facts that are usual at this site, by the names of their checks "
             "(governor,nics): they are listed at the end and count for nothing"),
@@ -73,7 +76,7 @@ COMMAND = Command(
 
 Request = collections.namedtuple(
     "Request", "settings ranks expect_gpus fault reference record_reference history output nagios "
-    "strict hosts accept")
+    "strict hosts accept prometheus junit")
 
 
 def request(arguments):
@@ -85,14 +88,14 @@ def request(arguments):
     if expect is not None and not (expect.isascii() and expect.isdigit()):
         raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
     hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
-    for option in {"--record-reference", "--history"} & values.keys():
+    for option in {"--record-reference", "--history", "--prometheus", "--junit"} & values.keys():
         check_writable(option, values[option])
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
         values.get("--reference"), values.get("--record-reference"), values.get("--history"),
         values.get("--output"), "--nagios" in values, "--strict" in values, hosts,
-        checks(values.get("--accept", ""))), values
+        checks(values.get("--accept", "")), values.get("--prometheus"), values.get("--junit")), values
 
 
 def checks(text):

@@ -30,9 +30,9 @@ def metrics(acceptance):
     """(name, help, [(labels, value)]); a metric without samples is left out."""
     verdicts = [({"node": each.node.name, "verdict": outcome}, each.outcome == outcome)
                 for each in acceptance.verdicts for outcome in OUTCOMES]
-    everywhere = [*(each for verdict in acceptance.verdicts for each in verdict.findings), *acceptance.findings]
     findings = collections.Counter(
-        (",".join(each.nodes), each.outcome, each.check or each.stage, each.class_) for each in everywhere)
+        (",".join(each.nodes), "ACCEPTED" if each.accepted else each.outcome, each.check or each.stage, each.class_)
+        for each in acceptance.all_findings())
     figures = {}
     for each in acceptance.figures:  # a series exists once: the newest figure of a metric counts
         figures[(each.metric, ",".join(each.nodes), each.gpu, each.unit)] = each.value
@@ -43,7 +43,7 @@ def metrics(acceptance):
             ("acceptance_duration_seconds", "How long the acceptance took.",
              [({"tier": acceptance.tier}, acceptance.seconds)]),
             ("node_verdict", "Verdict of a node: 1 for the one that applies, 0 for the others.", verdicts),
-            ("findings", "Findings by node, outcome, check and class.",
+            ("findings", "Findings by node, outcome (ACCEPTED: by --accept), check and class.",
              [(dict(zip(("node", "outcome", "check", "class"), key)), value) for key, value in findings.items()]),
             ("figure", "Measured rates and times, each in its unit.",
              [(dict(zip(("metric", "node", "gpu", "unit"), key)), value) for key, value in figures.items()])]:
