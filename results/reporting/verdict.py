@@ -100,7 +100,12 @@ def recorded(run):
                     f"{record.get('cause')} ({run.name})", record.get("class") or "",
                     record.get("action") or "")
             for record in run.of("verdict")
-            if record.get("verdict") not in dropped and record.get("severity") != "WARN"]
+            if record.get("verdict") not in dropped and not is_remark(record)]
+
+
+def is_remark(record):
+    """A warning; of an acceptance also a fact that is not known, which is no reason against a node."""
+    return record.get("severity") == "WARN" or record.get("severity") == "UNKNOWN" and "stage" in record
 
 
 def of_learning(summary, measured):

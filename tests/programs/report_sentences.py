@@ -189,6 +189,7 @@ class Sentences(Report):
         part = {**unknown, "scope": "node", "verdict": "INCONCLUSIVE", "severity": "UNKNOWN"}
         self.assertIn("Verdict: PASS\n", self.text_of(part, {**unknown, "verdict": "PASS"}))
         self.assertIn("Verdict: INCONCLUSIVE\n", self.text_of(part))
+        self.assertIn("Verdict: PASS\n", self.text_of({**part, "stage": "inventory"}))  # launch/acceptance's
 
     def test_what_reduced_the_clocks_may_be_unknown(self):
         for reasons, shown in ((["", ""], "nothing"), ([None, None], "unknown"),

@@ -1,6 +1,8 @@
-#include <nlohmann/json.hpp>
-
 #include "training/programs/records.hpp"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "common/nvml.hpp"
 #include "common/text_table.hpp"
@@ -109,13 +111,21 @@ TEST_CASE("an epoch's record has what it did", "[records]") {
   CHECK(keys_of(record_of(result)).at(1) == "train_loss");
 }
 
+TEST_CASE("a line is folded for a terminal alone: scripts match whole lines", "[text]") {
+  const std::string line = std::string(79, 'a') + " b c";
+  setenv("SHAKEDOWN_TERMINAL", "1", 1);  // launch/mpi's standard output
+  CHECK(labelled("step", line).find('\n') < line.size());
+  unsetenv("SHAKEDOWN_TERMINAL");
+  if (isatty(STDOUT_FILENO) == 0) CHECK(labelled("step", line) == "step      " + line + "\n");
+}
+
 TEST_CASE("a paragraph is wrapped at blanks, and a long word is left whole", "[text]") {
-  CHECK(wrapped("short") == "short");
+  CHECK(wrapped("short", 0, 80) == "short");
   const std::string path(90, 'x');
-  CHECK(wrapped("a " + path + " b", 2) == "a\n  " + path + "\n  b");
-  const std::string words = wrapped(std::string(79, 'a') + " b c", 4);
+  CHECK(wrapped("a " + path + " b", 2, 80) == "a\n  " + path + "\n  b");
+  const std::string words = wrapped(std::string(79, 'a') + " b c", 4, 80);
   CHECK(words == std::string(79, 'a') + "\n    b c");
-  CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2) == std::string(76, 'a') + "\n  94 % b");
+  CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2, 80) == std::string(76, 'a') + "\n  94 % b");
   CHECK(labelled("step", "1 ms") == "step      1 ms\n");
 }
 

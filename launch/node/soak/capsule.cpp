@@ -140,7 +140,7 @@ std::string write_capsule(const std::string& folder, const std::string& name,
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
   make_folder_of(path);
   write_file({"--output", path},
-             [&](std::ostream& out) { out << to_json(capsule).dump(1) << '\n'; });
+             [&](std::ostream& out) { out << json_text(to_json(capsule), 1) << '\n'; });
   return path;
 }
 

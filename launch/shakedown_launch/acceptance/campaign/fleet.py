@@ -11,7 +11,7 @@ import resource
 import shlex
 import time
 
-from ... import mpi, slurm
+from ... import hosts, mpi, slurm
 from ...command import UsageError
 from ...job import RUNNING, Job, Output, Stopped
 from ..model import Run
@@ -50,9 +50,9 @@ class Task:
 
 def host_names(values, environ):
     """The hosts of --hosts, --hostfile or the Slurm allocation; none: this machine alone."""
-    hosts = mpi.hosts_of(values)
-    if hosts:
-        return list(dict.fromkeys(hosts))
+    named = hosts.requested(values)
+    if named:
+        return named
     allocation = slurm.allocation(environ)
     if allocation is None or allocation.nodes == 1 and allocation.on_node:
         return []
@@ -67,9 +67,9 @@ class Fleet:
     nothing is started, and what runs is ended. Without `mpirun_for_one` one rank on this host is
     started as it is: mpirun's files and daemons are no part of it."""
 
-    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE,
+    def __init__(self, names, output, environ, log=lambda text: None, deadline=None, grace=GRACE,
                  mpirun_for_one=True):
-        self._address = {host: host for host in hosts} or {os.uname().nodename: None}
+        self._address = {name: name for name in names} or {os.uname().nodename: None}
         self._output, self._environ, self._log = output, environ, log
         self._deadline, self._grace = deadline, grace
         self._mpirun_for_one = mpirun_for_one
@@ -79,7 +79,7 @@ class Fleet:
         return list(self._address)
 
     def is_here(self, name):
-        return self._address[name] in (None, "localhost", os.uname().nodename)
+        return self._address[name] is None or hosts.is_here(name, os.uname().nodename)
 
     def folder(self, name):
         """A folder in the output for what programs write next to their records."""
@@ -90,7 +90,8 @@ class Fleet:
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
         called about once a second. Tasks that a signal or the deadline came before have no Run."""
-        with mpi.session_folder(self._environ) if any(map(self._by_mpirun, tasks)) \
+        others = list(filter(None, self._address.values()))
+        with mpi.session_folder(self._environ, others) if any(map(self._by_mpirun, tasks)) \
                 else contextlib.nullcontext():
             return self._run(collections.deque(enumerate(tasks)), tick)
 
@@ -127,11 +128,11 @@ class Fleet:
         """[Running]; none where a signal came first."""
         place = place_of(task)
         self.folder(task.stage)
-        hosts = [self._address[name] for name in task.nodes]
+        addresses = [self._address[name] for name in task.nodes]
         what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record",
                                                      f"{self._output}/{place}.jsonl"],
                            self._environ)
-        what = what._replace(hosts=[host for host in hosts if host is not None])
+        what = what._replace(hosts=[each for each in addresses if each is not None])
         log = f"{self._output}/{place}.log"
         job = mpi.job(what, self._environ, log=log, shown=False, grace=self._grace) \
             if self._by_mpirun(task) else \
