@@ -157,8 +157,7 @@ def bytes_sent(summary):
                    busiest(m)[1] / of_busiest(m, "bytes_per_step_predicted") - 1
                    if of_busiest(m, "bytes_per_step_predicted") else None, signed),
         ], rows)
-    return by_conditions(summary, lambda m: per_rank(m.steps, "bytes_per_step_measured") and
-                         m.strategy != "none", make)
+    return by_conditions(summary, lambda m: sent_bytes(m) and m.strategy != "none", make)
 
 
 def per_rank(steps, key):
@@ -168,9 +167,14 @@ def per_rank(steps, key):
     return {rank: value for rank, value in ranks.items() if value is not None}
 
 
+def sent_bytes(measured):
+    """{rank: bytes} by counters; where there are none, as the communicator counts."""
+    return per_rank(measured.steps, "bytes_per_step_measured") or \
+        per_rank(measured.steps, "bytes_per_step_counted")
+
+
 def busiest(measured):
-    return max(per_rank(measured.steps, "bytes_per_step_measured").items(),
-               key=lambda item: item[1])
+    return max(sent_bytes(measured).items(), key=lambda item: item[1])
 
 
 def of_busiest(measured, key):

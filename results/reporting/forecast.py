@@ -41,7 +41,8 @@ class Model:
         return [record for kind in KINDS for _, record in getattr(self, f"{kind}s")]
 
     def is_trusted(self):
-        """Whether bin/compare printed predictions and advice; records of 0.1 do not say."""
+        """Whether bin/compare printed predictions and advice; older records do not say, or trust what
+        was compared with nothing."""
         return not any(record.get("trusted") is False for record in self.records())
 
     def doubt(self, summary):
@@ -122,8 +123,10 @@ def compared(summary, model, suffix):
     held = model.measured(summary)
     notes = model.doubt(summary)
     if not model.is_trusted():
-        notes.append(f"predictions and advice are left out: the model is off by up to "
-                     f"{words.percent(model.error(summary))} for a step that was measured")
+        error = model.error(summary)
+        notes.append("predictions and advice are left out: " + (
+            "no step was measured that the model could be compared with" if error is None else
+            f"the model is off by up to {words.percent(error)} for a step that was measured"))
     return Table("model", f"step model, ms per step{suffix}", [
         *named(), Column("predicted", lambda one: one[1], ms),
         Column("measured", lambda one: one[2], ms),

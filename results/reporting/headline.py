@@ -122,7 +122,10 @@ def helps(summary):
                       for text in advised(summary, model))
     doubted = [model.error(summary) for model in models if not model.is_trusted()]
     if advice or doubted:
-        return advice or f"unknown: the step model is off by up to {words.percent(max(doubted))}."
+        errors = [error for error in doubted if error is not None]
+        return advice or (f"unknown: the step model is off by up to {words.percent(max(errors))}."
+                          if errors else "unknown: no step was measured that the step model could be "
+                          "compared with.")
     costs = [(m, [one for one in shares_of(m) if one[1] != "compute" and one[0] >= SMALL])
              for m in broken_down(summary) if is_accounted(m)]
     return sentence(f"less {found[0][1]}, {words.percent(found[0][0], 0)} of the step of "

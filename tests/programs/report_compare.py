@@ -57,7 +57,7 @@ class Exchanges(Report):
     def test_who_counted_the_bytes(self):
         def found(**figures):
             text = self.text_of(step("ddp", 1000, bytes_per_step_predicted=[100, 100],
-                                     bytes_per_step_measured=[101, 110], **figures))
+                                     **{"bytes_per_step_measured": [101, 110], **figures}))
             return row(table(text, "sent per step"), "ddp")
         self.assertEqual(found(bytes_source="nvlink"), {
             "rank": "1", "sent": "110 B", "counted by": "NVLink counters", "theory": "100 B",
@@ -66,6 +66,9 @@ class Exchanges(Report):
         self.assertEqual((more["sent"], more["by communicator"]), ("110 B", "105 B"))
         own = found(bytes_source="communicator", bytes_per_step_counted=[101, 110])
         self.assertEqual((own["sent"], own["counted by"]), ("110 B", "communicator"))
+        none = found(bytes_source="communicator", bytes_per_step_measured=[None, None],
+                     bytes_per_step_counted=[102, 120])
+        self.assertEqual((none["sent"], none["counted by"]), ("120 B", "communicator"))
 
     def test_the_time_line_shows_what_overlaps_and_says_what_it_leaves_out(self):
         records = []
@@ -220,6 +223,11 @@ class Forecast(Report):
             "advice", "ddp", change="batch 9", gain_percent=5))
         self.assertNotIn("batch 9", text)  # as recorded, though no step is
         self.assertIn("unknown: the step model is off by up to 20.0 %", text)
+        text = self.text_of(link_cost(), prediction("ddp", 10, trusted=False), record(
+            "advice", "ddp", change="batch 9", gain_percent=5, trusted=False))
+        self.assertNotIn("batch 9", text)
+        self.assertIn("unknown: no step was measured that the step model could be compared with",
+                      " ".join(text.split()))
 
     def test_what_another_run_measured_is_compared_with_the_prediction(self):
         small = self.write("2.jsonl", prediction("ddp", 11.0), prediction("ddp", 12, world_size=8),
