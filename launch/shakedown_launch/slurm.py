@@ -28,7 +28,8 @@ def allocation(environ):
                          "the first component would be used: start a job for each component")
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
     nodes = number(environ, "SLURM_JOB_NUM_NODES") or number(environ, "SLURM_NNODES") or 1
-    per_node = number(environ, "SLURM_NTASKS_PER_NODE") or 0  # older Slurm says no more
+    # older Slurm says no more; "4(x2)": on each of two nodes
+    per_node = number(environ, "SLURM_NTASKS_PER_NODE", r"(?:\(x[0-9]+\))?") or 0
     return Allocation(
         nodes=nodes,
         tasks=number(environ, "SLURM_NTASKS") or per_node * nodes or None,
@@ -38,13 +39,12 @@ def allocation(environ):
         hosts=node_names(environ))
 
 
-def number(environ, name):
-    """Of a variable such as SLURM_NTASKS=8, or "4(x2)" where it is that of each of two nodes; None
-    where it is not set."""
+def number(environ, name, more=""):
+    """Of a variable such as SLURM_NTASKS=8, which `more` may follow; None where it is not set."""
     text = environ.get(name)
     if not text:
         return None
-    found = re.fullmatch(r"([0-9]{1,7})(\(x[0-9]+\))?", text)
+    found = re.fullmatch(rf"([0-9]{{1,7}}){more}", text)
     if not found or int(found[1]) == 0:
         raise UsageError(f"{name}={clipped(text)} is not a number (1 or more); Slurm sets it in a job")
     return int(found[1])

@@ -277,8 +277,6 @@ class Hosts(unittest.TestCase):
             mpi.check_open_mpi(os.environ, ["h1", "h2"])
             with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
                 mpi.check_open_mpi(os.environ, ["h1.a"])
-        with self.assertRaisesRegex(places.InconclusiveError, f"host name {long}"):
-            mpi.check_open_mpi(os.environ, ["h1", long])
 
     def test_hostfile(self):
         with tempfile.NamedTemporaryFile("w") as file:
@@ -413,7 +411,7 @@ class Slurm(unittest.TestCase):
         job = {"SLURM_JOB_ID": "1"}
         self.assertEqual(slurm.allocation({**job, "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}).tasks, 8)
         for name, text in [("SLURM_NTASKS", "x"), ("SLURM_NTASKS_PER_NODE", "4,2"), ("SLURM_JOB_NUM_NODES", "-1"),
-                           ("SLURM_NTASKS", "0"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
+                           ("SLURM_NTASKS", "0"), ("SLURM_NTASKS", "4(x2)"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
                            ("SLURM_JOB_NODELIST", "n[000x111]"), ("SLURM_NODELIST", "n[1" * 999)]:
             with self.assertRaisesRegex(command.UsageError, f"{name}=") as raised:
                 line("true", **job, **{name: text})

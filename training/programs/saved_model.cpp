@@ -7,13 +7,12 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/record.hpp"
 #include "resnet/model_options.hpp"
 #include "training/data/image_source.hpp"
 
 namespace shakedown::training {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kKey = "shakedown";
 
