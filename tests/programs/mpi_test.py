@@ -228,6 +228,22 @@ class Usage(Mpi):
 
 
 @needs_cpu_backend
+class Reasons(Mpi):
+    def test_ranks_with_one_reason_give_it_once(self):
+        """Also where the launcher takes a while to end the others."""
+        slow = self.folder / "slow.so"
+        source = self.folder / "slow.c"
+        source.write_text("#include <mpi.h>\n#include <unistd.h>\n"
+                          "int MPI_Abort(MPI_Comm comm, int code) { sleep(2); return PMPI_Abort(comm, code); }\n")
+        subprocess.run(["mpicc", "-shared", "-fPIC", source, "-o", slow], check=True)
+        result = self.mpi("-n", 3, "env", f"LD_PRELOAD={slow}", BIN / "soak", "--backend", "gpu",
+                          CUDA_VISIBLE_DEVICES="")
+        self.assertIn(result.returncode, (2, 3), result.stderr)
+        self.assertEqual(result.stderr.count("error: rank"), 1, result.stderr)
+        self.assertIn("error: rank 0 on ", result.stderr)
+
+
+@needs_cpu_backend
 class HostNames(unittest.TestCase):
     """In a UTS namespace, where a host name is that of a few processes."""
 

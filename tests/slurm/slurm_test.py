@@ -7,7 +7,7 @@ import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Job, Jobs, skip_where_impossible
-from support import BIN, TREE
+from support import TREE
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
@@ -164,13 +164,6 @@ class FourNodes(Jobs):
             self.assertEqual(table.returncode, code, table)
             self.assertIn(said, table.stdout)
         self.assertRegex(table.stdout, "collective/all_reduce/float32/1024/.* of 4 nodes")
-
-    def test_ranks_with_one_reason_give_it_once(self):
-        """srun ends the others seconds after the first has aborted."""
-        said = self.cluster("srun", "--mpi=pmix", "--nodes=4", "--ntasks=8", BIN / "soak", "--backend", "gpu",
-                            CUDA_VISIBLE_DEVICES="", code=None)
-        self.assertIn("error: rank 0 on n1: --backend gpu: ", said)
-        self.assertEqual(said.count("error: rank"), 1, said)
 
     def test_a_job_that_is_over(self):
         """Its variables are still set: Open MPI takes it for a fault of the network."""
