@@ -130,7 +130,7 @@ void remove_partials(const std::string& dir) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint_") && name.ends_with(".partial"))
+    if (name.starts_with("checkpoint") && name.ends_with(".partial"))
       std::filesystem::remove(entry.path(), ignored);
   }
 }

@@ -256,11 +256,11 @@ int FolderLock::create() {
 
 /// Puts this run's lock in the place of the one that is there.
 void FolderLock::replace() {
-  const std::string mine = path_ + "." + own_.run_id;
+  const std::string mine = path_ + "." + own_.run_id + ".partial";
   const int file = open(mine.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   int why = file < 0 ? errno : write_to(file, text_of(own_, beats_));
   if (why == 0 && std::rename(mine.c_str(), path_.c_str()) != 0) why = errno;
-  if (why == 0) return;
+  if (why == 0 || why == ENOENT) return;  // removed: another has the lock by now
   std::remove(mine.c_str());
   refuse(path_, "written", why);
 }
