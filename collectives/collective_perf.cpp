@@ -40,7 +40,7 @@ int main(int argc, char** argv) {
   declare_options(set, options);
   set.check([&] { plan_of(options, set); });
   if (const auto code = parse_options(set, argc, argv)) return static_cast<int>(*code);
-  relaunch_for_gpus(options.gpus, argc, argv);
+  relaunch_for_gpus(options, argc, argv);
   return run_program(set, argc, argv,
                      [&](MpiSession& session) { return collective_perf(options, set, session); });
 }

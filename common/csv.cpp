@@ -17,7 +17,7 @@ std::string text_of(const Json& value) {
   if (value.is_null()) return "";
   if (value.is_number_float() && !std::isfinite(value.get<double>())) return "";
   if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return value.dump();
+  if (!value.is_array()) return json_text(value);
   std::vector<std::string> items;
   for (const Json& item : value) items.push_back(text_of(item));
   return fmt::format("{}", fmt::join(items, " "));

@@ -25,8 +25,10 @@ namespace {
 // What bears on a measurement; nothing else of the environment is ever recorded. Of Open MPI's
 // parameters those of the transports: mpirun sets others itself, with keys and addresses.
 constexpr const char* kRecordedPrefixes[] = {
-    "NCCL_",         "UCX_",         "FI_",          "OMPI_MCA_btl",   "OMPI_MCA_coll",
-    "OMPI_MCA_mpi_", "OMPI_MCA_mtl", "OMPI_MCA_osc", "OMPI_MCA_opal_", "OMPI_MCA_pml"};
+    "NCCL_",        "UCX_",         "UCC_",           "FI_",
+    "OFI_",         "RDMAV_",       "HCOLL_",         "SHARP_",
+    "NVSHMEM_",     "OMPI_MCA_btl", "OMPI_MCA_coll",  "OMPI_MCA_mpi_",
+    "OMPI_MCA_mtl", "OMPI_MCA_osc", "OMPI_MCA_opal_", "OMPI_MCA_pml"};
 constexpr const char* kRecordedVariables[] = {
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",   "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
@@ -109,6 +111,7 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   run["started"] = utc_now();
   run["host"] = session.hosts().front();
   run["hosts"] = session.hosts();
+  run["boot_ids"] = session.boot_ids();
   run["git_revision"] = git_revision();
   run["backend"] = name_of(backend.kind);
   run["world_size"] = session.world_size();
@@ -125,12 +128,14 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
   return run;
 }
 
-Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts) {
+Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts,
+                      const std::vector<std::string>& boot_ids) {
   Json run;
   run["program"] = options.program();
   run["started"] = utc_now();
   run["host"] = hosts.front();
   run["hosts"] = hosts;
+  run["boot_ids"] = boot_ids;
   run["git_revision"] = git_revision();
   run["world_size"] = hosts.size();
   Versions versions = mpi_versions();

@@ -19,7 +19,8 @@ Json describe_run(const OptionSet& options, const MpiSession& session, const Bac
 
 /// The same of a program that measures without a device or a communicator: the libraries are those
 /// of every backend that is built. Not collective.
-Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts);
+Json describe_process(const OptionSet& options, const std::vector<std::string>& hosts,
+                      const std::vector<std::string>& boot_ids);
 
 /// "environment.NAME" of those variables (as `environ` has them) that bear on a measurement.
 Json recorded_environment(const char* const* environment);

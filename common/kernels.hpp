@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "common/stamps.hpp"
 #include "common/types.hpp"
 
 namespace shakedown {
@@ -40,6 +41,12 @@ class Kernels {
   virtual void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const = 0;
   /// *hash += bit_hash(x); see common/bit_hash.hpp. `hash` is device memory.
   virtual void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const = 0;
+  /// x[i] = what a contributor stamps there, or 0.
+  virtual void stamp(View x, const Stamps& stamps, std::uint32_t contributor,
+                     Stream& stream) const = 0;
+  /// Adds the elements of x that are no averages of stamps. `errors` is device memory.
+  virtual void check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
+                            Stream& stream) const = 0;
 
   /// A link is busy each way for `needed` from now on, or from `free_at` on (its next free time on
   /// the device's clock, moved on by this) where that is later. What follows on the stream waits

@@ -70,6 +70,7 @@ namespace {
 
 constexpr int kWhoIsThere = 31;  // the tag of silent_ranks
 constexpr int kAtWork = 32;      // the tag of progress
+constexpr int kReason = 33;      // the tag of abort
 
 /// Sends messages without content, and waits for none.
 void notify(const std::vector<int>& ranks, int tag, MPI_Comm comm) {
@@ -91,7 +92,21 @@ bool notified(int tag, MPI_Comm comm) {
   }
 }
 
+/// Open MPI 4 without mpirun copies the host's name, up to its first dot, into a buffer that is too
+/// short, and ends the process with 1, the code of wrong data.
+void check_host_name() {
+  constexpr std::size_t kLongest = 56;
+  const std::string name = host_name();
+  const bool cut = std::getenv("OMPI_MCA_orte_keep_fqdn_hostnames") == nullptr;
+  const std::size_t length = cut ? std::min(name.find('.'), name.size()) : name.size();
+  if (length > kLongest && launched_rank().empty() &&
+      MpiSession::library_version().starts_with("Open MPI v4"))
+    throw InconclusiveError(fmt::format("the host name {} has {} characters; {} supports {}", name,
+                                        length, MpiSession::library_version(), kLongest));
+}
+
 std::unique_ptr<MpiHandle> start_mpi(int* argc, char*** argv, double timeout_s) {
+  check_host_name();
   auto handle = std::make_unique<MpiHandle>();
   handle->ends_mpi = true;
   handle->timeout_s = timeout_s;
@@ -155,6 +170,7 @@ MpiSession::MpiSession(std::unique_ptr<MpiHandle> handle)
   CHECK_MPI(MPI_Comm_size(local, &local_size_));
   CHECK_MPI(MPI_Comm_free(&local));
   hosts_ = all_gather(host_);
+  boot_ids_ = all_gather(boot_id());
   handle_->start.reset();
 }
 
@@ -290,12 +306,40 @@ std::vector<int> MpiSession::silent_ranks(double patience_s) const {
   return silent;
 }
 
+bool MpiSession::root_gives(const std::string& reason) const noexcept {
+  // Ranks often fail alike and at once: rank 0 speaks first. Its abort silences the others, under
+  // mpirun at once; where it does not, those with the same reason are silent.
+  const std::uint64_t mine = std::hash<std::string>{}(reason);
+  try {
+    if (is_root()) {
+      for (int r = 1; r < world_size_; ++r) {
+        MpiOperation send;  // leaked: nobody waits for it
+        const auto& hash = send.keep(std::uint64_t{mine});
+        CHECK_MPI(MPI_Isend(&hash, 1, MPI_UINT64_T, r, kReason, handle_->comm, send.request()));
+      }
+      return false;
+    }
+    for (int polls = 0; polls < 30; ++polls) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      int there = 0;
+      CHECK_MPI(MPI_Iprobe(0, kReason, handle_->comm, &there, MPI_STATUS_IGNORE));
+      if (!there) continue;
+      std::uint64_t of_root = 0;
+      CHECK_MPI(MPI_Recv(&of_root, 1, MPI_UINT64_T, 0, kReason, handle_->comm, MPI_STATUS_IGNORE));
+      std::this_thread::sleep_for(std::chrono::milliseconds(10 * (30 - polls)));
+      return of_root == mine;
+    }
+  } catch (const std::exception&) {  // the reason matters more
+  }
+  return false;
+}
+
 void MpiSession::abort(ExitCode code, const std::string& reason) const noexcept {
-  // Ranks often fail alike and at once: let rank 0 speak first, its abort silences the others.
-  if (rank_ > 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
   std::fflush(stdout);
-  std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
-  std::fflush(stderr);
+  if (!root_gives(reason)) {
+    std::fprintf(stderr, "error: rank %d on %s: %s\n", rank_, host_.c_str(), reason.c_str());
+    std::fflush(stderr);
+  }
   if (world_size_ > 1 || !handle_->ends_mpi)
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   else

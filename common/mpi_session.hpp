@@ -31,6 +31,8 @@ class MpiSession {
   const std::string& host() const { return host_; }
   /// The host of every rank.
   const std::vector<std::string>& hosts() const { return hosts_; }
+  /// The boot id of every rank's machine; "" where it cannot be read.
+  const std::vector<std::string>& boot_ids() const { return boot_ids_; }
   bool is_root() const { return rank_ == 0; }
 
   /// The time after which an operation between ranks counts as hung.
@@ -68,7 +70,8 @@ class MpiSession {
   /// when the job is about to end.
   std::vector<int> silent_ranks(double patience_s) const;
 
-  /// Names rank, host and reason on stderr and ends the whole job with `code`.
+  /// Names rank, host and reason on stderr, once where ranks have one reason, and ends the whole
+  /// job with `code`.
   [[noreturn]] void abort(ExitCode code, const std::string& reason) const noexcept;
 
   const MpiHandle& handle() const { return *handle_; }
@@ -80,6 +83,7 @@ class MpiSession {
  private:
   explicit MpiSession(std::unique_ptr<MpiHandle> handle);
   bool progress_is_due() const;
+  bool root_gives(const std::string& reason) const noexcept;
   void gather_bytes(const void* mine, void* all, std::size_t bytes) const;
 
   std::unique_ptr<MpiHandle> handle_;
@@ -89,6 +93,7 @@ class MpiSession {
   int local_size_ = 1;
   std::string host_;
   std::vector<std::string> hosts_;
+  std::vector<std::string> boot_ids_;
   mutable std::chrono::steady_clock::time_point progressed_ = std::chrono::steady_clock::now();
   int exceptions_ = std::uncaught_exceptions();
 };

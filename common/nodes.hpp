@@ -25,6 +25,18 @@ NodeMap map_nodes(const std::vector<std::string>& hosts);
 /// Throws UsageError that names --pretend-nodes if there are fewer ranks.
 NodeMap map_nodes(const std::vector<std::string>& hosts, int pretended);
 
+/// Throws where the ranks are not on the machines that were meant. A machine is a host name under
+/// one boot id: two names of one machine are one, containers of one machine with names of their own
+/// are several. InconclusiveError where fewer than `requested` answered (0: that is unknown);
+/// UsageError where two have one name, by their boot ids or as MPI sees them: it has a `local_rank`
+/// 0 on each.
+void check_machines(const std::vector<std::string>& hosts, const std::vector<std::string>& boot_ids,
+                    const std::vector<int>& local_ranks, int requested);
+
+/// How many hosts launch/mpi was to start ranks on, of SHAKEDOWN_HOSTS; 0 where it did not start
+/// them. Throws UsageError where it is no number.
+int requested_hosts();
+
 /// --pretend-nodes N, hidden: for tests on one host.
 void declare_pretended_nodes(OptionSet& options, int& value);
 

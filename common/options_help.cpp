@@ -147,7 +147,7 @@ std::string OptionSet::json() const {
                          {"hidden", option.hidden}});
     document["groups"].push_back({{"title", group.title}, {"options", options}});
   }
-  return document.dump(1) + "\n";
+  return json_text(document, 1) + "\n";
 }
 
 }  // namespace shakedown

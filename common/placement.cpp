@@ -28,14 +28,13 @@ std::string name_blind(const std::vector<RankView>& ranks) {
   return fmt::format("{}", fmt::join(texts, " and "));
 }
 
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-/// Whether CUDA_VISIBLE_DEVICES names a GPU: CUDA reads it up to the first that is none.
+/// Whether CUDA_VISIBLE_DEVICES names a GPU: CUDA reads it up to the first that is none, and of a
+/// number its digits, as strtoul does.
 bool names_a_gpu(const std::string& list) {
-  const std::string first = list.substr(0, list.find(','));
-  return is_number(first) || first.starts_with("GPU-") || first.starts_with("MIG-");
+  if (list.starts_with("GPU-") || list.starts_with("MIG-")) return true;
+  const auto first = list.find_first_not_of(" \t\n\v\f\r");
+  const auto digit = first + (first != std::string::npos && list[first] == '+' ? 1 : 0);
+  return digit < list.size() && list[digit] >= '0' && list[digit] <= '9';
 }
 
 /// Whether a count of Slurm's is above 0: "2", "a100:2" or "a100:1,h100:1".

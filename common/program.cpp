@@ -13,6 +13,7 @@
 #include <thread>
 #include <variant>
 
+#include "common/nodes.hpp"
 #include "common/stop_signals.hpp"
 #include "common/version.hpp"
 
@@ -54,6 +55,13 @@ double timeout_of(const OptionSet& set) {
       if (const auto* seconds = std::get_if<double>(&option.value); seconds && *seconds > 0)
         return *seconds;
   return INFINITY;
+}
+
+/// Collective.
+void check_hosts(const MpiSession& session) {
+  const auto local = session.all_gather(static_cast<double>(session.local_rank()));
+  check_machines(session.hosts(), session.boot_ids(), {local.begin(), local.end()},
+                 requested_hosts());
 }
 
 /// "rank 1 on n1: --weights w.safetensors: No such file or directory" of the first rank that cannot
@@ -104,6 +112,7 @@ int run_program(const OptionSet& set, int argc, char** argv,
   try {
     MpiSession session(&argc, &argv, timeout_of(set));
     try {
+      check_hosts(session);
       if (const std::string missing = missing_file(set, session); !missing.empty()) {
         if (session.is_root()) std::fprintf(stderr, "error: %s\n", missing.c_str());
         return static_cast<int>(ExitCode::usage);

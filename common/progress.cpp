@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/text_table.hpp"
+
 namespace shakedown {
 
 std::string readable_duration(double seconds) {
@@ -39,8 +41,7 @@ Progress::Progress(std::string title, long total, std::string unit, bool shown, 
       unit_(std::move(unit)),
       shown_(shown),
       following_(following),
-      // under mpirun stderr is a pipe: launch/mpi sets this if it ends in a terminal
-      terminal_(isatty(STDERR_FILENO) != 0 || std::getenv("SHAKEDOWN_TERMINAL") != nullptr),
+      terminal_(on_terminal(STDERR_FILENO)),
       start_(last_ - std::chrono::duration_cast<Clock::duration>(
                          std::chrono::duration<double>(earlier_s))) {}
 

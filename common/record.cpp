@@ -99,9 +99,7 @@ void Record::write(const std::string& kind, const Json& fields) {
   line.update(fields);
   const Lock lock(file_);
   const off_t before = size_of(file_);
-  const std::string text = (is_cut(file_, before) ? "\n" : "") +
-                           line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) +
-                           "\n";
+  const std::string text = (is_cut(file_, before) ? "\n" : "") + json_text(line) + "\n";
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t wrote = ::write(file_, text.data() + done, text.size() - done);
     if (wrote < 0 && errno == EINTR) continue;
@@ -113,6 +111,10 @@ void Record::write(const std::string& kind, const Json& fields) {
     }
     done += static_cast<std::size_t>(wrote);
   }
+}
+
+std::string json_text(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 Json merged(Json fields, const Json& more) {

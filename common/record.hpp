@@ -38,6 +38,10 @@ class Record {
   bool ended_ = false;
 };
 
+/// As text. Bytes that are not UTF-8, which names of hosts, files and devices may have, become
+/// U+FFFD.
+std::string json_text(const Json& json, int indent = -1);
+
 /// `fields` followed by `more`.
 Json merged(Json fields, const Json& more);
 

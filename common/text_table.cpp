@@ -1,6 +1,9 @@
 #include "common/text_table.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 namespace shakedown {
 
@@ -21,11 +24,21 @@ std::string heading(const std::vector<Column>& columns) {
   return row(columns, over) + row(columns, head);
 }
 
-std::string wrapped(const std::string& text, int indent) {
+bool on_terminal(int descriptor) {
+  const char* const launcher = std::getenv("SHAKEDOWN_TERMINAL");
+  return isatty(descriptor) != 0 ||
+         (launcher != nullptr &&
+          std::string(launcher).find(std::to_string(descriptor)) != std::string::npos);
+}
+
+int text_width() { return on_terminal(STDOUT_FILENO) ? kTextWidth : 0; }
+
+std::string wrapped(const std::string& text, int indent, int width_of_line) {
+  if (width_of_line == 0) return text;
   const auto breaks = [&](std::size_t i) { return text[i] == ' ' && text[i + 1] != '%'; };
   std::string lines;
   std::size_t begin = 0;
-  auto width = static_cast<std::size_t>(kTextWidth);  // of this line without its indentation
+  auto width = static_cast<std::size_t>(width_of_line);  // of this line without its indentation
   while (text.size() - begin > width) {
     std::size_t end = begin + width;
     while (end > begin && !breaks(end)) --end;
@@ -34,7 +47,7 @@ std::string wrapped(const std::string& text, int indent) {
     lines +=
         text.substr(begin, end - begin) + "\n" + std::string(static_cast<std::size_t>(indent), ' ');
     begin = end + 1;
-    width = static_cast<std::size_t>(kTextWidth - indent);
+    width = static_cast<std::size_t>(width_of_line - indent);
   }
   return lines + text.substr(begin);
 }

@@ -6,7 +6,7 @@
 
 namespace shakedown {
 
-inline constexpr int kTextWidth = 80;  // of a paragraph: a terminal's, and a batch log's
+inline constexpr int kTextWidth = 80;  // of a paragraph on a terminal
 
 /// A column's heading on two lines, and its width without the blank before it.
 struct Column {
@@ -19,9 +19,17 @@ struct Column {
 std::string row(const std::vector<Column>& columns, const std::vector<std::string>& cells);
 std::string heading(const std::vector<Column>& columns);
 
-/// The text in lines of at most kTextWidth columns, broken at blanks, not before %; those after the
-/// first are indented by `indent`. No newline at the end.
-std::string wrapped(const std::string& text, int indent = 0);
+/// Whether a person reads this descriptor (STDOUT_FILENO or STDERR_FILENO) on a terminal: its own,
+/// or launch/mpi's, which lists its descriptors that are terminals in SHAKEDOWN_TERMINAL.
+bool on_terminal(int descriptor);
+
+/// kTextWidth where standard output is a terminal; else 0: scripts match lines, so that a line in a
+/// file or pipe is whole.
+int text_width();
+
+/// The text in lines of at most `width` columns (0: any number), broken at blanks, not before %;
+/// those after the first are indented by `indent`. No newline at the end.
+std::string wrapped(const std::string& text, int indent = 0, int width = text_width());
 
 /// "label     text", wrapped, and a newline.
 std::string labelled(const std::string& label, const std::string& text);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/host_name.hpp"
+#include "common/record.hpp"
 
 namespace shakedown {
 namespace {
@@ -17,7 +18,7 @@ using Plans = std::map<std::string, std::string>;
 
 /// Against files cut short or written over; not against malice.
 std::string checksum(const std::string& build, const Plans& plans) {
-  return fmt::format("{:016x}", std::hash<std::string>{}(build + nlohmann::json(plans).dump()));
+  return fmt::format("{:016x}", std::hash<std::string>{}(build + json_text(nlohmann::json(plans))));
 }
 
 /// The whole file, an object of machines; an empty one where there is no such file.
@@ -67,7 +68,7 @@ bool PlanCache::save() {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path(), error);
   std::ofstream out(draft);
-  out << all.dump(1) << '\n';
+  out << json_text(all, 1) << '\n';
   out.close();
   if (out) std::filesystem::rename(draft, file_, error);
   if (out && !error) return true;

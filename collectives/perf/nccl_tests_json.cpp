@@ -37,15 +37,6 @@ std::string unused(const std::string& path) {
   return name;
 }
 
-/// "2.28.9" as ncclGetVersion has it: 22809.
-int version_code(const std::string& version) {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch);
-  return major * 10000 + minor * 100 + patch;
-}
-
 Json config_of(const PerfOptions& options, const Plan& plan) {
   return {{"nthreads", 1},
           {"ngpus", 1},
@@ -76,7 +67,7 @@ Json devices_of(const Backend& backend, const MpiSession& session) {
                        {"pid", static_cast<int>(pids[r])},
                        {"hostname", session.hosts()[r]},
                        {"device", static_cast<int>(local_ranks[r])},
-                       {"device_hex", pci[r].substr(0, pci[r].find('.'))},
+                       {"device_hex", nccl_tests_device(pci[r])},
                        {"device_info", models[r]}});
   return devices;
 }
@@ -94,7 +85,7 @@ NcclTestsJson::NcclTestsJson(const std::string& path, const PerfOptions& options
   std::printf("# Writing JSON output to %s\n", path_.c_str());
   int nccl = 0;
   for (const LibraryVersion& v : library_versions(backend.kind))
-    if (v.name == "nccl") nccl = version_code(v.running);
+    if (v.name == "nccl") nccl = nccl_version_code(v.running);
   // The environment may hold secrets: the record has what bears on a measurement.
   file_ = {{"version", kVersion},     {"start_time", local_now()}, {"args", command_line()},
            {"env", Json::array()},    {"nccl_version", nccl},      {"config", config},
@@ -140,7 +131,7 @@ void NcclTestsJson::end_row(int iterations) {
 }
 
 void NcclTestsJson::write() const {
-  write_file({kOption, path_}, [&](std::ostream& out) { out << file_.dump() << "\n"; });
+  write_file({kOption, path_}, [&](std::ostream& out) { out << json_text(file_) << "\n"; });
 }
 
 void NcclTestsJson::finish(const Totals& totals) {

@@ -10,11 +10,12 @@ namespace shakedown::collectives {
 
 std::vector<IgnoredOption> ignored_options() {
   return {
-      {"--parallel-init,-p", "each rank is a process, so all start in parallel"},
+      {"--parallel-init,-p", "each rank is a process, so all start in parallel", "1"},
       {"--stream-null,-y", "the null stream is not used"},
       {"--cta-policy,-x", "set NCCL_CTA_POLICY, or --ctas"},
       {"--device-implementation,-D", "nccl-tests' own kernels are not measured"},
-      {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's"},
+      {"--device-cta-count,-V", "nccl-tests' own kernels are not measured; --ctas sets NCCL's",
+       "16"},
       {"--memory,-M", "memory is not reported"},
       {"--unalign,-u", "--align 1 divides buffers at odd addresses"},
       {"--per-iter-skip,-K", "--record and -J have every iteration's time"},
@@ -25,8 +26,11 @@ PerfOptions default_options(const std::string& program) {
   PerfOptions options;
   options.backend.ctas_option = "--ctas";
   for (const Operation& operation : operations()) {
-    if (program != operation.program_name) continue;
-    options.program = program;
+    // NVIDIA's containers have the programs under names with a suffix: all_reduce_perf_mpi.
+    if (program != operation.program_name &&
+        !program.starts_with(operation.program_name + std::string("_")))
+      continue;
+    options.program = operation.program_name;
     options.operations = {operation.name};
     options.min_bytes = options.max_bytes = "32M";
     options.step_factor = 1;

@@ -15,10 +15,12 @@ class OptionSet;
 
 namespace shakedown::collectives {
 
-/// An option of nccl-tests that has no effect here: accepted as long as its value requests none.
+/// An option of nccl-tests that has no effect here: accepted as long as its value requests none
+/// (0), or what is so here in any case.
 struct IgnoredOption {
   const char* names;
   const char* reason;
+  const char* fulfilled = "0";
   std::string value = "";
 };
 std::vector<IgnoredOption> ignored_options();

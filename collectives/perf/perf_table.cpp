@@ -28,7 +28,9 @@ bool shows_spread(const PerfOptions& options) {
 
 std::string transport_versions(const Backend& backend) {
   for (const LibraryVersion& v : library_versions(backend.kind))
-    if (v.name == "nccl") return fmt::format("nccl-headers={} nccl-library={}", v.built, v.running);
+    if (v.name == "nccl")
+      return fmt::format("nccl-headers={} nccl-library={}", nccl_version_code(v.built),
+                         nccl_version_code(v.running));
   return fmt::format("mpi-headers={} mpi-library={}", MpiSession::build_version(),
                      MpiSession::library_version());
 }
@@ -37,9 +39,6 @@ std::string transport_name(const Communicator& communicator, const Backend& back
   if (!is_mpi(communicator)) return communicator.transport();
   return fmt::format("mpi ({} algorithm)", name_of(backend.mpi_algorithm));
 }
-
-/// "0000:1b:00.0" as nccl-tests has it: "0000:1b:00".
-std::string short_pci_id(const std::string& id) { return id.substr(0, id.find('.')); }
 
 }  // namespace
 
@@ -80,11 +79,14 @@ std::string preamble(const PerfOptions& options, const Plan& plan, const Communi
   if (options.blocking == 2) text += "# Blocking Enabled: wait after each iteration, no barrier\n";
   if (options.blocking == 3)
     text += "# Blocking Enabled: wait and barrier after each iteration; time excludes barrier\n";
+  for (const IgnoredOption& ignored : options.ignored)
+    if (!ignored.value.empty() && ignored.value != "0")
+      text += fmt::format("# {} {}: {}\n", ignored.names, ignored.value, ignored.reason);
   text += "#\n# Using devices\n";
   const DeviceIdentity device = backend.device->identity();
   const auto lines = session.all_gather(fmt::format(
       "#  Rank {:2} Group  0 Pid {:6} on {:>10} device {:2} [{}] {}\n", session.rank(), getpid(),
-      session.host(), session.local_rank(), short_pci_id(device.pci_id), device.model));
+      session.host(), session.local_rank(), nccl_tests_device(device.pci_id), device.model));
   for (const std::string& line : lines) text += line;
   return text + "#\n";
 }

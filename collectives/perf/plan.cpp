@@ -3,8 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
+#include <string_view>
 
 #include "collectives/perf/type_names.hpp"
 #include "common/error.hpp"
@@ -56,19 +60,57 @@ void check_choice(const char* option, int value, const std::vector<const char*>&
 
 void refuse_unsupported(const PerfOptions& options) {
   for (const IgnoredOption& ignored : options.ignored)
-    if (!ignored.value.empty() && ignored.value != "0")
+    if (!ignored.value.empty() && ignored.value != "0" && ignored.value != ignored.fulfilled)
       throw UsageError(
           fmt::format("{} {}: not supported: {}", ignored.names, ignored.value, ignored.reason));
   if (options.threads > 1)
     throw UsageError(
         fmt::format("--nthreads {}: each rank is a process: use launch/mpi -n RANKS {}",
                     options.threads, options.program));
-  for (const char* name : {"NCCL_TESTS_SPLIT", "NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_DEVICE"})
-    if (options.as_nccl_tests() && std::getenv(name) != nullptr)
-      throw UsageError(
-          fmt::format("{} is set: not supported, all ranks are one group; choose GPUs by "
-                      "CUDA_VISIBLE_DEVICES",
-                      name));
+  if (const char* device = std::getenv("NCCL_TESTS_DEVICE");
+      options.as_nccl_tests() && device != nullptr && std::string_view(device) != "-1")
+    throw UsageError(fmt::format(
+        "NCCL_TESTS_DEVICE={}: not supported, choose GPUs by CUDA_VISIBLE_DEVICES", device));
+}
+
+/// nccl-tests' group of a rank, by NCCL_TESTS_SPLIT_MASK (hexadecimal) or NCCL_TESTS_SPLIT (AND,
+/// MOD or DIV and a number); nothing where `text` is neither.
+std::optional<long> group_of(long rank, std::string text, bool is_mask) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  char operation = '&';
+  if (!is_mask) {
+    constexpr std::array<std::pair<std::string_view, char>, 6> kOperations{
+        {{"AND", '&'}, {"&", '&'}, {"MOD", '%'}, {"%", '%'}, {"DIV", '/'}, {"/", '/'}}};
+    const auto* const named =
+        std::find_if(kOperations.begin(), kOperations.end(),
+                     [&](const auto& entry) { return text.starts_with(entry.first); });
+    if (named == kOperations.end()) return std::nullopt;
+    operation = named->second;
+    text.erase(0, named->first.size());
+  }
+  char* end = nullptr;
+  const long number = std::strtol(text.c_str(), &end, is_mask ? 16 : 0);
+  if (end == text.c_str() || *end != '\0' || (operation != '&' && number <= 0)) return std::nullopt;
+  if (operation == '&') return rank & number;
+  return operation == '%' ? rank % number : rank / number;
+}
+
+/// A split that leaves all ranks in one group is what is measured in any case.
+void refuse_groups(const PerfOptions& options, int world_size) {
+  for (const char* name : {"NCCL_TESTS_SPLIT_MASK", "NCCL_TESTS_SPLIT"}) {
+    const char* const value = options.as_nccl_tests() ? std::getenv(name) : nullptr;
+    if (value == nullptr) continue;
+    const bool is_mask = std::string_view(name).ends_with("MASK");
+    const std::optional<long> first = group_of(0, value, is_mask);
+    for (long rank = 0; rank < world_size; ++rank)
+      if (!first || group_of(rank, value, is_mask) != first)
+        throw UsageError(fmt::format(
+            "{}={}: not supported: all ranks are one group (0x0 is accepted); bin/link_matrix "
+            "measures rails and nodes separately",
+            name, value));
+    return;  // nccl-tests reads the mask first
+  }
 }
 
 /// A rank uses one GPU.
@@ -137,6 +179,7 @@ Plan plan_of(const PerfOptions& options, const OptionSet& given) {
 Plan make_plan(const PerfOptions& options, const OptionSet& given, int world_size) {
   Plan plan = plan_of(options, given);
   check_ranks(options, world_size);
+  refuse_groups(options, world_size);
   plan.roots = {options.root};
   if (options.root < 0) {
     plan.roots.resize(static_cast<std::size_t>(world_size));

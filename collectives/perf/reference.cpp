@@ -40,12 +40,12 @@ bool same(const Json& a, const Json& b, const char* key) {
 std::string key_of(const Json& collective) {
   std::string key;
   for (const char* part : {"operation", "dtype", "reduction", "root", "bytes", "in_place"})
-    key += collective.value(part, Json()).dump() + " ";
+    key += json_text(collective.value(part, Json())) + " ";
   return key;
 }
 
 std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 std::string differences(const Json& reference, const Json& here) {

@@ -46,4 +46,16 @@ Reduction parse_reduction(const std::string& option, const std::string& name) {
               [&](Reduction reduction) { return name == name_of(reduction); });
 }
 
+int nccl_version_code(const std::string& version) {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  std::sscanf(version.c_str(), "%d.%d.%d", &major, &minor, &patch);
+  return major * 10000 + minor * 100 + patch;
+}
+
+std::string nccl_tests_device(const std::string& pci_id) {
+  return pci_id.empty() ? "cpu" : pci_id.substr(0, pci_id.find('.'));
+}
+
 }  // namespace shakedown::collectives

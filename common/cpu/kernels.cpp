@@ -1,6 +1,7 @@
 #include "common/cpu/kernels.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -78,6 +79,29 @@ void CpuKernels::check_finite(ConstView x, std::int32_t* finite, Stream&) const 
 
 void CpuKernels::add_bit_hash(ConstView x, std::uint64_t* hash, Stream&) const {
   *hash += bit_hash(x);
+}
+
+void CpuKernels::stamp(View x, const Stamps& stamps, std::uint32_t contributor, Stream&) const {
+  dispatch(x, [&](auto* to) {
+    parallel_for(x.count, [=](std::size_t i) { store(to[i], stamp_by(contributor, stamps, i)); });
+  });
+}
+
+void CpuKernels::check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
+                              Stream&) const {
+  std::uint64_t wrong = 0;
+  std::uint64_t first = errors->first;
+  dispatch(x, [&](const auto* from) {
+#pragma omp parallel for schedule(static) reduction(+ : wrong) reduction(min : first)
+    for (std::size_t i = 0; i < x.count; ++i) {
+      const float found = load(from[i]);
+      if (is_average(found, stamps, i)) continue;
+      ++wrong;
+      first = std::min(first, (stamps.first + i) << 32 | std::bit_cast<std::uint32_t>(found));
+    }
+  });
+  errors->wrong += wrong;
+  errors->first = first;
 }
 
 void CpuKernels::occupy_link(DuplexTime* free_at, DuplexTime needed, Stream&) const {

@@ -60,6 +60,30 @@ __global__ void bit_hash_kernel(const Word* x, unsigned long long* hash, std::si
   if (threadIdx.x % 32 == 0) atomicAdd(hash, mine);
 }
 
+template <class T>
+__global__ void stamp_kernel(T* to, Stamps stamps, std::uint32_t contributor, std::size_t count) {
+  const std::size_t first = global_thread() * kGroup;
+  if (first >= count) return;
+  float x[kGroup];
+  for (int i = 0; i < kGroup; ++i) x[i] = stamp_by(contributor, stamps, first + i);
+  store_group(to, first, count, x);
+}
+
+template <class T>
+__global__ void check_stamps_kernel(const T* from, Stamps stamps, StampErrors* errors,
+                                    std::size_t count) {
+  const std::size_t first = global_thread() * kGroup;
+  if (first >= count) return;
+  float x[kGroup];
+  load_group(from, first, count, x);
+  for (int i = 0; i < kGroup && first + i < count; ++i) {
+    if (is_average(x[i], stamps, first + i)) continue;
+    atomicAdd(reinterpret_cast<unsigned long long*>(&errors->wrong), 1ULL);
+    atomicMin(reinterpret_cast<unsigned long long*>(&errors->first),
+              (stamps.first + first + i) << 32 | __float_as_uint(x[i]));
+  }
+}
+
 __global__ void gather_chunks_kernel(float* to, const float* from, const std::int64_t* sources) {
   const std::int64_t chunk = sources[blockIdx.x];
   to[blockIdx.x * kFlatAlignment + threadIdx.x] =
@@ -155,6 +179,24 @@ void CudaKernels::add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream)
     case 4: add(std::uint32_t{}); break;
     default: add(std::uint64_t{});
   }
+  CHECK_LAUNCH();
+}
+
+void CudaKernels::stamp(View x, const Stamps& stamps, std::uint32_t contributor,
+                        Stream& stream) const {
+  dispatch(x, [&](auto* to) {
+    stamp_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+        to, stamps, contributor, x.count);
+  });
+  CHECK_LAUNCH();
+}
+
+void CudaKernels::check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
+                               Stream& stream) const {
+  dispatch(x, [&](const auto* from) {
+    check_stamps_kernel<<<blocks_for(x.count / kGroup + 1), kThreads, 0, native(stream)>>>(
+        from, stamps, errors, x.count);
+  });
   CHECK_LAUNCH();
 }
 

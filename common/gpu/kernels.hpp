@@ -14,6 +14,10 @@ class CudaKernels final : public Kernels {
                      Stream& stream) const override;
   void check_finite(ConstView x, std::int32_t* finite, Stream& stream) const override;
   void add_bit_hash(ConstView x, std::uint64_t* hash, Stream& stream) const override;
+  void stamp(View x, const Stamps& stamps, std::uint32_t contributor,
+             Stream& stream) const override;
+  void check_stamps(ConstView x, const Stamps& stamps, StampErrors* errors,
+                    Stream& stream) const override;
   void occupy_link(DuplexTime* free_at, DuplexTime needed, Stream& stream) const override;
 };
 

@@ -16,7 +16,8 @@ ExitCode gpu_monitor(const MonitorOptions& options, const OptionSet& set, MpiSes
   session.set_timeout(options.timeout_s);
   Record record(session.is_root() ? options.record : "");
   GpuMonitor monitor(options, session);
-  record.write("run", merged(describe_process(set, session.hosts()), monitor.identity()));
+  record.write("run", merged(describe_process(set, session.hosts(), session.boot_ids()),
+                             monitor.identity()));
   Json cost = Json::object();
   return recorded(
       record, [&] { return monitor.run(record, cost); }, cost);

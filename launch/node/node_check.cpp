@@ -15,7 +15,7 @@ namespace {
 
 ExitCode node_check(const CheckOptions& options, const OptionSet& set, MpiSession& session) {
   Record record(session.is_root() ? options.record : "");
-  record.write("run", describe_process(set, session.hosts()));
+  record.write("run", describe_process(set, session.hosts(), session.boot_ids()));
   return recorded(record, [&] { return check_nodes(options, session, record); });
 }
 
@@ -24,7 +24,7 @@ ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
   const Ended ended = run_in_own_process(options.deadline_s, [&] {
     return run_alone([&] {
       Record record(options.record);
-      record.write("run", describe_process(set, {host_name()}));
+      record.write("run", describe_process(set, {host_name()}, {boot_id()}));
       return recorded(record, [&] { return check_passively(options, record); });
     });
   });

@@ -9,6 +9,8 @@ CAUSES = [
      r"No space left on device",
      "/dev/shm (or the disk named) is full, too small (docker gives 64 MiB) or not writable",
      "docker run --shm-size=1g or --ipc=host, clear left-overs; NCCL_SHM_DISABLE=1 avoids it"),
+    (r"(?i)too many open files", "the limit of open files is too low for NCCL's and MPI's connections",
+     "ulimit -n 65536: in limits.conf, and of the service that starts the ranks (sshd, slurmd)"),
     (NO_ALGORITHM, "the NCCL_ALGO or NCCL_PROTO that is set does not support this collective",
      "unset it, or set it only for collectives that support it: NCCL_ALGO=allreduce:tree"),
     (r"Duplicate GPU detected", "two ranks use one GPU",

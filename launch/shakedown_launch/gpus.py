@@ -7,7 +7,8 @@ import subprocess
 from .places import TREE, InconclusiveError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-ENTRY = r"\d+|(GPU|MIG)-[^,]+"  # of CUDA_VISIBLE_DEVICES
+ENTRY = r"[0-9]+|(GPU|MIG)-[^,]+"  # of --gpus
+NAMES_ONE = r"(GPU-|MIG-)|\s*\+?[0-9]"  # how CUDA_VISIBLE_DEVICES begins that does not hide all GPUs
 
 
 def built(environ):
@@ -51,13 +52,18 @@ def busiest():
 
 
 def named(text):
-    """The entries of CUDA_VISIBLE_DEVICES, which ends at its first invalid one."""
+    """The GPUs of CUDA_VISIBLE_DEVICES as CUDA reads it (13.0 on two H100): up to the first entry that
+    names none, or not in the way of the first; of a number the digits alone ("0, 1", "1gpu2"); and none
+    at all where one is named twice."""
+    first = re.match(NAMES_ONE, text)
+    kind = f"({first[1]}.+)" if first and first[1] else r"\s*\+?0*([0-9]{1,9})"
     entries = []
-    for entry in text.split(","):
-        if not re.fullmatch(ENTRY, entry):
+    for entry in text.split(",") if first else ():
+        found = re.match(kind, entry)
+        if not found:
             break
-        entries.append(entry)
-    return entries
+        entries.append(found[1])
+    return entries if len(set(entries)) == len(entries) else []
 
 
 def missing(entries, gpus):
@@ -84,7 +90,7 @@ def requested(environ):
     """The variable by which the user or Slurm requests GPUs, as gpu_request of
     common/placement.cpp: "SLURM_JOB_GPUS=0,1"; "" where none does."""
     if VISIBLE in environ:
-        return f"{VISIBLE}={environ[VISIBLE]}" if named(environ[VISIBLE]) else ""
+        return f"{VISIBLE}={environ[VISIBLE]}" if re.match(NAMES_ONE, environ[VISIBLE]) else ""
     for name in ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS"):
         if environ.get(name):
             return f"{name}={environ[name]}"

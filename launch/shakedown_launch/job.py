@@ -141,7 +141,7 @@ class Output:
                 raise
 
     def line(self, text):
-        self.write(2, f"{text}\n".encode())
+        self.write(2, f"{text}\n".encode(errors="surrogateescape"))  # names keep their bytes
 
     def close(self):
         if self._log:

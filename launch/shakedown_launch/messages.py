@@ -30,6 +30,7 @@ SSH = (r"^(?:ssh: connect to host |ssh: Could not resolve hostname |\S+@(?=\S+: 
        r"(\S+?)(?: port \d+)?: (.+)")
 NOT_THERE = (r"could not access\s+or execute an executable:\s+Executable:\s*(\S+)\s+Node:\s*(\S+)\s+"
              r"while attempting to start process rank (\d+)")
+NO_DAEMON = r"daemon has unexpectedly failed after launch"  # Open MPI's guess is a network's fault
 ABORT = r"help-mpi-api.txt|/show_help.c"  # what may be left of MPI_Abort's block
 IDLE = r"orte_base_help_aggregate|plm:rsh: Warning: setpgid"
 # On mpirun's standard error, each in one write: a signal that it forwards, and libevent's warning
@@ -40,10 +41,12 @@ LONGEST_BLOCK, LONGEST_LINE = 100, 65536  # lines, bytes: what ranks write may b
 
 
 class Messages:
-    """Reads both streams. `show` receives what the user should see, `say` our own lines."""
+    """Reads both streams. `show` receives what the user should see, `say` our own lines. `ask`: why a
+    job may have failed to start, or was lost, in words of Slurm's; "" where it does not know."""
 
-    def __init__(self, say, show, hosts=(), ranks=0):
+    def __init__(self, say, show, hosts=(), ranks=0, ask=lambda: ""):
         self._say = say
+        self._ask = ask
         self._hosts = hosts
         self._ranks = ranks  # 0: unknown
         self._own = Blocks(self._judge_own, self._judge_own_line, paired=True)
@@ -57,6 +60,7 @@ class Messages:
         self._refused = {}  # host that ssh did not reach: why
         self._not_run = self._gave_a_reason = False
         self._no_folder = ""  # that mpirun needs, and why
+        self._no_daemon = ""  # Open MPI's text about one that failed
         self._sent = set()  # "signal 12" to the ranks, whose end by it is a stop
 
     def sent(self, number):
@@ -117,6 +121,8 @@ class Messages:
         elif re.search(NO_FOLDER, block):
             self._no_folder = "mpirun cannot make {}: {}; see TMPDIR".format(
                 *re.search(NO_FOLDER, block).groups())
+        elif re.search(NO_DAEMON, block):
+            self._no_daemon = block
         else:
             return False
         return True
@@ -154,7 +160,9 @@ class Messages:
     def judge(self, status):
         """(exit code, message) of an mpirun that ended with `status`; -N: it died of
         signal N itself."""
-        if self.dead or self.lost or self._not_run:
+        if self.lost:
+            return 3, self._ask() or None
+        if self.dead or self._not_run:
             return 3, None
         missing = [str(rank) for rank in range(self._ranks) if rank not in self._waiting]
         if self._waiting and missing:
@@ -174,7 +182,10 @@ class Messages:
         if status in NOT_RUN:  # mpirun 4.1 sometimes ends before it has written which
             return 3, f"a rank ended with {status}: {COULD_NOT_BE_RUN}"
         if not self.rank_ended:
-            why = self._no_folder or f"mpirun ended with {status}"
+            why = self._no_folder or self._ask()
+            if self._no_daemon and not why:
+                self._show(self._no_daemon)
+            why = why or f"mpirun ended with {status}"
             what = "the job could not be started"
             if status == 1 and not self._gave_a_reason:  # as mpirun ends by a signal
                 what = f"mpirun was stopped by a signal, or {what}"

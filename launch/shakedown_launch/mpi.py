@@ -6,8 +6,8 @@ import re
 import signal
 import subprocess
 
-from . import gpus, messages, places, ranks, slurm
-from .command import Command, Option, UsageError, parse, positive, say
+from . import gpus, hosts, messages, places, ranks, slurm
+from .command import Command, InconclusiveError, Option, UsageError, parse, positive, say
 from .job import RUNNING, Job, Output
 
 RANK_OPTIONS = [
@@ -31,7 +31,6 @@ KEEPALIVE = {"OMPI_MCA_oob_tcp_keepalive_time": "8", "OMPI_MCA_oob_tcp_keepalive
              "OMPI_MCA_oob_tcp_keepalive_probes": "3"}
 # Of ssh, while the daemons start: the site's own agent or arguments (in a file of parameters) stay.
 SSH_ARGUMENTS = "-o ConnectTimeout=15 -o ServerAliveInterval=5 -o ServerAliveCountMax=3"
-HOST = r"[^\s,'\"-][^\s,'\"]*"  # of --hosts: an option or quotes of a shell are none
 
 COMMAND = Command(
     "[options] PROGRAM [ARGS...]",
@@ -47,7 +46,7 @@ COMMAND = Command(
 
     Ends with the programs' own exit code; 2: wrong usage, or no Open MPI; 3: a requested GPU is
     not visible, a rank died of a signal, a host or a link was lost, or the job or one of its ranks
-    could not be started; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
+    could not be started; 4: internal error; 5: stopped by SIGINT, SIGTERM, SIGHUP or SIGQUIT. The first of
     these sends SIGUSR2 to the ranks; one that comes a second later, or after that, kills the job at
     once. SIGUSR1 and SIGUSR2 are passed on to the ranks.
     """)
@@ -63,40 +62,16 @@ def request(values, words, environ):
     entries = [int(entry) if entry.isdigit() else entry for entry in chosen.split(",")]
     if len(set(entries)) < len(entries):
         raise UsageError(f"--gpus {chosen} names a GPU more than once")
-    hosts = hosts_of(values)
     bind = values.get("--bind", "none")
     if bind not in ("none", "core", "numa"):
         raise UsageError(f"--bind {bind}: choose from none, core, numa")
     return ranks.Request([places.find_program(words[0], environ), *words[1:]],
-                         positive(values, "-n", None, "ranks"), values.get("--gpus"), hosts, bind)
+                         positive(values, "-n", None, "ranks"), values.get("--gpus"),
+                         hosts.requested(values), bind)
 
 
-def hosts_of(values):
-    """The hosts of --hosts or --hostfile."""
-    if "--hosts" in values and "--hostfile" in values:
-        raise UsageError("--hosts and --hostfile cannot be combined")
-    if "--hostfile" in values:
-        return hosts_in(values["--hostfile"])
-    hosts = values["--hosts"].split(",") if "--hosts" in values else []
-    if not all(re.fullmatch(HOST, host) for host in hosts):
-        raise UsageError(f"--hosts {values['--hosts']} is not a list such as h1,h2")
-    return hosts
-
-
-def hosts_in(path):
-    """Each once; lines of # and what follows the name ("slots=8") are left out."""
-    try:
-        with open(path) as file:
-            words = [line.split() for line in file]
-    except (OSError, UnicodeDecodeError):
-        raise UsageError(f"--hostfile {path} is not a file that can be read") from None
-    hosts = list(dict.fromkeys(line[0] for line in words if line and not line[0].startswith("#")))
-    if not hosts:
-        raise UsageError(f"--hostfile {path} names no host")
-    return hosts
-
-
-def check_open_mpi(environ):
+def check_open_mpi(environ, names=()):
+    """`names`: of the hosts of the job, where they are not this one alone."""
     try:
         version = subprocess.run(["mpirun", "--version"], env=environ, stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -108,6 +83,16 @@ def check_open_mpi(environ):
         remedy = "make setup, or " if places.in_source_tree() else ""
         raise UsageError(f"Open MPI's mpirun is required (found: {version or 'none'}); "
                          f"{remedy}module load openmpi")
+    name = name_of_this_host(names)
+    if len(name) > hosts.LONGEST_NAME and re.search(r"Open MPI\) [1-4]\.", version):
+        raise InconclusiveError(f"the host name {name} has {len(name)} characters; Open MPI 4 supports "
+                                f"{hosts.LONGEST_NAME}")
+
+
+def name_of_this_host(names):
+    """As Open MPI 4 has it in a job on the hosts `names`."""
+    own = os.uname().nodename
+    return own if hosts.have_domains(names) else own.partition(".")[0]
 
 
 def line(what, environ, host=None):
@@ -123,22 +108,25 @@ def environment(what, environ):
 def job(what, environ=None, log=None, shown=True, grace=10):
     """A Job, not yet started, of a ranks.Request."""
     environ = environment(what, os.environ if environ is None else environ)
-    if shown and os.isatty(2):
-        environ["SHAKEDOWN_TERMINAL"] = "1"  # to the ranks it is a pipe
+    terminals = "".join(str(descriptor) for descriptor in (1, 2) if shown and os.isatty(descriptor))
+    if terminals:
+        environ["SHAKEDOWN_TERMINAL"] = terminals  # to the ranks they are pipes
     host = ranks.Host()
     placement = ranks.place(what, environ, host)
     words = ranks.mpirun_line(what, placement, environ, host)
     output = Output(log, shown)
-    here = ("localhost", os.uname().nodename)
-    hosts = [name for name in (each.split(":")[0] for each in what.hosts) if name not in here]
+    others = [name for name in what.hosts if not hosts.is_here(name, host.name)]
 
     def report(text):
         say(text, output.line)
+
+    def ask():
+        return slurm.trouble(environ) if placement.allocated and placement.elsewhere else ""
     # mpirun forwards USR2 to the ranks on all hosts: bin/train then writes a checkpoint, others end
     # by it. At TERM mpirun would kill them within a second.
     return Job([words[0], "-x", "OPAL_OUTPUT_STDERR_FD=2", *words[1:]],
                {**time_outs(environ), **slurm.for_mpirun(environ)}, output,
-               messages.Messages(report, output.line, hosts, placement.ranks), grace, report,
+               messages.Messages(report, output.line, others, placement.ranks, ask), grace, report,
                stop_signal=signal.SIGUSR2, elsewhere=placement.elsewhere)
 
 
@@ -157,12 +145,12 @@ def time_outs(environ):
 
 
 @contextlib.contextmanager
-def session_folder(environ):
+def session_folder(environ, names=()):
     """Open MPI 4 has the files of all jobs of a user in one folder of a host. The first job makes it and
     the last removes it: of jobs that start at the same time one could not, and would fail. Here it
     stays, because something is in it."""
     place = next(filter(None, map(environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
-    top = f"{place}/ompi.{os.uname().nodename.partition('.')[0]}.{os.geteuid()}"
+    top = f"{place}/ompi.{name_of_this_host(names)}.{os.geteuid()}"
     kept = f"{top}/shakedown.{os.getpid()}"
     with contextlib.suppress(OSError):  # mpirun will say why
         os.makedirs(top, mode=0o700, exist_ok=True)
@@ -179,7 +167,7 @@ def main(arguments):
     values, words = parse(COMMAND, arguments)
     grace = positive(values, "--grace", 10, "seconds")
     what = request(values, words, os.environ)
-    check_open_mpi(os.environ)
+    check_open_mpi(os.environ, ranks.names(what, os.environ))
     if slurm.binding(os.environ):
         say(f"Slurm's {' '.join(slurm.binding(os.environ))} is not applied: the ranks of a node see "
             "all of its GPUs, and choose one each")

@@ -2,13 +2,14 @@
 mpirun line. Nothing is started here."""
 
 import collections
+import contextlib
 import os
 import re
 
-from . import gpus, slurm
+from . import gpus, hosts, slurm
 from .command import UsageError, say
 
-# hosts: [] means this one, or those of Slurm's allocation
+# hosts: names; [] means this one, or those of Slurm's allocation
 Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
                                  defaults=(None, None, (), "none"))
 # tasks: whether Slurm's own tasks are the ranks
@@ -17,9 +18,13 @@ Request = collections.namedtuple("Request", "words ranks gpus hosts bind",
 Placement = collections.namedtuple("Placement",
                                    "ranks host_count per_host tasks allocated elsewhere")
 
-# mpirun gives these to local ranks anyway; for those of other hosts they must be named.
-PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|DNNL|ONEDNN|UCX|FI|MALLOC|SHAKEDOWN)_|"
-             r"LD_LIBRARY_PATH$")
+# mpirun gives these to local ranks anyway; for those of other hosts they must be named. They set up
+# GPUs and threads; then what carries messages (libfabric, its NCCL plugin, verbs, ...); then ours.
+PASSED_ON = (r"(NCCL|CUDA|CUDNN|CUBLAS|NVIDIA|OMP|GOMP|KMP|DNNL|ONEDNN|"
+             r"UCX|UCC|FI|OFI|RDMAV|IBV|MLX4|MLX5|PSM2|PSM3|HCOLL|SHARP|NVSHMEM|GDRCOPY|PMIX_MCA|"
+             r"MALLOC|SHAKEDOWN)_|LD_LIBRARY_PATH$")
+
+HOSTS = "SHAKEDOWN_HOSTS"  # how many are to answer: the programs count (common/nodes.cpp)
 
 
 class Host:
@@ -28,7 +33,8 @@ class Host:
     def __init__(self):
         self.name = os.uname().nodename
         self.is_root = os.geteuid() == 0
-        self.cores = len(os.sched_getaffinity(0))
+        self.allowed = os.sched_getaffinity(0)
+        self.cores = len(self.allowed)
         self._gpus = None
 
     def gpus(self):
@@ -36,12 +42,16 @@ class Host:
             self._gpus = gpus.listed()
         return self._gpus
 
-    def numa_nodes(self):
-        try:
-            return sum(bool(re.match(r"node\d", name))
-                       for name in os.listdir("/sys/devices/system/node")) or 1
-        except OSError:
-            return 1
+    def numa_nodes(self, folder="/sys/devices/system/node"):
+        """Those with a core for this process: others are memory alone, such as a GPU's, or of a
+        socket that is not its."""
+        count = 0
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder):
+                if re.fullmatch(r"node\d+", name):
+                    with open(f"{folder}/{name}/cpulist") as file:
+                        count += bool(self.allowed & set(cores_in(file.read())))
+        return count or 1
 
     def may_read_processes(self):
         """Large messages inside a host go by process_vm_readv. Where a container's seccomp filter
@@ -60,11 +70,17 @@ class Host:
             return True
 
 
+def cores_in(text):
+    """Those of "0-3,8"."""
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        yield from range(int(first), int(last or first) + 1)
+
+
 def place(request, environ, host):
     """The number of ranks: as requested; else Slurm's tasks; else one per visible GPU; else two per
     host."""
     allocation = slurm.allocation(environ)
-    others = [name for name in names(request.hosts) if allocation and name not in allocation.hosts]
+    others = [name for name in request.hosts if allocation and name not in allocation.hosts]
     if others:
         raise UsageError(f"{' '.join(others)}: not of this Slurm allocation, whose nodes are "
                          f"{' '.join(allocation.hosts) or 'unknown'} (--hosts, --hostfile)")
@@ -91,24 +107,23 @@ def place(request, environ, host):
             gpu_count = per_host * host_count
             say(f"Slurm's job has {ranks} tasks, which use {ranks} of {gpu_count} GPUs; "
                 f"-n {gpu_count} uses all")
-    return Placement(ranks, host_count, -(-ranks // host_count), bool(tasks), bool(allocation),
-                     elsewhere)
+    per_host = -(-ranks // host_count)
+    if request.hosts and per_host * (host_count - 1) >= ranks:
+        idle = request.hosts[-(-ranks // per_host):]
+        raise UsageError(f"-n {ranks} --hosts {','.join(request.hosts)}: no rank would run on "
+                         f"{' '.join(idle)}: use a multiple of the {host_count} hosts")
+    return Placement(ranks, host_count, per_host, bool(tasks), bool(allocation), elsewhere)
 
 
 def where(request, environ, host):
     """(whether ranks run on this host, whether on others): on a login node of Slurm none do."""
     if request.hosts:
-        local = [name in ("localhost", host.name) for name in names(request.hosts)]
+        local = [hosts.is_here(name, host.name) for name in request.hosts]
         return any(local), not all(local)
     allocation = slurm.allocation(environ)
     if allocation:
         return allocation.on_node, allocation.nodes > 1 or not allocation.on_node
     return True, False
-
-
-def names(hosts):
-    """Without the slots of "h1:4"."""
-    return [host.split(":")[0] for host in hosts]
 
 
 def counts_for_all_ranks(elsewhere, allocation, environ):
@@ -118,14 +133,21 @@ def counts_for_all_ranks(elsewhere, allocation, environ):
         bool(allocation and allocation.on_node and not allocation.names_gpus)
 
 
+def names(request, environ):
+    """Of the hosts that ranks may run on; none where that is this one alone."""
+    allocation = slurm.allocation(environ)
+    return list(request.hosts) or (allocation.hosts if allocation else [])
+
+
 def mpirun_line(request, placement, environ, host):
     line = ["mpirun", "-n", str(placement.ranks)]
     if host.is_root:
         line.append("--allow-run-as-root")
     spread = None
     if request.hosts:
-        line += ["--host",
-                 ",".join(f"{name}:{placement.per_host}" for name in names(request.hosts))]
+        line += ["--host", ",".join(f"{name}:{placement.per_host}" for name in request.hosts)]
+    if hosts.have_domains(names(request, environ)):
+        line += ["--mca", "orte_keep_fqdn_hostnames", "1"]
     if not request.hosts and placement.host_count == 1:
         # Open MPI counts cores without their hardware threads, and refuses more ranks than that.
         line.append("--oversubscribe")
@@ -135,11 +157,15 @@ def mpirun_line(request, placement, environ, host):
     line += binding(request.bind, placement, spread, host)
     if placement.per_host > host.cores:
         line += ["--mca", "mpi_yield_when_idle", "1"]
-    if request.hosts or placement.host_count > 1:
+    if placement.elsewhere:
         # Which GPUs are visible is each host's own: Slurm may have granted others there.
         for name in sorted(environ):
-            if re.match(PASSED_ON, name) and "VISIBLE_DEVICES" not in name:
+            if re.match(PASSED_ON, name) and "VISIBLE_DEVICES" not in name and name != HOSTS:
                 line += ["-x", name]
+    if placement.host_count > 1:
+        # Of Slurm's nodes the last have no rank where there are fewer ranks than nodes.
+        used = placement.host_count if placement.tasks else -(-placement.ranks // placement.per_host)
+        line += ["-x", f"{HOSTS}={used}"]
     if request.gpus:
         line += ["-x", f"CUDA_VISIBLE_DEVICES={request.gpus}"]
     if not (environ.get("OMPI_MCA_btl_vader_single_copy_mechanism") or host.may_read_processes()):

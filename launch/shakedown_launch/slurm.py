@@ -3,6 +3,9 @@ steps must not inherit of them."""
 
 import collections
 import re
+import subprocess
+
+from .command import UsageError
 
 # Options of the job that srun applies to each step. mpirun starts its daemons in a step of one task
 # per node: by --gpus-per-task the ranks of the other nodes would see one GPU, by --gpus=16 the step
@@ -20,27 +23,67 @@ def allocation(environ):
     where Slurm does not say; hosts: names of its nodes, none where Slurm does not say."""
     if not environ.get("SLURM_JOB_ID"):
         return None
+    if environ.get("SLURM_HET_SIZE", "1") != "1":
+        raise UsageError(f"SLURM_HET_SIZE={clipped(environ['SLURM_HET_SIZE'])}: of a heterogeneous job only "
+                         "the first component would be used: start a job for each component")
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
-    nodes = int(environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES") or 1)
-    per_node = int(environ.get("SLURM_NTASKS_PER_NODE") or 0)  # older Slurm says no more
+    nodes = number(environ, "SLURM_JOB_NUM_NODES") or number(environ, "SLURM_NNODES") or 1
+    # older Slurm says no more; "4(x2)": on each of two nodes
+    per_node = number(environ, "SLURM_NTASKS_PER_NODE", r"(?:\(x[0-9]+\))?") or 0
     return Allocation(
         nodes=nodes,
-        tasks=int(environ.get("SLURM_NTASKS") or per_node * nodes) or None,
+        tasks=number(environ, "SLURM_NTASKS") or per_node * nodes or None,
         names_gpus=any(map(environ.get, ("SLURM_JOB_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE"))),
         on_node=bool(environ.get("SLURMD_NODENAME")),
-        gpus_on_node=int(gpus) if gpus.isdigit() else None,
-        hosts=hosts(environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""))
+        gpus_on_node=int(gpus) if gpus.isascii() and gpus.isdigit() else None,
+        hosts=node_names(environ))
+
+
+def number(environ, name, more=""):
+    """Of a variable such as SLURM_NTASKS=8, which `more` may follow; None where it is not set."""
+    text = environ.get(name)
+    if not text:
+        return None
+    found = re.fullmatch(rf"([0-9]{{1,7}}){more}", text)
+    if not found or int(found[1]) == 0:
+        raise UsageError(f"{name}={clipped(text)} is not a number (1 or more); Slurm sets it in a job")
+    return int(found[1])
+
+
+def clipped(text, most=80):
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def node_names(environ):
+    for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        if environ.get(name):
+            try:
+                return hosts(environ[name])
+            except UsageError as error:
+                raise UsageError(f"{name}={clipped(environ[name])}: {error}") from None
+    return []
+
+
+MOST_NODES = 65536  # of a Slurm cluster
+# An entry of a node list, and what it is made of. Of n[000x111], a cluster of several dimensions, no
+# list is read.
+RANGE = r"[0-9]{1,18}(?:-[0-9]{1,18})?"
+ENTRY = rf"(?:[\w.-]|\[{RANGE}(?:,{RANGE})*\])+"
 
 
 def hosts(node_list):
     """The names in a node list such as "gpu[01-03,7],login", as `scontrol show hostnames` gives
     them: a prolog must not call it."""
+    if node_list and not re.fullmatch(rf"{ENTRY}(?:,{ENTRY})*", node_list):
+        raise UsageError("is not a list of nodes such as gpu[01-03,7],login")
     names = []
-    for entry in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", node_list):
+    for entry in re.findall(ENTRY, node_list):
         heads = [""]
         for text, numbers in re.findall(r"([^\[]+)|\[([^\]]*)\]", entry):
-            heads = [head + tail for head in heads
-                     for tail in ([text] if text else numbers_in(numbers))]
+            tails = [text] if text else list(numbers_in(numbers))
+            if len(names) + len(heads) * len(tails) > MOST_NODES:
+                raise UsageError(f"lists more than {MOST_NODES:,} nodes")
+            heads = [head + tail for head in heads for tail in tails]
         names += heads
     return names
 
@@ -49,8 +92,31 @@ def numbers_in(text):
     """Those of "01-03,7", with their leading zeros."""
     for each in text.split(","):
         first, _, last = each.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            yield str(number).zfill(len(first))
+        low, high = int(first), int(last or first)
+        if not low <= high < low + MOST_NODES:
+            raise UsageError(f"{each} is not a range of numbers")
+        for value in range(low, high + 1):
+            yield str(value).zfill(len(first))
+
+
+def seconds_left(environ, timeout=10):
+    """Until the job's time limit; None outside of a job, without a limit, and where Slurm does not say."""
+    if not environ.get("SLURM_JOB_ID"):
+        return None
+    try:
+        said = subprocess.run(
+            ["squeue", "--noheader", "--format=%L", "--jobs", environ["SLURM_JOB_ID"]],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            timeout=timeout, env=environ).stdout.decode(errors="replace").strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if not re.fullmatch(r"(\d+-)?(\d+:){1,2}\d+", said):  # also UNLIMITED, INVALID
+        return None
+    days, _, clock = said.rpartition("-")
+    seconds = 0
+    for part in clock.split(":"):
+        seconds = 60 * seconds + int(part)
+    return 86400 * int(days or 0) + seconds
 
 
 def binding(environ):
@@ -70,3 +136,35 @@ def for_mpirun(environ):
     if job.gpus_on_node and total in ("", str(job.nodes * job.gpus_on_node)):
         kept.setdefault("SLURM_GPUS_PER_NODE", str(job.gpus_on_node))
     return kept
+
+
+# ---- why a job did not start, or was lost ----------------------------------------------------------
+
+ANSWER_S = 5  # of Slurm's controller
+RUNS = ("RUNNING", "COMPLETING", "CONFIGURING")
+
+
+def asked(*words):
+    """(output, error) of a command of Slurm; ("", "") where it does not answer."""
+    try:
+        ended = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               stdin=subprocess.DEVNULL, timeout=ANSWER_S)
+        return ended.stdout.decode(errors="replace"), ended.stderr.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return "", ""
+
+
+def trouble(environ, ask=asked):
+    """What Slurm knows that is wrong with the job's nodes, and else with the job: mpirun does not show
+    what its srun says. "" where that is nothing."""
+    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    states, _ = ask("sinfo", "--noheader", "--Node", f"--nodes={nodes}", "--format=%N %t")
+    down = dict.fromkeys(f"node {name} is {state}" for name, state in
+                         re.findall(r"^(\S+) (\S+)$", states, re.M)
+                         if re.match("down|fail|unk", state) or state.endswith("*"))
+    if nodes and down:
+        return f"Slurm: {', '.join(down)}"
+    job = environ.get("SLURM_JOB_ID", "")
+    state, error = ask("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+    over = "Invalid job id" in error or state.strip() and state.split()[0] not in RUNS
+    return f"Slurm: job {job} (SLURM_JOB_ID) is over: unset it, or start another" if over else ""

@@ -53,7 +53,7 @@ COMMAND = Command(
 
     Ends with 0 when all variants ran, else with the worst of the programs' exit codes, where a
     time-out is 3 and an algorithm that NCCL does not have for the operation is no failure; 2: wrong
-    usage; 3: GPUs are requested and none is visible; 5: stopped by SIGINT, SIGTERM, SIGHUP or
+    usage; 3: GPUs are requested and none is visible; 4: internal error; 5: stopped by SIGINT, SIGTERM, SIGHUP or
     SIGQUIT.
     """)
 CONFIGURATION_FILES = ("/etc/nccl.conf", "~/.nccl.conf")
@@ -137,7 +137,7 @@ def main(arguments):
         raise UsageError("--record cannot be used: each variant writes its own record")
     environ = dict(os.environ)
     what = mpi.request(values, words, environ)
-    mpi.check_open_mpi(environ)
+    mpi.check_open_mpi(environ, ranks.names(what, environ))
     seen = mpi.environment(what, environ)
     here, _ = ranks.where(what, environ, ranks.Host())
     if here:
@@ -149,7 +149,8 @@ def main(arguments):
     folder = places.new_folder("variants", environ)
     print(flush=True)
     run_all(chosen, what, folder, environ, timeout)
-    with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8") as file:
+    with open(os.path.join(folder, "table.txt"), "w", encoding="utf-8",
+              errors="replace") as file:
         def write(line):
             print(line)
             print(line, file=file)

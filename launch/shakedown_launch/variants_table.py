@@ -191,6 +191,9 @@ def explanation(variant):
     found = causes.explain(variant.said)
     for line, cause, remedy in found:
         yield f"  message: {line[:300]}\n  cause:   {cause}\n  remedy:  {remedy}"
+    warned = [line for line in variant.said if "NCCL WARN" in line][-1:]  # which says it itself
+    if warned and not any("NCCL WARN" in line for line, _, _ in found):
+        yield f"  NCCL:    {warned[0].strip()[:300]}"
     if not found:
         yield from (f"  last output: {line[:300]}" for line in last_words(variant.said))
 

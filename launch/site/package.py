@@ -24,7 +24,7 @@ class Shakedown(MakefilePackage, CudaPackage):
     depends_on("cxx", type="build")
     depends_on("gmake", type="build")
     depends_on("pkgconfig", type="build")
-    depends_on("openmpi")
+    depends_on("openmpi@4.1")  # what was run: docs/install.md
     depends_on("python@3.9:", type=("build", "run"))
     depends_on("py-matplotlib", type="run", when="+report")
     depends_on("py-jinja2", type="run", when="+report")
@@ -32,10 +32,13 @@ class Shakedown(MakefilePackage, CudaPackage):
     depends_on("nlohmann-json")
     depends_on("libjpeg-turbo")
     depends_on("libpng")
-    depends_on("onednn", when="+onednn")
+    depends_on("onednn@2", when="+onednn")
     depends_on("cuda@12:", when="+cuda")
     depends_on("cudnn@9:", when="+cuda")
     depends_on("nccl", when="+cuda")
+    conflicts("cuda_arch=none", when="+cuda", msg="name the GPUs: cuda_arch=90 (H100, H200), 80 (A100), ...")
+    for arch in CudaPackage.cuda_arch_values:  # NCCL's own recipe has no default
+        depends_on(f"nccl cuda_arch={arch}", when=f"+cuda cuda_arch={arch}")
 
     def setup_build_environment(self, env):
         spec = self.spec

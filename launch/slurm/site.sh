@@ -16,6 +16,10 @@
 # Options of each srun. The programs divide the cores of a node themselves.
 srun_options=(--cpu-bind=none)
 
+# Options of launch/acceptance in acceptance.sbatch, before those of the command line, such as the
+# findings that are usual at this site: --accept governor,nics.
+acceptance_options=()
+
 # sbatch reads these where this file is sourced before it.
 # export SBATCH_PARTITION=gpu SBATCH_ACCOUNT=hpc-staff
 

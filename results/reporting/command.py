@@ -12,14 +12,16 @@ from typing import NamedTuple
 from . import (against, communication_tables, exports, findings, forecast, history, machine_tables,
                measured, tables, text, words)
 from .headline import headline
+from .options import distinguish
 from .page import render_page
 from .reading import read_runs
-from .records import NotComparable, UsageError, machines_of
+from .records import NotComparable, UsageError, machines_of, texts
 from .side_by_side import side_by_side
 from .summary import Summary
 
 TITLE = "Shakedown: performance report"
 PASS, USAGE, INCONCLUSIVE, INTERNAL = 0, 2, 3, 4
+LETTERS = 12  # configurations on page one, if no more are compared
 STANDARD_OUTPUT = "standard output"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 PACKAGES = {"matplotlib": ("plots", "python3-matplotlib"),
@@ -69,15 +71,22 @@ def machine_lines(runs):
     lines = []
     for machine in machines_of(runs):
         of = [run for run in runs if run.machine == machine]
-        hosts = sorted({host for run in of for host in
-                        run.header.get("hosts") or [run.header.get("host", "host unknown")]})
+        hosts = sorted({host for run in of for host in run.hosts})
         hosts = ", ".join(hosts[:4]) + (f" and {len(hosts) - 4} more" if len(hosts) > 4 else "")
-        lines.append(f"{machine}, on {hosts}")
+        lines.append(f"{gpus_of(of)}{machine}, on {hosts}")
     if started:
         lines.append(f"measured {started[0]}" +
                      (f" to {started[-1]}" if started[-1] != started[0] else ""))
     versions = version_words(runs)
     return lines + ([versions] if versions else [])
+
+
+def gpus_of(runs):
+    """How many GPUs the runs used; empty where no UUIDs were recorded."""
+    counts = sorted({len(set(texts(run.header, "gpu_uuids"))) for run in runs} - {0})
+    if not counts:
+        return ""
+    return f"{counts[0]} x " if len(counts) == 1 else f"{counts[0]} to {counts[-1]} x "
 
 
 def version_words(runs):
@@ -102,7 +111,10 @@ class Content(NamedTuple):
     title: str
     machines: list
     outcome: str
+    reason: str
     sentences: list  # [(what, sentence)]
+    configurations: list  # [(letter, what it stands for)]; those for which there is room on page one
+    more_configurations: list  # the others
     front: list  # tables
     sections: list  # as findings.sections
     tables: list
@@ -110,10 +122,12 @@ class Content(NamedTuple):
 
 def content_of(summary):
     machines = machine_lines(summary.runs)
-    if len(summary.groups()) > 1 and summary.shared:
+    if len(summary.groups) > 1 and summary.shared:
         machines.append(f"throughout: {shared_setting(summary)}")
-    outcome, sentences = headline(summary)
-    return Content(TITLE, machines, outcome, sentences,
+    outcome, reason, sentences = headline(summary)
+    letters = [(letter, summary.name(conditions)) for conditions, letter in summary.letters.items()]
+    room = max(LETTERS, sum(len(group) > 1 for _, group in summary.groups))
+    return Content(TITLE, machines, outcome, reason, sentences, letters[:room], letters[room:],
                    [*tables.front(summary), *machine_tables.tables(summary)],
                    findings.sections(summary),
                    [*tables.throughputs(summary), *communication_tables.tables(summary),
@@ -165,7 +179,7 @@ def drop_output():
 
 
 def write(path, content):
-    path.write_text(content, encoding="utf-8")
+    path.write_text(content, encoding="utf-8", errors="backslashreplace")
     return path
 
 
@@ -187,9 +201,10 @@ def write_report(runs, folder, options):
         lacks("jinja2", error)
     for run in runs:
         if run.end is None:
-            print(f"results/report: {run.name} crashed: it has no end record", file=sys.stderr)
+            print(f"results/report: {run.title} crashed: it has no end record", file=sys.stderr)
+    page, appendix = text.report_text(content, text.terminal_width())
     say(page + ("\n" + appendix if options.verbose and appendix else "") +
-        f"\nwritten to {folder}")
+        f"\nwritten to {words.printable(folder)}")
 
 
 def default_folder():
@@ -199,14 +214,15 @@ def default_folder():
 
 def show(found, options, name):
     """Prints tables; writes them to --output."""
-    shown = "\n\n".join(map(text.table_text, found))
+    def shown(width):
+        return "\n\n".join(text.table_text(table, width) for table in found)
     if options.output or options.csv:
         folder = options.output or default_folder()
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / f"{name}.txt", shown + "\n")
+        write(folder / f"{name}.txt", shown(None) + "\n")
         if options.csv:
             exports.write_tables(found, folder)
-    say(shown)
+    say(shown(text.terminal_width()))
 
 
 def run(options):
@@ -216,12 +232,13 @@ def run(options):
     if options.measured:
         say(measured.page(options.measured), end="")
     elif options.side_by_side:
-        show(side_by_side([(path, Summary(read_runs([path]))) for path in options.runs]), options,
-             "side_by_side")
+        sides = [read_runs([path]) for path in options.runs]
+        distinguish(*sides)
+        show(side_by_side(list(zip(options.runs, map(Summary, sides)))), options, "side_by_side")
     elif options.against:
-        found, code = against.compared(Summary(read_runs([options.against])),
-                                       Summary(read_runs(options.runs)), options.threshold,
-                                       everything=options.csv)
+        sides = read_runs([options.against]), read_runs(options.runs)
+        distinguish(*sides)
+        found, code = against.compared(*map(Summary, sides), options.threshold, everything=options.csv)
         show(found, options, "against_report")
         return code
     else:
@@ -231,6 +248,9 @@ def run(options):
 
 def main(usage, arguments):
     options = None
+    for stream in (sys.stdout, sys.stderr):  # a path's bytes need not be UTF-8
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
     try:
         options = parse(usage, arguments)
         return run(options)
@@ -244,7 +264,7 @@ def main(usage, arguments):
             where = STANDARD_OUTPUT
             drop_output()
         else:
-            where = f"--output {error.filename or options.output or default_folder()}"
+            where = f"--output {words.printable(error.filename or options.output or default_folder())}"
         print(f"results/report: {where}: {error.strerror}", file=sys.stderr)
         return INCONCLUSIVE if error.errno in DISK_FULL else USAGE
     except Exception:  # Python would end with 1, which means a regression

@@ -221,7 +221,8 @@ def strategies(sources, terms_of=64):
 
 def sent(measured, key):
     """The least and the most of the ranks."""
-    values = [step[key] for step in measured.steps if step.get(key)] if measured else []
+    values = [step[key] for step in measured.steps
+              if step.get(key) and None not in step[key]] if measured else []
     if not values:
         return None
     ends = dict.fromkeys(f"{of(map(statistics.median, zip(*values))) / 2 ** 20:.4g}"

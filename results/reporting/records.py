@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from . import words
+
 
 class UsageError(Exception):
     """Something the user must change: names the option or file."""
@@ -22,6 +24,7 @@ class Run:
         self.end = None
         self.cut_at = None  # the line that was left unfinished
         self.several_caps = set()  # strategies of which the runs read with it have several
+        self.distinguished = {}  # {configuration: the same, with the options in which others differ}
 
     def of(self, kind):
         return [record for record in self.records if record.get("kind") == kind]
@@ -36,16 +39,29 @@ class Run:
         return self.device or self.header.get("host") or "machine unknown"
 
     @property
+    def hosts(self):
+        return sorted(set(texts(self.header, "hosts"))) or [text(self.header, "host") or "host unknown"]
+
+    @property
     def logs_path(self):
         """collective_perf --path: the times include NCCL's logging."""
         return bool(self.header.get("options.path"))
 
     @property
+    def title(self):
+        """Name on the page: program and file."""
+        return f"{self.header.get('program', 'a run without a run record')} ({words.printable(self.path)})"
+
+    @property
     def name(self):
-        """Name in sentences: program, id (0.1: start) and file."""
-        words = [self.header.get("program", "a run without a run record"),
-                 self.run_id or self.header.get("started", ""), f"({self.path})"]
-        return " ".join(word for word in words if word)
+        """Name in the appendix: program, id (0.1: start) and file."""
+        known = self.run_id or self.header.get("started", "")
+        return self.title.replace(" (", f" {known} (", 1) if known else self.title
+
+    @property
+    def identity(self):
+        """What is the same for the same run, wherever it was read."""
+        return self.run_id or (self.path.resolve(), self.header.get("started"))
 
 
 def machines_of(runs):
@@ -57,6 +73,18 @@ def number(record, key):
     """A key's value where it is a number, else None: absent and null both mean not measured."""
     value = record.get(key)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def text(record, key):
+    """A key's value where it is text, else empty."""
+    value = record.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def texts(record, key):
+    """The texts of a list; null is one that is not known."""
+    values = record.get(key)
+    return [value for value in values if value and isinstance(value, str)] if isinstance(values, list) else []
 
 
 def numbers(records, key):
@@ -83,6 +111,7 @@ class Conditions(NamedTuple):
     throttle_gbs: float = 0  # 0: the exchange was not slowed down
     setting: str = ""  # of bin/compare --settings, else empty
     deterministic: bool = False
+    options: str = ""  # in which other runs of the configuration differ (options.py)
 
 
 class Configuration(NamedTuple):
@@ -92,7 +121,7 @@ class Configuration(NamedTuple):
 
 def strategy_of(run, record):
     """Name of the strategy, with the cap of its buckets if the runs have several caps."""
-    strategy, cap = record.get("strategy", ""), number(record, "bucket_cap_mb")
+    strategy, cap = text(record, "strategy"), number(record, "bucket_cap_mb")
     several = cap is not None and strategy in run.several_caps
     return f"{strategy} ({cap:g} MiB)" if several else strategy
 
@@ -103,25 +132,31 @@ def plain(strategy):
 
 
 def configuration_of(run, record):
+    plain_ = described(run, record)
+    return run.distinguished.get(plain_, plain_)
+
+
+def described(run, record):
+    """The configuration, without options that distinguish it from those of other runs."""
     header = run.header
     global_batch = number(header, "options.global_batch")
     return Configuration(
         Conditions(
             machine=run.machine,
-            nodes=len(set(header.get("hosts") or [])) or 1,
-            transport=header.get("transport", ""),
-            backend=record.get("backend", header.get("backend", "")),
-            model=record.get("model", ""),
+            nodes=len(run.hosts),
+            transport=text(header, "transport"),
+            backend=text(record, "backend") or text(header, "backend"),
+            model=text(record, "model"),
             image_size=number(record, "image_size") or 0,
             classes=number(record, "classes") or 0,
-            precision=record.get("precision", ""),
+            precision=text(record, "precision"),
             batch=global_batch or number(record, "batch_size") or 0,
             batch_is_global=bool(global_batch),
             accumulate=number(record, "accumulate") or 1,
             world_size=number(record, "world_size") or number(header, "world_size") or 0,
-            optimizer=record.get("optimizer", ""),
-            data=record.get("data", ""),
+            optimizer=text(record, "optimizer"),
+            data=text(record, "data"),
             throttle_gbs=number(record, "throttle_gbs") or 0,
-            setting=record.get("setting", ""),
+            setting=text(record, "setting"),
             deterministic=bool(header.get("options.deterministic"))),
         strategy_of(run, record))

@@ -1,6 +1,12 @@
 """Figures as text, everywhere alike."""
 
+import os
 import re
+
+
+def printable(path):
+    """A path as text; bytes of it that are not UTF-8 as \\xNN."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def rate(value):
@@ -44,7 +50,7 @@ def count(n, singular, plural=None):
 
 def listed(items, last="and"):
     items = list(items)
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"
+    return "".join(items) if len(items) < 2 else f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
 def ends(interval):
@@ -75,6 +81,7 @@ def parts(conditions):
                         if conditions.throttle_gbs else "",
         "setting": conditions.setting,
         "deterministic": "--deterministic" if conditions.deterministic else "",
+        "options": conditions.options,
         "machine": f"{conditions.machine} ({conditions.backend}" +
                    (f", {conditions.transport})" if conditions.transport else ")"),
     }

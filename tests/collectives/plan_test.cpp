@@ -1,5 +1,6 @@
 // Plans and refusals by the options of collective_perf, of nccl-tests' names and of link_matrix.
 #include "collectives/perf/plan.hpp"
+#include "collectives/perf/type_names.hpp"
 
 #include <cmath>
 #include <cstdlib>
@@ -135,6 +136,47 @@ TEST_CASE("errors name the option, its value and what is allowed", "[perf_option
   CHECK_THROWS_WITH(planned({}, 2, "all_reduce_perf"), ContainsSubstring("NCCL_TESTS_SPLIT"));
   CHECK_NOTHROW(planned({}));
   unsetenv("NCCL_TESTS_SPLIT");
+}
+
+TEST_CASE("what nccl-tests' users request and have in any case is accepted", "[plan]") {
+  for (const Arguments& arguments : {Arguments{"-p", "1"}, {"-V", "16"}, {"-D", "0"}, {"-y", "0"}})
+    CHECK_NOTHROW(planned(arguments, 2, "all_reduce_perf"));
+  const auto accepts = [](const char* name, const char* value, int ranks) {
+    setenv(name, value, 1);
+    bool accepted = true;
+    try {
+      planned({}, ranks, "all_reduce_perf");
+    } catch (const UsageError&) {
+      accepted = false;
+    }
+    unsetenv(name);
+    return accepted;
+  };
+  CHECK(accepts("NCCL_TESTS_SPLIT", "AND 0x0", 16));
+  CHECK(accepts("NCCL_TESTS_SPLIT", "mod 1", 16));
+  CHECK(accepts("NCCL_TESTS_SPLIT", "/16", 16));
+  CHECK(accepts("NCCL_TESTS_SPLIT_MASK", "0x0", 16));
+  CHECK(accepts("NCCL_TESTS_DEVICE", "-1", 2));
+  for (const char* split : {"AND 0x7", "DIV 8", "MOD 0", "AND", "AND 0x0 7", "", "0x0"}) {
+    CAPTURE(split);
+    CHECK_FALSE(accepts("NCCL_TESTS_SPLIT", split, 16));
+  }
+  CHECK_FALSE(accepts("NCCL_TESTS_SPLIT_MASK", "7", 16));
+  CHECK_FALSE(accepts("NCCL_TESTS_DEVICE", "1", 2));
+}
+
+TEST_CASE("nccl-tests' names with a suffix are nccl-tests' programs", "[plan]") {
+  CHECK(default_options("all_reduce_perf_mpi").program == "all_reduce_perf");
+  CHECK(default_options("reduce_scatter_perf_mpi").operations ==
+        std::vector<std::string>{"reduce_scatter"});
+  CHECK_FALSE(default_options("collective_perf").as_nccl_tests());
+  CHECK_FALSE(default_options("all_reduce_performance").as_nccl_tests());
+}
+
+TEST_CASE("versions and devices in nccl-tests' lines are words that its parsers read", "[plan]") {
+  CHECK(nccl_version_code("2.28.9") == 22809);
+  CHECK(nccl_tests_device("0000:1b:00.0") == "0000:1b:00");
+  CHECK(nccl_tests_device("") == "cpu");
 }
 
 TEST_CASE("-g is understood in every spelling, and the last one counts", "[perf_options]") {

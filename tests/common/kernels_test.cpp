@@ -1,7 +1,9 @@
 // The elementwise kernels of every backend against plain arithmetic.
 #include "common/kernels.hpp"
 
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "common/backend.hpp"
@@ -70,6 +72,54 @@ TEST_CASE("fill, convert, scale and accumulate", "[kernels]") {
   auto half = x;
   for (float& v : half) v /= 2;
   CHECK(rig.floats(to, count) == half);
+}
+
+TEST_CASE("stamps are one contributor's each, and their averages differ from all else",
+          "[kernels]") {
+  Rig rig(GENERATE(from_range(test::backends())));
+  const DataType type = GENERATE(DataType::float32, DataType::float16, DataType::bfloat16);
+  const std::size_t count = GENERATE(1, 64, 4099);
+  const Stamps stamps{.contributors = GENERATE(1U, 3U, 4096U), .first = GENERATE(0U, 640U)};
+  const Buffer narrow(*rig.device, count * size_of(type));
+  const Buffer wide(*rig.device, count * sizeof(float));
+  const Buffer errors_at(*rig.device, sizeof(StampErrors));
+  const auto stamped_by = [&](std::uint32_t contributor) {
+    rig.kernels.stamp(narrow.view(type), stamps, contributor, *rig.stream);
+    rig.kernels.convert(narrow.view(type), wide.view(DataType::float32), *rig.stream);
+    return rig.floats(wide, count);
+  };
+  const auto errors_of = [&](const std::vector<float>& values) {
+    upload<float>(*rig.device, *rig.stream, wide.data(), values);
+    rig.kernels.convert(wide.view(DataType::float32), narrow.view(type), *rig.stream);
+    const std::vector<StampErrors> none(1);
+    upload<StampErrors>(*rig.device, *rig.stream, errors_at.data(), none);
+    rig.kernels.check_stamps(narrow.view(type), stamps, static_cast<StampErrors*>(errors_at.data()),
+                             *rig.stream);
+    return download<StampErrors>(*rig.device, *rig.stream, errors_at.data(), 1).front();
+  };
+  std::vector<float> average(count);
+  int wrong = 0;
+  const std::vector<float> first = stamped_by(0);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t element = stamps.first + i;
+    const float stamp = stamp_of(element);
+    wrong += first[i] != (element % stamps.contributors == 0 ? stamp : 0) ? 1 : 0;
+    average[i] = stamp / static_cast<float>(stamps.contributors);
+  }
+  CHECK(wrong == 0);
+  CHECK(errors_of(average).wrong == 0);
+  for (const float bad : {0.0F, 2 * average[count - 1], float{NAN}, float{INFINITY}}) {
+    std::vector<float> changed = average;
+    changed[count - 1] = bad;
+    const StampErrors found = errors_of(changed);
+    CHECK(found.wrong == 1);
+    CHECK(found.first >> 32 == stamps.first + count - 1);
+    if (std::isfinite(bad))
+      CHECK(std::bit_cast<float>(static_cast<std::uint32_t>(found.first & 0xFFFFFFFFU)) ==
+            Approx(bad).epsilon(0.01));
+    changed[0] = bad;
+    CHECK(errors_of(changed).first >> 32 == stamps.first);
+  }
 }
 
 TEST_CASE("one infinite or undefined gradient anywhere is seen", "[kernels]") {

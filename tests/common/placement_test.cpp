@@ -101,6 +101,8 @@ TEST_CASE("a request for GPUs is read off the environment", "[placement]") {
   for (const auto& [name, value] : std::initializer_list<std::pair<std::string, std::string>>{
            {"CUDA_VISIBLE_DEVICES", "0"},
            {"CUDA_VISIBLE_DEVICES", "1,-1,0"},
+           {"CUDA_VISIBLE_DEVICES", " +0, 1"},
+           {"CUDA_VISIBLE_DEVICES", "1gpu2"},
            {"CUDA_VISIBLE_DEVICES", "GPU-1a,GPU-1b"},
            {"CUDA_VISIBLE_DEVICES", "MIG-1a"},
            {"SLURM_JOB_GPUS", "0"},
@@ -114,7 +116,7 @@ TEST_CASE("a request for GPUs is read off the environment", "[placement]") {
   CHECK(request({}).empty());
   CHECK(request({{"SLURM_GPUS_ON_NODE", "0"}, {"SLURM_GPUS", "h100:0"}, {"SLURM_JOB_GPUS", ""}})
             .empty());
-  for (const char* hidden : {"", "-1", "-1,0", "NoDevFiles"})
+  for (const char* hidden : {"", "-1", "-1,0", "NoDevFiles", " ", "+", " GPU-1a"})
     CHECK(request({{"CUDA_VISIBLE_DEVICES", hidden}, {"SLURM_JOB_GPUS", "0,1"}}).empty());
 }
 

@@ -263,4 +263,9 @@ TEST_CASE("16-bit floats round to nearest even and keep every value", "[half]") 
   CHECK(float_to_bfloat16(1.0F + 3 * 0x1p-8F) == 0x3F82);
 }
 
+TEST_CASE("names that are not UTF-8 become text", "[record]") {
+  CHECK(json_text({{"host", "gp\xfcnode7"}}) == "{\"host\":\"gp\xef\xbf\xbdnode7\"}");
+  CHECK(Json::parse(json_text({{"host", "gp\xfcnode7"}}, 1)).at("host") == "gp\xef\xbf\xbdnode7");
+}
+
 }  // namespace shakedown

@@ -6,17 +6,19 @@ import io
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 import unittest.mock
+from types import SimpleNamespace
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/launch")]
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch import gpus, places  # noqa: E402
+from shakedown_launch import compare_nodes, gpus, job, mpi, places, variants  # noqa: E402
 from shakedown_launch.acceptance import main, options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet  # noqa: E402
 from shakedown_launch.acceptance.model import FAIL, WARN, Finding  # noqa: E402
@@ -86,7 +88,21 @@ class Options(unittest.TestCase):
         self.assertEqual(options.request(["--full", "--soak-minutes", "0.5"])[0]
                          .settings.soak_minutes, 0.5)
 
+    def test_a_help_that_lists_exit_codes_lists_all_of_them(self):
+        for each in (mpi, variants, compare_nodes, options):
+            notes = " ".join(each.COMMAND.notes.split())
+            for code in ("2: wrong usage", "3: ", "4: internal error"):
+                self.assertIn(code, notes, each.__name__)
+
+    def test_accepted_checks(self):
+        for words, checks in [([], ()), (["--accept", "governor"], ("governor",)),
+                              (["--accept=nics, link/within_node/send/alone/worst"],
+                               ("nics", "link/within_node/send/alone/worst"))]:
+            self.assertEqual(options.request(words)[0].accept, checks)
+
     def test_refused(self):
+        folder = tempfile.mkdtemp()
+        self.addCleanup(os.rmdir, folder)
         for words, named in [
                 (["--quick", "--full"], "--quick and --full"), (["train"], "train"),
                 (["--soak-minutes", "3"], "only with --full"),
@@ -96,7 +112,8 @@ class Options(unittest.TestCase):
                 (["--expect-gpus", "-1"], "--expect-gpus -1"), (["-n", "0"], "-n 0"),
                 (["--prolog", "--hosts", "a"], "--prolog is for this machine alone"),
                 (["--inject-fault", "wat:1"], "--inject-fault wat:1: must be KIND:RANK"),
-                (["--history", "/nonexistent/h"], "--history /nonexistent/h: its folder"),
+                (["--history", f"{folder}/none/h"], f"--history {folder}/none/h: its folder"),
+                (["--accept", "a b"], "--accept a b: name checks"), (["--accept", "a,,b"], "--accept a,,b"),
                 (["--history", "/tmp"], "--history /tmp is a folder"),
                 (["--record-reference", "/tmp"], "--record-reference /tmp is a folder"),
                 (["--passive", "-n", "2", "--reference", "x"], "leave out --reference and -n"),
@@ -180,11 +197,15 @@ class Hosts(unittest.TestCase):
         with self.assertRaisesRegex(places.UsageError, "cannot be combined"):
             fleet.host_names({"--hosts": "a", "--hostfile": "b"}, {})
         for hosts in ("''", "-x", "a b", "a,,b", "a,"):
-            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts} is not a list"):
+            with self.assertRaisesRegex(places.UsageError, f"--hosts {hosts}: '.*' is not a host such as h1"):
                 fleet.host_names({"--hosts": hosts}, {})
 
 
 class Main(unittest.TestCase):
+    def setUp(self):
+        for number in job.PASSED_ON_SIGNALS:  # an acceptance ends at them, which tests that follow do not expect
+            self.addCleanup(signal.signal, number, signal.getsignal(number))
+
     def test_a_disk_that_is_full_loses_no_report(self):
         full = OSError(errno.ENOSPC, "No space left on device", "train/n1.log")
         out = io.StringIO()
@@ -241,15 +262,21 @@ class Main(unittest.TestCase):
             self.assertGreater(fleet_._deadline - start - listing, least)
 
     def test_an_injected_fault_that_nothing_finds(self):
-        given = {("compute", "n1"), ("soak", "n1")}
+        one = SimpleNamespace(injected={("compute", "n1"), ("soak", "n1")}, ranks={"n1": 2},
+                              kinds_of_faults=lambda: ["product", "slow"])
         for found, said in [
                 ([], "slow:1 was injected and not found"),
                 ([Finding("compute", WARN, ("n1",), "warm"), Finding("compute", FAIL, ("n2",), "x"),
                   Finding("links", FAIL, ("n1",), "y")], "slow:1 was injected and not found"),
                 ([Finding("soak", FAIL, ("n1",), "slow")], None)]:
-            causes = [each.cause for each in main.not_injected("slow:1", given, found)]
+            causes = [each.cause for each in main.not_injected("slow:1", one, found)]
             self.assertEqual(causes, [said] if said else [])
-        self.assertIn("given to no program", main.not_injected("slow:9", set(), [])[0].cause)
+        one.injected = set()
+        for fault, why in [("slow:9", "there are 2 ranks, the first is 0"),
+                           ("collective:1", "no stage of this tier finds collective on 2 ranks per node; kinds found "
+                            "here: product, slow"), ("slow:1", "no stage that finds it ran on the rank's node")]:
+            self.assertEqual(main.not_injected(fault, one, [])[0].cause,
+                             f"{fault} was given to no program: {why}")
 
     def test_a_prolog_names_the_gpu(self):
         of = samples.node("n001")

@@ -206,6 +206,74 @@ class Text(unittest.TestCase):
         others = dataclasses.replace(many, figures=many.figures[8:48], reference={})
         self.assertEqual(len(series.chosen(series.measured(others), 20)), 20)
 
+    def test_what_is_not_known_and_what_is_accepted_come_last(self):
+        nodes = [samples.node(f"n{i:03}") for i in (1, 2)]
+        usual = dataclasses.replace(samples.warned(nodes[0]), accepted=True)
+        one = samples.acceptance([samples.verdict(nodes[0], samples.unknown(nodes[0]), usual),
+                                  samples.verdict(nodes[1], samples.silent(nodes[1]), samples.unknown(nodes[1]))])
+        lines = self.lines(one)
+        self.assertNotIn("Warnings", lines)
+        first = lines.index("Not known (1)")
+        self.assertEqual(lines[first + 1:first + 4], ["  n[001-002]: no frequency governor is visible [governor]",
+                                                      "", "Accepted (1)"])
+        self.assertIn("power limit 650 W", lines[first + 4])
+        self.assertEqual(len(lines), first + 5)
+        self.assertNotIn("governor", "\n".join(lines[:first]))
+        shown = page.html(one)
+        self.assertNotIn("Warnings", shown)
+        self.assertIn("<summary>Not known (1)</summary><ul><li>n[001-002]: no frequency governor", shown)
+        self.assertLess(shown.index("Runs"), shown.index("Not known"))
+        strict = dataclasses.replace(one, settings={"strict": True})  # then it is a reason
+        self.assertIn("              UNKNOWN no frequency governor is visible [governor]", self.lines(strict))
+        self.assertNotIn("UNKNOWN n001", main.brief(dataclasses.replace(one, verdicts=one.verdicts[:1])))
+        self.assertNotIn("power limit", main.brief(one))
+
+    def test_a_fact_that_is_not_known_of_several_gpus_is_one(self):
+        of = samples.node("n1")
+        facts = [dataclasses.replace(samples.unknown(of, "nvlink-speed", "NVLinks are not reported"), gpu=gpu.uuid,
+                                     subject="") for gpu in of.gpus]
+        for count, line in [(8, "  n1, 8 GPUs: NVLinks are not reported [nvlink-speed]"),
+                            (1, "  n1, GPU 0, serial 1650000000100: NVLinks are not reported [nvlink-speed]")]:
+            one = samples.acceptance([samples.verdict(of, *facts[:count])])
+            self.assertEqual(self.lines(one)[-2:], ["Not known (1)", line])
+            self.assertIn("1 fact not known", nagios.line(one)[0])
+
+    def test_warnings_begin_with_what_is_off_by_most(self):
+        of = samples.node("n1")
+        found = [dataclasses.replace(samples.warned(of), cause=f"{off:.0%} slow", off=off)
+                 for off in (0.06, 0.67, 0.05, 0.12)]
+        lines = self.lines(samples.acceptance([samples.verdict(of, *found)]))
+        self.assertEqual([line.split(": ")[1] for line in lines if "slow" in line],
+                         ["67% slow", "12% slow", "6% slow", "5% slow"])
+
+    def test_two_values_have_no_median(self):
+        """It would be their mean, which hides the factor between them."""
+        pair = samples.clean(2)
+        slow = dataclasses.replace(pair, figures=tuple(
+            dataclasses.replace(each, value=11.41 if each.nodes == ("n002",) else 96.3, unit="images/s")
+            for each in pair.figures if each.metric.startswith("train/")))
+        self.assertRegex(report.text(slow), r"unit +worst  of +off +best .*\n.* images/s  11.41  n002  -88.2 %  96.30 ")
+        self.assertNotIn("53.8", report.text(slow) + page.html(slow, plots=False))
+
+    def test_versions_have_names(self):
+        of = samples.node("n1")
+        of.identity.clear()
+        of.identity.update({"git_revision": "15365bc", "versions.mpi_built": "Open MPI 4.1.4",
+                            "versions.mpi": "Open MPI v4.1.6", "versions.cuda_built": "13.0", "versions.cuda": "13.0",
+                            "versions.cudnn_built": "9.19.0", "versions.cudnn": "9.14.0"})
+        text = " ".join(report.text(samples.acceptance([samples.verdict(of)])).split())
+        self.assertIn("Shakedown 15365bc, Open MPI v4.1.6, CUDA 13.0, cuDNN 9.14.0, built with Open MPI 4.1.4, "
+                      "built with cuDNN 9.19.0", text)
+        self.assertNotRegex(text, "_built|git_rev|versions")
+
+    def test_what_did_not_run_has_no_class(self):
+        of = samples.node("n1")
+        missing = samples.Finding("soak", samples.INCONCLUSIVE, ("n1",), "not run: soak: lost", check="missing")
+        one = samples.acceptance([samples.verdict(of, missing, missing=("soak",))])
+        self.assertIn("not run: soak: lost [missing]", report.text(one))
+        for shown in (report.text(one), page.html(one)):
+            self.assertNotRegex(shown, "class(:.)? unknown|none known|no action known")
+
     def test_nothing_is_named_twice(self):
         of = samples.node("n1", gpus=0)
         for subject, cause, line in [("node n1", "no driver", "WARN n1: no driver [x]"),

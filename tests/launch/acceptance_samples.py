@@ -8,8 +8,8 @@ import sys
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "launch"), str(TREE / "tests/programs")]
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, RATES_NOT_JUDGED, WARN, Acceptance,
-    Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
+    CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, RATES_NOT_JUDGED, UNKNOWN, WARN,
+    Acceptance, Figure, Finding, Gpu, Node, NodeVerdict, Run, worst)
 
 STARTED = "2026-11-23T09:12:44Z"
 STAGES = {"node_check": 3, "self_test": 9, "compute": 92, "link_matrix": 21, "collectives": 48,
@@ -64,9 +64,9 @@ def runs(nodes):
 
 def verdict(of, *findings, missing=()):
     stages = {stage: worst(each.outcome for each in findings
-                           if each.stage == stage and each.outcome != WARN)
+                           if each.stage == stage and each.blames)
               for stage in STAGES if stage not in missing}
-    return NodeVerdict(of, worst([each.outcome for each in findings if each.outcome != WARN]),
+    return NodeVerdict(of, worst([each.outcome for each in findings if each.blames]),
                        findings, stages, tuple(missing))
 
 
@@ -98,6 +98,10 @@ def warned(of):
     return Finding("node_check", WARN, (of.name,), "power limit 650 W, 700 by default", CONFIG,
                    "nvidia-smi -pl 700", of.gpus[0].uuid, "GPU 0", "power-limit",
                    f"{of.name}/node_check.jsonl")
+
+
+def unknown(of, check="governor", cause="no frequency governor is visible"):
+    return Finding("inventory", UNKNOWN, (of.name,), cause, subject=f"node {of.name}", check=check)
 
 
 LINK = Finding("collectives", FAIL, ("n001", "n003"), "both halves pass and the whole fails: 41 "

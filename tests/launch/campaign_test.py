@@ -11,7 +11,7 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 sys.path.insert(0, str(TREE / "tests/launch"))
 from acceptance_fakes import FakeFleet, FakeJudge, conduct  # noqa: E402
-from shakedown_launch import gpus, job  # noqa: E402
+from shakedown_launch import gpus, job, slurm  # noqa: E402
 from shakedown_launch.acceptance import options, stages  # noqa: E402
 from shakedown_launch.acceptance.campaign import campaign, fleet, progress  # noqa: E402
 from shakedown_launch.acceptance.evidence import inventory  # noqa: E402
@@ -49,6 +49,29 @@ class Campaign(unittest.TestCase):
         self.assertEqual([task.stage for task in made.tasks if len(task.nodes) == 2],
                          ["nodes", "all_reduce"])
         self.assertNotIn("links", one.expected()["a"])
+
+    def test_expected_gpus_reach_every_node_check(self):
+        """Else an acceptance on the CPU of nodes with GPUs fails in the stage after the inventory."""
+        made = FakeFleet(["a", "b"])
+        conduct(made, stages.DEFAULT, backend="cpu", expect_gpus=0)
+        self.assertEqual({task.stage for task in made.tasks if "--expect-gpus" in task.words},
+                         {"inventory", "node_check", "nodes"})
+        self.assertEqual({task.words[-2:] for task in made.tasks if task.words[0] == "node_check"},
+                         {("--expect-gpus", "0")})
+
+    def test_a_node_on_which_no_rank_can_run_lacks_all_stages(self):
+        """As much as another one, whose variables name GPUs that are not there."""
+        one = conduct(FakeFleet(["a", "b"]), backend="gpu")
+        one.ranks = {"a": 2, "b": 0}
+        expected = one.expected()
+        self.assertEqual(expected["b"], expected["a"])
+        self.assertIn("node_check", expected["b"])
+
+    def test_the_kinds_of_faults_that_a_tier_finds(self):
+        for ranks, has, has_not in [(1, "product", "collective"), (2, "collective", "-")]:
+            kinds = conduct(FakeFleet(["a"]), ranks=ranks, backend="cpu").kinds_of_faults()
+            self.assertIn(has, kinds)
+            self.assertNotIn(has_not, kinds)
 
     def test_a_rank_per_gpu(self):
         made = FakeFleet(["a", "b"])
@@ -206,6 +229,46 @@ class Campaign(unittest.TestCase):
             with self.assertRaises(job.Stopped):
                 conduct(made)
         self.assertEqual({task.stage for task in made.tasks}, {stages.INVENTORY})
+
+
+class TimeLimit(unittest.TestCase):
+    def conduct(self, left, tier=stages.QUICK, stop=False):
+        """(Campaign, what was written)"""
+        written = []
+        shown = progress.Progress(lambda text: None, write=written.append, terminal=False)
+        with unittest.mock.patch.object(campaign.slurm, "seconds_left", return_value=left) as asked:
+            one = campaign.Campaign(FakeFleet(["a"]), stages.Settings(tier, stages.CPU), FakeJudge(), shown, {})
+            one.run()
+            said = one.stopped() if stop else ""
+        return one, "".join(written), said, asked
+
+    def test_too_short_is_said_before_the_stages_start(self):
+        for left, tier, said in [(3, stages.QUICK, True), (None, stages.QUICK, False), (3600, stages.QUICK, False)]:
+            _, written, _, _ = self.conduct(left, tier)
+            self.assertEqual("the job has 3 s left: what does not run by then is INCONCLUSIVE; request "
+                             "--time=00:05:00\n" in written, said, written)
+        self.assertFalse(self.conduct(3, stages.PROLOG)[-1].called)  # hooks call no command of Slurm
+
+    def test_what_stopped_it(self):
+        for left, by in [(50, "by the job's time limit (--time)"), (900, "by a signal"), (None, "by a signal")]:
+            one, _, said, _ = self.conduct(left, stop=True)
+            self.assertEqual((said, one.left_out), (by, {}))  # all had run
+            one.runs = one.runs[:2]
+            with unittest.mock.patch.object(campaign.slurm, "seconds_left", return_value=left):
+                one.stopped()
+            self.assertEqual(one.left_out, {"a": f"stopped {by}"})
+            made, = verdicts.verdicts([Node("a")], one.runs, [], one.expected(), one.left_out)
+            self.assertRegex(made.findings[0].cause, rf"^not run: .*soak: stopped {by[:10]}")
+
+    def test_what_slurm_answers(self):
+        for answer, seconds in [("50", None), ("0:50", 50), ("2:34", 154), ("1:00:00", 3600), ("1-02:00:01", 93601),
+                                ("UNLIMITED", None), ("INVALID", None), ("", None)]:
+            with unittest.mock.patch.object(slurm.subprocess, "run",
+                                            return_value=SimpleNamespace(stdout=answer.encode())):
+                self.assertEqual(slurm.seconds_left({"SLURM_JOB_ID": "7"}), seconds, answer)
+        with unittest.mock.patch.object(slurm.subprocess, "run", side_effect=FileNotFoundError):
+            self.assertIsNone(slurm.seconds_left({"SLURM_JOB_ID": "7"}))
+        self.assertIsNone(slurm.seconds_left({}))
 
 
 class Settling(unittest.TestCase):

@@ -20,9 +20,9 @@ class Table(unittest.TestCase):
         self.addCleanup(context.__exit__, None, None, None)
         return context.__enter__()
 
-    def write(self, node, busbw, name=None, hosts=None):
+    def write(self, node, busbw, name=None, hosts=None, gpus=("a", "b"), **head):
         lines = [{"kind": "run", "run_id": node, "program": "collective_perf", "backend": "gpu",
-                  "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": ["a", "b"]},
+                  "gpu": "NVIDIA H200", "hosts": hosts or [node, node], "gpu_uuids": gpus, **head},
                  {"kind": "collective", "run_id": node, "operation": "all_reduce", "dtype": "float32",
                   "bytes": 1 << 28, "in_place": True, "busbw_gbs": busbw, "time_us_p50": 1000.0,
                   "samples_us": [999.0, 1000.0, 1001.0]}]
@@ -59,6 +59,46 @@ class Table(unittest.TestCase):
         for wrong in ([], ["nothing"]):
             with self.assertRaises(command.UsageError):
                 compare_nodes.main(wrong)
+
+    def test_two_nodes_that_differ_by_far_say_so(self):
+        self.write("n1", 450)
+        self.write("n2", 60)
+        code, said = self.compare()
+        self.assertEqual(code, 3)
+        self.assertIn("INCONCLUSIVE n2 node n2: n2 is 7.5 times slower than n1", said)
+
+    def test_nodes_that_were_not_measured_are_named(self):
+        """Tasks of an array may share a node: 6 of them were on 4 nodes."""
+        for number, node in enumerate(("n1", "n2", "n2", "n4", "n4", "n5.cluster")):
+            self.write(node, 450 + number, name=f"task-{number}")
+        code, said = self.compare()
+        self.assertEqual((code, said.splitlines()[-1]), (0, "6 jobs, 4 nodes"))
+        names = self.folder / "nodes"
+        names.write_text("n[1-3]\nn4 n5\nn17\n")
+        for expected in ("n[1-5],n17", names):
+            code, said = self.compare("--expect-nodes", expected, *self.folder.glob("*.jsonl"))
+            self.assertEqual((code, said.splitlines()[-1]), (3, "6 jobs, 4 nodes; not measured: n[3,17]"))
+        self.assertEqual(self.compare("--expect-nodes", "n[1-2],n4", self.folder)[0], 0)
+        self.write("n1", 300, name="task-0")  # what is slow stays a failure
+        self.assertEqual(self.compare("--expect-nodes", names, self.folder)[0], 1)
+        for wrong in ("n[a-b]", ""):
+            with self.assertRaisesRegex(command.UsageError, "--expect-nodes"):
+                self.compare("--expect-nodes", wrong, self.folder)
+
+    def test_machines_of_one_host_name_are_no_result(self):
+        """A slow one among them would be hidden by the last of that name."""
+        for node in ("n1", "n2", "n3"):
+            self.write(node, 450)
+        for first, second, same in [
+                ({"gpus": ["a", "b"]}, {"gpus": ["b", "c"]}, True), ({"gpus": ["a"]}, {"gpus": ["c"]}, False),
+                ({"gpus": [], "boot_ids": ["x", "x"]}, {"gpus": [], "boot_ids": ["y", "y"]}, False),
+                ({"gpus": ["a"], "boot_ids": ["x"]}, {"gpus": ["a"], "boot_ids": ["y"]}, True),  # booted again
+                ({"gpus": []}, {"gpus": []}, True)]:
+            self.write("localhost", 100, name="one", **first)
+            self.write("localhost", 450, name="two", **second)
+            code, said = self.compare()
+            self.assertEqual((code, "2 machines, or boots of one, have the host name localhost" in said),
+                             (0, False) if same else (3, True), said)
 
     def test_a_file_that_is_no_record_is_named(self):
         for number in range(1, 4):

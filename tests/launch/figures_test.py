@@ -60,7 +60,9 @@ class OfOneDevice(unittest.TestCase):
     def test_the_second_look_counts(self):
         again = {**self.LINE, "pass": 2, "samples": [9.0]}
         for lines in ((self.LINE, again), (again, self.LINE)):
-            self.assertEqual(of(*lines)["compute/fp16/sustained", "c"].value, 9)
+            found = of(*lines)["compute/fp16/sustained", "c"]
+            self.assertEqual((found.value, found.explains["first_samples"]), (9, [3, 1, 2]))
+        self.assertNotIn("first_samples", of(self.LINE)["compute/fp16/sustained", "c"].explains)
 
     def test_what_was_wrong_or_not_measured_is_no_figure(self):
         for change in ({"correct": False}, {"samples": []}, {"samples": [1.0, None]},
@@ -171,10 +173,12 @@ class Jobs(unittest.TestCase):
         for lines in ([], [{"kind": "end", "exit_code": 2}], [records.unreadable(0, "empty")]):
             self.assertEqual(figures.figures(run_of(), lines), [])
 
-    def test_several_names_of_one_host_share_the_ranks(self):
-        head = {**HEAD, "hosts": ["vm"] * 4}
-        line = {**OfOneDevice.LINE, "rank": 2}
-        self.assertEqual(of(line, head=head)["compute/fp16/sustained", "c"].nodes, ("n2",))
+    def test_a_figure_is_of_the_host_that_answered(self):
+        for hosts, node in [(["n1"] * 4, "n1"), (["n1.a", "n1.a", "n2.a", "n2.a"], "n2"),
+                            (["h1", "h1", "h2", "h2"], "n2"), (["n1", "n1", "vm", "vm"], "n2")]:
+            line = {**OfOneDevice.LINE, "rank": 2}
+            found = of(line, head={**HEAD, "hosts": hosts})
+            self.assertEqual(found["compute/fp16/sustained", "c"].nodes, (node,), hosts)
 
     def test_metrics_are_plain_texts(self):
         found = committed("0.2/h200/compute-first-1gpu.jsonl")

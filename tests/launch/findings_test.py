@@ -9,7 +9,7 @@ import unittest
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
 from shakedown_launch.acceptance.evidence import findings, records  # noqa: E402
-from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, WARN, Run  # noqa: E402
+from shakedown_launch.acceptance.model import FAIL, INCONCLUSIVE, PASS, UNKNOWN, WARN, Run  # noqa: E402
 
 HOSTS, GPUS = ["n1", "n1", "n2", "n2"], ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 HEAD = {"kind": "run", "run_id": "r", "program": "soak", "hosts": HOSTS, "gpu_uuids": GPUS}
@@ -95,8 +95,8 @@ class HowItEnded(Case):
         for code, outcome, class_ in ((1, FAIL, ""), (2, INCONCLUSIVE, "CONFIG"),
                                       (3, INCONCLUSIVE, ""), (4, INCONCLUSIVE, "SOFTWARE"),
                                       (5, INCONCLUSIVE, ""), (137, INCONCLUSIVE, "")):
-            self.one(of(ended(code), run=run_of(code)), outcome, self.BOTH, "exit-code",
-                     class_=class_)
+            check = "missing" if code == 5 else "exit-code"  # what a signal has stopped has no class
+            self.one(of(ended(code), run=run_of(code)), outcome, self.BOTH, check, class_=class_)
 
     def test_a_failed_program_whose_record_passes(self):
         """autopilot#68: the wrapper reported a healthy node while the diagnosis that it ran had failed."""
@@ -118,9 +118,9 @@ class HowItEnded(Case):
                          [(INCONCLUSIVE, ("n2",), "rank-died"),
                           (INCONCLUSIVE, ("n1",), "not-finished")])
         self.assertIn("rank 2 on n2 died: signal 9 (Killed)", found[0].cause)
-        one_host = {**HEAD, "hosts": ["vm"] * 4}  # by two names
-        found = of(run=run_of(1, dead=((3, "vm", "signal 9 (Killed)"),)), head=one_host)
-        self.assertEqual([each.nodes for each in found], [("n2",), ("n1",)])
+        one_host = {**HEAD, "hosts": ["n1"] * 4}  # which answered for both
+        found = of(run=run_of(1, dead=((3, "n1", "signal 9 (Killed)"),)), head=one_host)
+        self.assertEqual([each.nodes for each in found], [("n1",), ("n2",)])
         for how, class_ in [("signal 9 (Killed)", "ENVIRONMENT"), ("signal 7 (Bus error)", "ENVIRONMENT"),
                             ("signal 11 (Segmentation fault)", "SOFTWARE")]:
             found, _ = of(run=run_of(1, dead=((2, "n2.site", how),)))
@@ -209,7 +209,7 @@ class WhatItRecorded(Case):
         lines = [verdict("node", "n1", FAIL), verdict("node", "n2", INCONCLUSIVE, severity="UNKNOWN")]
         job, not_run = verdict("job", "node_check", FAIL), verdict("job", "node_check", INCONCLUSIVE,
                                                                    check="all-reduce")
-        for more, of_n2 in [([job], WARN), ([not_run, job], INCONCLUSIVE)]:
+        for more, of_n2 in [([job], UNKNOWN), ([not_run, job], INCONCLUSIVE)]:
             found = of(*lines, *more, ended(1), run=run_of(1))
             self.assertEqual([(each.nodes, each.outcome) for each in found],
                              [(("n1",), FAIL), (("n2",), of_n2)])
@@ -220,10 +220,10 @@ class WhatItRecorded(Case):
                  verdict("job", "node_check", INCONCLUSIVE)]
         found = of(*lines, ended(3), run=run_of(3))
         self.assertEqual([(each.check, each.outcome) for each in found],
-                         [("gpu-count", WARN), ("management", INCONCLUSIVE)])
+                         [("gpu-count", UNKNOWN), ("management", INCONCLUSIVE)])
         found = of(*lines[:2], verdict("job", "node_check", FAIL), verdict("node", "n2", FAIL), ended(1),
                    run=run_of(1))
-        self.assertEqual([each.outcome for each in found], [WARN, INCONCLUSIVE, FAIL])
+        self.assertEqual([each.outcome for each in found], [UNKNOWN, INCONCLUSIVE, FAIL])
 
     def test_rates_without_peers_are_not_judged_and_the_node_is_not_blamed(self):
         path = TREE / "results/0.2/h200/compute-first-1gpu.jsonl"

@@ -45,6 +45,21 @@ class Classification(unittest.TestCase):
             messages.read_own(block("ORTE was unable to reliably start one or more daemons.").encode())
             self.assertEqual((shown, messages.lost, messages.judge(1)[0]), ([said], ["host n9"], 3))
 
+    def test_what_slurm_knows_of_a_job_that_did_not_start_or_was_lost(self):
+        """Its own words take the place of Open MPI's guess, "a lack of common network interfaces"."""
+        guess = "An ORTE daemon has unexpectedly failed after launch and before\ncommunicating back to mpirun."
+        lost = ("ORTE has lost communication with a remote daemon.\n\n  Remote daemon: [[1,0],1] on node n1\n")
+        for ask, text, status, said, shown in [
+                ("Slurm: job 77 is over", guess, 1, ["the job could not be started (Slurm: job 77 is over)"], []),
+                ("", guess, 1, ["the job could not be started (mpirun ended with 1)"], [guess]),
+                ("Slurm: node n2 is down*", lost, 205,
+                 ["host n1 was lost: it or its network link failed", "Slurm: node n2 is down*"], [])]:
+            found, seen = [], []
+            messages = Messages(found.append, seen.append, ask=lambda ask=ask: ask)
+            messages.read_own(block(text).encode())
+            code, last = messages.judge(status)
+            self.assertEqual((code, [*found, *[last] * bool(last)], seen), (3, said, shown))
+
     def test_a_program_that_is_missing_on_a_host(self):
         text = ("mpirun was unable to launch the specified application as it could not access\nor execute an "
                 "executable:\n\nExecutable: /tree/bin/train\nNode: n2\n\nwhile attempting to start process rank 3.")

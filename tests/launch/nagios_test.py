@@ -8,7 +8,9 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import acceptance_samples as samples  # noqa: E402
-from shakedown_launch.acceptance.report import nagios  # noqa: E402
+from shakedown_launch.acceptance.evidence import findings  # noqa: E402
+from shakedown_launch.acceptance.judge import verdicts  # noqa: E402
+from shakedown_launch.acceptance.report import nagios, page  # noqa: E402
 
 # 'label'=value[UOM];[warn];[crit];[min];[max], as the Nagios plugin guidelines have it.
 DATA = re.compile(r"('[^'=|]+'|[^ '=|]+)=(-?[0-9.e+]+)(s|%|[KMGT]?B|c)?"
@@ -37,6 +39,56 @@ class Nagios(unittest.TestCase):
             text, _, found = self.line(samples.acceptance([samples.verdict(of, *findings)]))
             self.assertEqual(found, code)
             self.assertTrue(text.startswith(f"ACCEPTANCE {state}"), text)
+
+    def test_a_fact_that_is_not_known_is_no_warning(self):
+        of = samples.node("n001")
+        facts = samples.unknown(of), samples.unknown(of, "nics", "eth0 at unknown speed")
+        usual = dataclasses.replace(samples.warned(of), accepted=True)
+        for found, said, code in [
+                (facts, "ACCEPTANCE OK - 1 node PASS; 2 facts not known", 0),
+                ((*facts, samples.warned(of)), "ACCEPTANCE WARNING - 1 node PASS; n001 GPU 0: power limit 650 W, "
+                 "700 by default; 2 facts not known", 1),
+                ((usual,), "ACCEPTANCE OK - 1 node PASS", 0),
+                ((usual, samples.silent(of)), "ACCEPTANCE UNKNOWN - 1 of 1 node INCONCLUSIVE", 3)]:
+            text, _, state = self.line(samples.acceptance([samples.verdict(of, *found)]))
+            self.assertEqual((text[:len(said)], state), (said, code))
+
+    def test_healthy_machines_of_which_not_all_is_known(self):
+        """As node_check records them: no GPU, an H200 in a virtual machine (results/0.2/h200), a user
+        without rights. A remark on corrected errors is a warning on each."""
+        gpu = "GPU-574bcfa1"
+        for facts in [
+                [("node", "gpu-count", "how many GPUs there are is not known"),
+                 ("node", "driver", "the driver's version is not known"), ("node", "nics", "eth0 at unknown speed")],
+                [("node", "gpu-count", "1 GPUs; how many there should be is not known"),
+                 ("gpu", "nvlink-count", "the state of the NVLinks is not reported"),
+                 ("gpu", "nvlink-errors", "NVLinks are not reported"),
+                 ("node", "governor", "no frequency governor is visible"),
+                 ("node", "fabric-manager", "the fabric manager's version is not readable here")],
+                [("node", "kernel-log", "the kernel's messages are not readable: XIDs are not known")]]:
+            lines = [{"kind": "verdict", "scope": scope, "name": gpu if scope == "gpu" else "vm", "check": check,
+                      "cause": cause, "verdict": "INCONCLUSIVE", "severity": "UNKNOWN"}
+                     for scope, check, cause in facts]
+            corrected = {"kind": "verdict", "scope": "gpu", "name": gpu, "check": "ecc-corrected",
+                         "cause": "7 corrected ECC errors", "verdict": "INCONCLUSIVE", "severity": "WARN"}
+            for more, said, code in [([], f"OK - 1 node PASS; {len(facts)} fact", 0),
+                                     ([corrected], f"WARNING - 1 node PASS; vm: 7 corrected ECC errors; {len(facts)} fact", 1)]:
+                found, run = self.of_node_check([*lines, *more], gpu)
+                made, = verdicts.verdicts([samples.Node("vm")], [run], found)
+                acceptance = dataclasses.replace(samples.acceptance([made]), figures=(), runs=(run,))
+                text, _, state = self.line(acceptance)
+                self.assertEqual((text.replace(f" GPU of rank 0:", ":")[:len(said) + 11], state),
+                                 (f"ACCEPTANCE {said}", code))
+                shown = page.html(acceptance, plots=False)
+                self.assertIn(f"<summary>Not known ({len(facts)})</summary>", shown)
+                self.assertEqual("Warnings" in shown, bool(more))
+
+    @staticmethod
+    def of_node_check(lines, gpu):
+        run = samples.Run("inventory", ("vm",), 0, samples.STARTED, 0.3, "r.jsonl", "r.log")
+        head = {"kind": "run", "program": "node_check", "hosts": ["vm"], "gpu_uuids": [gpu]}
+        job = {"kind": "verdict", "scope": "job", "name": "node_check", "verdict": "PASS", "cause": ""}
+        return findings.findings(run, [head, *lines, job, {"kind": "end", "exit_code": 0}]), run
 
     def test_a_link_alone_is_critical(self):
         clean = dataclasses.replace(samples.clean(4), findings=(samples.LINK,))

@@ -12,12 +12,12 @@ import unittest.mock
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TREE / "launch"))
-from shakedown_launch import command, gpus, mpi, places, ranks, slurm  # noqa: E402
+from shakedown_launch import command, gpus, hosts, mpi, places, ranks, slurm  # noqa: E402
 
 
 class FakeHost(ranks.Host):
     def __init__(self, listed=(), numa_nodes=2, may_read=True, is_root=False):
-        self.name, self.is_root, self.cores = "here", is_root, 8
+        self.name, self.is_root, self.cores = "here.site", is_root, 8
         self._listed, self._numa_nodes, self._may_read = list(listed), numa_nodes, may_read
 
     def gpus(self):
@@ -45,6 +45,10 @@ def option(words, name):
 class Ranks(unittest.TestCase):
     def test_one_per_visible_gpu_else_two(self):
         for visible, count in [("0,1,2", 3), ("", 2), ("1,-1,0", 1), ("NoDevFiles", 2),
+                               ("0, 1", 2), (" 0,1gpu2,\t+2", 3), ("0,0", 2), ("0,1,00", 2),
+                               ("0x1,1,2", 3), ("0,,1", 1), ("GPU-a,1", 1), ("0,GPU-a", 1),
+                               ("GPU-a, GPU-b", 1), (" GPU-a", 2), ("gpu-a", 2), ("GPU-a,GPU-a", 2),
+                               ("GPU-a,MIG-b", 1), ("00,01,2", 3),
                                ("GPU-1a,GPU-1b,GPU-1c", 3), ("MIG-1a", 1)]:
             self.assertEqual(option(line("true", CUDA_VISIBLE_DEVICES=visible), "-n"), str(count),
                              visible)
@@ -64,7 +68,7 @@ class Ranks(unittest.TestCase):
         for words, environ, named in [
                 (["--gpus", "0,1,2,3"], {}, "requested GPUs 0,1,2,3: 3 not found; this host has 3"),
                 (["-n", "2", "--gpus", "5,1,7"], {}, "5, 7 not found"),
-                ([], {"CUDA_VISIBLE_DEVICES": "0,GPU-b,GPU-d"}, "GPU-d not found"),
+                ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-d"}, "GPU-d not found"),
                 (["--gpus", "MIG-x2"], {}, "MIG-x2 not found"),
                 (["--hosts", "h1,here", "--gpus", "3"], {}, "3 not found"),
                 ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "4"},
@@ -72,7 +76,7 @@ class Ranks(unittest.TestCase):
             with self.assertRaisesRegex(places.InconclusiveError, named):
                 line(*words, "true", host=three, **environ)
         for words, environ, count in [
-                (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,MIG-x1"}, 2),
+                (["--gpus", "0,2"], {}, 2), ([], {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, 2),
                 (["--gpus", "0,1,2,3", "--hosts", "h1,h2"], {}, 8),  # other hosts may have four
                 (["-n", "4"], {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4),  # the programs report that
                 ([], {"SLURM_JOB_ID": "1", "SLURMD_NODENAME": "here", "SLURM_GPUS_ON_NODE": "3"},
@@ -90,7 +94,8 @@ class Ranks(unittest.TestCase):
         for words, environ, named in [
                 (["--backend", "gpu"], {}, "--backend gpu: no GPU is visible on this host"),
                 (["--backend=cpu", "--backend=gpu"], {"CUDA_VISIBLE_DEVICES": ""}, "--backend gpu"),
-                (["--backend", "auto"], {"SLURM_JOB_GPUS": "0,1"}, "SLURM_JOB_GPUS=0,1: no GPU")]:
+                (["--backend", "auto"], {"SLURM_JOB_GPUS": "0,1"}, "SLURM_JOB_GPUS=0,1: no GPU"),
+                ([], {"CUDA_VISIBLE_DEVICES": "0,0"}, "CUDA_VISIBLE_DEVICES=0,0: no GPU")]:
             with self.assertRaisesRegex(places.InconclusiveError, named):
                 gpus.check_visible(["train", *words], {**both, **environ}, none)
         for words, environ, found in [
@@ -133,6 +138,18 @@ class Ranks(unittest.TestCase):
         self.assertNotIn("mpi_yield_when_idle", line("-n", 16, "--hosts", "h1,h2", "true"))
         self.assertGreaterEqual(ranks.Host().numa_nodes(), 1)
 
+    def test_numa_nodes_with_cores_for_this_process(self):
+        host = ranks.Host()
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(host.numa_nodes(folder), 1)
+            host.allowed = {0, 1, 8}
+            for number, cores in enumerate(["0-3,8", "4-7", "", "", "8-9"]):  # two of memory alone
+                pathlib.Path(folder, f"node{number}").mkdir()
+                pathlib.Path(folder, f"node{number}/cpulist").write_text(f"{cores}\n")
+            pathlib.Path(folder, "possible").write_text("0-4\n")
+            self.assertEqual(host.numa_nodes(folder), 2)
+            self.assertEqual(host.numa_nodes(f"{folder}/none"), 1)
+
     def test_what_depends_on_this_host(self):
         self.assertNotIn("--allow-run-as-root", line("true"))
         self.assertIn("--allow-run-as-root", line("true", host=FakeHost(is_root=True)))
@@ -161,6 +178,65 @@ class Hosts(unittest.TestCase):
         self.assertFalse({"PATH", "BACKENDS"} & set(words))
         self.assertNotIn("-x", line("true", NCCL_DEBUG="INFO"))
 
+    def test_variables_that_travel_to_other_hosts(self):
+        names = ["OFI_NCCL_PROTOCOL", "RDMAV_FORK_SAFE", "HCOLL_MAIN_IB", "NVSHMEM_IB_ENABLE",
+                 "SHARP_COLL_LOG_LEVEL", "PMIX_MCA_gds", "UCC_TLS", "FI_PROVIDER", "NCCL_DEBUG"]
+        words = line("--hosts", "h1,h2", "-n", 2, "true", **dict.fromkeys(names, "1"), SSH_KEY="secret")
+        self.assertEqual([word for before, word in zip(words, words[1:]) if before == "-x"],
+                         [*sorted(names), "SHAKEDOWN_HOSTS=2"])
+
+    def test_names_that_differ_in_their_domain_are_two_hosts(self):
+        for named, kept in [("w.1.foo,w.2.foo", True), ("h1,h2", False), ("10.0.0.1,10.0.0.2", False),
+                            ("h1,h2.site", True)]:
+            words = line("--hosts", named, "-n", 2, "true")
+            self.assertEqual("orte_keep_fqdn_hostnames" in words, kept, named)
+            self.assertIn("SHAKEDOWN_HOSTS=2", words)
+        job = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "w[1-2].foo"}
+        self.assertIn("orte_keep_fqdn_hostnames", line("-n", 2, "true", **job))
+
+    def test_how_many_hosts_are_to_answer(self):
+        four = {"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]"}
+        for words, environ, count in [(["--hosts", "h1,h2,h3", "-n", 5], {}, 3), (["-n", 8], four, 4),
+                                      (["-n", 3], four, 3), (["-n", 5], four, 3),
+                                      (["-n", 2], {**four, "SLURM_NTASKS": "2"}, 4)]:
+            self.assertIn(f"SHAKEDOWN_HOSTS={count}", line(*words, "true", **environ), (words, environ))
+        self.assertNotIn("SHAKEDOWN_HOSTS", " ".join(line("-n", 3, "true", SHAKEDOWN_HOSTS="7")))
+
+    def test_a_host_without_a_rank_is_refused(self):
+        for count, named, idle in [(1, "h1,h2", "h2"), (5, "h1,h2,h3,h4", "h4"), (2, "a,b,c,d", "c d")]:
+            with self.assertRaisesRegex(command.UsageError, f"no rank would run on {idle}: use a multiple"):
+                line("--hosts", named, "-n", count, "true")
+
+    def test_words_that_are_no_host(self):
+        for word, named in [("fd00::5", "fd00::5 is an IPv6 address"), ("::1", "::1 is an IPv6 address"),
+                            ("[2001:db8::1]", "IPv6"), ("[fd00::5]:4", "IPv6"), ("fe80::1%eth0", "IPv6"),
+                            ("h1:x", "'h1:x' is not a host"), ("h1:", "'h1:' is not"), (":4", "':4' is not"),
+                            ("h[1-2]", "is not a host")]:
+            with self.assertRaises(command.UsageError, msg=word) as raised:
+                line("--hosts", f"h0,{word}", "true")
+            self.assertIn(named, str(raised.exception))
+        self.assertEqual(option(line("--hosts", "h1:4,h2,h1", "-n", 2, "true"), "--host"), "h1:1,h2:1")
+
+    def test_names_of_one_host(self):
+        for one, other, same in [("vm", "vm", True), ("vm", "vm.example.com", True),
+                                 ("vm.example.com", "vm", True), ("w.1.foo", "w.2.foo", False),
+                                 ("10.0.0.1", "10.0.0.2", False), ("10.0.0.1", "10", False), ("a", "b", False)]:
+            self.assertIs(hosts.same(one, other), same, (one, other))
+        self.assertEqual(hosts.matched(["w.1.foo", "n2", "n3.b", "x", "w"], ["w.1.foo", "w.2.foo", "n2.a", "n3"]),
+                         {"w.1.foo": "w.1.foo", "n2": "n2.a", "n3.b": "n3"})  # w may be two
+
+    def test_a_name_that_is_too_long_for_open_mpi(self):
+        long = "n" * 57
+        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=f"{long}.a")):
+            with self.assertRaisesRegex(places.InconclusiveError,
+                                        f"host name {long} has 57 characters; Open MPI 4 supports 56"):
+                mpi.check_open_mpi(os.environ)
+        cut = f"n.{'x' * 60}"  # at the first dot, unless another host has a domain as well
+        with unittest.mock.patch.object(mpi.os, "uname", lambda: unittest.mock.Mock(nodename=cut)):
+            mpi.check_open_mpi(os.environ, ["h1", "h2"])
+            with self.assertRaisesRegex(places.InconclusiveError, "has 62 characters"):
+                mpi.check_open_mpi(os.environ, ["h1.a"])
+
     def test_hostfile(self):
         with tempfile.NamedTemporaryFile("w") as file:
             file.write("# two\nh1 slots=8\n\nh2\nh1\n")
@@ -180,7 +256,8 @@ class Hosts(unittest.TestCase):
         two = {**one, "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "n[5-6]"}
         node = {"SLURMD_NODENAME": "n5"}
         for hosts, environ, expected in [
-                ([], {}, False), (["here", "localhost:2"], {}, False), (["here", "h2"], {}, True),
+                ([], {}, False), (["here", "localhost:2"], {}, False), (["here.site"], {}, False),
+                (["here.other"], {}, True), (["here", "h2"], {}, True),
                 (["h2"], {}, True), ([], {**one, **node}, False), ([], {**two, **node}, True),
                 ([], one, True), ([], two, True)]:  # on a login node
             self.assertIs(elsewhere(*hosts, **environ), expected, (hosts, environ))
@@ -284,6 +361,37 @@ class Slurm(unittest.TestCase):
                             ("gpu[08-10,2],login", ["gpu08", "gpu09", "gpu10", "gpu2", "login"]),
                             ("r[1-2]n[1,3]-ib", ["r1n1-ib", "r1n3-ib", "r2n1-ib", "r2n3-ib"])]:
             self.assertEqual(slurm.hosts(text), names)
+        for text in ["n[000x111]", "n[", "n]", "n[1-]", "n[5-1]", "n[]", "n[a]", "n[[1]]", ",n1", "n1,", "n 1",
+                     "n[1-99999999]", "n[1-300]" * 3, "n[²]", "n[-1]"]:
+            with self.assertRaises(command.UsageError, msg=text):
+                slurm.hosts(text)
+
+    def test_variables_that_slurm_would_not_set(self):
+        job = {"SLURM_JOB_ID": "1"}
+        self.assertEqual(slurm.allocation({**job, "SLURM_NNODES": "2", "SLURM_NTASKS_PER_NODE": "4(x2)"}).tasks, 8)
+        for name, text in [("SLURM_NTASKS", "x"), ("SLURM_NTASKS_PER_NODE", "4,2"), ("SLURM_JOB_NUM_NODES", "-1"),
+                           ("SLURM_NTASKS", "0"), ("SLURM_NTASKS", "4(x2)"), ("SLURM_NNODES", "2.5"), ("SLURM_NTASKS", "²"),
+                           ("SLURM_JOB_NODELIST", "n[000x111]"), ("SLURM_NODELIST", "n[1" * 999)]:
+            with self.assertRaisesRegex(command.UsageError, f"{name}=") as raised:
+                line("true", **job, **{name: text})
+            self.assertLess(len(str(raised.exception)), 300)
+
+    def test_a_heterogeneous_job_is_refused(self):
+        with self.assertRaisesRegex(command.UsageError, "SLURM_HET_SIZE=2: of a heterogeneous job only the first"):
+            line("-n", 2, "true", SLURM_JOB_ID="1", SLURM_HET_SIZE="2")
+        line("-n", 2, "true", SLURM_JOB_ID="1", SLURM_HET_SIZE="1")
+
+    def test_what_slurm_knows_of_a_job_that_did_not_start(self):
+        environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "n[1-2]"}
+        idle = "n1 idle\nn2 alloc\n"
+        for states, job, said in [
+                ("n1 alloc\nn2 down*\nn2 down*\n", ("RUNNING\n", ""), "Slurm: node n2 is down*"),
+                ("n1 alloc*\n", ("", ""), "Slurm: node n1 is alloc*"),
+                (idle, ("RUNNING\n", ""), ""), (idle, ("", ""), ""), ("", ("", ""), ""),
+                (idle, ("", "slurm_load_jobs error: Invalid job id specified\n"), "Slurm: job 77 (SLURM_JOB_ID) is over"),
+                (idle, ("NODE_FAIL\n", ""), "Slurm: job 77 (SLURM_JOB_ID) is over")]:
+            found = slurm.trouble(environ, lambda *words: (states, "") if words[0] == "sinfo" else job)
+            self.assertEqual(found.partition(":")[2].partition(": unset")[0], said.partition(":")[2])
 
     def test_some_nodes_of_the_allocation(self):
         job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "4",

@@ -15,7 +15,7 @@ from references_samples import BUSBW, CONDITIONS, ENTRY, FILE, Case, busbw, fp16
 from shakedown_launch.acceptance import references  # noqa: E402
 from shakedown_launch.acceptance.evidence import figures, records  # noqa: E402
 from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE,  # noqa: E402
-                                               INCONCLUSIVE, WARN, Figure, Gpu, Node, Run)
+                                               INCONCLUSIVE, UNKNOWN, WARN, Figure, Gpu, Node, Run)
 from shakedown_launch.places import UsageError  # noqa: E402
 
 FOLDER = TREE / "results/reference"
@@ -220,7 +220,7 @@ class Judging(Case):
 
     def test_other_conditions_are_not_compared_and_say_so(self):
         found = judge([fp16(100, {**CONDITIONS, "size": 4096})], self.reference())
-        self.assertIn("size 4096, reference 8192", self.one(found, WARN, "not-compared").cause)
+        self.assertIn("size 4096, reference 8192", self.one(found, UNKNOWN, "not-compared").cause)
         self.assertEqual(judge([dataclasses.replace(fp16(1), metric="x")],
                                           self.reference()), [])
 
@@ -234,7 +234,7 @@ class Judging(Case):
 
     def test_a_wide_spread_judges_nothing(self):
         reference = self.reference(changes={"spread": 200})
-        self.one(judge([fp16(1)], reference), WARN, "not-compared")
+        self.one(judge([fp16(1)], reference), UNKNOWN, "not-compared")
 
 
 class Paths(Case):

@@ -80,7 +80,10 @@ class Lines(unittest.TestCase):
         self.assertEqual([words_[2] for words_ in commands(lines, "scontrol")], ["nodename=n002"])
         self.assertIn("# Not drained, INCONCLUSIVE: n003; run the acceptance again.", lines)
         self.assertEqual(slurm_lines.drain_lines(samples.clean(3)), [])
-        self.assertIn("2 nodes per hour", lines[0])
+        self.assertEqual(lines[0], "# Drain 1 node; nothing was drained.")
+        for count, said in [(2, False), (3, True)]:
+            first = slurm_lines.drain_lines(failed(*[f"n{i}" for i in range(count)]))[0]
+            self.assertEqual("2 nodes per hour" in first, said)
 
     def test_injected_faults(self):
         acceptance = dataclasses.replace(failed("n1"), settings={"inject_fault": "slow:0"})

@@ -26,6 +26,13 @@ class Domains(unittest.TestCase):
         self.assertEqual(topology.domains(["n001", "n004"], JOB, lambda: BLOCKS),
                          {"n001": "rack1", "n004": "rack2"})
 
+    def test_names_that_differ_in_their_domain(self):
+        tree = "SwitchName=a Level=0 Nodes=w.1.foo\nSwitchName=b Level=0 Nodes=w.2.foo\n"
+        self.assertEqual(topology.domains(["w.1.foo", "w.2.foo"], JOB, lambda: tree),
+                         {"w.1.foo": "a", "w.2.foo": "b"})
+        self.assertIsNone(topology.domains(["w"], JOB, lambda: tree))
+        self.assertIsNone(topology.domains(["n1"], JOB, lambda: "SwitchName=a Level=0 Nodes=n[000x111]\n"))
+
     def test_unknown(self):
         for text in ("", "No topology information available\n", TREE):
             self.assertIsNone(topology.domains(["n000", "n003"], JOB, lambda text=text: text))

@@ -1,5 +1,6 @@
 """acceptance/judge: findings of all runs, and one verdict per node that fails closed."""
 
+import dataclasses
 import pathlib
 import sys
 import unittest
@@ -14,7 +15,7 @@ from shakedown_launch.acceptance import stages  # noqa: E402
 from shakedown_launch.acceptance.judge import judge, verdicts  # noqa: E402
 from shakedown_launch.acceptance.ladder import isolation  # noqa: E402
 from shakedown_launch.acceptance.model import (  # noqa: E402
-    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, WARN, Figure, Finding, Gpu, Node)
+    CONFIG, FAIL, HARDWARE, INCONCLUSIVE, INFRASTRUCTURE, PASS, UNKNOWN, WARN, Figure, Finding, Gpu, Node)
 
 
 class Judge(unittest.TestCase):
@@ -96,6 +97,18 @@ class Judge(unittest.TestCase):
             found = made.unjudged(measured, **given)
             self.assertEqual([each.cause.startswith(said) for each in found], [True] * bool(said), found)
 
+    def test_rates_of_a_node_are_not_judged_by_those_of_its_ranks(self):
+        """Of two nodes of eight GPUs each the rates of GPUs have peers, those of nodes do not."""
+        measured = [Figure("compute", (name,), "compute/fp16/burst", 1.0, "TFLOP/s", gpu=f"GPU-{name}{i}")
+                    for name in "ab" for i in range(8)]
+        of_nodes = [Figure(stage, (name,), f"{stage}/x", 1.0, "images/s")
+                    for name in "ab" for stage in ("collectives", "train")]
+        made = self.judge()
+        self.assertEqual(made.unjudged(measured), [])
+        self.assertEqual({(each.nodes, each.cause) for each in made.unjudged([*measured, *of_nodes])}, {
+            ((name,), "rates of collectives, train not judged: no reference of this model and count; fewer "
+             "than 3 peers") for name in "ab"})
+
     def test_gpus_of_the_reference(self):
         self.assertEqual(self.judge("x.json", x="V100").gpus(), 8)
         self.assertIsNone(self.judge("", x="V100").gpus())
@@ -143,6 +156,14 @@ class Verdicts(unittest.TestCase):
         warned = [Finding("soak", WARN, ("a",), "warm")]
         self.assertEqual(outcomes(self.BOTH, warned), {"a": PASS, "b": PASS})
         self.assertEqual(outcomes(self.BOTH, warned, strict=True), {"a": INCONCLUSIVE, "b": PASS})
+
+    def test_strict_spares_what_the_site_accepts(self):
+        for outcome in (WARN, UNKNOWN):
+            found = Finding("soak", outcome, ("a",), "usual here", check="governor")
+            for accepted, strict in [(False, INCONCLUSIVE), (True, PASS)]:
+                said = [dataclasses.replace(found, accepted=accepted)]
+                self.assertEqual(outcomes(self.BOTH, said)["a"], PASS)
+                self.assertEqual(outcomes(self.BOTH, said, strict=True)["a"], strict)
 
     def test_worst_first(self):
         found = [Finding("soak", WARN, ("a",), "warm"),

@@ -121,13 +121,25 @@ TEST_CASE("equal GPUs pass, a slow one is named with what explains it", "[judge]
   CHECK(verdicts[1].cause.find("within what is allowed") != std::string::npos);
 }
 
-TEST_CASE("what is not slow the second time is not confirmed", "[judge]") {
+TEST_CASE("what is slow in one of two measurements is a remark, and not forgotten", "[judge]") {
   Results slow = good(4);
   slow[2].series[0] = series(kBf16, 500, 1500);
-  const RateJudgement first = judge(slow, {});
+  const RateJudgement first = judge(slow, {}), fine = judge(good(4), {});
   CHECK(suspects(first) == std::vector<std::size_t>{0});
-  CHECK(confirmed(first, judge(good(4), {})).findings.empty());
-  CHECK(confirmed(first, first).findings.size() == 1);
+  for (const auto& [judgement, results] :
+       {std::pair{confirmed(first, fine), slow}, std::pair{confirmed(fine, first), good(4)}}) {
+    const auto verdicts = verdicts_of(results, judgement);
+    REQUIRE(verdicts.size() == 2);
+    CHECK(verdicts[0].name == "GPU-2");
+    CHECK(verdicts[0].outcome == Outcome::pass);
+    CHECK(verdicts[0].class_);  // by which launch/acceptance knows a remark
+    CHECK(verdicts[0].cause.find("502 TFLOP/s, compared with its peers in 1 of 2 measurements") !=
+          std::string::npos);
+    CHECK(verdicts[1].outcome == Outcome::pass);
+  }
+  REQUIRE(confirmed(first, first).findings.size() == 1);
+  CHECK(confirmed(first, first).findings[0].slow.fails);
+  CHECK(confirmed(fine, fine).findings.empty());
 }
 
 TEST_CASE("two GPUs, or few rounds, without a reference are inconclusive", "[judge]") {

@@ -154,6 +154,7 @@ TEST_CASE("memory that not every pattern has covered never passes", "[soak][clos
     JobFacts facts{{LoadKind::products}, memory};
     facts.stopped_by = signal;
     facts.minutes = 2;
+    facts.minutes_requested = 5;
     return judge_job(windows(3), {}, facts);
   };
   CHECK(job({{0.96, 1, 2, 6}, {0.96, 3, 0, 6}}).outcome == Outcome::pass);
@@ -165,6 +166,10 @@ TEST_CASE("memory that not every pattern has covered never passes", "[soak][clos
   CHECK(few.action ==
         "run again with --minutes 3 (launch/acceptance --full --soak-minutes 3)");  // 2.2 / 0.8
   CHECK(job({{0.96, 0, 5, 6, 0.8}}, "SIGTERM").action.empty());
+  const Verdict stopped = job({{0.96, 1, 2, 6}}, "SIGTERM");  // of which all was covered by then
+  CHECK(stopped.outcome == Outcome::inconclusive);
+  CHECK_THAT(stopped.cause,
+             Catch::Matchers::StartsWith("stopped by SIGTERM after 120 of 300 s; 0 wrong in "));
   const Verdict none = job({{0.96, 1, 0, 6}, {0.96, 0, 0, 6}});
   CHECK(none.outcome == Outcome::inconclusive);
   CHECK_THAT(none.cause, ContainsSubstring("rank 1 covered its memory by 0 of 6 patterns"));

@@ -13,10 +13,11 @@ from support import BIN, TREE, Folder, needs_cpu_backend, read_record, run_bare,
 from shakedown_launch import job
 from shakedown_launch.acceptance import options, stages
 from shakedown_launch.acceptance.model import (CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE,
-                                               PASS, SOFTWARE)
+                                               PASS, SOFTWARE, UNKNOWN, WARN)
 
 HOST = os.uname().nodename
 LINE = [TREE / "launch/acceptance", "--backend", "cpu"]
+BUILD = pathlib.Path(os.environ.get("SHAKEDOWN_TEST_BUILD", TREE / "build"))
 
 
 def program_of(pid):
@@ -37,10 +38,9 @@ class Acceptance(Folder):
                   and (line["scope"], line["name"]) == ("node", node)]
         return found
 
-    def findings(self, records, outcome=FAIL):
-        severity = {FAIL: "FAIL", INCONCLUSIVE: "UNKNOWN"}[outcome]
+    def findings(self, records, *severities):
         return [line for line in records if line["kind"] == "verdict" and "stage" in line
-                and line["severity"] == severity]
+                and line["severity"] in (severities or (FAIL,))]
 
     def change(self, reference, name, **changes):
         """A reference with other values at the top, and in each of its figures."""
@@ -103,17 +103,12 @@ class Acceptance(Folder):
         result = run_bare(*LINE, "--prolog", "-n", "2", "--reference", good, "--inject-fault", "slow:1")
         self.expect(result, 1, f"FAIL {HOST}", "FAIL rank 1: ")
 
-    def test_a_corrupt_collective_is_of_one_node_of_two(self):
-        """Two names of this host: each has its own verdict."""
-        out, records = self.accept("--quick", "-n", "2", "--hosts", f"localhost,{HOST}",
-                                   "--inject-fault", "collective:3", code=1)
-        self.assertEqual(self.verdict(records, "localhost")["verdict"], PASS)
-        self.assertEqual(self.verdict(records)["verdict"], FAIL)
-        self.assertEqual({(*line["nodes"], line["subject"]) for line in self.findings(records)},
-                         {(HOST, "rank 1")})
-        self.assertEqual({line["stage"] for line in self.findings(records)}, {"node_check", "soak"})
-        self.assertEqual(self.verdict(records)["class"], HARDWARE)
-        self.assertIn("isolation: 1 test in 1 round", out)
+    def test_two_names_of_one_machine_are_no_two_nodes(self):
+        out, records = self.accept("--quick", "-n", "2", "--hosts", f"localhost,{HOST}", code=3)
+        for name in ("localhost", HOST):
+            self.assertEqual(self.verdict(records, name)["verdict"], INCONCLUSIVE)
+            self.assertEqual(self.verdict(records, name)["class"], CONFIG)
+        self.assertIn(f"one machine, {HOST}, answered for ", out)
 
     def test_a_slow_rank(self):
         """By its peers, where each rank has a core."""
@@ -166,6 +161,46 @@ class Acceptance(Folder):
         result = run_bare(*LINE, "--passive", "--expect-gpus", "8", "--nagios")
         self.expect(result, 2, "ACCEPTANCE CRITICAL - 1 of 1 node FAIL")
 
+    def test_what_the_site_accepts_is_no_reason_for_strict(self):
+        _, records = self.accept("--passive", code=0)
+        usual = {line["check"] for line in self.findings(records, WARN, UNKNOWN)}
+        out, records = self.accept("--passive", "--strict", "--accept", ",".join(usual) or "none", "--prometheus",
+                                   self.folder / "shakedown.prom", "--junit", self.folder / "junit.xml", code=0,
+                                   folder="strict")
+        self.assertIn(f'shakedown_node_verdict{{node="{HOST}",verdict="PASS"}} 1.0',
+                      (self.folder / "shakedown.prom").read_text())
+        self.assertIn(f'<testsuite name="{HOST}"', (self.folder / "junit.xml").read_text())
+        self.assertEqual(self.verdict(records)["verdict"], PASS)
+        self.assertEqual({line["check"] for line in self.findings(records, WARN, UNKNOWN) if line["accepted"]}, usual)
+        self.assertEqual(out.splitlines()[:-1], [f"PASS {HOST}"])
+        if usual:
+            self.accept("--passive", "--strict", code=3, folder="none")
+
+    def test_a_healthy_machine_of_which_not_all_is_known_is_ok_to_nagios(self):
+        """Else it is WARNING for ever. Warnings about this very machine are left out by --accept."""
+        def state(*words, code, said, environ=(), **options):
+            result = subprocess.run([*LINE[:1], "--passive", "--nagios", *words], capture_output=True, text=True,
+                                    stdin=subprocess.DEVNULL, timeout=60, env={**os.environ, **dict(environ)}, **options)
+            self.assertEqual((result.returncode, result.stdout.split(" - ")[0]), (code, f"ACCEPTANCE {said}"),
+                             result.stdout + result.stderr)
+            return result.stdout
+        _, records = self.accept("--passive", code=0)
+        usual = ["--accept", ",".join({line["check"] for line in self.findings(records, WARN)}) or "none"]
+        state(*usual, "--backend", "cpu", "--expect-gpus", "0", code=0, said="OK")
+        if os.geteuid() == 0 and not subprocess.run(["cat", LINE[0]], user=65534, capture_output=True).returncode:
+            self.assertIn("not known", state(*usual, code=0, said="OK", cwd="/", user=65534, group=65534,
+                                             extra_groups=[]))
+        host = json.loads((TREE / "tests/node/fixtures/h200.json").read_text())
+        host.update(cuda_driver_version="99.0", gpus=host["gpus"][:1])
+        gpu, = host["gpus"]
+        for key in [key for key in gpu if key.startswith("nvlink")]:  # as in a virtual machine
+            del gpu[key]
+        fake = {"SHAKEDOWN_NVML_LIBRARY": str(BUILD / "fake_nvml.so"), "SHAKEDOWN_FAKE_NVML": str(self.folder / "gpu.json")}
+        for corrected, code, said in [(0, 0, "OK"), (10 ** 8, 1, "WARNING")]:
+            gpu["volatile_corrected"] = corrected
+            (self.folder / "gpu.json").write_text(json.dumps(host))
+            self.assertIn("not known", state(*usual, code=code, said=said, environ=fake))
+
     def test_each_program_knows_its_options(self):
         """Of every tier, also those of GPUs: the first error is the word that no program knows."""
         for tier in stages.TIERS:
@@ -179,7 +214,7 @@ class Acceptance(Folder):
                         self.expect(result, 2, "unknown option --no-such-option")
 
     def test_usage(self):
-        for words in (["--quick", "--full"], ["--reference", "/nonexistent"],
+        for words in (["--quick", "--full"], ["--reference", self.folder / "none"],
                       ["--hosts", "a", "--hostfile", "b"]):
             result = run_bare(*LINE, *words)
             self.assertEqual(result.returncode, 2, result.stdout + result.stderr)

@@ -64,6 +64,12 @@ class AllStrategies(Folder):
         self.assertIn("all-reduce", verdicts["ddp", 2]["cause"])
         certificate = next(c for c in self.lines("certificate") if key(c) == ("ddp", 2))
         self.assertIs(certificate["pass"], True)
+        for c in self.lines("certificate"):
+            ranks = 1 if c["strategy"] == "parameter-server" else 2
+            independent = c["strategy"] in ("none", "parameter-server-async")
+            self.assertEqual("waived" in c, independent, c)
+            self.assertEqual(c.get("detects_one_rank_in"), None if independent else ranks, c)
+            self.assertEqual(c.get("inputs_compared", False), c["strategy"] == "data-parallel", c)
         self.assertEqual(read_record(self.record)[0]["options.strategies"], STRATEGIES)
         self.assertEqual(self.lines("end")[0]["exit_code"], 0)
 
@@ -85,7 +91,7 @@ class AllStrategies(Folder):
             for kind in ("predicted", "counted", "measured"):
                 self.assertEqual(len(s[f"bytes_per_step_{kind}"]), s["world_size"])
             if s["bytes_source"] == "communicator":
-                self.assertEqual(s["bytes_per_step_measured"], s["bytes_per_step_counted"])
+                self.assertEqual(set(s["bytes_per_step_measured"]), {None})
             if s["strategy"] == "none":
                 self.assertEqual(set(s["bytes_per_step_predicted"]), {0})
                 self.assertEqual(set(s["bytes_per_step_counted"]), {0})
@@ -269,6 +275,16 @@ class Configurations(Folder):
         self.assertEqual(self.lines("certificate"), [])
         self.assertEqual({v["verdict"] for v in self.lines("verdict")}, {"INCONCLUSIVE"})
 
+    def test_a_model_that_was_compared_with_nothing_is_not_trusted(self):
+        result = self.compare("--strategies", "none", "--verbose")
+        self.expect(result, 0, "no step was measured that the model could be compared with")
+        self.assertNotIn("on more ranks", result.stdout)
+        for kind in ("prediction", "advice", "winner"):
+            lines = self.lines(kind)
+            self.assertTrue(lines, kind)
+            self.assertEqual({line["trusted"] for line in lines}, {False}, kind)
+            self.assertFalse([line for line in lines if "model_error" in line], kind)
+
     def test_a_throttled_exchange_takes_its_bytes_over_the_rate(self):
         result = self.compare("--strategies", "all-reduce,parameter-server", "--throttle-gbs", 0.02,
                               "--ranks", "2,3", "--certificate", "off", "--verbose")
@@ -393,7 +409,9 @@ class Usage(Folder):
                          {("none", 1): "float32", ("none", 2): "float32", ("ddp", 2): "bfloat16"})
         ddp = steps["ddp", 2]
         self.assertEqual(set(ddp["bytes_per_step_predicted"]), {2 * PARAMETERS})
-        for measured in ddp["bytes_per_step_measured"]:
+        for measured, counted in zip(ddp["bytes_per_step_measured"], ddp["bytes_per_step_counted"]):
+            if measured is None:
+                measured = counted
             # NVLink's counters see what NCCL's LL protocol sends: a flag with every four bytes
             self.assertGreater(measured / (2 * PARAMETERS), 0.99)
             self.assertLess(measured / (2 * PARAMETERS), 2.1 if support.GPUS else 1.01)

@@ -68,7 +68,7 @@ class Experiments(unittest.TestCase):
                 experiments.main([*map(str, words), "--output", str(self.output)])
         data = ["--data-dir", self.folder]
         refused("--data-dir is required")
-        refused("/nowhere is not a folder", "--data-dir", "/nowhere")
+        refused("/nowhere is not a folder", "--data-dir", self.folder / "nowhere")
         refused("--epochs 0", *data, "--epochs", 0)
         refused("--epochs requires an argument", "--epochs", "")
         refused("--quick and --epochs cannot be combined", *data, "--epochs", 2, "--quick")

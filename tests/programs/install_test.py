@@ -74,6 +74,7 @@ class Install(unittest.TestCase):
         self.assertIn(f"prepend-path PATH {self.prefix}/bin\n", module.read_text())
         for path in (self.prefix / "libexec/shakedown/launch/slurm").glob("*.sbatch"):
             self.assertIn(f"{{SHAKEDOWN:-{self.prefix}/libexec/shakedown}}", path.read_text())
+        self.assertEqual({name for name in installed if name.endswith((".cpp", ".hpp", ".cu", ".cuh", ".o"))}, set())
         for name in installed:  # neither the staging folder nor a placeholder is left anywhere
             if name.startswith(("bin/", "share/shakedown/m", "share/man", "share/bash")):
                 self.assertNotRegex((self.prefix / name).read_text(), r"install_test\.\w+/stage|@[A-Z]+@")
@@ -109,6 +110,10 @@ class Install(unittest.TestCase):
             for option in group["options"]:
                 for name in option["names"]:
                     self.assertEqual(f"\\fB{name}\\fR" not in page, option["hidden"], name)
+        for path in pages.iterdir():  # what apropos shows
+            name = path.read_text().replace("\\-", "-").split(".SH NAME\n")[1].split("\n")[0]
+            self.assertRegex(name, rf"^{path.stem} - \w.{{20,}}")
+        self.assertTrue((pages / "shakedown-doctor.1").exists())
         self.assertIn("--hosts h1,h2", (pages / "shakedown-mpi.1").read_text().replace("\\-", "-"))
         if shutil.which("groff"):
             for path in pages.iterdir():
@@ -124,6 +129,12 @@ class Install(unittest.TestCase):
                                f"COMP_CWORD={len(words) - 1}; _shakedown; printf '%s\\n' \"${{COMPREPLY[@]}}\""
                                ).stdout.split())
         self.assertIn("mpi", completed("shakedown", ""))
+        for words, expected in [(["shakedown", "tr"], "train"), (["shakedown", "do"], "doctor"),
+                                (["shakedown", "mpi", "all_r"], "all_reduce_perf"), (["shakedown-mpi", "tr"], "train"),
+                                (["shakedown", "mpi", "-n", "2", "comp"], "compare compute-perf"),
+                                (["shakedown", "mpi", "-n", "2", "all_reduce_perf", "--minb"], "--minbytes")]:
+            self.assertEqual(completed(*words), set(expected.split()), words)
+        self.assertIn("-n", completed("shakedown", "mpi", "-"))
         self.assertEqual(completed("shakedown-mpi", "--hos"), {"--hosts", "--hostfile"})
         self.assertEqual(completed("shakedown", "mpi", "-n", "4", "train", "--iter"), {"--iterations"})
         self.assertIn("resnet50", completed("shakedown-train", "--model", "="))
@@ -194,6 +205,9 @@ class Archive(unittest.TestCase):
         versions = [ast.literal_eval(call.args[0]) for call in ast.walk(recipe)
                     if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "version"]
         self.assertIn((TREE / "VERSION").read_text().strip(), versions)
+        calls = [ast.unparse(node) for node in ast.walk(recipe) if isinstance(node, ast.Call)]
+        # NCCL's recipe has no default architecture, so that ours must forward it.
+        self.assertIn("depends_on(f'nccl cuda_arch={arch}', when=f'+cuda cuda_arch={arch}')", calls)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import TREE, gone
+from support import BIN, TREE, gone, needs_cpu_backend
 
 MPI = TREE / "launch/mpi"
 CHOSEN = ["CUDA_VISIBLE_DEVICES", "BACKENDS", "SLURM_JOB_ID", "SHAKEDOWN_TERMINAL"]
@@ -160,7 +160,7 @@ class Ranks(Mpi):
                                  "echo terminal=$SHAKEDOWN_TERMINAL"], stderr=theirs,
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env=environment())
         os.close(theirs)
-        self.assertEqual(result.stdout, b"terminal=1\n")
+        self.assertEqual(result.stdout, b"terminal=2\n")  # the descriptor
         self.assertEqual(self.mpi("-n", 1, "bash", "-c",
                                   "echo terminal=$SHAKEDOWN_TERMINAL").stdout, "terminal=\n")
 
@@ -225,6 +225,44 @@ class Usage(Mpi):
     def test_dry_run(self):
         result = self.mpi("--dry-run", "-n", 2, "true", "a b")
         self.assertRegex(result.stdout, r"\Ampirun -n 2 .*--bind-to none true 'a b'\n\Z")
+
+
+@needs_cpu_backend
+class HostNames(unittest.TestCase):
+    """In a UTS namespace, where a host name is that of a few processes."""
+
+    def setUp(self):
+        if subprocess.run(["unshare", "--uts", "true"], capture_output=True).returncode:
+            self.skipTest("no UTS namespace can be made here")
+
+    def under(self, name, *words, code):
+        script = 'printf "$1" >/proc/sys/kernel/hostname && shift && exec "$@"'
+        result = subprocess.run(["unshare", "--uts", "sh", "-c", script, "sh", name, *map(str, words)], timeout=120,
+                                env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT)
+        text = result.stdout.decode(errors="replace")
+        self.assertEqual(result.returncode, code, text)
+        return text
+
+    def test_one_that_is_too_long_for_open_mpi(self):
+        """Its own abort has the exit code of wrong data."""
+        size = ["--backend", "cpu", "--max-bytes", "1K"]
+        for launcher in ([], [MPI, "-n", 1]):
+            text = self.under(57 * "n", *launcher, BIN / "collective_perf", *size, code=3)
+            self.assertIn(f"the host name {57 * 'n'} has 57 characters; Open MPI ", text)
+            self.assertIn("supports 56", text)
+            self.under(f"{56 * 'n'}.site", *launcher, BIN / "collective_perf", *size, code=0)
+
+    def test_bytes_that_are_not_utf8(self):
+        text = self.under("gp\\374node7", BIN / "soak", "--backend", "cpu", "--minutes", "0.05", "--loads", "products",
+                          "--inject-fault", "product:0", code=1)
+        self.assertIn("FAIL", text)
+
+    def test_the_host_with_and_without_its_domain(self):
+        for own, named in [("vm.example.com", "vm"), ("vm.example.com", "vm.example.com")]:
+            line = self.under(own, MPI, "--dry-run", "--hosts", named, "-n", 1, "true", code=0)
+            self.assertIn(f"--host {named}:1", line)
+            self.assertNotIn(" -x ", line)  # it is this host
 
 
 if __name__ == "__main__":

@@ -57,15 +57,19 @@ class Exchanges(Report):
     def test_who_counted_the_bytes(self):
         def found(**figures):
             text = self.text_of(step("ddp", 1000, bytes_per_step_predicted=[100, 100],
-                                     bytes_per_step_measured=[101, 110], **figures))
+                                     **{"bytes_per_step_measured": [101, 110], **figures}))
             return row(table(text, "sent per step"), "ddp")
         self.assertEqual(found(bytes_source="nvlink"), {
             "rank": "1", "sent": "110 B", "counted by": "NVLink counters", "theory": "100 B",
             "sent - theory": "+10.0 %"})
         more = found(bytes_source="nvlink", bytes_per_step_counted=[105, 105])
         self.assertEqual((more["sent"], more["by communicator"]), ("110 B", "105 B"))
+        self.assertNotIn("counted by", found())
         own = found(bytes_source="communicator", bytes_per_step_counted=[101, 110])
         self.assertEqual((own["sent"], own["counted by"]), ("110 B", "communicator"))
+        none = found(bytes_source="communicator", bytes_per_step_measured=[None, None],
+                     bytes_per_step_counted=[102, 120])
+        self.assertEqual((none["sent"], none["counted by"]), ("120 B", "communicator"))
 
     def test_the_time_line_shows_what_overlaps_and_says_what_it_leaves_out(self):
         records = []
@@ -105,7 +109,7 @@ class Terms(Report):
         self.assertEqual([gain[key] for key in ("serial - none", "overlap saves",
                                                 "compute slower by")],
                          ["4.00", "2.50 (62 %)", "12.5 %"])
-        self.assertIn("75 % of its communication is hidden (step 10.00 ms)", text)
+        self.assertIn("75 % of its communication is hidden (traced step 10.00 ms)", text)
         text = self.text_of(step("ddp", 1000), self.ladder(
             serial_step_ms=9.0, hidden_comm_ms=0, interference_ms=0, interference_slowdown=0))
         known = row(table(text, "communication per step"), "ddp")
@@ -133,7 +137,7 @@ class Terms(Report):
         text = self.text_of(step("ddp", 1000), *rounds, partly)
         found = row(table(text, "step breakdown"), "ddp")
         self.assertEqual([found[key] for key in ("compute", "exposed", "interference", "optimizer",
-                                                 "step")], ["9.00", "2.00", "0.50", "0.50", "12.00"])
+                                                 "traced step")], ["9.00", "2.00", "0.50", "0.50", "12.00"])
         self.assertEqual(row(table(text, "overlap, ms"), "ddp")["compute slower by"], "12.5 %")
 
     def test_terms_are_not_of_a_round_whose_none_was_disturbed(self):
@@ -164,10 +168,10 @@ class Terms(Report):
         steps = table(text, "step breakdown")
         self.assertEqual(row(steps, "ddp"), {  # no column for the input's stall
             "compute": "8.00", "exposed": "1.00", "interference": "0.50", "optimizer": "0.50",
-            "residual": "0.10", "step": "10.00", "hidden": "3.00"})
+            "residual": "0.10", "traced step": "10.00", "hidden": "3.00"})
         self.assertEqual(row(steps, "none"), {
             "compute": "8.00", "exposed": "-", "interference": "-", "optimizer": "0.50",
-            "residual": "0.00", "step": "8.50", "hidden": "-"})
+            "residual": "0.00", "traced step": "8.50", "hidden": "-"})
         gain = row(table(text, "overlap, ms"), "ddp")
         self.assertEqual([gain[key] for key in ("none's step", "serial step", "residual")],
                          ["8.50", "12.50", "1.0 %"])
@@ -220,6 +224,11 @@ class Forecast(Report):
             "advice", "ddp", change="batch 9", gain_percent=5))
         self.assertNotIn("batch 9", text)  # as recorded, though no step is
         self.assertIn("unknown: the step model is off by up to 20.0 %", text)
+        text = self.text_of(link_cost(), prediction("ddp", 10, trusted=False), record(
+            "advice", "ddp", change="batch 9", gain_percent=5, trusted=False))
+        self.assertNotIn("batch 9", text)
+        self.assertIn("unknown: no step was measured that the step model could be compared with",
+                      " ".join(text.split()))
 
     def test_what_another_run_measured_is_compared_with_the_prediction(self):
         small = self.write("2.jsonl", prediction("ddp", 11.0), prediction("ddp", 12, world_size=8),
@@ -264,14 +273,26 @@ class Forecast(Report):
         text = said(measured=8)
         found = table(text, "fastest strategy predicted by the step model")
         self.assertRegex(found, r"bandwidth +batch 64 +batch 256\n")
-        self.assertEqual(row(found, "1 GB/s"), {"batch 64": "zero1 +0.0 %", "batch 256": "-"})
+        self.assertEqual(row(found, "1 GB/s"), {"batch 64": "zero1 within model error", "batch 256": "-"})
         self.assertEqual(row(found, "100 GB/s (measured)"),
-                         {"batch 64": "ddp +13.7 %", "batch 256": "ddp +0.1 %"})
+                         {"batch 64": "ddp +13.7 %", "batch 256": "ddp within model error"})
         self.assertIn("model error where steps were measured: 12.5 % in the median", found)
         wrong = said(measured=7, trusted=False)
         self.assertIn("left out: the model is off by up to 28.6 % for a step that was measured",
                       wrong)
         self.assertNotIn("fastest strategy predicted by the step model", wrong)
+
+    def test_the_map_shows_what_was_measured_and_what_the_model_leaves_out(self):
+        steps = [step("ddp", 1000, 0.001, step_ms_p50=8), step("zero1", 980, 0.001), step("peer", 1010, 0.001)]
+        model = [link_cost(), prediction("ddp", 8.1, step_ms_measured=8), prediction("zero1", 8.2),
+                 winner("zero1", 100, 0.006), winner("ddp", 10, 0.05)]
+        found = table(self.text_of(*steps, *model), "fastest strategy predicted by the step model")
+        self.assertEqual(row(found, "100 GB/s (measured)"), {"batch 64": "peer +1.0 % measured"})
+        self.assertEqual(row(found, "10 GB/s"), {"batch 64": "ddp +5.0 %"})
+        self.assertIn("measured here, but not in the model: peer\n", found)
+        alike = table(self.text_of(*(one | {"images_per_s_low": 900, "images_per_s_high": 1100} for one in steps),
+                                   *model), "fastest strategy predicted")
+        self.assertEqual(row(alike, "100 GB/s (measured)"), {"batch 64": "peer within noise"})
 
     def test_a_global_batch_is_not_kept_on_more_ranks(self):
         text = self.text_of(prediction("ddp", 10, world_size=8),

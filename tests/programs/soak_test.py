@@ -138,7 +138,9 @@ class Soak(Folder):
         self.assertTrue(wait_until(lambda: "soak: 3 ranks" in output.read_text()))
         job.send_signal(signal.SIGTERM)
         self.assertEqual(job.wait(timeout=60), 5, output.read_text())
-        self.assertRegex(output.read_text(), r"PASS job soak: 0 wrong in .*; stopped by SIG")
+        self.assertRegex(output.read_text(),
+                         r"INCONCLUSIVE job soak: stopped by SIG\w+ after \d+ of 600 s; 0 wrong in ")
+        self.assertNotIn("PASS", output.read_text())
         self.assertEqual(read_record(record)[-1]["exit_code"], 5)
 
 

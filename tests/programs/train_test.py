@@ -32,6 +32,8 @@ class Throughput(Folder):
         self.assertEqual(len(start["hosts"]), 2)
         self.assertIs(certificate["pass"], True)
         self.assertLessEqual(certificate["max_abs_diff"], certificate["tolerance"])
+        self.assertEqual(certificate["detects_one_rank_in"], 2)
+        self.assertIn("one of 2 ranks that is lost, doubled or swapped shows", " ".join(result.stdout.split()))
         self.assertEqual(step["world_size"], 2)
         self.assertEqual(step["iterations"], 4)
         self.assertGreaterEqual(step["warmup_steps"], 2)
@@ -46,6 +48,15 @@ class Throughput(Folder):
         self.assertLess(step["loss_last"], step["loss_first"])  # one batch, learnt by heart
         self.assertIs(step["graph"], support.GPUS > 0)
         self.assertEqual(end["exit_code"], 0)
+
+    def test_a_learning_rate_that_moves_no_weight_hides_no_rank(self):
+        record = self.folder / "r.jsonl"
+        result = run(TRAIN, *SMALL, "--iterations", 2, "--warmup", 1, "--lr", 1e-7, "--record", record,
+                     ranks=2)
+        self.expect(result, 0, "certificate  PASS")
+        certificate = read_record(record)[1]
+        self.assertEqual((certificate["detects_one_rank_in"], certificate["learning_rate"]), (2, 0.1))
+        self.assertLess(certificate["relative_tolerance"], 0.1)  # it was 0.92, of one rank's 0.5
 
     def test_a_trace_opens_in_perfetto(self):
         trace = self.folder / "t.json"

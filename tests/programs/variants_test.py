@@ -365,6 +365,8 @@ class Table(Folder):
                 ("NCCL WARN Cuda failure 2 'out of memory'", "memory is full", "--batch-size"),
                 ("NCCL WARN Failed to CUDA calloc async 4194304 bytes", "memory is full", "smi"),
                 ("There are not enough slots available in the system", "slots", "--ntasks"),
+                ("misc/socket.cc:494 NCCL WARN Call to socket failed : Too many open files",
+                 "limit of open files", "ulimit -n"),
                 ("At least one pair of MPI processes are unable to reach each other",
                  "does not connect", "OMPI_MCA_btl"),
                 ("Read -1, expected 8192, errno = 1", "container", "SYS_PTRACE"),
@@ -379,6 +381,15 @@ class Table(Folder):
         self.expect(self.table(default=(4, "hello\nsomething new\n")), 4,
                     "last output: something new")
         self.assertNotIn("cause", self.table(default=(0, "Cuda failure 2 'out of memory'")).stdout)
+
+    def test_nccl_s_last_warning_is_shown_where_no_cause_fits_it(self):
+        warned = "vm:1:1 [0] transport.cc:7 NCCL WARN Something nobody has seen"
+        for end in ("NCCL: unhandled system error", "gone"):
+            result = self.table(default=(4, f"vm:1:1 NCCL WARN before\n{warned}\n{end}\n"))
+            self.expect(result, 4, f"NCCL:    {warned}")
+            self.assertNotIn("WARN before", result.stdout.partition("last output")[0])
+        result = self.table(default=(4, "NCCL WARN Duplicate GPU detected\n"))
+        self.assertNotIn("  NCCL: ", result.stdout)
 
     def test_last_words_are_those_that_tell(self):
         end = "#\n# Collective test concluded: all_reduce_perf\n#\n"

@@ -18,31 +18,94 @@ def setUpModule():
     skip_where_impossible("ssh")
 
 
+class OnHosts(unittest.TestCase):
+    def bring_up(self, nodes):
+        self.cluster = Cluster(nodes=nodes, service="ssh")
+        self.addCleanup(self.cluster.down)
+        self.cluster.up()
+
+    def accept(self, *words, on="n1", ranks=1):
+        self.output = self.cluster.work / self._testMethodName
+        return self.cluster.start("on", on, TREE / "launch/acceptance", "--quick", "--backend", "cpu",
+                                  "-n", ranks, "--output", self.output, *words,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def records(self):
+        return list(map(json.loads, (self.output / "acceptance.jsonl").read_text().splitlines()))
+
+    def verdicts(self):
+        """{node: its verdict's record}"""
+        return {line["name"]: line for line in self.records() if line["kind"] == "verdict"
+                and line["scope"] == "node" and "stage" not in line}
+
+
 @needs_cpu_backend
-class Hosts(unittest.TestCase):
+class Machines(OnHosts):
+    """The machine that answers is the one that was meant."""
+
+    def test_hosts_that_differ_only_in_their_domain(self):
+        self.bring_up("w.1.foo w.2.foo")
+        line = ["on", "w.1.foo", TREE / "launch/mpi", "-n", 2, "--hosts"]
+        self.assertEqual(sorted(self.cluster(*line, "w.1.foo,w.2.foo", "hostname").split()),
+                         ["w.1.foo", "w.2.foo"])
+        said = self.cluster(*line, "w.1.foo,w.2.foo", "node_check", "--backend", "cpu", code=None)
+        self.assertRegex(said, r"nodes-alike +\d+ facts are the same on 2 nodes")
+        said = self.cluster(*line, "w.1.foo,w.7.nowhere", "hostname", code=3)
+        self.assertIn("host w.7.nowhere could not be reached", said)
+        self.cluster("node", "w.2.foo", "off")
+        said = self.cluster(*line, "w.1.foo,w.2.foo", "hostname", code=3)
+        self.assertIn("host w.2.foo could not be reached", said)
+        out, _ = self.accept("--hosts", "w.1.foo,w.2.foo", on="w.1.foo").communicate(timeout=120)
+        self.assertEqual(self.verdicts()["w.2.foo"]["verdict"], "INCONCLUSIVE", out)
+        self.assertIn("host w.2.foo could not be reached", self.verdicts()["w.2.foo"]["cause"])
+
+    def test_two_names_of_one_machine(self):
+        self.bring_up("n1 n2")
+        with (self.cluster.folder / "hosts").open("a") as hosts:
+            hosts.write("10.77.0.1 n1-ib\n")
+        line = ["on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts", "n1,n1-ib"]
+        said = self.cluster(*line, "collective_perf", "--backend", "cpu", "--max-bytes", "1K", code=3)
+        self.assertIn("2 hosts were requested, and 1 answered: n1;", said)
+        out, _ = self.accept("--hosts", "n1,n1-ib").communicate(timeout=120)
+        self.assertIn("one machine, n1, answered for n1,n1-ib", out)
+        self.assertEqual({each["verdict"] for each in self.verdicts().values()}, {"INCONCLUSIVE"}, out)
+
+    def test_two_machines_with_one_name(self):
+        self.bring_up("n1 n2")
+        for node in ("n1", "n2"):
+            self.cluster("on", node, "hostname", "localhost.localdomain")
+        line = ["on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts", "n1,n2"]
+        for program in ("link_matrix", "node_check", "soak"):
+            self.assertIn("ranks 0 and 1 are on two machines with the host name localhost.localdomain: give each",
+                          self.cluster(*line, program, "--backend", "cpu", code=2))
+
+    @long
+    def test_a_corrupt_collective_is_of_one_node_of_two(self):
+        self.bring_up("n1 n2")
+        process = self.accept("--hosts", "n1,n2", "--inject-fault", "collective:3", ranks=2)
+        out, _ = process.communicate(timeout=240)
+        self.assertEqual(process.returncode, 1, out)
+        self.assertEqual({name: each["verdict"] for name, each in self.verdicts().items()},
+                         {"n1": "PASS", "n2": "FAIL"}, out)
+        found = [line for line in self.records() if line["kind"] == "verdict" and "stage" in line
+                 and line["verdict"] == "FAIL"]
+        self.assertEqual({(*line["nodes"], line["subject"]) for line in found}, {("n2", "rank 1")})
+        self.assertEqual({line["stage"] for line in found}, {"node_check", "soak"})
+        self.assertEqual(self.verdicts()["n2"]["class"], "HARDWARE")
+        self.assertIn("isolation: 1 test in 1 round", out)
+
+
+@needs_cpu_backend
+class Hosts(OnHosts):
     """n1 and n2 are good, n3 refuses ssh, on n4 the programs are missing, n6 does not let this user in,
     and nobody knows n9."""
 
     def setUp(self):
-        self.cluster = Cluster(nodes="n1 n2 n3 n4 n5 n6", service="ssh")
-        self.addCleanup(self.cluster.down)
-        self.cluster.up()
+        self.bring_up("n1 n2 n3 n4 n5 n6")
         self.cluster("node", "n3", "kill")
         self.cluster("on", "n4", "mount", "-t", "tmpfs", "none", TREE)
         self.cluster("on", "n6", "mount", "--bind", "/dev/null",
                      self.cluster.folder / "etc/authorized_keys")
-
-    def accept(self, *words):
-        self.output = self.cluster.work / self._testMethodName
-        return self.cluster.start("on", "n1", TREE / "launch/acceptance", "--quick", "--backend", "cpu",
-                                  "-n", 1, "--output", self.output, *words,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-    def verdicts(self):
-        """{node: its verdict's record}"""
-        lines = map(json.loads, (self.output / "acceptance.jsonl").read_text().splitlines())
-        return {line["name"]: line for line in lines if line["kind"] == "verdict"
-                and line["scope"] == "node" and "stage" not in line}
 
     def assert_nothing_runs(self, *nodes):
         for node in nodes:

@@ -6,7 +6,7 @@ import subprocess
 import unittest
 
 from slurm_support import HOOKS, TWO_GPUS, Job, Jobs, skip_where_impossible
-from support import TREE
+from support import BIN, TREE
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 QUICK = ["--backend", "cpu", "-b", "1K", "-e", "1K", "-n", 2, "-w", 1]  # of collective_perf
@@ -147,10 +147,27 @@ class FourNodes(Jobs):
                               run["environment.SLURM_ARRAY_TASK_ID"]), (job.number, str(number)))
             hosts.update(run["hosts"])
         self.assertEqual(hosts, {"n1", "n2", "n3", "n4"})  # a node each, by --exclusive
-        table = subprocess.run([HOOKS / "compare_nodes", self.cluster.work / "runs"],
-                               capture_output=True, text=True)
-        self.assertEqual(table.returncode, 0, table)
+        for expected, code, said in [("n[1-4]", 0, "4 jobs, 4 nodes"), ("n[1-6]", 3, "not measured: n[5-6]")]:
+            table = subprocess.run([HOOKS / "compare_nodes", "--expect-nodes", expected, self.cluster.work / "runs"],
+                                   capture_output=True, text=True)
+            self.assertEqual(table.returncode, code, table)
+            self.assertIn(said, table.stdout)
         self.assertRegex(table.stdout, "collective/all_reduce/float32/1024/.* of 4 nodes")
+
+    def test_ranks_with_one_reason_give_it_once(self):
+        """srun ends the others seconds after the first has aborted."""
+        said = self.cluster("srun", "--mpi=pmix", "--nodes=4", "--ntasks=8", BIN / "soak", "--backend", "gpu",
+                            CUDA_VISIBLE_DEVICES="", code=None)
+        self.assertIn("error: rank 0 on n1: --backend gpu: ", said)
+        self.assertEqual(said.count("error: rank"), 1, said)
+
+    def test_a_job_that_is_over(self):
+        """Its variables are still set: Open MPI takes it for a fault of the network."""
+        stale = ["SLURM_JOB_ID=77", "SLURM_JOBID=77", "SLURM_JOB_NODELIST=n[1-2]", "SLURM_NODELIST=n[1-2]",
+                 "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_TASKS_PER_NODE=1(x2)", "SLURM_NTASKS=2"]
+        said = self.cluster("env", *stale, TREE / "launch/mpi", "hostname", code=3)
+        self.assertIn("the job could not be started (Slurm: job 77 (SLURM_JOB_ID) is over: unset it", said)
+        self.assertNotIn("network", said)
 
     def test_a_login_node_s_gpus_are_its_own(self):
         said = self.cluster("salloc", "--nodes=2", TREE / "launch/mpi", "-n", 2,

@@ -6,7 +6,7 @@ import json
 import unittest
 
 from slurm_support import Cluster, Jobs, long, skip_where_impossible
-from support import make_image_folder, wait_until
+from support import TREE, make_image_folder, wait_until
 
 TINY = ["--backend", "cpu", "--model", "tiny", "--image-size", 32]
 LAUNCHERS = ("mpirun", "srun")
@@ -44,12 +44,15 @@ class Trainings(Jobs):
 
 class Requeued(Trainings):
     def test_acceptance(self):
-        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1)
+        site = self.cluster.folder / "site.sh"
+        site.write_text(f"source {TREE}/launch/slurm/site.sh\nacceptance_options=(--accept governor,nics)\n")
+        job = self.submit("acceptance.sbatch", "--quick", "--backend", "cpu", "-n", 1, SHAKEDOWN_SITE=str(site))
         self.assertEqual(job.wait(), 0, job.log)
         lines = [json.loads(line) for line in
                  (self.cluster.work / f"runs/acceptance-{job.number}/acceptance.jsonl").read_text().splitlines()]
         self.assertEqual({line["name"] for line in lines
                           if line["kind"] == "verdict" and line["scope"] == "node"}, {"n1", "n2"})
+        self.assertEqual(lines[0]["settings.accept"], "governor,nics")
 
     def test_a_signal_queues_it_again_and_it_continues(self):
         jobs, folders = zip(*(self.train("--resume", "none", launcher=launcher) for launcher in LAUNCHERS))

@@ -1,5 +1,5 @@
-// A strategy whose exchange loses the last rank's gradients of the stem: what a certificate must
-// find.
+// A strategy whose exchange goes wrong with the last rank's gradients of the stem: what a
+// certificate must find.
 #pragma once
 
 #include <memory>
@@ -10,18 +10,22 @@
 
 namespace shakedown::training {
 
-/// Does as `whole` does, but for the gradients that it loses.
+/// What happens to the last rank's: `swapped`, the first computing rank's are in their place.
+enum class Loss { none, lost, doubled, swapped, unpublished };
+
+/// Does as `whole` does, but for the gradients that it loses; or, `unpublished`, for the weights of
+/// each update, which no other rank gets.
 class LossyStrategy final : public Strategy {
  public:
-  LossyStrategy(const StrategyContext& context, std::unique_ptr<Strategy> whole)
-      : Strategy(context), whole_(std::move(whole)) {}
+  LossyStrategy(const StrategyContext& context, std::unique_ptr<Strategy> whole, Loss loss)
+      : Strategy(context), whole_(std::move(whole)), loss_(loss) {}
 
   void gradients_ready(int block) override {
-    if (block == 0 && context_.world.rank() + 1 == context_.world.size()) {
-      const View lost = context_.weights.gradients(context_.table.block_range(block));
-      context_.device.zero(lost.data, lost.bytes(), context_.compute);
-    }
+    if (block == 0) lose(context_.weights.gradients(context_.table.block_range(block)));
     whole_->gradients_ready(block);
+  }
+  void publish() override {
+    if (loss_ != Loss::unpublished) whole_->publish();
   }
 
   WeightsLayout layout() const override { return whole_->layout(); }
@@ -30,9 +34,9 @@ class LossyStrategy final : public Strategy {
   void before_forward(int block) override { whole_->before_forward(block); }
   void before_backward(int block) override { whole_->before_backward(block); }
   bool exchanges_each_micro_batch() const override { return whole_->exchanges_each_micro_batch(); }
+  bool sums_micro_batches() const override { return whole_->sums_micro_batches(); }
   std::vector<Share> finish() override { return whole_->finish(); }
   void agree_on_finite() const override { whole_->agree_on_finite(); }
-  void publish() override { whole_->publish(); }
   void publish_alone() override { whole_->publish_alone(); }
   void distribute() override { whole_->distribute(); }
   void serve(const Updates& updates) override { whole_->serve(updates); }
@@ -41,19 +45,40 @@ class LossyStrategy final : public Strategy {
   std::vector<Range> buckets() const override { return whole_->buckets(); }
 
  private:
+  void lose(View gradients) {
+    const int first = find_strategy(context_.options.strategy).first_computing();
+    const int last = context_.world.size() - 1;
+    const bool mine = context_.world.rank() == last;
+    if (loss_ == Loss::lost && mine)
+      context_.device.zero(gradients.data, gradients.bytes(), context_.compute);
+    if (loss_ == Loss::doubled && mine) {
+      if (wide_.bytes() == 0) wide_ = Buffer(context_.device, gradients.count * sizeof(float));
+      const View wide = wide_.view(DataType::float32);
+      context_.device.kernels().convert(gradients, wide, context_.compute);
+      context_.device.kernels().scale(wide, gradients, 2, context_.compute);
+    }
+    if (loss_ != Loss::swapped || first == last) return;
+    if (context_.world.rank() == first) context_.world.send(gradients, last, context_.compute);
+    if (mine) context_.world.recv(gradients, first, context_.compute);
+  }
+
   std::unique_ptr<Strategy> whole_;
+  Loss loss_;
+  Buffer wide_;  // float32
 };
 
-/// Has the strategy of `settings` lose gradients from when `loses` is set, and no other, such as
+/// Has the strategy of `settings` go wrong as `loss` says when it is made, and no other, such as
 /// its reference.
-inline void make_lossy(EngineSettings& settings, const bool& loses) {
-  settings.make_strategy = [&loses, lossy = settings.strategy](const StrategyEntry& entry,
-                                                               const StrategyContext& context) {
+inline void make_lossy(EngineSettings& settings, const Loss& loss) {
+  settings.make_strategy = [&loss, lossy = settings.strategy](const StrategyEntry& entry,
+                                                              const StrategyContext& context) {
     std::unique_ptr<Strategy> made = entry.make(context);
     const StrategyOptions& options = context.options;
-    if (!loses || options.strategy != lossy.strategy || options.grad_dtype != lossy.grad_dtype)
+    if (loss == Loss::none || options.strategy != lossy.strategy ||
+        options.grad_dtype != lossy.grad_dtype)
       return made;
-    return std::unique_ptr<Strategy>(std::make_unique<LossyStrategy>(context, std::move(made)));
+    return std::unique_ptr<Strategy>(
+        std::make_unique<LossyStrategy>(context, std::move(made), loss));
   };
 }
 

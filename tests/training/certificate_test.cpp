@@ -68,6 +68,23 @@ TEST_CASE("one weight that a shard's end left out fails, but adam's signs may tu
   CHECK(step.compare(true).pass);
 }
 
+TEST_CASE("movements that the rounding of stored weights hides show nothing", "[certificate]") {
+  constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)
+  for (const auto& [places, shown] : {std::pair{0, false}, std::pair{1, false}, std::pair{8, true}})
+    for (bool adam : {false, true}) {
+      OneStep step;
+      const Parameter& p = step.middle();
+      for (std::size_t i = p.offset; i < p.offset + p.stored; ++i) {
+        step.start[i] = 1;
+        step.got[i] = step.wanted[i] = 1 + static_cast<float>(places) * kLastPlace;
+      }
+      CAPTURE(places, adam);
+      const WeightDifference found = step.compare(adam, DataType::bfloat16);
+      for (std::size_t i = 0; i < found.visible.size(); ++i)
+        CHECK(found.visible[i] == (shown || &step.table.parameters()[i] != &p));
+    }
+}
+
 TEST_CASE("the last place of a stored weight is no difference, a few of them are",
           "[certificate]") {
   constexpr float kLastPlace = 0x1p-23F;  // of weights in [1, 2)

@@ -24,13 +24,21 @@ Result certified(bool pass) {
   result.certificate.emplace();
   result.certificate->reference = "all-reduce";
   result.certificate->difference.tensor = "fc.weight";
-  result.certificate->pass = pass;
+  result.certificate->outcome = pass ? Outcome::pass : Outcome::fail;
+  result.certificate->census = {.ranks = 2, .pass = pass};
   return result;
 }
 
 Result waived() {
   Result result = certified(false);
-  result.certificate->waived = "all-reduce, the reference, did not move";
+  result.certificate->waived = "ranks train independently";
+  return result;
+}
+
+Result unclear() {
+  Result result = certified(false);
+  result.certificate->outcome = Outcome::inconclusive;
+  result.certificate->cause = "all-reduce, the reference: its weights did not move";
   return result;
 }
 
@@ -53,7 +61,7 @@ Result timed(const std::string& strategy, int ranks, const std::vector<double>& 
   }
   result.certificate.emplace();
   result.certificate->reference = "all-reduce";
-  result.certificate->pass = true;
+  result.certificate->outcome = Outcome::pass;
   result.identity.strategy = strategy;
   result.identity.world_size = ranks;
   return result;
@@ -71,14 +79,13 @@ TEST_CASE("a certificate decides a configuration's verdict", "[compare]") {
   CHECK(verdict_of(certified(true)).outcome == Outcome::pass);
   CHECK(verdict_of(certified(false)).outcome == Outcome::fail);
   CHECK_THAT(verdict_of(certified(false)).cause, ContainsSubstring("fc.weight"));
+  CHECK_THAT(verdict_of(certified(true)).cause, ContainsSubstring("each rank's gradients (2)"));
   // its reference did not train: that is no proof, while one rank or no exchange needs none
-  CHECK(verdict_of(waived()).outcome == Outcome::inconclusive);
-  Result alone = waived();
-  alone.configuration.ranks = 1;
-  CHECK(verdict_of(alone).outcome == Outcome::pass);
-  Result none = waived();
-  none.certificate->reference = "";
-  CHECK(verdict_of(none).outcome == Outcome::pass);
+  CHECK(verdict_of(unclear()).outcome == Outcome::inconclusive);
+  CHECK(verdict_of(waived()).outcome == Outcome::pass);
+  Result unknown = measured("ddp", 2);
+  unknown.certificate.emplace();
+  CHECK(verdict_of(unknown).outcome == Outcome::inconclusive);
   CHECK(verdict_of(measured("ddp", 2)).outcome == Outcome::inconclusive);  // --certificate off
   Result diverged = certified(false);
   diverged.certificate->cause = "all-reduce, the reference, diverged";
@@ -168,7 +175,7 @@ TEST_CASE("the fastest is named with the next, and with those not distinguishabl
   CHECK_THAT(sentence_of_fastest({none, ddp, near}), EndsWith("(their rounds overlap)."));
   CHECK_THAT(sentence_of_fastest({none, ddp}), EndsWith("no other to compare with."));
   Result wrong = timed("zero2", 2, {2000, 2000, 2000});  // fast, but wrong
-  wrong.certificate->pass = false;
+  wrong.certificate->outcome = Outcome::fail;
   CHECK_THAT(sentence_of_fastest({none, wrong, far, ddp}), ContainsSubstring("2 ranks: ddp"));
   CHECK_THAT(sentence_of_fastest({none}), ContainsSubstring("No strategy"));
   // fewer ranks are not compared with
@@ -233,13 +240,10 @@ TEST_CASE("what failed, was not certified or was skipped is named with its cause
   const auto failures = [](const std::vector<Result>& results) {
     return sentences_of_failures(results);
   };
-  CHECK(
-      failures({timed("ddp", 2, {900}), waived()}) ==
-      std::vector<std::string>{"INCONCLUSIVE strategy ddp, 25 MiB on 2 ranks: certificate waived: "
-                               "all-reduce, the reference, did not move"});
-  Result none = waived();
-  none.certificate->reference = "";
-  CHECK(failures({timed("ddp", 2, {900}), none}).front() ==
+  CHECK(failures({timed("ddp", 2, {900}), unclear()}) ==
+        std::vector<std::string>{"INCONCLUSIVE strategy ddp, 25 MiB on 2 ranks: all-reduce, the "
+                                 "reference: its weights did not move"});
+  CHECK(failures({timed("ddp", 2, {900}), waived()}).front() ==
         "failed: nothing; 1 certificate passed, 1 waived.");
   CHECK(failures({certified(false)}).front() ==
         "FAIL strategy ddp, 25 MiB on 2 ranks: other weights than by all-reduce: fc.weight");

@@ -169,6 +169,9 @@ TEST_CASE("where gradients cannot be compared, a check is refused", "[neighbour]
   EngineSettings fast = settings_of("ddp");
   fast.network.tuning.deterministic = false;
   CHECK(refusal(fast).find("needs --deterministic") != std::string::npos);
+  EngineSettings stem = settings_of("ddp");  // its sums begin at each rank's running mean
+  stem.network.tuning.fusion = Fusion::stem;
+  CHECK(refusal(stem).find("--fusion stem") != std::string::npos);
   if (test::session().world_size() < 2) {
     CHECK(refusal(settings_of("ddp")).find("at least 2 ranks") != std::string::npos);
     return;

@@ -1,6 +1,8 @@
-#include <nlohmann/json.hpp>
-
 #include "training/programs/records.hpp"
+
+#include <unistd.h>
+
+#include <nlohmann/json.hpp>
 
 #include "common/nvml.hpp"
 #include "common/text_table.hpp"
@@ -21,6 +23,8 @@ Throughput on_gpus() {
   Throughput measured;
   measured.peak_memory_bytes = {1e9, 2e9};
   measured.process_memory_bytes = {3e9, kUnknown};
+  measured.sent.counted = {100, 101};
+  measured.sent.measured = {kUnknown, kUnknown};
   measured.health = GpuHealth{
       {1980, 1980}, {650, 640}, {50, 51}, {1e9, 1e9}, {kUnknownText, "sw_power_cap"}, 0.25};
   return measured;
@@ -49,23 +53,38 @@ TEST_CASE("a certificate's record has null where nothing was compared", "[record
   Certificate certificate;
   certificate.reference = "all-reduce";
   certificate.difference.tensor = "fc.weight";
-  certificate.pass = true;
-  CHECK(keys_of(record_of(certificate)) == Keys{"reference", "tensor", "max_abs_diff", "tolerance",
-                                                "relative_diff", "relative_tolerance", "pass"});
+  certificate.outcome = Outcome::pass;
+  certificate.census = {.ranks = 8, .pass = true};
+  CHECK(keys_of(record_of(certificate)) ==
+        Keys{"reference", "detects_one_rank_in", "inputs_compared", "tensor", "max_abs_diff",
+             "tolerance", "relative_diff", "relative_tolerance", "learning_rate", "pass"});
+  CHECK(record_of(certificate).at("detects_one_rank_in") == 8);
   CHECK(record_of(certificate).at("pass") == true);
   Certificate diverged = certificate;
-  diverged.pass = false;
+  diverged.outcome = Outcome::fail;
   diverged.cause = "all-reduce, the reference, diverged";
-  CHECK(keys_of(record_of(diverged)) ==
-        Keys{"reference", "tensor", "max_abs_diff", "tolerance", "pass", "cause"});
+  CHECK(keys_of(record_of(diverged)) == Keys{"reference", "detects_one_rank_in", "inputs_compared",
+                                             "tensor", "max_abs_diff", "tolerance", "pass",
+                                             "cause"});
   CHECK(record_of(diverged).at("pass") == false);
   CHECK(record_of(diverged).at("tolerance").is_null());
+  Certificate unclear = diverged;
+  unclear.outcome = Outcome::inconclusive;
+  CHECK(record_of(unclear).at("pass").is_null());
+  CHECK_THAT(summary_of(unclear), ContainsSubstring("INCONCLUSIVE"));
+  Certificate lossy = diverged;
+  lossy.census.pass = false;
+  CHECK(record_of(lossy).at("detects_one_rank_in").is_null());
+  CHECK(summary_of(lossy).find("every average once") == std::string::npos);
+  CHECK(record_of(Certificate()).at("pass").is_null());  // of which nothing is known
+  CHECK(Certificate().passes() == false);
   Certificate waived;
   waived.waived = "one rank exchanges nothing";
   CHECK(keys_of(record_of(waived)) ==
         Keys{"reference", "max_abs_diff", "tolerance", "pass", "waived"});
   CHECK(record_of(waived).at("pass").is_null());
-  CHECK_THAT(summary_of(certificate), ContainsSubstring("PASS") && ContainsSubstring("fc.weight"));
+  CHECK_THAT(summary_of(certificate),
+             ContainsSubstring("one of 8 ranks that is lost") && ContainsSubstring("fc.weight"));
   CHECK_THAT(summary_of(diverged), ContainsSubstring("FAIL") && ContainsSubstring("diverged"));
   CHECK_THAT(summary_of(waived), ContainsSubstring("waived: one rank"));
 }
@@ -74,6 +93,8 @@ TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[reco
   const Json record = record_of(on_gpus());
   CHECK(record.at("throttle_reasons") == Json{nullptr, "sw_power_cap"});
   CHECK(record.at("images_per_s_low").is_null());
+  CHECK(record.at("bytes_per_step_measured") == Json{nullptr, nullptr});  // counted, by a formula
+  CHECK(record.at("bytes_per_step_counted") == Json{100.0, 101.0});
   const std::string text = summary_of(on_gpus(), {});
   CHECK_THAT(text, ContainsSubstring("650 W, 1980 MHz, 50 C (rank 0), 0.250 J/image, throttle "));
   CHECK_THAT(text, ContainsSubstring("on rank 0, 1.863 GiB on the others"));
@@ -112,13 +133,21 @@ TEST_CASE("an epoch's record has what it did", "[records]") {
   CHECK(record_of(result)["images_dropped"] == 3);
 }
 
+TEST_CASE("a line is folded for a terminal alone: scripts match whole lines", "[text]") {
+  const std::string line = std::string(79, 'a') + " b c";
+  setenv("SHAKEDOWN_TERMINAL", "1", 1);  // launch/mpi's standard output
+  CHECK(labelled("step", line).find('\n') < line.size());
+  unsetenv("SHAKEDOWN_TERMINAL");
+  if (isatty(STDOUT_FILENO) == 0) CHECK(labelled("step", line) == "step      " + line + "\n");
+}
+
 TEST_CASE("a paragraph is wrapped at blanks, and a long word is left whole", "[text]") {
-  CHECK(wrapped("short") == "short");
+  CHECK(wrapped("short", 0, 80) == "short");
   const std::string path(90, 'x');
-  CHECK(wrapped("a " + path + " b", 2) == "a\n  " + path + "\n  b");
-  const std::string words = wrapped(std::string(79, 'a') + " b c", 4);
+  CHECK(wrapped("a " + path + " b", 2, 80) == "a\n  " + path + "\n  b");
+  const std::string words = wrapped(std::string(79, 'a') + " b c", 4, 80);
   CHECK(words == std::string(79, 'a') + "\n    b c");
-  CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2) == std::string(76, 'a') + "\n  94 % b");
+  CHECK(wrapped(std::string(76, 'a') + " 94 % b", 2, 80) == std::string(76, 'a') + "\n  94 % b");
   CHECK(labelled("step", "1 ms") == "step      1 ms\n");
 }
 

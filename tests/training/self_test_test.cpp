@@ -13,7 +13,7 @@ SelfTraining sound() { return {{1.4, 0.5, 0.01}, 1, 0, ""}; }
 Certificate passed() {
   Certificate certificate;
   certificate.reference = "all-reduce";
-  certificate.pass = true;
+  certificate.outcome = Outcome::pass;
   return certificate;
 }
 
@@ -52,7 +52,7 @@ TEST_CASE("self-test: gradients are judged by the certificate and by the ranks' 
   CHECK(verdict_on_gradients(ddp, passed(), apart).outcome == Outcome::fail);
   CHECK(verdict_on_gradients(ddp, passed(), apart).cause == apart.differed);
   Certificate failed = passed();
-  failed.pass = false;
+  failed.outcome = Outcome::fail;
   failed.difference.tensor = "conv1.weight";
   CHECK(verdict_on_gradients(ddp, failed, sound()).outcome == Outcome::fail);
   CHECK_THAT(verdict_on_gradients(ddp, failed, sound()).cause, ContainsSubstring("conv1.weight"));
@@ -60,6 +60,37 @@ TEST_CASE("self-test: gradients are judged by the certificate and by the ranks' 
   waived.waived = "one rank exchanges nothing";
   CHECK(verdict_on_gradients(ddp, waived, sound()).outcome == Outcome::inconclusive);
   CHECK(verdict_on_gradients(ddp, waived, apart).outcome == Outcome::fail);
+  Certificate unclear = passed();
+  unclear.outcome = Outcome::inconclusive;
+  unclear.cause = "conv1.weight moves by too little";
+  CHECK(verdict_on_gradients(ddp, unclear, sound()).outcome == Outcome::inconclusive);
+  CHECK(verdict_on_gradients(ddp, unclear, sound()).cause == unclear.cause);
+}
+
+TEST_CASE("self-test: sums of up to 4,096 ranks are exact in any order, and show each rank",
+          "[self_test]") {
+  for (const int ranks : {2, 8, 741, 742, 768, 1024, 2048, 4096})
+    for (std::size_t element = 0; element < 61; ++element) {
+      CAPTURE(ranks, element);
+      std::vector<float> tree;
+      double exact = 0;
+      float sequential = 0;
+      for (int r = 0; r < ranks; ++r) {
+        tree.push_back(self_test_value(ranks, r, element, 2));
+        exact += tree.back();
+        sequential += tree.back();
+        REQUIRE(tree.back() >= 1);
+      }
+      while (tree.size() > 1) {
+        std::vector<float> sums;
+        for (std::size_t i = 0; i < tree.size(); i += 2)
+          sums.push_back(i + 1 < tree.size() ? tree[i] + tree[i + 1] : tree[i]);
+        tree = sums;
+      }
+      REQUIRE(sequential == exact);
+      REQUIRE(tree.front() == exact);
+      REQUIRE(self_test_value(ranks, 0, element, 2) != self_test_value(ranks, 1, element, 2));
+    }
 }
 
 }  // namespace shakedown::training

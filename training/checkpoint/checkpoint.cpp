@@ -118,7 +118,7 @@ std::string text_of(const CheckpointState& state) {
             {"run_id", state.run_id},
             {"ranks", Json::array()}};
   for (const RankNumbers& rank : state.ranks) json["ranks"].push_back(json_of(rank));
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text(json);
 }
 
 CheckpointState state_of(const std::string& text) {

@@ -105,6 +105,8 @@ class ScatteredBatches final : public BatchSource {
                        static_cast<const std::int32_t*>(labels_.data())};
   }
 
+  std::vector<DeviceBatch> of_all_ranks() const override { return sent_; }
+
   void start_epoch(int epoch, long first_batch) override {
     given_ = first_batch;
     for (const auto& source : sources_) source->start_epoch(epoch, first_batch);
@@ -116,23 +118,22 @@ class ScatteredBatches final : public BatchSource {
 
  private:
   DeviceBatch send() {
-    std::vector<DeviceBatch> batches;
+    sent_.clear();
     for (const auto& source : sources_) {
       const std::optional<DeviceBatch> batch = source->next();
       ENSURE(batch, "every rank has as many batches");
-      batches.push_back(*batch);
+      sent_.push_back(*batch);
     }
     ranks_.group([&] {
-      for (std::size_t r = 1; r < batches.size(); ++r) {
+      for (std::size_t r = 1; r < sent_.size(); ++r) {
         const int rank = static_cast<int>(r);
-        ranks_.send({batches[r].images, image_bytes_, DataType::uint8, Place::device}, rank,
-                    stream_);
-        ranks_.send({batches[r].labels, label_bytes_ / sizeof(std::int32_t), DataType::int32,
-                     Place::device},
-                    rank, stream_);
+        ranks_.send({sent_[r].images, image_bytes_, DataType::uint8, Place::device}, rank, stream_);
+        ranks_.send(
+            {sent_[r].labels, label_bytes_ / sizeof(std::int32_t), DataType::int32, Place::device},
+            rank, stream_);
       }
     });
-    return batches.front();
+    return sent_.front();
   }
 
   Communicator& ranks_;
@@ -142,7 +143,8 @@ class ScatteredBatches final : public BatchSource {
   long given_ = 0;
   std::size_t image_bytes_;
   std::size_t label_bytes_;
-  Buffer images_;  // that arrive here; rank 0 sends its sources' own
+  std::vector<DeviceBatch> sent_;  // by rank 0, its own included
+  Buffer images_;                  // that arrive here; rank 0 sends its sources' own
   Buffer labels_;
 };
 

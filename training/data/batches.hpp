@@ -30,6 +30,9 @@ class BatchSource {
   /// Skips the first batches of the epoch. How many are done is the caller's count, of steps that
   /// were taken: more than those have been made ahead.
   virtual void start_epoch(int epoch, long first_batch = 0) = 0;
+  /// Where one rank makes the batches of all, there: the last ones, in the order of the ranks that
+  /// compute, valid until the next call of next(). Else empty.
+  virtual std::vector<DeviceBatch> of_all_ranks() const { return {}; }
   /// Since the start of the run.
   virtual InputTimes times() const { return {}; }
   /// The stall in steps that the device has not come to yet will not count.

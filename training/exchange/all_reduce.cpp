@@ -42,7 +42,6 @@ StrategyEntry all_reduce_strategy() {
   return {.name = "all-reduce",
           .summary = "one all-reduce after backward",
           .reference = "",
-          .waived = "the reference; the tests compare it with a serial emulation of the ranks",
           .each_updates_all = true,
           .any_type = true,
           .transfers = {{Volume::gradients, Pattern::all_reduce}},

@@ -170,9 +170,10 @@ struct StrategyRanks {
 struct StrategyEntry {
   const char* name;
   const char* summary;
-  /// The strategy whose weights it must match after the same steps, or "" with `waived`.
+  /// The strategy whose weights it must match after the same steps; "": it is the reference, or its
+  /// ranks do not agree.
   const char* reference = "all-reduce";
-  const char* waived = "";
+  const char* waived = "";  // why there is no certificate where they do not
   /// Whether every rank that computes does so with the same weights after every step.
   bool ranks_agree = true;
   bool each_updates_all = false;  // else each element is updated on one rank

@@ -6,13 +6,19 @@
 #include <array>
 #include <cmath>
 
-#include "common/verdict.hpp"
+#include "common/error.hpp"
+#include "training/measure/received.hpp"
 #include "training/step/soundness.hpp"
 
 namespace shakedown::training {
 namespace {
 
 constexpr int kSteps = 3;
+
+/// The least learning rates of the steps compared, the usual ones: weights near 1, as those of
+/// norms, do not show a movement below 1e-7 (see kStored).
+constexpr double kLeastRate = 0.1;
+constexpr double kLeastRateOfAdam = 0.001;  // by which it moves every weight
 
 void step(Engine& engine, BatchSource& batches, double learning_rate) {
   engine.step.run(
@@ -22,21 +28,6 @@ void step(Engine& engine, BatchSource& batches, double learning_rate) {
         batches.load_next(engine.model.network());
       },
       learning_rate);
-}
-
-/// Whether the weights that this rank computes with are these, rounded. Where it gathers them block
-/// by block, the next step shows it.
-bool computes_with(Engine& engine, const std::vector<float>& master) {
-  const Weights& weights = engine.model.network().weights();
-  if (!weights.computes_with_all()) return true;
-  const View copy = weights.compute();
-  const Buffer wide(engine.device(), master.size() * sizeof(float));
-  upload<float>(engine.device(), engine.stream(), wide.data(), master);
-  const Buffer rounded(engine.device(), copy.bytes());
-  engine.device().kernels().convert(wide.view(DataType::float32), rounded.view(copy.type),
-                                    engine.stream());
-  return download<std::byte>(engine.device(), engine.stream(), rounded.data(), copy.bytes()) ==
-         download<std::byte>(engine.device(), engine.stream(), copy.data, copy.bytes());
 }
 
 /// While it lives, two runs of the same weights have the same forward pass, and so the same ReLUs:
@@ -86,11 +77,11 @@ double eps_of(DataType gradient) {
 DataType coarser(DataType a, DataType b) { return eps_of(a) > eps_of(b) ? a : b; }
 
 /// Sums of the ranks' gradients taken in another order differ by a few roundings of their type,
-/// and algorithms that do not repeat bitwise by about one percent; an exchange that loses one of N
-/// ranks is off by 1/N. Adam's first step is a sign, which a rounding turns round where the
-/// gradient is nearly zero: single weights may differ by a whole step, and roundings of eps turn
-/// about eps of them. To these comes the rounding of the stored weights, which is no share of what
-/// they moved by: see kStored.
+/// and algorithms that do not repeat bitwise by about one percent. Adam's first step is a sign,
+/// which a rounding turns round where the gradient is nearly zero: single weights may differ by a
+/// whole step, and roundings of eps turn about eps of them. To these comes the rounding of the
+/// stored weights, which is no share of what they moved by: see kStored. An exchange that loses one
+/// of many ranks stays within them; the census finds it.
 Tolerances tolerances_of(DataType gradient, bool adam) {
   const double eps = eps_of(gradient);
   const double rounding = std::max(0.02, 32 * eps);
@@ -103,12 +94,33 @@ Tolerances tolerances_of(DataType gradient, bool adam) {
 /// normalisation's weights, near 1, move by 5e-6 and differ by the one unit, 1.2e-7.)
 constexpr double kStored = 0x1p-23;
 
+/// An update that is lost or doubled differs by 1: within a larger tolerance it would not show.
+constexpr double kMostTolerance = 0.75;
+
 /// A tensor's difference over its tolerances: above 1 it fails.
 double excess(const WeightDifference& c) {
   const bool bounded = std::isfinite(c.tolerance) && c.max_abs_diff > 0;
   const double single = bounded ? c.max_abs_diff / c.tolerance : 0;
   const double all = c.relative_diff / c.relative_tolerance;
   return std::isnan(all) ? INFINITY : std::max(single, all);
+}
+
+/// Why weights that fit show nothing; or "".
+std::string why_invisible(const ParameterTable& table, const std::vector<bool>& visible,
+                          bool stays) {
+  if (stays) return "its weights did not move";
+  const auto hidden = std::find(visible.begin(), visible.end(), false);
+  if (hidden == visible.end()) return "";
+  return fmt::format(
+      "{} moves by so little that the rounding of its stored weights hides the update; a larger "
+      "--learning-rate shows it",
+      table.parameters()[static_cast<std::size_t>(hidden - visible.begin())].name);
+}
+
+/// The engine is as at the start, and no gradient is a stamp.
+void begin_again(Engine& engine, const StrategyOptions& strategy) {
+  engine.step.use_strategy(strategy);
+  engine.model.restart();
 }
 
 /// The same on every rank: of the rank where it fits worst.
@@ -122,7 +134,7 @@ WeightDifference worst_of(const WeightDifference& mine, const MpiSession& sessio
   all.tolerance = session.all_gather(mine.tolerance)[worst];
   all.relative_diff = session.all_gather(mine.relative_diff)[worst];
   all.relative_tolerance = session.all_gather(mine.relative_tolerance)[worst];
-  all.pass = excesses[worst] <= 1;
+  all.pass = excesses[worst] <= 1 && all.unpublished.empty();
   return all;
 }
 
@@ -133,6 +145,7 @@ WeightDifference compare_weights(const ParameterTable& table, DataType gradient,
                                  const std::vector<float>& start) {
   const Tolerances allowed = tolerances_of(gradient, adam);
   WeightDifference worst;
+  std::vector<bool> visible;
   double worst_excess = -1;
   for (const Parameter& p : table.parameters()) {
     WeightDifference c;
@@ -157,11 +170,13 @@ WeightDifference compare_weights(const ParameterTable& table, DataType gradient,
     c.relative_diff = squared == 0 ? 0 : std::sqrt(squared / movement);
     c.relative_tolerance =
         movement == 0 ? allowed.relative : allowed.relative + kStored * std::sqrt(size / movement);
+    visible.push_back(movement > 0 && c.relative_tolerance <= kMostTolerance);
     if (excess(c) <= worst_excess) continue;
     worst_excess = excess(c);
     worst = c;
   }
   worst.pass = worst_excess <= 1;
+  worst.visible = std::move(visible);
   return worst;
 }
 
@@ -176,73 +191,96 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
   const Weights3 wanted = reference_weights(engine, batches, learning_rate, expected, entry);
 
   const bool adam = engine.settings().optimizer.is_adam();
-  WeightDifference mine;
-  mine.diverged = unsound_tensor(engine.model.network().table(), wanted.back(), {});
-  if (wanted.front() == wanted.back()) mine.inconclusive = "did not move";
+  WeightDifference worst;
+  const ParameterTable& table = engine.model.network().table();
+  worst.diverged = unsound_tensor(table, wanted.back(), {});
 
   engine.step.use_strategy(found);
-  if (!mine.diverged.empty()) {
+  if (!worst.diverged.empty()) {
     engine.model.restart();
-    return mine;
+    return worst;
   }
   const DataType gradient =
       coarser(engine.model.network().weights().type(), engine.step.exchanged_type());
+  std::vector<bool> visible(table.parameters().size(), false);
+  std::string unpublished;
   engine.model.restart();
   batches.start_epoch(0);
   for (std::size_t i = 1; i <= kSteps; ++i) {
     engine.model.set_weights(wanted[i - 1]);
     step(engine, batches, learning_rate);
     const std::vector<float> got = engine.model.master_weights();
-    WeightDifference here = compare_weights(engine.model.network().table(), gradient, adam,
-                                            wanted[i], got, wanted[i - 1]);
-    if (engine.step.computes() && !computes_with(engine, got)) {
-      here.tensor = "the copy that computes";
-      here.relative_diff = INFINITY;
-    }
-    if (i == 1 || excess(here) > excess(mine)) {
-      here.inconclusive = mine.inconclusive;
-      mine = here;
-    }
+    const WeightDifference here =
+        compare_weights(table, gradient, adam, wanted[i], got, wanted[i - 1]);
+    for (std::size_t p = 0; p < visible.size(); ++p) visible[p] = visible[p] || here.visible[p];
+    if (unpublished.empty()) unpublished = check_published(engine, got, session);
+    if (i == 1 || excess(here) > excess(worst)) worst = here;
   }
   engine.model.restart();
-  return worst_of(mine, session);
+  worst.visible = visible;
+  worst.unpublished = unpublished;
+  worst.inconclusive = why_invisible(table, visible, wanted.front() == wanted.back());
+  return worst_of(worst, session);
 }
 
 Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
                     const MpiSession& session) {
   const StrategyEntry& entry = engine.step.strategy_entry();
-  // The reference itself, where it exchanges another type or by a tree, is compared with what it is
-  // without.
-  const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
-  Certificate certificate;
   const StrategyOptions own = engine.settings().strategy;
-  const bool is_reference = entry.reference[0] == '\0';
-  certificate.reference =
-      is_reference && (converts || own.invariant > 0) ? entry.name : entry.reference;
+  Certificate certificate;
   if (session.world_size() == 1)
     certificate.waived = "one rank exchanges nothing";
-  else if (certificate.reference.empty())
+  else if (!entry.ranks_agree)
     certificate.waived = entry.waived;
-  if (!certificate.waived.empty()) return certificate;
+  if (!certificate.applies()) return certificate;
 
+  certificate.census = take_census(engine, session);
+  const ReceivedInputs inputs = check_inputs(engine, batches, session);
+  certificate.inputs_compared = inputs.compared;
+  for (const std::string& cause : {certificate.census.cause, inputs.cause})
+    if (certificate.cause.empty()) certificate.cause = cause;
+  if (!certificate.cause.empty()) {
+    certificate.outcome =
+        certificate.census.unknown && inputs.cause.empty() ? Outcome::inconclusive : Outcome::fail;
+    begin_again(engine, own);
+    return certificate;
+  }
+  // The reference itself, where it exchanges another type or by a tree, is compared with what it is
+  // without.
+  const bool is_reference = entry.reference[0] == '\0';
+  const bool converts = engine.step.exchanged_type() != engine.model.network().weights().type();
+  certificate.reference =
+      is_reference && (converts || own.invariant > 0) ? entry.name : entry.reference;
+  if (certificate.reference.empty()) {
+    certificate.outcome = Outcome::pass;
+    begin_again(engine, own);
+    return certificate;
+  }
   StrategyOptions reference = own;
   reference.invariant = 0;
   reference.strategy = certificate.reference;
   reference.grad_dtype = "auto";  // so that the difference shows what another type does
+  const bool adam = engine.settings().optimizer.is_adam();
+  certificate.learning_rate = std::max(learning_rate, adam ? kLeastRateOfAdam : kLeastRate);
   const WeightDifference found =
-      compare_strategies(engine, batches, learning_rate, session, reference, own);
+      compare_strategies(engine, batches, certificate.learning_rate, session, reference, own);
+  certificate.difference = found;
+  certificate.outcome = Outcome::fail;
   if (!found.diverged.empty()) {
+    if (certificate.learning_rate > learning_rate) certificate.outcome = Outcome::inconclusive;
     certificate.difference.tensor = found.diverged;
     certificate.cause = fmt::format(
-        "{}, the reference, diverged: {} is not finite after {} steps. A lower --learning-rate, "
-        "another --precision, or the device computes wrongly",
-        certificate.reference, found.diverged, kSteps);
-  } else if (!found.inconclusive.empty()) {
-    certificate.waived =
-        fmt::format("{}, the reference, {}", certificate.reference, found.inconclusive);
-  } else {
-    certificate.difference = found;
-    certificate.pass = found.pass;
+        "{}, the reference, diverged: {} is not finite after {} steps at learning rate {:g}. A "
+        "lower --learning-rate, another --precision, or the device computes wrongly",
+        certificate.reference, found.diverged, kSteps, certificate.learning_rate);
+  } else if (!found.unpublished.empty()) {
+    certificate.cause = found.unpublished;
+  } else if (found.pass && !found.inconclusive.empty()) {
+    certificate.outcome = Outcome::inconclusive;
+    certificate.cause =
+        fmt::format("{}, the reference: {}", certificate.reference, found.inconclusive);
+  } else if (found.pass) {
+    certificate.outcome = Outcome::pass;
   }
   return certificate;
 }

@@ -1,9 +1,14 @@
-// Proof that a strategy computes what its reference does: the same weights after each of three
-// steps.
+// Whether a strategy computes what it must: averages with each rank in them once, and the weights
+// of its reference after each of three steps.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "common/mpi_session.hpp"
+#include "common/verdict.hpp"
 #include "training/data/batches.hpp"
+#include "training/measure/rank_census.hpp"
 #include "training/step/engine.hpp"
 
 namespace shakedown::training {
@@ -17,8 +22,11 @@ struct WeightDifference {
   double relative_diff = 0;  // Euclidean, over what the step moved the tensor by
   double relative_tolerance = 0;
   bool pass = false;
+  /// By parameter: it moved so far that an update that is lost or doubled shows, rounded as it is.
+  std::vector<bool> visible;
   std::string diverged;  // the first tensor of `expected` that is not finite: nothing was compared
-  std::string inconclusive;  // why there was nothing to compare: `expected` did not train
+  std::string unpublished;   // the rank that computes with other weights than the update made
+  std::string inconclusive;  // why weights that fit show nothing
 };
 
 /// After one step from `start`, in flat buffers: of the tensor that fits worst. Tolerances follow
@@ -34,15 +42,24 @@ WeightDifference compare_strategies(Engine& engine, BatchSource& batches, double
                                     const MpiSession& session, StrategyOptions expected,
                                     StrategyOptions found);
 
-/// Whether a strategy computes the same as its reference.
+/// Whether a strategy computes what it must.
 struct Certificate {
-  std::string reference;        // "": it has none
-  WeightDifference difference;  // only `tensor` where the reference diverged
-  bool pass = false;
-  std::string waived;  // why there was nothing to compare; or empty
-  std::string cause;   // that the reference diverged; or empty
+  Census census;
+  bool inputs_compared = false;  // where one rank makes the batches of all: each has its own
+  std::string reference;         // "": weights were not compared
+  double learning_rate = 0;      // of the steps whose weights were compared
+  WeightDifference difference;   // only `tensor` where the reference diverged
+  Outcome outcome = Outcome::inconclusive;
+  std::string waived;  // why there is nothing to certify, and no outcome; or empty
+  std::string cause;   // of an outcome that is not of the difference; or empty
+
+  bool applies() const { return waived.empty(); }
+  bool passes() const { return applies() && outcome == Outcome::pass; }
+  bool compares_weights() const { return applies() && cause.empty() && !reference.empty(); }
 };
-/// Compares the strategy with its reference. The same on every rank.
+/// Looks for each rank in the strategy's averages, and compares what it computes with its
+/// reference. `learning_rate` is the run's: a lower one than weights of float32 show is raised. The
+/// same on every rank.
 Certificate certify(Engine& engine, BatchSource& batches, double learning_rate,
                     const MpiSession& session);
 

@@ -42,6 +42,11 @@ NeighbourCheck::NeighbourCheck(Engine& engine)
   if (!engine.settings().network.tuning.deterministic)
     throw UsageError(
         "--check-neighbour needs --deterministic: else equal GPUs differ in last bits");
+  if (engine.settings().network.tuning.requests(Fusion::stem))
+    throw UsageError(
+        "--check-neighbour: --fusion stem sums a norm's statistics from each rank's own running "
+        "mean, so equal GPUs differ in last bits; --fusion none, gradients and gram can be "
+        "checked");
   if (engine.step.ranks_computing() < 2)
     throw UsageError(
         fmt::format("--check-neighbour needs at least 2 ranks that compute, not {}: a GPU that is "

@@ -147,14 +147,20 @@ Json record_of(const ExchangeSums& sums) {
 Json record_of(const Certificate& certificate) {
   const WeightDifference& found = certificate.difference;
   Json fields{{"reference", certificate.reference}};
+  if (certificate.applies())
+    fields.update(
+        {{"detects_one_rank_in", certificate.census.pass ? Json(certificate.census.ranks) : Json()},
+         {"inputs_compared", certificate.inputs_compared}});
   if (!found.tensor.empty()) fields["tensor"] = found.tensor;
-  const bool compared = certificate.waived.empty() && certificate.cause.empty();
+  const bool compared = certificate.compares_weights();
   fields["max_abs_diff"] = compared ? Json(found.max_abs_diff) : Json();
   fields["tolerance"] = compared ? Json(found.tolerance) : Json();
   if (compared)
-    fields.update(
-        {{"relative_diff", found.relative_diff}, {"relative_tolerance", found.relative_tolerance}});
-  fields["pass"] = certificate.waived.empty() ? Json(certificate.pass) : Json();
+    fields.update({{"relative_diff", found.relative_diff},
+                   {"relative_tolerance", found.relative_tolerance},
+                   {"learning_rate", certificate.learning_rate}});
+  const bool concluded = certificate.applies() && certificate.outcome != Outcome::inconclusive;
+  fields["pass"] = concluded ? Json(certificate.passes()) : Json();
   if (!certificate.waived.empty()) fields["waived"] = certificate.waived;
   if (!certificate.cause.empty()) fields["cause"] = certificate.cause;
   return fields;

@@ -98,20 +98,30 @@ std::string summary_of(const Throughput& measured, const ExchangeSums& exchange)
 }
 
 std::string summary_of(const Certificate& certificate) {
-  if (!certificate.waived.empty()) return wrapped("certificate  waived: " + certificate.waived, 13);
-  if (!certificate.cause.empty())
-    return wrapped(fmt::format("certificate  {}: {}", name_of(Outcome::fail), certificate.cause),
-                   13);
+  if (!certificate.applies()) return wrapped("certificate  waived: " + certificate.waived, 13);
+  std::string text = fmt::format("certificate  {}: ", name_of(certificate.outcome));
+  if (certificate.census.pass)
+    text += fmt::format(
+        "each rank's gradients are in every average once (stamped: one of {} ranks that is lost, "
+        "doubled or swapped shows)",
+        certificate.census.ranks);
+  if (certificate.census.pass && certificate.inputs_compared)
+    text += "; each has the batch made for it";
   const WeightDifference& found = certificate.difference;
-  const std::string single =
-      std::isfinite(found.tolerance) ? fmt::format(" (tolerance {:.2g})", found.tolerance) : "";
-  return wrapped(
-      fmt::format("certificate  {}: weights after each of 3 steps compared with {}; {} differs "
-                  "most, by {:.2g} of its movement (tolerance {:.2g}), a weight by {:.2g}{}",
-                  name_of(certificate.pass ? Outcome::pass : Outcome::fail), certificate.reference,
-                  found.tensor, found.relative_diff, found.relative_tolerance, found.max_abs_diff,
-                  single),
-      13);
+  if (!certificate.cause.empty()) {
+    text += (certificate.census.pass ? "; but " : "") + certificate.cause;
+  } else if (certificate.reference.empty()) {
+    text += "; its weights are the reference of others";
+  } else {
+    const std::string single =
+        std::isfinite(found.tolerance) ? fmt::format(" (tolerance {:.2g})", found.tolerance) : "";
+    text += fmt::format(
+        "; weights after each of 3 steps at learning rate {:g} compared with {}: {} differs most, "
+        "by {:.2g} of its movement (tolerance {:.2g}), a weight by {:.2g}{}",
+        certificate.learning_rate, certificate.reference, found.tensor, found.relative_diff,
+        found.relative_tolerance, found.max_abs_diff, single);
+  }
+  return wrapped(text, 13);
 }
 
 std::string summary_of(const Breakdown& b) {

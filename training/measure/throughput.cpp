@@ -41,7 +41,8 @@ bool on_one_host(const MpiSession& session) {
 }
 
 /// This rank sent these bytes per step, padding included, as the communicator counts its
-/// operations, and as its GPU counts what leaves over NVLink; the prediction is of the payload.
+/// operations, a formula of their sizes; and as its GPU counts what leaves over NVLink. The
+/// prediction is of the payload.
 SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
                      const MpiSession& session) {
   const Network& network = engine.model.network();
@@ -55,7 +56,7 @@ SentBytes sent_bytes(const Engine& engine, double counted, double over_nvlink,
   const auto by_nvlink = session.all_gather(over_nvlink);
   sent.over_nvlink = engine.world().transport() == std::string("nccl") && on_one_host(session) &&
                      nvlink_counts_all(by_nvlink, sent.counted);
-  sent.measured = sent.over_nvlink ? by_nvlink : sent.counted;
+  sent.measured = sent.over_nvlink ? by_nvlink : std::vector<double>(sent.counted.size(), kUnknown);
   return sent;
 }
 

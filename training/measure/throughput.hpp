@@ -27,9 +27,9 @@ double steps_to_fill(double seconds, double elapsed_s, long steps);
 /// Bytes that each rank sends per step.
 struct SentBytes {
   std::vector<double> predicted;  // of the payload, by the strategy's formula
-  std::vector<double> measured;   // by the GPUs' counters of NVLink, or else as counted
-  std::vector<double> counted;    // by the communicator, padding included
-  bool over_nvlink = false;       // what was measured
+  std::vector<double> measured;   // by the GPUs' counters of NVLink; kUnknown where they miss some
+  std::vector<double> counted;    // by the communicator from its operations' sizes, with padding
+  bool over_nvlink = false;       // they were measured
 };
 
 /// The GPUs over the timed window, one value per rank.

@@ -131,7 +131,7 @@ void write_trace(const std::string& path, const std::vector<TracedRun>& runs,
     }
   }
   write_file({"--trace", path}, [&](std::ostream& out) {
-    out << Json{{"displayTimeUnit", "ms"}, {"traceEvents", events}}.dump() << '\n';
+    out << json_text({{"displayTimeUnit", "ms"}, {"traceEvents", events}}) << '\n';
   });
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "common/record.hpp"
 #include "training/measure/clock.hpp"
 
 namespace shakedown::training {
@@ -53,7 +54,7 @@ Trace trace(Engine& engine, int steps, const MpiSession& session,
   const double first_s = *std::min_element(origins_s.begin(), origins_s.end());
   shift(mine.steps, 1e3 * (origins_s[static_cast<std::size_t>(session.rank())] - first_s));
   Trace all;
-  for (const std::string& text : session.all_gather(nlohmann::json(mine).dump()))
+  for (const std::string& text : session.all_gather(json_text(nlohmann::json(mine))))
     all.push_back(nlohmann::json::parse(text).get<RankTrace>());
   return all;
 }

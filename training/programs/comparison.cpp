@@ -262,16 +262,18 @@ Verdict verdict_of(const Result& result) {
     return unproved;
   }
   const Certificate& certificate = *result.certificate;
-  if (!certificate.waived.empty()) {
-    const bool expected = certificate.reference.empty() || result.configuration.ranks == 1;
-    return verdict(expected ? Outcome::pass : Outcome::inconclusive,
-                   "certificate waived: " + certificate.waived);
-  }
-  if (certificate.pass)
-    return verdict(Outcome::pass, "the same weights as by " + certificate.reference);
-  if (!certificate.cause.empty()) return verdict(Outcome::fail, certificate.cause);
-  return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", certificate.reference,
-                                            certificate.difference.tensor));
+  if (!certificate.applies())
+    return verdict(Outcome::pass, "certificate waived: " + certificate.waived);
+  if (!certificate.cause.empty()) return verdict(certificate.outcome, certificate.cause);
+  if (!certificate.passes())
+    return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", certificate.reference,
+                                              certificate.difference.tensor));
+  return verdict(
+      Outcome::pass,
+      fmt::format("each rank's gradients ({}) in every average once{}", certificate.census.ranks,
+                  certificate.reference.empty()
+                      ? ""
+                      : ", and the same weights as by " + certificate.reference));
 }
 
 void write_traces(const std::string& path, const std::vector<Result>& results,

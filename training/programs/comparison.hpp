@@ -74,7 +74,7 @@ void write_traces(const std::string& path, const std::vector<Result>& results,
                   const MpiSession& session);
 
 /// fail when a configuration failed; usage when none of the requested strategies could run;
-/// inconclusive when one was skipped or its certificate waived for want of a reference.
+/// inconclusive when one was skipped or its certificate is inconclusive.
 ExitCode exit_code_of(const std::vector<Result>& results,
                       const std::vector<std::string>& requested);
 

@@ -58,6 +58,7 @@ struct Bytes {
 };
 Bytes bytes_of(const std::vector<double>& values) {
   Bytes bytes;
+  if (!std::isfinite(values[0])) return bytes;
   bytes.first = readable_bytes(values[0]);
   if (values.size() > 1)
     bytes.others = readable_bytes(*std::max_element(values.begin() + 1, values.end()));
@@ -107,19 +108,21 @@ std::string scaling_table(const std::vector<Result>& results, BackendKind backen
   return text;
 }
 
-/// The source of the bytes of ranks that exchange with others.
-std::string sources_of(const std::vector<Result>& results) {
-  const auto any = [&](bool nvlink) {
-    return std::any_of(results.begin(), results.end(), [&](const Result& r) {
-      return r.measured() && r.configuration.ranks > 1 &&
-             r.rounds.back().throughput.sent.over_nvlink == nvlink;
-    });
-  };
-  const char* counters = "by the GPUs' own counters of NVLink";
-  const char* counted = "counted by the communicator, as rings, chains and messages send";
-  if (!any(true)) return counted;
-  if (!any(false)) return counters;
-  return fmt::format("{}, where the record's bytes_source is nvlink; else {}", counters, counted);
+/// The source of the measured bytes of ranks that exchange with others, and how they compare with
+/// what the communicator counts.
+std::string source_of_measured(const std::vector<Result>& results) {
+  std::vector<double> shares;
+  for (const Result& r : results) {
+    if (!r.measured() || r.configuration.ranks == 1) continue;
+    const SentBytes& sent = r.rounds.back().throughput.sent;
+    for (std::size_t rank = 0; sent.over_nvlink && rank < sent.counted.size(); ++rank)
+      if (sent.counted[rank] > 0) shares.push_back(sent.measured[rank] / sent.counted[rank]);
+  }
+  if (shares.empty()) return "only where all goes over NVLink, whose counters GPUs have";
+  const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+  return fmt::format(
+      "by the GPUs' own counters of NVLink, {:.0f} to {:.0f} % of what the communicator counts",
+      100 * *least, 100 * *most);
 }
 
 std::string cost_table(const std::vector<Result>& results, long epoch_images) {
@@ -134,7 +137,7 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
       {"sent, theory:", "by others", 13},
       {"sent, measured:", "by rank 0", 15},
       {"sent, measured:", "by others", 15},
-      {"", "certificate", 11},
+      {"", "certificate", 12},
   };
   std::string text = "\n" + heading(columns);
   for (const Result& result : results) {
@@ -156,7 +159,7 @@ std::string cost_table(const std::vector<Result>& results, long epoch_images) {
   return text + fmt::format(
                     "an epoch: {} images; sent per step, in theory: gradients and weights; "
                     "measured: {}\n",
-                    epoch_images, sources_of(results));
+                    epoch_images, source_of_measured(results));
 }
 
 std::string fixed(std::optional<double> ms) { return ms ? fmt::format("{:.2f}", *ms) : kNone; }
@@ -222,7 +225,7 @@ std::string details_of(const std::vector<Result>& results, const Job& job) {
     text += scaling_table(results, job.backend.kind) + cost_table(results, job.epoch_images) +
             time_table(results, job.backend.kind);
   for (const Result& result : results)
-    if (verdict_of(result).outcome == Outcome::fail && result.certificate)
+    if (verdict_of(result).outcome != Outcome::pass && result.certificate)
       text +=
           fmt::format("{}: {}\n", label_of(result.configuration), summary_of(*result.certificate));
   return text;

@@ -139,8 +139,7 @@ const Breakdown& account_of(const Result& result) {
 
 std::string certificate_of(const Result& result) {
   if (!result.certificate) return kNone;
-  if (!result.certificate->waived.empty()) return "waived";
-  return name_of(result.certificate->pass ? Outcome::pass : Outcome::fail);
+  return result.certificate->applies() ? name_of(result.certificate->outcome) : "waived";
 }
 
 std::string text_of_rate(double images_per_s) {

@@ -217,7 +217,7 @@ std::string Detector::keep_step(const std::vector<Dispute>& disputes, const Jury
   try {
     write_safetensors({"--output", path.string() + ".safetensors"}, weights);
     write_file({"--output", path.string() + ".json"},
-               [&](std::ostream& out) { out << capsule.dump(2) << "\n"; });
+               [&](std::ostream& out) { out << json_text(capsule, 2) << "\n"; });
   } catch (const Error& error) {  // the verdict matters more
     std::fprintf(stderr, "error: %s\n", error.what());
     return "";

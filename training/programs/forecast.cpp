@@ -164,13 +164,15 @@ class Forecast {
       }
   }
 
-  bool trusted() const { return std::abs(worst_.error()) <= kTrusted; }
+  /// A model that was compared with nothing is not.
+  bool compared() const { return worst_.measured_ms > 0; }
+  bool trusted() const { return compared() && std::abs(worst_.error()) <= kTrusted; }
 
   Json identity_of(const Modelled& m, const std::string& strategy) const {
     Json fields = record_of(m.base.identity);
     fields["strategy"] = strategy;
     fields["trusted"] = trusted();
-    if (worst_.measured_ms > 0) fields["model_error"] = std::abs(worst_.error());
+    if (compared()) fields["model_error"] = std::abs(worst_.error());
     return fields;
   }
 
@@ -179,6 +181,10 @@ class Forecast {
     const std::string title =
         fmt::format("\nwhat if: {}, {}, from {} ranks", options_of(base).model.model,
                     options_of(base).model.precision, base.configuration.ranks);
+    if (!compared())
+      return title +
+             ": predictions and advice are in the record only, as no step was measured that the "
+             "model could be compared with\n";
     if (!trusted())
       return title +
              fmt::format(

@@ -70,14 +70,15 @@ void write_lists(std::ostream& out, const Json& rows) {
     lists[key] = Json::array();
     for (const Json& row : rows) lists[key].push_back(row.at(key));
   }
-  out << lists.dump(1) << '\n';
+  out << json_text(lists, 1) << '\n';
 }
 
 void write_csv(std::ostream& out, const Json& rows) {
   out << fmt::format("{}\n", fmt::join(kKeys, ","));
   for (const Json& row : rows) {
     std::vector<std::string> cells;
-    for (const Json& value : row) cells.push_back(value.dump() == "null" ? "" : value.dump());
+    for (const Json& value : row)
+      cells.push_back(json_text(value) == "null" ? "" : json_text(value));
     out << fmt::format("{}\n", fmt::join(cells, ","));
   }
 }

@@ -54,7 +54,7 @@ std::vector<Json> read_lines(const std::string& path) {
 }
 
 void write_line(std::ostream& out, const Json& line) {
-  out << kPrefix << line.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
+  out << kPrefix << json_text(line) << std::endl;
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ std::string text_of(const OptionValue& option) {
   return std::visit(
       [](const auto& value) {
         const Json json = value;
-        return json.is_string() ? json.get<std::string>() : json.dump();
+        return json.is_string() ? json.get<std::string>() : json_text(json);
       },
       option.value);
 }

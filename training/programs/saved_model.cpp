@@ -7,13 +7,12 @@
 
 #include "common/error.hpp"
 #include "common/options.hpp"
+#include "common/record.hpp"
 #include "resnet/model_options.hpp"
 #include "training/data/image_source.hpp"
 
 namespace shakedown::training {
 namespace {
-
-using Json = nlohmann::ordered_json;
 
 constexpr const char* kKey = "shakedown";
 
@@ -28,7 +27,7 @@ Metadata metadata_of(const SavedModel& saved) {
   const Json json{
       {"model", saved.model}, {"image_size", saved.image_size}, {"classes", saved.classes}};
   // a folder's name need not be UTF-8
-  return {{kKey, json.dump(-1, ' ', false, Json::error_handler_t::replace)}};
+  return {{kKey, json_text(json)}};
 }
 
 SavedModel saved_model_of(const Metadata& metadata, const std::string& file) {

@@ -1,6 +1,7 @@
 // bin/train --self-test: whether this machine trains correctly, in under a minute.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,10 @@
 namespace shakedown::training {
 
 struct TrainOptions;
+
+/// What a rank sends in the collectives' tests: small integers, so that sums over up to 2^24 ranks
+/// are exact in any order. They repeat every 61 elements.
+float self_test_value(int ranks, int rank, std::size_t element, int repetition);
 
 /// The result of 200 steps, over all ranks.
 struct SelfTraining {

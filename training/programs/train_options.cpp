@@ -54,7 +54,9 @@ void declare_step_options(OptionSet& options, TrainOptions& values) {
   options.add("--seed", values.seed, "random seed of weights, shuffling and augmentation");
   options
       .add("--certificate", values.certificate,
-           "prove that the strategy computes the same weights as its reference")
+           "check that each rank is in every averaged gradient once, stamped so that one lost, "
+           "doubled or swapped rank of any number shows, and that weights after each of three "
+           "steps are those of all-reduce, within the roundings of the gradients' type")
       .not_with({"--epochs", "--evaluate", "--layers", "--kernels"});
   options.add("--record", values.record, "append the measurements to this .jsonl file")
       .metavar("FILE");

@@ -99,8 +99,11 @@ void ModelState::evaluate() {
   }
 }
 
-void ModelState::gather_weights() {
-  for (int block = 0; block < network_.blocks(); ++block) strategy_->before_forward(block);
+void ModelState::gather_weights(const std::function<void(int block)>& gathered) {
+  for (int block = 0; block < network_.blocks(); ++block) {
+    strategy_->before_forward(block);
+    gathered(block);
+  }
   finish();
 }
 

@@ -44,8 +44,9 @@ class ModelState {
   void discard_update();
   /// A forward pass with the running statistics.
   void evaluate();
-  /// The weights that each block computes with, one block after the other. Waits.
-  void gather_weights();
+  /// The weights that each block computes with, one block after the other: `gathered` may enqueue
+  /// what reads them. Waits.
+  void gather_weights(const std::function<void(int block)>& gathered = [](int) {});
   /// A copy of the scalars, as they are when the stream gets to it, to sizeof(StepScalars) bytes of
   /// device memory.
   void copy_scalars(const Buffer& to);

@@ -36,7 +36,7 @@ void Step::enqueue(int micro_batch) {
   if (computes()) {
     if (micro_batch == 0) strategy_->begin_update();
     forward();
-    backward(micro_batch);
+    backward(micro_batch, [this](int block) { model_.network().backward(block); });
     if (!exchanges_after(micro_batch)) return;
     const std::vector<Share> shares = finish_exchange(micro_batch);
     if (!is_last(micro_batch)) return;
@@ -56,13 +56,15 @@ void Step::forward() {
   }
 }
 
-void Step::backward(int micro_batch) {
+/// `compute` enqueues what makes a block's gradients.
+template <class Compute>
+void Step::backward(int micro_batch, Compute&& compute) {
   Network& network = model_.network();
   for (int block = network.blocks() - 1; block >= 0; --block) {
     const ProfilerRange named(device(), backward_names_[static_cast<std::size_t>(block)]);
     const Range range = network.block_range(block);
     strategy_->before_backward(block);
-    network.backward(block);
+    compute(block);
     if (!exchanges_each()) add_to_sum(range, network.weights().gradients(range), micro_batch);
     timeline_.mark(Phase::backward, block);
     if (exchanges_after(micro_batch)) strategy_->gradients_ready(block);
@@ -158,10 +160,35 @@ void Step::exchange_alone() {
       }
       strategy_->finish();
     }
-    strategy_->agree_on_finite();
   } else {
     strategy_->serve({[](const Share&) {}, [] {}});
   }
+  end_exchange();
+}
+
+void Step::exchange_gradients(const WriteGradients& write, const ReadShare& read) {
+  timeline_.begin_step();
+  limit_host_lead();
+  const Network& network = model_.network();
+  if (!computes()) strategy_->serve({read, [] {}});
+  for (int m = 0; computes() && m < settings_.accumulate; ++m) {
+    if (m == 0) strategy_->begin_update();
+    for (int block = 0; block < network.blocks(); ++block) strategy_->before_forward(block);
+    backward(m, [&](int block) {
+      const Range range = network.block_range(block);
+      write(network.weights().gradients(range), range, m);
+    });
+    if (!exchanges_after(m)) continue;
+    const std::vector<Share> shares = finish_exchange(m);
+    if (is_last(m))
+      for (const Share& share : shares) read(share);
+  }
+  end_exchange();
+}
+
+/// What follows an exchange whose gradients are not applied.
+void Step::end_exchange() {
+  if (computes()) strategy_->agree_on_finite();
   model_.discard_update();
   strategy_->publish_alone();
   timeline_.mark(Phase::exchange);

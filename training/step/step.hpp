@@ -35,6 +35,11 @@ class Step {
   void compute_gradients(const std::function<void(int block)>& ready);
   /// Enqueues the exchange of an update alone, of whatever gradients there are; nothing is updated.
   void exchange_alone();
+  /// Enqueues an update in which `write` makes each block's gradients, in backward's place, and
+  /// `read` gets what the optimizer would apply; nothing is updated.
+  using WriteGradients = std::function<void(View gradients, Range range, int micro_batch)>;
+  using ReadShare = std::function<void(const Share& share)>;
+  void exchange_gradients(const WriteGradients& write, const ReadShare& read);
 
   /// Exchanges gradients by another strategy from the model's next restart() on. Throws UsageError
   /// when it needs more ranks.
@@ -67,11 +72,13 @@ class Step {
  private:
   void enqueue(int micro_batch);
   void forward();
-  void backward(int micro_batch);
+  template <class Compute>
+  void backward(int micro_batch, Compute&& compute);
   std::vector<Share> finish_exchange(int micro_batch);
   void update(const std::vector<Share>& shares);
   void serve();
   void publish();
+  void end_exchange();
 
   int micro_batches() const { return computes() ? settings_.accumulate : 1; }
   bool is_last(int micro_batch) const { return micro_batch + 1 == settings_.accumulate; }

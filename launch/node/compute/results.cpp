@@ -111,7 +111,7 @@ Results gather(const MpiSession& session, const DeviceIdentity& device,
     }
   Results results;
   std::vector<std::vector<int>> cores;
-  const std::vector<std::string> all = session.all_gather(mine.dump());
+  const std::vector<std::string> all = session.all_gather(json_text(mine));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const Json of_rank = Json::parse(all[rank]);
     RankResult result{session.hosts()[rank], of_rank.at("gpu"), of_rank.at("model"), {}};
@@ -167,7 +167,7 @@ Json round_record_of(const MpiSession& session, const Series& series) {
   Json fields{{"test", series.metric.name}, {"unit", series.metric.unit}};
   const char* const keys[] = {"rates",         "sm_clock_mhz",    "power_w",
                               "temperature_c", "last_over_first", "correct"};
-  for (const std::string& text : session.all_gather(mine.dump())) {
+  for (const std::string& text : session.all_gather(json_text(mine))) {
     const Json of_rank = Json::parse(text);
     for (std::size_t i = 0; i < std::size(keys); ++i) fields[keys[i]].push_back(of_rank[i]);
   }

@@ -41,6 +41,8 @@ struct SlowFinding {
   Slow slow;  // slow.gpu is a rank
   bool by_reference = false;
   Circumstances seen{};
+  double rate = 0;    // where it was slow
+  bool once = false;  // it failed in one of two measurements, which fails nobody
 };
 struct RateJudgement {
   std::vector<SlowFinding> findings;
@@ -50,10 +52,10 @@ RateJudgement judge(const Results& results, const ComputeReference& reference);
 
 /// The metrics of findings that fail: to be measured again.
 std::vector<std::size_t> suspects(const RateJudgement& judgement);
-/// What of `first` fails in `again` too, and what was only noticed.
+/// What fails in both; what fails in one of them, or was only noticed, without failing.
 RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again);
 
-/// What was wrong, what was slow in both judgements, and of the job.
+/// What was wrong, what was slow, and of the job.
 std::vector<Verdict> verdicts_of(const Results& results, const RateJudgement& judgement);
 
 /// At most 110 columns: a line per metric.

@@ -73,7 +73,8 @@ class Comparison {
                            by_reference,
                            {typical(own, &GpuWindow::sm_clock_mhz), median_or_unknown(clocks_mhz),
                             typical(own, &GpuWindow::temperature_c),
-                            median_or_unknown(temperatures_c), throttle_reasons_of(own)}});
+                            median_or_unknown(temperatures_c), throttle_reasons_of(own)},
+                           results_[slow.gpu].rate(metric_)});
     }
   }
 
@@ -96,10 +97,11 @@ Verdict verdict_of(const Results& results, const SlowFinding& finding) {
   Verdict verdict = about(results, finding.slow.gpu);
   verdict.outcome = finding.slow.fails ? Outcome::fail : Outcome::pass;
   verdict.cause +=
-      fmt::format("{}: {:.4g} {}, compared with {}{}: ", series.metric.name,
-                  results[finding.slow.gpu].rate(finding.metric), series.metric.unit,
-                  finding.by_reference ? "the reference" : "its peers",
-                  finding.slow.fails ? " in two measurements" : ", within what is allowed");
+      fmt::format("{}: {:.4g} {}, compared with {}{}: ", series.metric.name, finding.rate,
+                  series.metric.unit, finding.by_reference ? "the reference" : "its peers",
+                  finding.slow.fails ? " in two measurements"
+                  : finding.once     ? " in 1 of 2 measurements"
+                                     : ", within what is allowed");
   if (series.metric.follows_clock) {
     const Explanation why = explain(finding.slow, series.metric.limits, finding.seen);
     verdict.cause += why.cause;
@@ -265,14 +267,20 @@ RateJudgement confirmed(const RateJudgement& first, const RateJudgement& again) 
   for (const std::string& why : again.not_judged)  // then a slow device is not cleared, either
     if (std::find(first.not_judged.begin(), first.not_judged.end(), why) == first.not_judged.end())
       both.not_judged.push_back("again: " + why);
-  for (const SlowFinding& finding : first.findings) {
-    const bool repeats =
-        std::any_of(again.findings.begin(), again.findings.end(), [&](const SlowFinding& other) {
-          return other.metric == finding.metric && other.by_reference == finding.by_reference &&
-                 !confirmed({finding.slow}, {other.slow}).empty();
-        });
-    if (!finding.slow.fails || repeats) both.findings.push_back(finding);
-  }
+  const auto fails_in = [](const RateJudgement& judgement, const SlowFinding& finding) {
+    return std::ranges::any_of(judgement.findings, [&](const SlowFinding& other) {
+      return other.metric == finding.metric && other.by_reference == finding.by_reference &&
+             !confirmed({finding.slow}, {other.slow}).empty();
+    });
+  };
+  const auto add = [&](SlowFinding finding, bool repeats) {
+    finding.once = finding.slow.fails && !repeats;
+    finding.slow.fails = finding.slow.fails && repeats;
+    both.findings.push_back(finding);
+  };
+  for (const SlowFinding& finding : first.findings) add(finding, fails_in(again, finding));
+  for (const SlowFinding& finding : again.findings)
+    if (finding.slow.fails && !fails_in(first, finding)) add(finding, false);
   return both;
 }
 

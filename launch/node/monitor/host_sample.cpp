@@ -16,10 +16,12 @@ Known<double> rate_gbs(Known<std::uint64_t> bytes, double seconds) {
 }  // namespace
 
 std::string text_of(const HostSample& sample) {
-  return Json{{"host", sample.host},           {"time", sample.time},
-              {"elapsed_s", sample.elapsed_s}, {"reading_ms", sample.reading_ms},
-              {"cpu_s", sample.cpu_s},         {"read", to_json(sample.read)}}
-      .dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_text({{"host", sample.host},
+                    {"time", sample.time},
+                    {"elapsed_s", sample.elapsed_s},
+                    {"reading_ms", sample.reading_ms},
+                    {"cpu_s", sample.cpu_s},
+                    {"read", to_json(sample.read)}});
 }
 
 HostSample host_sample_of(const std::string& text) {

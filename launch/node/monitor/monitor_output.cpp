@@ -146,7 +146,7 @@ ExitCode MonitorOutput::finish() {
     const Json source{{"source", fmt::format("recorded by gpu_monitor of revision {} on {} at {}",
                                              git_revision(), sample.host, sample.time)}};
     write_file({"--save-readings", options_.save_readings}, [&](std::ostream& out) {
-      out << merged(source, to_json(sample.read)).dump(1) << "\n";
+      out << json_text(merged(source, to_json(sample.read)), 1) << "\n";
     });
   }
   const std::vector<Verdict> found = verdicts();

@@ -139,7 +139,7 @@ std::string write_capsule(const std::string& folder, const std::string& name,
                           const Capsule& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
   write_file({"--output", path},
-             [&](std::ostream& out) { out << to_json(capsule).dump(1) << '\n'; });
+             [&](std::ostream& out) { out << json_text(to_json(capsule), 1) << '\n'; });
   return path;
 }
 

@@ -300,13 +300,16 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
     verdict.action = "run again for longer";
   }
   const std::string missing = unchecked(windows, facts);
-  if ((windows.empty() || !missing.empty()) && verdict.outcome == Outcome::pass) {
+  const bool stopped = !facts.stopped_by.empty();
+  if ((windows.empty() || stopped || !missing.empty()) && verdict.outcome == Outcome::pass) {
     verdict.outcome = Outcome::inconclusive;
-    if (facts.stopped_by.empty()) verdict.action = longer_soak(facts);
+    if (!stopped) verdict.action = longer_soak(facts);
   }
+  if (stopped)
+    verdict.cause = fmt::format("stopped by {} after {:.0f} of {:.0f} s; {}", facts.stopped_by,
+                                60 * facts.minutes, 60 * facts.minutes_requested, verdict.cause);
   verdict.cause += missing;
   if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
-  if (!facts.stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", facts.stopped_by);
   return verdict;
 }
 

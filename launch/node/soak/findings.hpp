@@ -66,10 +66,12 @@ struct JobFacts {
   std::string stopped_by = "";              // a signal
   std::string device = "GPU";               // what each rank tests: or "rank"
   double minutes = 0;                       // that it took
+  double minutes_requested = 0;
 };
 
 /// On the whole. A kind of load that was requested and of which nothing was checked is
-/// INCONCLUSIVE, never PASS, and so is memory that not every pattern has covered.
+/// INCONCLUSIVE, never PASS, and so are memory that not every pattern has covered, and a soak that
+/// a signal has stopped.
 Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>& findings,
                   const JobFacts& facts);
 

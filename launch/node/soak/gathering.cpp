@@ -58,7 +58,7 @@ std::vector<std::vector<Mismatch>> gather(const MpiSession& session,
   Json mine = Json::array();
   for (const Mismatch& mismatch : found) mine.push_back(to_json(mismatch));
   std::vector<std::vector<Mismatch>> by_rank;
-  for (const std::string& text : session.all_gather(mine.dump())) {
+  for (const std::string& text : session.all_gather(json_text(mine))) {
     by_rank.emplace_back();
     for (const Json& json : Json::parse(text)) by_rank.back().push_back(mismatch_of(json));
   }
@@ -74,7 +74,7 @@ std::vector<std::optional<std::vector<KernelEvent>>> gather(
       mine.push_back({event.age_s, event.nvswitch, event.pci_id, event.code, event.text});
   }
   std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
-  for (const std::string& text : session.all_gather(mine.dump())) {
+  for (const std::string& text : session.all_gather(json_text(mine))) {
     const Json json = Json::parse(text);
     by_rank.emplace_back();
     if (json.is_null()) continue;

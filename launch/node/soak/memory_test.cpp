@@ -182,7 +182,7 @@ Mismatch MemoryTest::describe(const MemoryError& error, const std::string& findi
                     {"kind", static_cast<int>(element.check->kind)},
                     {"seed", element.check->seed},
                     {"flip", element.check->flip}};
-    if (!placed_) placed_ = {*placed_as, task.dump(), before, evidence, error.processor};
+    if (!placed_) placed_ = {*placed_as, json_text(task), before, evidence, error.processor};
   }
   return mismatch;
 }

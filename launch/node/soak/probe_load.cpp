@@ -144,7 +144,7 @@ Mismatch ProbeLoad::describe(const ProbeTask& task, const WrongProcessor& wrong,
                   name_of(task.kind), wrong.wrong_hashes, unit_, wrong.wrong_exact);
   mismatch.place(place_error(evidence, unit_, wrong.processor), before);
   if (!placed_)
-    placed_ = {index, to_json(task, ruling.expected, wrong.processor).dump(), before, evidence,
+    placed_ = {index, json_text(to_json(task, ruling.expected, wrong.processor)), before, evidence,
                wrong.processor};
   return mismatch;
 }

@@ -297,7 +297,8 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
                                 uncompared_rates(windows_, ranks_, rule, device),
                                 signal,
                                 device,
-                                elapsed_s() / 60}));
+                                elapsed_s() / 60,
+                                options_.minutes}));
   record_.write("soak_summary", merged(identity_, summary_of(windows_, memory)));
   say(session_, fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
   const double energy = energy_of(windows_);

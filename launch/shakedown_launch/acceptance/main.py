@@ -1,5 +1,6 @@
 """launch/acceptance: connects what runs, what judges and what reports."""
 
+import dataclasses
 import errno
 import functools
 import os
@@ -15,11 +16,12 @@ from . import options, references, stages
 from .campaign.campaign import Campaign
 from .campaign.fleet import Fleet, host_names
 from .campaign.progress import Log, Progress
+from .evidence import machines
 from .judge import verdicts
 from .judge.judge import Judge
-from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, WARN, Acceptance, Finding
-from .report import digest, history, jsonl, nagios, page, slurm_lines, text
-from .words import clean
+from .model import EXIT_CODES, FAIL, INCONCLUSIVE, PASS, STOPPED, Acceptance, Finding
+from .report import digest, history, jsonl, junit, nagios, page, prometheus, slurm_lines, text
+from .words import clean, count
 
 # Of Slurm's hooks, which may need 20 s and 5 s: seconds until their jobs are ended, then killed.
 BUDGET_S = {stages.PROLOG: (14, 3), stages.PASSIVE: (4.3, 0.5)}
@@ -41,9 +43,9 @@ def run(arguments):
     request, values = options.request(arguments)
     listed = lister(request.settings.tier)
     environ = options.environment(request.settings, os.environ, listed)
-    mpi.check_open_mpi(environ)
-    check_programs(request.settings.tier, environ)
     hosts = host_names(request.hosts, environ)
+    mpi.check_open_mpi(environ, hosts)
+    check_programs(request.settings.tier, environ)
     known = known_references(request)
     kept = options.output_folder(request, os.environ)
     output = kept or tempfile.mkdtemp(prefix="shakedown-acceptance-")
@@ -103,11 +105,11 @@ def accept(request, values, environ, hosts, known, output, kept, began, listed):
                         Progress(log.line, shown=kept and not request.nagios), environ,
                         request.ranks, request.expect_gpus, request.fault, absent=absent,
                         visible=functools.partial(gpus.visible, gpus=listed))
-    stopped = False
+    stopped = ""
     try:
         campaign.run()
     except Stopped:
-        stopped = True
+        stopped = campaign.stopped()
     except OSError as error:  # a full disk: what ran by then is reported all the same
         campaign.end(f"{error.filename or output}: {error.strerror}")
     campaign.progress.end()
@@ -124,9 +126,12 @@ def conclude(campaign, judge, request, values, started):
     nodes = campaign.nodes()
     judge.choose(nodes, campaign.ranks, runs)
     figures = judge.figures(runs)
-    found = [*campaign.findings, *judge.all_findings(runs, figures, campaign.isolations)]
+    found = [*campaign.findings, *machines.findings(runs, judge.records),
+             *judge.all_findings(runs, figures, campaign.isolations)]
     found += judge.unjudged(figures, request.strict)
-    found += not_injected(request.fault, campaign.injected, found) if request.fault else []
+    found += not_injected(request.fault, campaign, found) if request.fault else []
+    found = [dataclasses.replace(each, accepted=not each.blames and each.check in request.accept)
+             for each in found]
     good = {stage: each.good for stage, each in campaign.isolations.items()}
     good.update(judge.judged(runs))
     concluded = verdicts.verdicts(nodes, runs, found, campaign.expected(), campaign.left_out,
@@ -143,23 +148,34 @@ def conclude(campaign, judge, request, values, started):
         judge.statement(runs))
 
 
-def not_injected(fault, given, found):
-    """A test of the acceptance itself that showed nothing. `given`: (stage, node) of the programs
-    that were to find the fault."""
-    if any((each.stage, name) in given for each in found if each.outcome != WARN
+def not_injected(fault, campaign, found):
+    """A test of the acceptance itself that showed nothing."""
+    if any((each.stage, name) in campaign.injected for each in found if each.blames
            for name in each.nodes):
         return []
-    cause = "was injected and not found" if given else \
-        "was given to no program: no node has this rank, or no stage of this tier finds it"
+    cause = "was injected and not found" if campaign.injected else \
+        f"was given to no program: {why_not_given(fault, campaign)}"
     return [Finding("inject-fault", INCONCLUSIVE, (), f"{fault} {cause}", check="inject-fault",
                     action="choose another rank, kind or tier; slow also needs --reference")]
 
 
+def why_not_given(fault, campaign):
+    kind, rank = fault.split(":")
+    ranks, kinds = campaign.ranks.values(), campaign.kinds_of_faults()
+    if int(rank) >= sum(ranks):
+        return f"there are {sum(ranks)} ranks, the first is 0"
+    if kind not in kinds:
+        return f"no stage of this tier finds {kind} on {count(max(ranks), 'rank')} per node; " \
+               f"kinds found here: {', '.join(kinds) or 'none'}"
+    return "no stage that finds it ran on the rank's node"
+
+
 def write(acceptance, request, output, log, stopped):
-    """Terminal and files; the exit code. The terminal first: a disk may be full."""
+    """Terminal and files; the exit code. The terminal first: a disk may be full. `stopped`: by what,
+    "" where it was not."""
     sections = []
     if stopped:
-        sections.append(("Stopped", ["by a signal: what had not run by then is missing"]))
+        sections.append(("Stopped", [f"{stopped}: what had not run by then is missing"]))
     if request.history:
         sections.append(("Repeat offenders", remembered(request.history, acceptance)))
     sections.append(("Slurm", slurm_lines.drain_lines(acceptance)))
@@ -169,11 +185,14 @@ def write(acceptance, request, output, log, stopped):
     show(f"{line}\n" if request.nagios else brief(acceptance) if on_node else shown)
     try:
         log.line(f"{acceptance.outcome}\n{shown}")
-        jsonl.write(f"{output}/acceptance.jsonl", acceptance, stopped)
+        jsonl.write(f"{output}/acceptance.jsonl", acceptance, bool(stopped))
         for file, content in [("acceptance.txt", shown),
                               ("acceptance.html", page.html(acceptance, sections=sections))]:
-            with open(f"{output}/{file}", "w", encoding="utf-8") as opened:
+            with open(f"{output}/{file}", "w", encoding="utf-8", errors="replace") as opened:
                 opened.write(content)
+        for path, report in [(request.prometheus, prometheus), (request.junit, junit)]:
+            if path:
+                report.write(path, acceptance)
     except OSError as error:  # a full disk is no reason to let a bad node pass
         if acceptance.outcome != FAIL:
             raise
@@ -209,13 +228,13 @@ def remembered(path, acceptance):
 
 
 def brief(acceptance):
-    """A line per finding, for the log of a daemon."""
+    """A line per finding that the site has not accepted, for the log of a daemon."""
     nodes = " ".join(each.node.name for each in acceptance.verdicts)
     lines = [f"{acceptance.outcome} {nodes}{digest.reservation(acceptance)}"]
     gpus_ = digest.gpus_of(acceptance)
-    found = [each for verdict in acceptance.verdicts for each in verdict.findings]
     lines += [f"{each.outcome} {digest.part(each, gpus_) or each.stage}: {each.cause}"
-              f"{each.action and f'; {each.action}'}" for each in [*found, *acceptance.findings]]
+              f"{each.action and f'; {each.action}'}" for each in acceptance.all_findings()
+              if not each.accepted]
     return "\n".join(lines) + "\n"
 
 

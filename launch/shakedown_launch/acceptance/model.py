@@ -4,8 +4,11 @@ import dataclasses
 
 PASS, INCONCLUSIVE, FAIL = "PASS", "INCONCLUSIVE", "FAIL"  # from best to worst, as common/verdict
 OUTCOMES = (PASS, INCONCLUSIVE, FAIL)
-WARN = "WARN"  # of a Finding: printed, never a reason against a node
-WORST_FIRST = (FAIL, INCONCLUSIVE, WARN)  # findings
+# Of a Finding, never a reason against a node: what somebody should look at, and a fact that the
+# machine, or this user, does not show.
+WARN, UNKNOWN = "WARN", "UNKNOWN"
+WORST_FIRST = (FAIL, INCONCLUSIVE, WARN, UNKNOWN)  # findings
+MISSING = "missing"  # check of the finding about stages that did not run
 RATES_NOT_JUDGED = "rates-not-judged"  # check of the WARN about a node that may pass without
 EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 STOPPED = 5  # by a signal
@@ -70,7 +73,7 @@ class Figure:
 class Finding:
     """Something that was found wrong, or could not be found out."""
     stage: str
-    outcome: str  # FAIL, INCONCLUSIVE or WARN
+    outcome: str  # FAIL, INCONCLUSIVE, WARN or UNKNOWN
     nodes: tuple  # whom it concerns; two for a link between nodes, none for the job itself
     cause: str  # "7 % slow, all of it clock: 83 °C against 71: cooling"
     class_: str = ""  # "" where it is not known
@@ -79,6 +82,13 @@ class Finding:
     subject: str = ""  # what people call it: "GPU 3", "link 0->2", "rank 1", "all-reduce"
     check: str = ""  # machine name: "ecc-volatile", "compute/fp16/sustained"
     evidence: str = ""  # file in the output folder
+    off: float = 0.0  # share by which a figure is worse than what it is compared with
+    accepted: bool = False  # a WARN or UNKNOWN that --accept names: usual at this site
+
+    @property
+    def blames(self):
+        """Whether it is a reason against its nodes."""
+        return self.outcome not in (WARN, UNKNOWN)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,10 +118,13 @@ class Acceptance:
     rounds: int = 0
     statement: str = ""  # what the soak proves: "0 wrong in 2.1e6 products: below 1.5 per GPU-hour"
 
+    def all_findings(self):
+        return [*(each for verdict in self.verdicts for each in verdict.findings), *self.findings]
+
     @property
     def outcome(self):
         """INCONCLUSIVE where there is no node."""
         if not self.verdicts:
             return INCONCLUSIVE
         return worst([*(each.outcome for each in self.verdicts),
-                      *(each.outcome for each in self.findings if each.outcome != WARN)])
+                      *(each.outcome for each in self.findings if each.blames)])

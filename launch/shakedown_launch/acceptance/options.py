@@ -53,7 +53,14 @@ COMMAND = Command(
             "programs; all nodes must see it (default: acceptance-DATE-TIME-PID in runs/ of the "
             "current folder, or in SHAKEDOWN_RUNS)"),
      Option(("--nagios",), None, "print one line for Nagios, and end with its exit codes"),
-     Option(("--strict",), None, "make a node INCONCLUSIVE by a warning or an unjudged rate"),
+     Option(("--prometheus",), "FILE",
+            "write metrics for the textfile collector of Prometheus's node_exporter (NAME.prom)"),
+     Option(("--junit",), "FILE", "write a JUnit report: a suite per node, a test case per stage"),
+     Option(("--accept",), "CHECK,...",
+            "warnings and unknown facts that are usual at this site, by the names of their checks "
+            "(governor,nics): they are listed at the end and count for nothing"),
+     Option(("--strict",), None,
+            "make a node INCONCLUSIVE by a warning, an unknown fact or an unjudged rate"),
      Option(("--inject-fault",), "KIND:RANK",
             "inject a fault that must be found: product, memory, copy, collective, hash, slow or "
             "stall, on this rank, counted over all nodes")],
@@ -62,13 +69,14 @@ COMMAND = Command(
     drained.
 
     Ends with 0: every node PASS; 1: a node FAIL; 2: wrong usage; 3: a node INCONCLUSIVE, as
-    something could not be measured; 5: stopped by a signal, after the report of what had run by
-    then.
+    something could not be measured; 4: internal error; 5: stopped by a signal, after the report of
+    what had run by then. With --nagios: 0 OK, also where facts are not known; 1 WARNING: nodes pass
+    with a warning; 2 CRITICAL: a node FAIL; 3 UNKNOWN: a node INCONCLUSIVE, or wrong usage.
     """)
 
 Request = collections.namedtuple(
     "Request", "settings ranks expect_gpus fault reference record_reference history output nagios "
-    "strict hosts")
+    "strict hosts accept prometheus junit")
 
 
 def request(arguments):
@@ -80,13 +88,21 @@ def request(arguments):
     if expect is not None and not (expect.isascii() and expect.isdigit()):
         raise UsageError(f"--expect-gpus {expect} is not a number of GPUs")
     hosts = {key: values[key] for key in ("--hosts", "--hostfile") if key in values}
-    for option in {"--record-reference", "--history"} & values.keys():
+    for option in {"--record-reference", "--history", "--prometheus", "--junit"} & values.keys():
         check_writable(option, values[option])
     return Request(
         settings(values), positive(values, "-n", None, "ranks"),
         None if expect is None else int(expect), fault(values.get("--inject-fault", "")),
         values.get("--reference"), values.get("--record-reference"), values.get("--history"),
-        values.get("--output"), "--nagios" in values, "--strict" in values, hosts), values
+        values.get("--output"), "--nagios" in values, "--strict" in values, hosts,
+        checks(values.get("--accept", "")), values.get("--prometheus"), values.get("--junit")), values
+
+
+def checks(text):
+    named = [each.strip() for each in text.split(",")] if text else []
+    if not all(re.fullmatch(r"[A-Za-z0-9_./-]+", each) for each in named):
+        raise UsageError(f"--accept {text}: name checks, separated by commas, as governor,nics")
+    return tuple(named)
 
 
 def check_writable(option, path):

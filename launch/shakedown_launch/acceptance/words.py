@@ -10,6 +10,18 @@ SHOWN_NAMES = 90  # characters of a list of nodes in a sentence
 NUMBER_AT_END = re.compile(r"[0-9]{0,18}$")
 
 
+def valid(value):
+    """As JSON can have it: what is not finite is null, and bytes of names that are not UTF-8 are
+    "?"."""
+    if isinstance(value, dict):
+        return {valid(key): valid(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [valid(item) for item in value]
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def printable(text):
     """Blanks in place of control characters, directions of writing, and what is no character."""
     return "".join(c if c.isprintable() else " " for c in str(text))
@@ -25,11 +37,6 @@ def glued(text):
     """A figure and its unit held together, by a blank that is no place to break."""
     return re.sub(r"(\d) (?=(%|°C|W|s|ms|us|min|h|MHz|GHz|[KMGTP]?i?B(/s)?|TFLOP/s)(\W|$))",
                   "\\1\u00a0", text)
-
-
-def short(host):
-    """Without its domain; an address is whole."""
-    return host if host.replace(".", "").isdigit() else host.partition(".")[0]
 
 
 def count(number, noun):

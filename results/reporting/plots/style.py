@@ -4,6 +4,7 @@ import io
 import math
 import textwrap
 
+import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image  # matplotlib needs it too
@@ -12,6 +13,8 @@ from .. import colours, words
 from ..records import plain
 
 PANELS_AT_MOST = 12
+if "text.parse_math" in matplotlib.rcParams:  # a name may have a $
+    matplotlib.rcParams["text.parse_math"] = False
 DPI = 110
 SHADES = 64  # colours of a file: they make it a third as large
 
@@ -45,7 +48,7 @@ def prepare(axes, title, wide):
 def grouped_panels(summary, wanted, **sizes):
     """Panels for the groups in which `wanted` finds something; (figure, [(axes, found)]), or
     (None, []). What all panels share stands in the figure's heading only."""
-    found = [(conditions, wanted(group)) for conditions, group in summary.groups()]
+    found = [(conditions, wanted(group)) for conditions, group in summary.groups]
     found = [(conditions, things) for conditions, things in found if things]
     if not found:
         return None, []
@@ -65,7 +68,7 @@ def comparison_panels(summary, wanted, **sizes):
                                    **sizes)
     if figure:
         return figure, [(axes, [m.strategy for m in things], things) for axes, things in found]
-    alone = [measured for _, group in summary.groups() for measured in wanted(group)]
+    alone = [measured for _, group in summary.groups for measured in wanted(group)]
     if not alone:
         return None, []
     figure, (axes,) = panels([""], height=1 + 0.45 * len(alone), width=9)

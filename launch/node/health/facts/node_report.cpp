@@ -82,17 +82,13 @@ std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSo
   const Json mine = reads ? to_json(read_node(session.host(), source)) : report_of_rank(source);
   const NodeMap nodes = map_nodes(session.hosts());
   std::vector<NodeReport> reports(nodes.names.size());
-  const auto texts = session.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const auto texts = session.all_gather(json_text(mine));
   const auto each = [&](auto&& use) {
     for (std::size_t rank = 0; rank < texts.size(); ++rank)
       use(reports[static_cast<std::size_t>(nodes.node_of[rank])], Json::parse(texts[rank]));
   };
   each([](NodeReport& report, const Json& json) {
-    if (!json.contains("gpus")) return;
-    if (!report.host.empty())
-      throw UsageError(
-          fmt::format("two nodes have the host name {}: give each its own", report.host));
-    report = node_report_of(json);
+    if (json.contains("gpus")) report = node_report_of(json);
   });
   each([](NodeReport& report, const Json& json) {
     if (!json.contains("gpus")) add_rank(report, json);

@@ -35,8 +35,7 @@ Judgement judge_nics(const Difference& difference) {
 }
 
 std::string text_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>()
-                           : value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 /// "100 100" in Gbit/s: the NICs that are up, whatever their names.

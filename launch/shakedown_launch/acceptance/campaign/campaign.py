@@ -6,17 +6,19 @@ import time
 from ... import gpus, slurm
 from ...job import RUNNING, Stopped
 from .. import stages
-from ..evidence import inventory
+from ..evidence import inventory, machines
 from ..ladder import ladder
-from ..model import FAIL, INCONCLUSIVE, WARN
+from ..model import FAIL, INCONCLUSIVE
 from . import topology
 from .fleet import AT_ONCE, Task
+from .progress import minutes
 
 CPU_RANKS = 2  # per node
 # Findings of the inventory after which programs cannot start, or would wait for one another
 UNUSABLE = ("gpu-count", "management", "management-stall", "management-error")
 ATTEMPTS = 3  # at what several nodes do together, while some of them are lost
 ISOLATION_S = {stages.QUICK: 60, stages.DEFAULT: 900, stages.FULL: 3600}
+LAST_S = 150  # before the time limit within which Slurm's signal (--signal=B:USR2@60) may come
 SETTLE_S = (0.5, 5)  # between two stages on GPUs, at least and at most
 IDLE_PERCENT = 5  # utilisation
 
@@ -44,8 +46,9 @@ class Campaign:
         self._inventory()
         on_nodes = self._chosen(stages.NODE)[1:]
         together = self._chosen(stages.GROUP) if len(self.fleet.nodes) > 1 else []
-        self.progress.expect([(stage.name, self._estimate(stage))
-                              for stage in (*on_nodes, *together)])
+        coming = [(stage.name, self._estimate(stage)) for stage in (*on_nodes, *together)]
+        self.progress.expect(coming)
+        self._compare_with_time_limit(sum(seconds for _, seconds in coming))
         for stage in on_nodes:
             self._on_each_node(stage)
         for stage in together:
@@ -53,8 +56,18 @@ class Campaign:
 
     def end(self, why):
         """No further stage runs on any node."""
-        for node in self.fleet.nodes:
-            self.left_out.setdefault(node, why)
+        ran = {(run.stage, name) for run in self.runs for name in run.nodes}
+        for node, expected in self.expected().items():
+            if any((stage, node) not in ran for stage in expected):
+                self.left_out.setdefault(node, why)
+
+    def stopped(self):
+        """Ends it after a signal; what sent it, as far as it is known."""
+        left = self._seconds_left()
+        by = "by the job's time limit (--time)" if left is not None and left <= LAST_S else \
+            "by a signal"
+        self.end(f"stopped {by}")
+        return by
 
     def nodes(self):
         """As far as the records say what they are."""
@@ -69,8 +82,16 @@ class Campaign:
         scopes = [stages.NODE, stages.GROUP][:2 if len(self.fleet.nodes) > 1 else 1]
         most = max(self.ranks.values(), default=None)
         return {node: [stage.name for scope in scopes for stage in
-                       stages.chosen(self.settings, scope, self.ranks.get(node, most))]
+                       stages.chosen(self.settings, scope, self.ranks.get(node) or most or None)]
                 for node in self.fleet.nodes}
+
+    def kinds_of_faults(self):
+        """Those that a stage of this tier finds on as many ranks as the nodes have."""
+        most = max(self.ranks.values(), default=0)
+        return sorted({kind for scope, ranks in [(stages.NODE, most),
+                                                 (stages.GROUP, sum(self.ranks.values()))]
+                       for stage in stages.chosen(self.settings, scope, most)
+                       for kind in stages.faults(stage, self.settings, ranks)})
 
     def _chosen(self, scope):
         return stages.chosen(self.settings, scope, max(self.ranks.values(), default=0))
@@ -78,6 +99,20 @@ class Campaign:
     def _estimate(self, stage):
         waves = -(-len(self.fleet.nodes) // AT_ONCE) if stage.scope == stages.NODE else 1
         return stages.seconds(stage, self.settings) * waves
+
+    def _seconds_left(self):
+        """None in hooks as well, which must not call Slurm."""
+        if self.settings.tier in (stages.PROLOG, stages.PASSIVE):
+            return None
+        return slurm.seconds_left(self._environ)
+
+    def _compare_with_time_limit(self, needed):
+        left = self._seconds_left()
+        if left is not None and needed > left:
+            minutes_ = 5 * -(-int(needed + LAST_S) // 300)
+            self.progress.note(f"needs about {minutes(needed)}, the job has {minutes(left)} left: what "
+                               f"does not run by then is INCONCLUSIVE; request --time={minutes_ // 60:02d}:"
+                               f"{minutes_ % 60:02d}:00", shown=True)
 
     def _usable(self, least_ranks=1):
         return [node for node in self.fleet.nodes
@@ -89,9 +124,7 @@ class Campaign:
         """Which GPUs the nodes have, before any communicator is made."""
         stage = stages.named(stages.INVENTORY)
         self._begin(stage, self.fleet.nodes)
-        more = [] if self._expect_gpus is None else ["--expect-gpus", str(self._expect_gpus)]
-        runs = self._run([self._task(stage, [name], ranks=1, more=more)
-                          for name in self.fleet.nodes])
+        runs = self._run([self._task(stage, [name], ranks=1) for name in self.fleet.nodes])
         found = {run.nodes[0]: inventory.gpus(self.judge.records(run)) for run in runs}
         self._choose_backend(found, {run.nodes[0] for run in runs if self._unusable(run)})
         of_slurm = self.settings.tier == stages.PROLOG and self._environ.get("SLURM_JOB_GPUS")
@@ -104,6 +137,8 @@ class Campaign:
         self.findings += [inventory.absent(self.fleet.nodes[0], gpu) for gpu in self._absent]
         self.left_out.update({each.nodes[0]: each.cause for each in self.findings
                               if each.outcome == FAIL})
+        self.left_out.update({each.nodes[0]: each.cause
+                              for each in machines.findings(runs, self.judge.records)})
         for run in runs:
             self._count_ranks(run, found[run.nodes[0]])
 
@@ -190,7 +225,7 @@ class Campaign:
             nodes = [node for node in nodes if node not in lost]
             if not lost or len(nodes) < 2:
                 break
-        named = any(len(each.nodes) == 1 and each.outcome != WARN
+        named = any(len(each.nodes) == 1 and each.blames
                     for each in self.judge.findings(run))
         if self.judge.outcome(run) == INCONCLUSIVE and not named:
             self._isolate(stage, nodes, ATTEMPTS)
@@ -243,14 +278,16 @@ class Campaign:
             raise Stopped
         return runs
 
-    def _task(self, stage, nodes, ranks=None, more=(), round_=0, group=0):
+    def _task(self, stage, nodes, ranks=None, round_=0, group=0):
         ranks = ranks or (1 if stage.one_rank else min(self.ranks[node] for node in nodes))
         total = ranks * len(nodes)
         line = stages.words(stage, self.settings, total, self._fault_on(nodes, ranks),
                             self.fleet.folder("capsules"))
         if "--inject-fault" in line:
             self.injected.update((stage.name, node) for node in nodes)
-        return Task(stage.name, tuple(nodes), total, (*line, *more),
+        if stage.program == "node_check" and self._expect_gpus is not None:
+            line += ["--expect-gpus", str(self._expect_gpus)]
+        return Task(stage.name, tuple(nodes), total, tuple(line),
                     stages.limit(stage, self.settings), round_, group)
 
     def _fault_on(self, nodes, ranks):

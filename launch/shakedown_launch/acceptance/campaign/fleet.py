@@ -10,7 +10,7 @@ import resource
 import shlex
 import time
 
-from ... import mpi, slurm
+from ... import hosts, mpi, slurm
 from ...command import UsageError
 from ...job import RUNNING, Stopped
 from ..model import Run
@@ -48,9 +48,9 @@ class Task:
 
 def host_names(values, environ):
     """The hosts of --hosts, --hostfile or the Slurm allocation; none: this machine alone."""
-    hosts = mpi.hosts_of(values)
-    if hosts:
-        return list(dict.fromkeys(hosts))
+    named = hosts.requested(values)
+    if named:
+        return named
     allocation = slurm.allocation(environ)
     if allocation is None or allocation.nodes == 1 and allocation.on_node:
         return []
@@ -64,8 +64,8 @@ class Fleet:
     and the log of each job; `log` a line as each begins and ends. After `deadline` (monotonic)
     nothing is started, and what runs is ended."""
 
-    def __init__(self, hosts, output, environ, log=lambda text: None, deadline=None, grace=GRACE):
-        self._address = {host: host for host in hosts} or {os.uname().nodename: None}
+    def __init__(self, names, output, environ, log=lambda text: None, deadline=None, grace=GRACE):
+        self._address = {name: name for name in names} or {os.uname().nodename: None}
         self._output, self._environ, self._log = output, environ, log
         self._deadline, self._grace = deadline, grace
 
@@ -74,7 +74,7 @@ class Fleet:
         return list(self._address)
 
     def is_here(self, name):
-        return self._address[name] in (None, "localhost", os.uname().nodename)
+        return self._address[name] is None or hosts.is_here(name, os.uname().nodename)
 
     def folder(self, name):
         """A folder in the output for what programs write next to their records."""
@@ -85,7 +85,7 @@ class Fleet:
     def run(self, tasks, tick=lambda: None):
         """Runs the tasks, AT_ONCE at a time; their model.Run, in the order of the tasks. `tick` is
         called about once a second. Tasks that a signal or the deadline came before have no Run."""
-        with mpi.session_folder(self._environ):
+        with mpi.session_folder(self._environ, list(filter(None, self._address.values()))):
             return self._run(collections.deque(enumerate(tasks)), tick)
 
     def _run(self, waiting, tick):
@@ -118,11 +118,11 @@ class Fleet:
         """[Running]; none where a signal came first."""
         place = place_of(task)
         self.folder(task.stage)
-        hosts = [self._address[name] for name in task.nodes]
+        addresses = [self._address[name] for name in task.nodes]
         what = mpi.request({"-n": str(task.ranks)}, [*task.words, "--record",
                                                      f"{self._output}/{place}.jsonl"],
                            self._environ)
-        what = what._replace(hosts=[host for host in hosts if host is not None])
+        what = what._replace(hosts=[each for each in addresses if each is not None])
         job = mpi.job(what, self._environ, log=f"{self._output}/{place}.log", shown=False,
                       grace=self._grace)
         limit = min(task.limit, self._time_left())

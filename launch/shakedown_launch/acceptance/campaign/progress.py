@@ -43,8 +43,11 @@ class Progress:
             self._write(f"{self._line()}\n")
         self.tick()
 
-    def note(self, text):
+    def note(self, text, shown=False):
         self._log(text)
+        if shown and self._shown:
+            self.end()
+            self._write(f"{text}\n")
 
     def tick(self):
         if self._shown and self._terminal and self._line() != self._last:

@@ -4,7 +4,8 @@ import re
 import subprocess
 
 from ... import slurm
-from ..words import short
+from ...command import UsageError
+from ...hosts import matched
 
 TIMEOUT_S = 10
 # Of a tree only the leaves: switches of higher levels list the same nodes again.
@@ -30,10 +31,9 @@ def domains(nodes, environ, show=scontrol):
     for leaf in LEAF.finditer(show()):
         try:
             hosts = slurm.hosts(leaf["nodes"])
-        except ValueError:  # a list of another form, such as n[000x111]
+        except UsageError:  # a list of another form
             return None
         for host in hosts:
-            found[short(host)] = leaf["leaf"] or leaf["block"]
-    if not all(short(node) in found for node in nodes):
-        return None
-    return {node: found[short(node)] for node in nodes}
+            found[host] = leaf["leaf"] or leaf["block"]
+    known = matched(nodes, found)
+    return {node: found[known[node]] for node in nodes} if len(known) == len(nodes) else None

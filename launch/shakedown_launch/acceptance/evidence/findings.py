@@ -3,8 +3,8 @@ closed: a run without a verdict of its own is INCONCLUSIVE and its finding says 
 
 import re
 
-from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES,
-                     PASS, SOFTWARE, STOPPED, WARN, Finding, worst)
+from ..model import (CLASSES, CONFIG, ENVIRONMENT, FAIL, INCONCLUSIVE, INFRASTRUCTURE, MISSING,
+                     OUTCOMES, PASS, SOFTWARE, STOPPED, UNKNOWN, WARN, Finding, worst)
 from .records import UNREADABLE, Ranks, jobs
 
 LINK = re.compile(r"(\d+)(?:<->|->)(\d+)")
@@ -78,7 +78,7 @@ def dead_or_lost(run, head):
 
 
 def node_of(run, head, rank, host):
-    """By its rank, as several nodes may be names of one host."""
+    """By its rank, where the record has the name that the host gives itself."""
     ranks = Ranks(run.nodes, head or {"hosts": [host]})
     return ranks.node(rank) if head and rank < len(ranks) else ranks.host(host)
 
@@ -113,7 +113,7 @@ def unfinished(run, records):
 def unexplained(run, codes, found):
     """An exit code that no finding accounts for. Results that were right and not judged account
     for 3."""
-    least = {FAIL: 1, INCONCLUSIVE: 3, WARN: 0}
+    least = {FAIL: 1, INCONCLUSIVE: 3, WARN: 0, UNKNOWN: 0}
     accounted = {least[each.outcome] for each in found}
     if any(each.check == "not-judged" for each in found):
         accounted.add(3)
@@ -124,8 +124,10 @@ def unexplained(run, codes, found):
             continue
         why = f": {run.note}" if run.note else \
             "" if code == STOPPED else ", and its record does not say why"
-        missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}", "exit-code",
-                                 class_=class_, action="see the log"))
+        stopped = code == STOPPED
+        missing.append(about_run(run, outcome, f"{what}, exit code {code}{why}",
+                                 MISSING if stopped else "exit-code", class_=class_,
+                                 action="run again" if stopped else "see the log"))
     return missing
 
 
@@ -148,7 +150,7 @@ class JobFindings:
                  if line.get("scope") != "job"]
         found = [each for each in found if each]
         found += self._wrong(lines, found)
-        worst_part = worst(each.outcome for each in found if each.outcome != WARN)
+        worst_part = worst(each.outcome for each in found if each.blames)
         for line in verdicts:
             if line.get("scope") == "job":
                 found += self._of_job(line, worst_part)
@@ -178,8 +180,9 @@ class JobFindings:
             outcome = WARN
         elif outcome == INCONCLUSIVE and (
                 line.get("severity") == WARN or jobs_own == {PASS}
-                or line.get("severity") == "UNKNOWN" and not_theirs and not line.get("decides")):
-            outcome = WARN  # its program passes in spite of it
+                or line.get("severity") == UNKNOWN and not_theirs and not line.get("decides")):
+            # Its program passes in spite of it.
+            outcome = UNKNOWN if line.get("severity") == UNKNOWN else WARN
         return self._finding(line, outcome, *place)
 
     def _place(self, scope, name, host):
@@ -218,7 +221,7 @@ class JobFindings:
 
     def _wrong(self, lines, found):
         """Wrong data that no verdict names, as where the program was killed before its verdicts."""
-        failed = [each for each in found if each.outcome != WARN]
+        failed = [each for each in found if each.blames]
         wrong = []
         for line in lines:
             if line["kind"] == "mismatch" and line.get("verdict", FAIL) == FAIL:

@@ -2,7 +2,7 @@
 
 import json
 
-from ..words import short
+from ...hosts import matched
 
 UNREADABLE = "unreadable"  # kind of a line that stands for what could not be read
 NEEDED = {  # by figures and findings, of what results/schema.json requires
@@ -72,8 +72,7 @@ class Ranks:
         self._gpus = head.get("gpu_uuids") or []
         self._nodes = tuple(nodes)
         distinct = list(dict.fromkeys(self.hosts))
-        self._name = {host: known for host in distinct for known in self._nodes
-                      if short(known) == short(host)}
+        self._name = matched(distinct, self._nodes)
         if len(distinct) == len(self._nodes):  # in the order of the ranks
             for host, known in zip(distinct, self._nodes):
                 self._name.setdefault(host, known)
@@ -88,8 +87,6 @@ class Ranks:
         return self._name.get(name, name)
 
     def node(self, rank):
-        if len(set(self.hosts)) < len(self._nodes) and len(self) % len(self._nodes) == 0:
-            return self._nodes[rank * len(self._nodes) // len(self)]  # several names of one host
         return self.host(self.hosts[rank])
 
     def gpu(self, rank):

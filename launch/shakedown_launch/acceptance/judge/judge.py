@@ -7,7 +7,7 @@ from .. import references, stages
 from ..evidence import figures, findings, records
 from ..ladder import isolation
 from ..model import CONFIG, FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WARN, Finding, worst
-from . import peers
+from . import pairs, peers
 from .peer_groups import Groups
 
 NOT_COMPARED = ("not-comparable", "not-compared")  # says nothing about how a group of nodes did
@@ -105,7 +105,7 @@ class Judge:
         """Of a group of nodes, by itself and the reference."""
         found = [*self.findings(run), *self.compared(self._measured(run)[0])]
         return worst(each.outcome for each in found
-                     if each.outcome != WARN and each.check not in NOT_COMPARED)
+                     if each.blames and each.check not in NOT_COMPARED)
 
     def all_findings(self, runs, measured, isolations):
         """Of every run, of the ladder, and of the figures. `isolations`: {stage: Isolation}, which
@@ -126,7 +126,8 @@ class Judge:
         compared = [each for each in self.compared(measured)
                     if not (each.stage in isolations and is_of_a_group(each))]
         found = [each for each in found if not self._judged_since(each)]
-        return once([*found, *compared, *peers.judge(measured)])
+        return once([*found, *compared, *peers.judge(measured),
+                     *pairs.judge(measured, self._judged)])
 
     def _judged_since(self, finding):
         """Whether a program left rates to a judgement that a reference has made since."""
@@ -142,19 +143,27 @@ class Judge:
         return nodes
 
     def unjudged(self, measured, strict=False):
-        """A warning about each node no rate of which was judged: by a reference, or by peers, which are
-        not enough if `strict`. One that is INCONCLUSIVE for that needs none."""
+        """A warning about each node with a stage whose rates nothing judged: neither a reference any
+        rate of the node, nor peers one of the stage; if `strict`, peers are not enough. One that is
+        INCONCLUSIVE for that needs none."""
         rates = [each for each in measured if not each.metric.startswith(references.SETTINGS)]
-        by_reference, by_peers = {name for _, name in self._judged}, peers.compared(rates)
-        judged = self._not_comparable | (by_reference if strict else by_reference | by_peers)
+        by_reference = {name for _, name in self._judged} | self._not_comparable
+        by_peers = peers.compared(rates)
+        stages_of = {}
+        for each in rates:
+            for name in each.nodes if len(each.nodes) == 1 else ():
+                stages_of.setdefault(name, {})[each.stage] = None
         found = []
-        for name in dict.fromkeys(name for each in rates for name in each.nodes):
+        for name, own in stages_of.items():
+            left = [stage for stage in own if (stage, name) not in by_peers]
+            if name in by_reference or not left and not strict:
+                continue
+            which = f" of {', '.join(left)}" if len(left) < len(own) else ""
             why = self._why_not_judged(name)
-            cause = f"rates judged by peers alone: {why}" if name in by_peers else \
-                f"rates not judged: {why}; fewer than {peers.FEWEST} peers"
-            if name not in judged:
-                found.append(Finding("reference", WARN, (name,), cause, check=RATES_NOT_JUDGED,
-                                     action="--record-reference on nodes known to be good"))
+            cause = f"rates{which} not judged: {why}; fewer than {peers.FEWEST} peers" if left else \
+                f"rates judged by peers alone: {why}"
+            found.append(Finding("reference", WARN, (name,), cause, check=RATES_NOT_JUDGED,
+                                 action="--record-reference on nodes known to be good"))
         return found
 
     def _why_not_judged(self, node):
@@ -210,12 +219,12 @@ def distinct(references_):
 
 
 def once(findings_):
-    """Without warnings that an earlier stage gave already: the environment is looked at again and
+    """Without remarks that an earlier stage gave already: the environment is looked at again and
     again."""
     seen, found = set(), []
     for each in findings_:
         key = each.nodes, each.gpu, each.check, each.cause
-        if each.outcome != WARN or key not in seen:
+        if each.blames or key not in seen:
             found.append(each)
         seen.add(key)
     return found

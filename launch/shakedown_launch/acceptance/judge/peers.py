@@ -52,8 +52,8 @@ def judge(figures):
 
 
 def compared(figures):
-    """The nodes of which one was."""
-    return {figure.nodes[0] for peers in peers_of(figures) if len(peers) >= FEWEST
+    """{(stage, node)} of which one was."""
+    return {(figure.stage, figure.nodes[0]) for peers in peers_of(figures) if len(peers) >= FEWEST
             for figure in peers}
 
 
@@ -137,7 +137,7 @@ def finding(figure, peers, median, scale, outcome, settings):
                 f"in {slow} of {len(samples)} samples")
     return Finding(figure.stage, outcome, figure.nodes,
                    f"{percent(below)} {cause}; {figure.metric}: {evidence}", class_, action,
-                   gpu=figure.gpu, subject=subject(figure), check=figure.metric)
+                   gpu=figure.gpu, subject=subject(figure), check=figure.metric, off=1 - below)
 
 
 # ---- peers that differ too much ----
@@ -160,7 +160,8 @@ def far_below_best(peers):
                      "who is wrong")
             yield Finding(figure.stage, INCONCLUSIVE, figure.nodes, cause, gpu=figure.gpu,
                           action="compare the settings of the slow ones, or use a reference",
-                          subject=subject(figure), check=figure.metric)
+                          subject=subject(figure), check=figure.metric,
+                          off=1 - ratio(figure.value, best, figure))
 
 
 # ---- two groups ----

@@ -3,16 +3,17 @@ result, and a program that did not pass and of which nothing was found, are INCO
 
 import dataclasses
 
-from ..model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, OUTCOMES, PASS, WARN, WORST_FIRST, Finding,
-                     NodeVerdict, worst)
+from ..model import (FAIL, INCONCLUSIVE, INFRASTRUCTURE, MISSING, OUTCOMES, PASS, WORST_FIRST,
+                     Finding, NodeVerdict, worst)
 
 UNFINISHED = ("not-finished", "record")  # checks
 
 
 def verdicts(nodes, runs, findings, expected=None, left_out=None, strict=False, good=None):
     """[NodeVerdict], by name. `expected`: {node: names of the stages of its tier}; without it those
-    that ran on any node. `left_out`: {node: why no further stage ran on it}. `strict`: a warning
-    is INCONCLUSIVE. `good`: {stage: nodes that passed it, whatever failed as well}."""
+    that ran on any node. `left_out`: {node: why no further stage ran on it}. `strict`: what
+    blames nobody is INCONCLUSIVE as well, unless it is accepted. `good`: {stage: nodes that passed
+    it, whatever failed as well}."""
     cleared = {(stage, name) for stage, names in (good or {}).items() for name in names}
     ran = list(dict.fromkeys(run.stage for run in runs))
     runs_of, found_of, named = {}, {}, {}
@@ -39,11 +40,11 @@ def verdict(node, runs, own, named, expected, left_out, strict, cleared):
                    for found in unexplained(node, run, named))]
     missing = tuple(name for name in expected if name not in ran)
     why = f": {left_out}" if left_out else ""
-    if left_out and not missing and ran and all(found.outcome == WARN for found in own):
-        own.append(Finding(ran[-1], INCONCLUSIVE, (node.name,), f"left out{why}", check="missing"))
+    if left_out and not missing and ran and not any(found.blames for found in own):
+        own.append(Finding(ran[-1], INCONCLUSIVE, (node.name,), f"left out{why}", check=MISSING))
     if missing:
         own.append(Finding(missing[0], INCONCLUSIVE, (node.name,),
-                           f"not run: {', '.join(missing)}{why}", check="missing"))
+                           f"not run: {', '.join(missing)}{why}", check=MISSING))
     counted = [(found.stage, outcome_of(found, strict)) for found in own]
     outcome = worst(outcome for _, outcome in counted) if runs else INCONCLUSIVE
     stages = {name: worst(outcome for stage, outcome in counted if stage == name) for name in ran}
@@ -52,8 +53,8 @@ def verdict(node, runs, own, named, expected, left_out, strict, cleared):
 
 def outcome_of(finding, strict):
     """As it counts for the node."""
-    if finding.outcome == WARN:
-        return INCONCLUSIVE if strict else PASS
+    if not finding.blames:
+        return INCONCLUSIVE if strict and not finding.accepted else PASS
     return finding.outcome if finding.outcome in OUTCOMES else INCONCLUSIVE
 
 
@@ -63,11 +64,11 @@ def untraced(findings):
     to_blame = {}
     for each in findings:
         if each.outcome == FAIL and len(each.nodes) == 1 or \
-                each.outcome != WARN and each.class_ == INFRASTRUCTURE:
+                each.blames and each.class_ == INFRASTRUCTURE:
             to_blame.setdefault(each.stage, set()).add(frozenset(each.nodes))
     for each in findings:
         names = frozenset(each.nodes)
-        if len(names) > 1 and each.outcome != WARN and (each.check in UNFINISHED or not any(
+        if len(names) > 1 and each.blames and (each.check in UNFINISHED or not any(
                 blamed <= names for blamed in to_blame.get(each.stage, ()))):
             yield each, names
 
@@ -89,6 +90,7 @@ def unexplained(node, run, named):
 
 
 def rank(finding):
-    """Worst first; among equals what has a class, a GPU or rank, and an action."""
+    """Worst first; among equals what is off by most, then what has a class, a GPU or rank, and an
+    action."""
     order = WORST_FIRST.index(finding.outcome) if finding.outcome in WORST_FIRST else 1
-    return order, not finding.class_, not (finding.gpu or finding.subject), not finding.action
+    return order, -finding.off, not finding.class_, not (finding.gpu or finding.subject), not finding.action

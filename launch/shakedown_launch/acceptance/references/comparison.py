@@ -3,7 +3,7 @@ nodes fails a node; what others published or stated warns."""
 
 import collections
 
-from ..model import CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, WARN, Finding
+from ..model import CONFIG, ENVIRONMENT, FAIL, HARDWARE, INCONCLUSIVE, UNKNOWN, WARN, Finding
 from .file import MEASURED
 from .likeness import (LINKS, POWER_LIMIT, SETTINGS, differences, listed, nearest, other_data,
                        other_path, with_paths)
@@ -95,7 +95,7 @@ class Comparison:
         self._met = set()  # metrics that a GPU, or node, met
         self._count = collections.Counter()  # of the figures of each metric
         self._other_path = {}  # (stage, nodes, text, whether it fails): metrics
-        self._other = {}  # (stage, nodes, text, INCONCLUSIVE or WARN): metrics
+        self._other = {}  # (stage, nodes, text, INCONCLUSIVE or UNKNOWN): metrics
 
     def add(self, figure):
         entry = nearest(figure, self._reference)
@@ -109,13 +109,13 @@ class Comparison:
             self._other_path.setdefault(key, []).append(figure.metric)
             self._compared.update(figure.nodes)
         else:
-            outcome = INCONCLUSIVE if entry.may_fail and other_data(figure, entry) else WARN
+            outcome = INCONCLUSIVE if entry.may_fail and other_data(figure, entry) else UNKNOWN
             key = figure.stage, figure.nodes, differences(figure, entry), outcome
             self._other.setdefault(key, []).append(figure.metric)
 
     def _judge(self, figure, entry):
         if entry.floor is None:
-            key = figure.stage, figure.nodes, "its spread is too wide", WARN
+            key = figure.stage, figure.nodes, "its spread is too wide", UNKNOWN
             self._other.setdefault(key, []).append(figure.metric)
             return
         self._compared.update(figure.nodes)

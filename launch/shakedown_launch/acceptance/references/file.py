@@ -7,6 +7,7 @@ import math
 import os
 
 from ...places import UsageError
+from ..words import valid
 
 MEASURED, PUBLISHED, STATED = KINDS = ("measured", "published", "stated")
 UNITS = {"TFLOP/s": True, "GB/s": True, "images/s": True, "us": False, "ms": False}  # higher wins
@@ -152,8 +153,8 @@ def write(path, reference):
     lines = [{key: value for key, value in dataclasses.asdict(each).items()
               if value not in ("", None, False, {}) or key in FIGURE_REQUIRED}
              for each in reference.figures]
-    head = json.dumps(table, indent=1)[:-2]
-    body = ",\n  ".join(json.dumps(line) for line in lines)
+    head = json.dumps(valid(table), indent=1)[:-2]
+    body = ",\n  ".join(json.dumps(valid(line)) for line in lines)
     text = f'{head},\n "figures": [\n  {body}\n ]\n}}\n'
     path = os.path.realpath(path)  # a link to a shared reference stays one
     try:

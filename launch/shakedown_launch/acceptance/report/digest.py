@@ -2,12 +2,13 @@
 
 import dataclasses
 
-from ..model import FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, WORST_FIRST
+from ..model import FAIL, INCONCLUSIVE, PASS, RATES_NOT_JUDGED, UNKNOWN, WORST_FIRST
 from ..stages import INVENTORY, only_on_gpus
 from ..words import by_number, clean, count, duration, nodes
 from .series import FEW_PEERS, measured
 
 MISSING = "no result"
+NOT_KNOWN, ACCEPTED = "Not known", "Accepted"  # titles of what comes last
 
 
 # ---- nodes ---------------------------------------------------------------------------------------
@@ -75,12 +76,12 @@ def groups(acceptance):
     for verdict in in_order(acceptance):
         if verdict.outcome != PASS:
             # The file differs from node to node where the reason is the same.
+            own = [each for each in verdict.findings if not is_apart(acceptance, each)]
             same = (verdict.outcome, tuple(dataclasses.replace(shown(each, gpus), evidence="")
-                                           for each in verdict.findings))
-            found.setdefault(same, []).append(verdict)
-    made = [NodeGroup(outcome, [each.node.name for each in verdicts],
-                  [shown(each, gpus) for each in verdicts[0].findings])
-            for (outcome, _), verdicts in found.items()]
+                                           for each in own))
+            found.setdefault(same, []).append((verdict.node.name, own))
+    made = [NodeGroup(outcome, [name for name, _ in alike], [shown(each, gpus) for each in alike[0][1]])
+            for (outcome, _), alike in found.items()]
     return sorted(made, key=lambda group: group.outcome != FAIL)
 
 
@@ -94,23 +95,50 @@ def kinds(of):
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
+def is_apart(acceptance, finding):
+    """Whether it is listed at the end, after what somebody should look at."""
+    return finding.accepted or \
+        finding.outcome == UNKNOWN and not acceptance.settings.get("strict")
+
+
+def merged(findings, gpus):
+    """[Shown], what is off by most first; the same of several nodes once."""
+    alike = {}
+    for each in findings:
+        alike.setdefault((part(each, gpus), each.cause, each.check, each.stage), []).append(each)
+    return [shown(dataclasses.replace(same[0], nodes=tuple(dict.fromkeys(
+                name for each in same for name in each.nodes))), gpus, True)
+            for same in sorted(alike.values(), key=lambda same: -same[0].off)]
+
+
 def warnings(acceptance):
-    """[Shown] of nodes that passed, and of no node; the same of several nodes once."""
-    gpus = gpus_of(acceptance)
-    found = {}
-    for verdict in acceptance.verdicts:
-        for each in verdict.findings if verdict.outcome == PASS else ():
-            found.setdefault((part(each, gpus), each.cause, each.check, each.stage),
-                             []).append((verdict.node.name, each))
-    return [shown(dataclasses.replace(of[0][1], nodes=tuple(name for name, _ in of)), gpus, True)
-            for of in found.values()]
+    """[Shown] of nodes that passed."""
+    return merged([each for verdict in acceptance.verdicts if verdict.outcome == PASS
+                   for each in verdict.findings if not is_apart(acceptance, each)],
+                  gpus_of(acceptance))
+
+
+def apart(acceptance):
+    """{NOT_KNOWN, ACCEPTED: [Shown]}, of any node; a fact that is not known of several GPUs is one."""
+    alike = {}
+    for each in acceptance.all_findings():
+        if is_apart(acceptance, each):
+            alike.setdefault((each.cause, each.check, each.accepted), []).append(each)
+    found = {NOT_KNOWN: [], ACCEPTED: []}
+    for same in alike.values():
+        gpus = len({each.gpu for each in same if each.gpu})
+        if gpus > 1:
+            same = [dataclasses.replace(each, gpu="", subject=f"{gpus} GPUs") for each in same]
+        found[ACCEPTED if same[0].accepted else NOT_KNOWN] += merged(same, gpus_of(acceptance))
+    return found
 
 
 def others(acceptance):
     """[Shown] of links and of the job, worst first."""
     gpus = gpus_of(acceptance)
     return [shown(each, gpus, True) for each in sorted(
-        acceptance.findings, key=lambda each: WORST_FIRST.index(each.outcome))]
+        acceptance.findings, key=lambda each: WORST_FIRST.index(each.outcome))
+        if not is_apart(acceptance, each)]
 
 
 def in_order(acceptance):
@@ -205,7 +233,7 @@ def not_judged(acceptance):
         alone = sum(len(each.figures) < FEW_PEERS for each in found_)
         lines.append("no reference matched: " + (
             f"{alone} of {len(found_)} metrics have fewer than {FEW_PEERS} values and were "
-            "compared with nothing" if alone else "figures were compared with one another only"))
+            "not judged" if alone else "figures were compared with one another only"))
     elif "figures" in acceptance.reference:
         unknown = [each.name for each in found_ if not each.reference]
         if unknown:
@@ -230,18 +258,32 @@ def identity(acceptance):
     lines = [f"{count(len(names), 'node')} with {kind}" + (
         f": {nodes(names, 60)}" if len(models) > 1 else "") for kind, names in models.items()]
     keys = dict.fromkeys(key for verdict in acceptance.verdicts for key in verdict.node.identity)
-    usual, differ = [], []
+    usual, differ = {}, []
     for key in keys:
         values = {}
         for verdict in acceptance.verdicts:
             value = clean(verdict.node.identity.get(key, "unknown"), 60)
             values.setdefault(value, []).append(verdict.node.name)
         ranked = sorted(values, key=lambda value: -len(values[value]))
-        name = clean(key).replace("versions.", "")
-        usual.append(f"{name} {ranked[0]}")
-        differ += [f"{name} {value} on {nodes(values[value], 60)}, {ranked[0]} elsewhere"
+        usual[key] = ranked[0]
+        differ += [f"{spoken(key, value)} on {nodes(values[value], 60)}, {ranked[0]} elsewhere"
                    for value in ranked[1:]]
-    return lines + ([", ".join(usual)] if usual else []) + differ
+    machine = [spoken(key, usual[key]) for key in sorted(usual, key=lambda key: key.endswith(AT_BUILD))
+               if usual.get(key.removesuffix(AT_BUILD)) != usual[key] or not key.endswith(AT_BUILD)]
+    return lines + ([", ".join(machine)] if machine else []) + differ
+
+
+AT_BUILD = "_built"  # end of the key of a version that Shakedown was built with
+SPOKEN = {"git_revision": "Shakedown", "mpi": "", "cuda": "CUDA", "cudnn": "cuDNN",
+          "cublas": "cuBLAS", "nccl": "NCCL", "onednn": "oneDNN"}
+
+
+def spoken(key, value):
+    """"cuDNN 9.14.0", "built with cuDNN 9.19.0"."""
+    key = clean(key).replace("versions.", "")
+    name = key.removesuffix(AT_BUILD)
+    words = ["built with" * (name != key), SPOKEN.get(name, name), value]
+    return " ".join(filter(None, words))
 
 
 def most(values):

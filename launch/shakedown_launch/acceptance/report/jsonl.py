@@ -3,30 +3,37 @@
 A `verdict` line with a `stage` is a finding of that stage; one without is the conclusion over all
 stages: of each node, and at the end of the job."""
 
+import contextlib
 import json
-import math
 import os
 import secrets
 
-from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED, WARN
+from ..model import EXIT_CODES, FAIL, INCONCLUSIVE, INFRASTRUCTURE, PASS, STOPPED
+from ..words import valid
 from . import digest, series
 
 PROGRAM = "acceptance"
-SEVERITIES = {FAIL: "FAIL", WARN: "WARN", INCONCLUSIVE: "UNKNOWN"}
 GPU_KEYS = {"gpu_indices": "index", "gpu_uuids": "uuid", "gpu_serials": "serial",
             "gpu_models": "model", "gpu_pci_ids": "pci_id"}
 
 
 def write(path, acceptance, stopped=False):
-    """Replaces the file, once all is written. `stopped`: by a signal."""
+    """`stopped`: by a signal."""
     run_id = secrets.token_hex(8)
+    with replaced(path) as file:
+        for record in records(acceptance, stopped):
+            kind = record.pop("kind")
+            line = {"kind": kind, "run_id": run_id, **valid(record)}
+            file.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def replaced(path):
+    """The file to write in place of one, which is replaced once all is written."""
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="ascii") as file:
-            for record in records(acceptance, stopped):
-                kind = record.pop("kind")
-                line = {"kind": kind, "run_id": run_id, **finite(record)}
-                file.write(json.dumps(line, allow_nan=False) + "\n")
+        with open(temporary, "w", encoding="utf-8", errors="backslashreplace") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -34,15 +41,6 @@ def write(path, acceptance, stopped=False):
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
-
-
-def finite(value):
-    """What is not finite is null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def records(acceptance, stopped=False):
@@ -125,15 +123,16 @@ def name_of(finding, scope):
 
 
 def finding_record(finding):
-    """`verdict` is as node_check's: a warning is INCONCLUSIVE there, its `severity` WARN."""
+    """`verdict` is as node_check's: what only warns, or is not known, is INCONCLUSIVE there."""
     scope = scope_of(finding)
     found = {"kind": "verdict", "stage": finding.stage, "scope": scope,
              "name": name_of(finding, scope),
-             "verdict": INCONCLUSIVE if finding.outcome == WARN else finding.outcome,
-             "severity": SEVERITIES[finding.outcome], "nodes": finding.nodes,
+             "verdict": finding.outcome if finding.blames else INCONCLUSIVE,
+             "severity": finding.outcome, "nodes": finding.nodes,
              "cause": finding.cause}
     others = {"class": finding.class_, "action": finding.action, "gpu": finding.gpu,
-              "subject": finding.subject, "check": finding.check, "evidence": finding.evidence}
+              "subject": finding.subject, "check": finding.check, "evidence": finding.evidence,
+              "accepted": finding.accepted}
     return {**found, **{key: value for key, value in others.items() if value}}
 
 

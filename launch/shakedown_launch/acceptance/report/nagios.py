@@ -14,7 +14,8 @@ LINE = 1000  # NRPE 2 cuts after 1,023
 
 
 def line(acceptance):
-    """(text, exit code). INCONCLUSIVE is UNKNOWN; what only warns is WARNING."""
+    """(text, exit code). INCONCLUSIVE is UNKNOWN; what only warns is WARNING, but what the site has
+    accepted, and facts that are not known, leave a node OK."""
     code = code_of(acceptance)
     text = f"ACCEPTANCE {STATES[code]} - {sentence(acceptance)}"
     text = clean(text, TEXT).replace("|", "/")  # what follows a bar is performance data
@@ -35,10 +36,9 @@ def code_of(acceptance):
 
 
 def findings(acceptance):
-    """Worst first."""
-    found = [*(each for verdict in acceptance.verdicts for each in verdict.findings),
-             *acceptance.findings]
-    return sorted(found, key=lambda each: WORST_FIRST.index(each.outcome))
+    """Worst first, without what is listed apart."""
+    found = [each for each in acceptance.all_findings() if not digest.is_apart(acceptance, each)]
+    return sorted(found, key=lambda each: (WORST_FIRST.index(each.outcome), -each.off))
 
 
 def sentence(acceptance):
@@ -57,6 +57,9 @@ def sentence(acceptance):
         subject = "" if digest.is_named(first) else first.subject
         where = " ".join(filter(None, [",".join(first.nodes[:2]), subject]))
         parts.append(f"{where}: {first.cause}" if where else first.cause)
+    facts = len(digest.apart(acceptance)[digest.NOT_KNOWN])
+    if facts:
+        parts.append(f"{count(facts, 'fact')} not known")
     return "; ".join(parts)
 
 

@@ -2,13 +2,13 @@
 
 import pathlib
 
-from ..model import FAIL, INCONCLUSIVE, PASS, WARN
+from ..model import FAIL, INCONCLUSIVE, MISSING, PASS, UNKNOWN, WARN
 from ..words import clean, count, duration, figure, nodes
 from . import charts, digest, plots, series
 from .markup import document, element
 
 SQUARES = {PASS: "#c5e0d5", FAIL: "#b3261e", INCONCLUSIVE: "#e39b1e"}
-SIGNS = {PASS: "\u2713", FAIL: "\u2715", INCONCLUSIVE: "?", WARN: "!"}
+SIGNS = {PASS: "\u2713", FAIL: "\u2715", INCONCLUSIVE: "?", WARN: "!", UNKNOWN: "?"}
 GROUPS = {FAIL: 24, INCONCLUSIVE: 12}  # of nodes, shown at most
 KINDS, FINDINGS, LINES = 24, 8, 40  # shown at most
 NODES, RUNS, SETTINGS = 64, 400, 200
@@ -90,8 +90,10 @@ def node_cards(acceptance):
 
 
 def finding(shown, outcome=None):
-    """Cause, action, class, check and evidence. Of a warning only what is known."""
-    unknown = ("", "") if shown.outcome == WARN else ("no action known", "class unknown")
+    """Cause, action, class, check and evidence. Of what blames nobody, and of what did not run, only
+    what is known."""
+    unknown = ("no action known", "class unknown") if shown.outcome in (FAIL, INCONCLUSIVE) and \
+        shown.check != MISSING else ("", "")
     action, class_ = shown.action or unknown[0], shown.class_ or unknown[1]
     about = " \u00b7 ".join(filter(None, (class_, shown.check, shown.evidence)))
     return element("div", [chip(shown.outcome), " "] if shown.outcome != outcome else None,
@@ -162,11 +164,11 @@ def figure_rows(acceptance, found):
     gpus = digest.gpus_of(acceptance)
     rows = [[each.name, each.unit, f"{len(each.figures):,}",
              (figure(each.worst.value), "missed" * each.missed), series.where(each.worst, gpus),
-             each.off, figure(each.median), figure(each.best), known(each.floor),
+             each.off, known(each.median), figure(each.best), known(each.floor),
              known(each.expected),
              f"{100 * each.worst.value / each.expected:.1f} %" if each.expected > 0 else "",
              each.source] for each in found]
-    return table(["metric", "unit", "values", "worst", "of", "off median", "median", "best",
+    return table(["metric", "unit", "values", "worst", "of", "off", "median", "best",
                   "floor", "reference", "worst / reference", "reference from"], rows,
                  (2, 3, 5, 6, 7, 8, 9, 10))
 
@@ -207,7 +209,11 @@ def fold(title, content, left_out, noun):
 
 def details(acceptance):
     return [element("h2", "Details"), gpu_details(acceptance), stage_details(acceptance),
-            run_details(acceptance), setting_details(acceptance)]
+            run_details(acceptance), setting_details(acceptance),
+            [fold(f"{title} ({len(found)})",
+                  element("ul", [element("li", f"{each.text} [{each.check}]")
+                                 for each in found[:LINES]]), len(found) - LINES, "finding")
+             for title, found in digest.apart(acceptance).items() if found]]
 
 
 def shown_first(acceptance):

@@ -42,13 +42,16 @@ class Series:
 
     @property
     def median(self):
-        return statistics.median(each.value for each in self.figures)
+        """nan of fewer than FEW_PEERS: of two it is their mean."""
+        return statistics.median(each.value for each in self.figures) \
+            if len(self.figures) >= FEW_PEERS else math.nan
 
     @property
     def off(self):
-        """"-7.2 %": the worst of peers next to their median."""
-        several = len(self.figures) >= FEW_PEERS and self.median
-        return f"{100 * (self.worst.value / self.median - 1):+.1f} %" if several else ""
+        """"-7.2 %": the worst of peers next to their median, of two next to the other."""
+        usual = self.best if len(self.figures) == 2 else self.median
+        known = math.isfinite(usual) and usual
+        return f"{100 * (self.worst.value / usual - 1):+.1f} %" if known else ""
 
     @property
     def expected(self):

@@ -24,8 +24,9 @@ def drain_lines(acceptance):
     reasons = grouped(ours, reason_of)
     lines = [f"# A fault was injected ({each}): nothing is to be drained."
              for each in injected(acceptance)]
-    lines += [f"# Drain {count(len(ours), 'node')}; nothing was drained. More than {PER_HOUR} "
-              "nodes per hour rarely fail by themselves: look for a common cause first."]
+    many = f" More than {PER_HOUR} nodes per hour rarely fail by themselves: look for a common " \
+        "cause first." if len(ours) > PER_HOUR else ""
+    lines += [f"# Drain {count(len(ours), 'node')}; nothing was drained.{many}"]
     if len(reasons) > REASONS:
         reasons = [(f"{check}: see the report", names) for check, names in grouped(ours, check_of)]
     lines += [f'scontrol update nodename="{names}" state=drain reason="{reason}"'

@@ -1,8 +1,9 @@
 """acceptance.txt. The text is bounded: what passed is counted, not listed."""
 
+import math
 import textwrap
 
-from ..model import FAIL, INCONCLUSIVE, PASS, WARN
+from ..model import FAIL, INCONCLUSIVE, MISSING, PASS
 from ..words import clean, count, duration, figure, glued, nodes
 from . import digest, series
 
@@ -28,6 +29,9 @@ def text(acceptance, sections=()):
              titled("Soak", folded(clean(acceptance.statement))),
              titled("Not judged", listed(map(folded, digest.not_judged(acceptance)))),
              titled("Machine", listed(map(folded, digest.identity(acceptance)))),
+             *(titled(f"{title} ({len(found)})",
+                      listed(folded(f"{each.text} [{each.check}]") for each in found))
+               for title, found in digest.apart(acceptance).items() if found),
              *(titled(clean(title), [f"  {clean(line, LONGEST)}" for line in lines])
                for title, lines in sections)]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -79,13 +83,14 @@ def group_lines(group, most):
 
 
 def finding_lines(finding, margin=2, before=None):
-    """The cause, and below it class, action, check, evidence. Of a warning only what is known."""
+    """The cause, and below it class, action, check, evidence. Of what blames nobody, and of what did
+    not run, only what is known."""
     before = f"{finding.outcome} " if before is None else before
-    warns = finding.outcome == WARN
-    if warns and not finding.class_ and not finding.action:
+    all_ = finding.outcome in (FAIL, INCONCLUSIVE) and finding.check != MISSING
+    if not (all_ or finding.class_ or finding.action):
         return folded(f"{before}{finding.text} [{finding.check}]", margin)
-    about = {"class": finding.class_ or "unknown" * (not warns),
-             "action": finding.action or "none known" * (not warns), "check": finding.check,
+    about = {"class": finding.class_ or "unknown" * all_,
+             "action": finding.action or "none known" * all_, "check": finding.check,
              "evidence": finding.evidence}
     return [*folded(before + finding.text, margin),
             *folded("; ".join(f"{name}:\u00a0{value}" for name, value in about.items() if value),
@@ -107,9 +112,11 @@ def figure_lines(acceptance):
     chosen = series.chosen(found, METRICS)
     lines = aligned([
         [each.name, each.unit, figure(each.worst.value), series.where(each.worst, gpus),
-         each.off, figure(each.median), known(each.floor), known(each.expected),
+         each.off, known(each.median), known(each.best if len(each.figures) == 2 else math.nan),
+         known(each.floor), known(each.expected),
          "missed" if each.missed else ""] for each in chosen],
-        left={0, 1, 3, 8}, head=["", "unit", "worst", "of", "off", "median", "floor", "ref.", ""])
+        left={0, 1, 3, 9},
+        head=["", "unit", "worst", "of", "off", "median", "best", "floor", "ref.", ""])
     if len(found) > len(chosen):
         lines.append(f"  and {len(found) - len(chosen)} {MORE}")
     reference = series.reference_name(acceptance)

@@ -1,0 +1,118 @@
+"""The options in which runs of one configuration differ: where they change the rate, the runs are of
+different configurations, which are named by them."""
+
+from .records import Configuration, described, number, text
+from .trainings import continues
+
+OF_BUCKETS = ("bucket_order", "small_bucket_mb", "bucket_copy", "no_overlap")
+OF_EXCHANGE = ("comm_priority", "comm_ctas")
+OF_COMPUTE = ("fusion", "recompute", "graph", "invariant")
+OF_INPUT = ("decoder", "decoder_share", "workers", "prefetch", "cache", "scaled_decode")
+SELF_EXPLAINING = {"bucket_order"}  # the value names the option
+RENAMED = {("bucket_order", "ddp"): "small-first"}  # in 0.1
+
+
+def distinguish(*sides):
+    """Names the options, and the caps of buckets, in which runs of one configuration differ. Of several
+    sides, which are compared, all name what differs within one."""
+    several = {strategy for side in sides for strategy, caps in caps_of(side).items() if len(caps) > 1}
+    for run in sum(sides, []):
+        run.several_caps, run.distinguished = several, {}
+    found = [by_configuration(side) for side in sides]
+    for key in dict.fromkeys(key for side in found for key in side):
+        name_options(*key, [side[key] for side in found if key in side])
+
+
+def caps_of(runs):
+    """{strategy: its caps}."""
+    caps = {}
+    for record in (record for run in runs for record in run.records):
+        cap = number(record, "bucket_cap_mb")
+        if cap is not None:
+            caps.setdefault(text(record, "strategy"), set()).add(cap)
+    return caps
+
+
+def by_configuration(runs):
+    """{(configuration, whether it has buckets): [run]}."""
+    found = {}
+    for run in runs:
+        for key in dict.fromkeys((described(run, record), number(record, "bucket_cap_mb") is not None)
+                                 for record in run.records if record["kind"] in ("step", "epoch")):
+            found.setdefault(key, []).append(run)
+    return found
+
+
+def between(old, new):
+    """{option: (values of OLD, of NEW)} in which runs of one configuration differ."""
+    before, found = by_configuration(old), {}
+    for (configuration, bucketed), after in by_configuration(new).items():
+        for key in sum(options_that_matter(configuration, bucketed), ()):
+            sides = tuple(sorted({option(run, key) for run in runs} - {None})
+                          for runs in (before.get((configuration, bucketed), []), after))
+            if all(sides) and sides[0] != sides[1]:
+                found[key] = sides
+    caps = caps_of(old), caps_of(new)
+    for strategy in set(caps[0]) & set(caps[1]):
+        if caps[0][strategy] != caps[1][strategy]:
+            found["bucket_cap_mb"] = tuple([f"{cap:g}" for cap in sorted(of[strategy])] for of in caps)
+    return found
+
+
+def options_that_matter(configuration, bucketed):
+    """(those that name the strategy, those that are conditions)."""
+    conditions, strategy = configuration
+    exchanges = strategy != "none" and conditions.world_size > 1
+    return ((OF_EXCHANGE + OF_BUCKETS * bucketed) * exchanges,
+            OF_COMPUTE + OF_INPUT * (conditions.data != "synthetic"))
+
+
+def name_options(configuration, bucketed, sides):
+    conditions, strategy = configuration
+    firsts = [first_parts(side) for side in sides]
+    named, conditional = ([key for key in keys if any(differs(key, first.values()) for first in firsts)]
+                          for keys in options_that_matter(configuration, bucketed))
+    if not named and not conditional:
+        return
+    first = {run: begun for of in firsts for run, begun in of.items()}
+    for run in sum(sides, []):
+        run.distinguished[configuration] = Configuration(
+            conditions._replace(options=options_of(first[id(run)], conditional)),
+            with_words(strategy, options_of(first[id(run)], named)))
+
+
+def first_parts(runs):
+    """{id of a run: the run that began its training}, else itself: who continues a training with other
+    options, continues it."""
+    found = {}
+    ordered = sorted(runs, key=lambda run: run.header.get("started", ""))
+    for at, run in enumerate(ordered):
+        epochs = [epoch for epoch in run.of("epoch") if number(epoch, "epoch") is not None]
+        earlier = next((one for one in reversed(ordered[:at])
+                        if epochs and continues(run, epochs, one)), None)
+        found[id(run)] = found[id(earlier)] if earlier else run
+    return found
+
+
+def differs(key, runs):
+    return len({option(run, key) for run in runs} - {None}) > 1
+
+
+def option(run, key):
+    value = run.header.get(f"options.{key}")
+    return None if value is None else RENAMED.get((key, str(value)), str(value))
+
+
+def options_of(run, keys):
+    """In words; a switch that is off is left out."""
+    said = {key: option(run, key) for key in keys}
+    return ", ".join(value if key in SELF_EXPLAINING else
+                     f"--{key.replace('_', '-')}" + (f" {value}" if value != "True" else "")
+                     for key, value in said.items() if value not in (None, "False"))
+
+
+def with_words(strategy, text):
+    """A strategy's name, with what follows it in brackets."""
+    if not text:
+        return strategy
+    return f"{strategy[:-1]}, {text})" if strategy.endswith(")") else f"{strategy} ({text})"
