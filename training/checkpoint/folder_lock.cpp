@@ -76,11 +76,9 @@ std::string environment(const char* name) {
 
 std::string this_machine() {
   std::error_code none;
-  std::string boot = content_of("/proc/sys/kernel/random/boot_id").text;
+  const std::string boot = boot_id();
   const std::string pids = std::filesystem::read_symlink("/proc/self/ns/pid", none).string();
-  if (boot.empty() || pids.empty()) return "";
-  if (boot.back() == '\n') boot.pop_back();
-  return boot + " " + pids;
+  return boot.empty() || pids.empty() ? "" : boot + " " + pids;
 }
 
 struct ProcessStatus {
@@ -187,7 +185,7 @@ std::string text_of(const LockOwner& owner, long beat) {
                   {"restart", owner.restart},
                   {"heartbeat_s", owner.heartbeat_s},
                   {"beat", fmt::format("{:010}", beat)}};  // as long as the one before
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_text(json) + "\n";
 }
 
 std::string lock_path(const std::string& dir) { return dir + "/checkpoint.lock"; }
