@@ -68,10 +68,11 @@ void check_distinct(const std::vector<Output>& outputs) {
   }
 }
 
-void make_folder_of(const std::string& path) {
-  std::error_code ignored;
+int make_folder_of(const std::string& path) {
+  std::error_code error;
   const auto folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  return error.value();
 }
 
 bool is_written_itself(const std::string& path) {
@@ -91,7 +92,7 @@ void check_writable(const Output& output) {
     return;
   }
   const std::string file = behind_links(path);
-  make_folder_of(file);
+  if (const int why = make_folder_of(file); why != 0) refuse(why);
   const std::string partial = partial_of(file);
   if (!std::ofstream(partial, std::ios::binary | std::ios::trunc)) refuse(errno);
   std::remove(partial.c_str());
@@ -102,6 +103,8 @@ void write_file(const Output& output, const std::function<void(std::ostream&)>& 
   const bool itself = is_written_itself(path);
   const std::string file = itself ? path : behind_links(path);
   const std::string opened = itself ? path : partial_of(file);
+  if (const int why = itself ? 0 : make_folder_of(file); why != 0)
+    throw InconclusiveError(not_written(output, why));
   std::ofstream out(opened, std::ios::binary | (itself ? std::ios::app : std::ios::trunc));
   try {
     if (out) write(out);

@@ -17,9 +17,9 @@ struct Output {
 /// Throws UsageError when two options name one file, which each would overwrite.
 void check_distinct(const std::vector<Output>& outputs);
 
-/// Makes the folder that `path` lies in, and those above it. Where that fails, opening the file
-/// fails too and reports why.
-void make_folder_of(const std::string& path);
+/// Makes the folder that `path` lies in, and those above it. 0, or why that failed (errno): opening
+/// the file would only find that there is no folder.
+[[nodiscard]] int make_folder_of(const std::string& path);
 
 /// Throws UsageError when the file cannot be written, or is a folder: before the work whose result
 /// it is to hold. Makes its folder.
@@ -29,8 +29,9 @@ void check_writable(const Output& output);
 bool is_written_itself(const std::string& path);
 
 /// `write` fills a file next to the one that the path leads to, which then takes its place; what
-/// is_written_itself is appended to. It is on the disk when this returns. Throws InconclusiveError
-/// when that fails (disk full); then, and when `write` throws, there is no new file.
+/// is_written_itself is appended to. Its folder is made. It is on the disk when this returns.
+/// Throws InconclusiveError when that fails (disk full); then, and when `write` throws, there is no
+/// new file.
 void write_file(const Output& output, const std::function<void(std::ostream&)>& write);
 
 }  // namespace shakedown

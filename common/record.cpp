@@ -72,18 +72,19 @@ void remove_half(int file, off_t before, std::size_t written) {
 
 }  // namespace
 
-Record::Record(const std::string& path) : path_(path) {
+Record::Record(const std::string& path) : path_(path), run_id_(new_run_id()) {
   if (path.empty()) return;
-  make_folder_of(path);
+  const auto refuse = [&](int why) {
+    throw UsageError(fmt::format("--record {}: cannot be written: {}", path, std::strerror(why)));
+  };
+  if (const int why = make_folder_of(path); why != 0) refuse(why);
   const bool itself = is_written_itself(path);  // and cannot be read
   if (!itself && !holds_a_record(path))
     throw UsageError(fmt::format(
         "--record {}: is not a record (.jsonl), and would be appended to; name another file",
         path));
   file_ = open(path.c_str(), (itself ? O_WRONLY : O_RDWR) | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file_ < 0)
-    throw UsageError(fmt::format("--record {}: cannot be written: {}", path, std::strerror(errno)));
-  run_id_ = new_run_id();
+  if (file_ < 0) refuse(errno);
 }
 
 Record::~Record() {

@@ -41,7 +41,8 @@ TEST_CASE("bars judge nothing on one rank, where nothing is exchanged", "[bars]"
 TEST_CASE("bars on sizes are inconclusive where no row moves data", "[bars]") {
   const auto concluded = [](const BarOptions& options, std::size_t elements) {
     Bars bars(options, std::nullopt);
-    const Operation& operation = find_operation("all_gather");
+    const std::string name = "all_gather";
+    const Operation& operation = find_operation(name);
     bars.start({{&operation, DataType::float32, Reduction::sum, -1,
                  operation.counts(elements, 2, 4), false, 4 * elements}});
     bars.finish_operation(operation);

@@ -158,17 +158,11 @@ class Checkpoints(unittest.TestCase):
             restore_signals=False)  # Python ignores SIGXFSZ
         self.addCleanup(job.kill)
 
-        def went_on():
-            """Whether an epoch follows one whose checkpoint could not be written."""
-            *lines, _ = record.read_text().split("\n")
-            failed = [i for i, line in enumerate(lines) if '"error":' in line]
-            return failed and any('"kind":"epoch"' in line for line in lines[failed[0]:])
         self.assertTrue(support.wait_until(lambda: header(self.latest)))
         resource.prlimit(job.pid, resource.RLIMIT_FSIZE, (1000000, 1000000))
-        self.assertTrue(support.wait_until(went_on), job.poll())
-        job.send_signal(signal.SIGTERM)
         said = "".join(job.communicate(timeout=60))
         self.assertEqual(job.returncode, 3, said)
+        self.assertIn("stops: 5 checkpoints in a row could not be written", said)
         self.assertIn("cannot be written: File too large; the one before is kept", said)
         self.assertIn(str(self.latest), said)
         self.assertFalse(list(self.dir.glob("*.partial")))
@@ -177,6 +171,9 @@ class Checkpoints(unittest.TestCase):
         written = [line for line in lines if line["kind"] == "checkpoint"]
         last = [line for line in written if "error" not in line][-1]
         self.assertLess(last["epoch"], written[-1]["epoch"])
+        self.assertGreaterEqual(len([line for line in written if "error" in line]), 5)
+        epochs = [line["epoch"] for line in lines if line["kind"] == "epoch"]
+        self.assertGreater(epochs[-1], last["epoch"])  # it went on after the first
         said = self.train("--checkpoint-dir", self.dir, epochs=last["epoch"])
         self.assertIn(f"continues {self.latest}: epoch {last['epoch']} after 0 updates", said)
 
@@ -220,11 +217,16 @@ class Checkpoints(unittest.TestCase):
 
         self.latest.rename(self.dir / "checkpoint_latest.previous.safetensors")
         self.latest.write_bytes(b"damaged")
+        (self.dir / "checkpoint_latest.safetensors.killed.partial").touch()
         history = self.folder / "history"
         older = shutil.copy(self.dir / "checkpoint_latest.previous.safetensors", self.folder)
         said = self.train("--checkpoint-dir", self.dir, "--strategy", "fsdp", "--history", history, ranks=2,
                           epochs=1)
         self.assertIn(f"warning: {self.latest}: too short", said)
+        refused = self.dir / "checkpoint_latest.refused.safetensors"
+        self.assertEqual(refused.read_bytes(), b"damaged")
+        self.assertFalse(list(self.dir.glob("*.partial")))
+        self.assertFalse((self.dir / "checkpoint.lock").exists())
         self.assertIn("ranks: 2 (was 1): the same images", said)
         self.assertIn("--batch-size 12 (was 24)", said)
         self.assertEqual(header(self.latest)["position"]["images"], IMAGES)
@@ -240,8 +242,29 @@ class Checkpoints(unittest.TestCase):
         said = self.train("--resume", self.latest, code=2)
         (self.data / "train/dots/100.png").rename(self.data / "train/dots/000.png")
         self.assertIn("images 96, listing", said)
-        said = self.train("--checkpoint-dir", "/proc/no", code=2)
-        self.assertIn("--checkpoint-dir /proc/no: cannot be written", said)
+        said = self.train("--checkpoint-dir", "/sys/no", code=2)
+        self.assertIn("--checkpoint-dir /sys/no: cannot be written: ", said)
+        self.assertNotIn("No such file", said)  # there is no file as the folder could not be made
+
+    def test_one_training_at_a_time(self):
+        def second(job, ranks):
+            run_id = json.loads((self.dir / "checkpoint.lock").read_text())["run_id"]
+            self.assertEqual(run_id, read_record(record)[0]["run_id"])
+            self.assertEqual(header(self.latest)["run_id"], run_id)
+            for arguments in ["--checkpoint-dir", self.dir], ["--resume", self.latest]:
+                said = self.train(*arguments, "--seed", 9, code=2)
+                self.assertIn(f"run {run_id} (", said)
+                self.assertIn(f"pid {ranks[0]}): its process runs", said)
+            job.send_signal(signal.SIGUSR2)
+
+        record = self.folder / "r.jsonl"
+        code, said = self.interrupt("--record", record, how=second, ranks=2)
+        self.assertEqual(code, 5, said)
+        code, said = self.interrupt(how=self.killed(0)[0])
+        self.assertIn("pid", (self.dir / "checkpoint.lock").read_text())
+        said = self.train("--checkpoint-dir", self.dir, epochs=header(self.latest)["position"]["epoch"])
+        self.assertRegex(said, r"takes \S+/checkpoint.lock over from run .*: its process has ended")
+        self.assertFalse((self.dir / "checkpoint.lock").exists())
 
 
 if __name__ == "__main__":

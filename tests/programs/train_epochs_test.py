@@ -120,6 +120,9 @@ class Epochs(Folder):
                          ("run_stop", "success" if target else "aborted"))
         times = [line["time_ms"] for line in lines]
         self.assertEqual(times, sorted(times))
+        begin, stop = (next(line["time_ms"] for line in lines if line["key"] == key)
+                       for key in ("init_start", "init_stop"))
+        self.assertGreater(stop, begin)  # ranks start and list the images
 
     def set_first_value(self, path, tensor, value):
         """Of a tensor of float32 in a safetensors file."""
@@ -187,6 +190,26 @@ class Epochs(Folder):
                   f' {shlex.quote(str(TRAIN))} --model tiny --image-size 32 --batch-size 8 ' \
                   '--train-dir train --epochs 1'
         self.expect(support.run("bash", "-c", command, ranks=2), 2, "rank 1 on", "other images")
+
+    def test_images_that_fill_no_update_are_counted(self):
+        record = self.folder / "r.jsonl"
+        result = self.train("--epochs", 2, "--batch-size", 3, "--accumulate", 5, "--record", record)
+        self.expect(result, 0, "each epoch trains 90 of 96 images, in updates of 15: 6 that fill none are left out")
+        self.assertEqual([line["images_dropped"] for line in read_record(record) if line["kind"] == "epoch"], [6, 6])
+        result = self.train("--epochs", 1, "--record", record)
+        self.expect(result, 0)
+        self.assertNotIn("left out", result.stdout)
+        self.assertEqual([line for line in read_record(record) if line["kind"] == "epoch"][-1]["images_dropped"], 0)
+
+    def test_what_is_longer_than_the_training_is_refused(self):
+        for name in "stripes", "plain":
+            for folder in "train", "val":
+                shutil.rmtree(self.folder / folder / name)
+        self.expect(self.train("--epochs", 2, "--lr-warmup-steps", 9), 2,
+                    "--lr-warmup-steps 9: must be at most 8, the training's updates (4 per epoch)",
+                    "32 images of 1 class in")
+        self.expect(self.train("--epochs", 2, "--batch-size", 20, "--accumulate", 2), 2,
+                    "an epoch has only 1 batch per rank")
 
     def test_a_shard_smaller_than_a_batch_is_told(self):
         self.expect(self.train("--epochs", 1, "--batch-size", 64, ranks=2), 2, "--batch-size")

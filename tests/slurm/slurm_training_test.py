@@ -17,15 +17,18 @@ def setUpModule():
 
 
 class Trainings(Jobs):
-    def train(self, *words, launcher="mpirun", options=()):
-        """A training without an end that has written a checkpoint, and its folder of checkpoints."""
+    def start(self, *words, launcher="mpirun", options=(), **environ):
+        """A training without an end."""
         if not (self.cluster.work / "images").exists():
             make_image_folder(self.cluster.work / "images", 4)
-        folder = self.cluster.work / f"checkpoints-{len(list(self.cluster.work.iterdir()))}"
-        job = self.submit("train.sbatch", *TINY, "--train-dir", "images", "--batch-size", 2, "--epochs",
-                          1000000, "--checkpoint-minutes", 1e-6, *words, launcher=launcher,
-                          options=["--nodes=2", "--ntasks-per-node=1", *options],
-                          CHECKPOINT_DIR=str(folder))
+        return self.submit("train.sbatch", *TINY, "--train-dir", "images", "--batch-size", 2, "--epochs",
+                           1000000, "--checkpoint-minutes", 1e-6, *words, launcher=launcher,
+                           options=["--nodes=2", "--ntasks-per-node=1", *options], **environ)
+
+    def train(self, *words, **options):
+        """One that has written a checkpoint, and its folder of checkpoints."""
+        job = self.start(*words, **options)
+        folder = self.cluster.work / f"runs/train-{job.number}/checkpoints"
         job.wait_for((folder / "checkpoint_latest.safetensors").exists)
         return job, folder
 
@@ -68,6 +71,27 @@ class Requeued(Trainings):
             runs = [line for line in job.records("train") if line["kind"] == "run"]
             self.assertEqual([run.get("environment.SLURM_RESTART_COUNT") for run in runs], [None, "1"])
 
+    def test_each_task_of_an_array_has_its_own_folder(self):
+        job = self.start(options=["--nodes=1", "--ntasks=1", "--array=1-2"])
+        runs = self.cluster.work / "runs"
+        folders = [runs / f"train-{job.number}_{task}/checkpoints" for task in (1, 2)]
+        job.wait_for(lambda: all((folder / "checkpoint_latest.safetensors").exists() for folder in folders))
+        self.assertEqual(len({(folder / "checkpoint.lock").read_text() for folder in folders}), 2)
+        self.cluster("scancel", job.number)
+
+    def test_a_second_training_of_a_folder_is_refused(self):
+        folder = self.cluster.work / "shared"
+        one = ["--nodes=1", "--ntasks=1"]
+        first = self.start(options=[*one, "--nodelist=n1"], CHECKPOINT_DIR=str(folder))
+        first.wait_for((folder / "checkpoint_latest.safetensors").exists)
+        second = self.start(options=[*one, "--nodelist=n2"], CHECKPOINT_DIR=str(folder))
+        self.expect(second, 2, f"(job {first.number} of cluster ", "host n1, pid", "its heartbeat goes on")
+        self.cluster("scancel", first.number)
+
+    def test_a_training_that_is_not_named(self):
+        self.expect(self.submit("train.sbatch", options=["--nodes=1"]), 2,
+                    "give the training: --train-dir DIR --epochs N")
+
     def test_slurmd_dies_and_it_continues(self):
         job, _ = self.train(launcher="srun")
         self.cluster("node", "n2", "kill")
@@ -83,6 +107,7 @@ class Requeued(Trainings):
     @long
     def test_the_time_limit_queues_it_again(self):
         job, _ = self.train(options=["--time=1"])
+        self.assertRegex(job.log, r"the time limit leaves \d+ s, and the signal to stop comes up to 180 s before")
         job.wait_for(lambda: "is queued again" in job.log, 100)  # it comes at a tick of 30 s
         self.continue_(job)
 

@@ -1,4 +1,7 @@
 // Checkpoints as files: what is read is what was written, or is refused.
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,6 +16,27 @@
 #include "training/checkpoint/resume_check.hpp"
 #include "training/programs/records.hpp"
 #include "training/programs/train_settings.hpp"
+
+namespace {
+
+int names_left = -1;  // that may change before the process ends, as if it was killed; -1: all
+
+void change_a_name() {
+  if (names_left == 0) _exit(9);
+  --names_left;
+}
+
+}  // namespace
+
+// In the place of libc's.
+extern "C" int rename(const char* from, const char* to) noexcept {
+  change_a_name();
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+extern "C" int link(const char* from, const char* to) noexcept {
+  change_a_name();
+  return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
 
 namespace shakedown::training {
 namespace {
@@ -128,6 +152,52 @@ TEST_CASE("two generations of a checkpoint are kept, and the older one is used w
                     ContainsSubstring("no checkpoint in it can be read"));
 }
 
+TEST_CASE("a write that is killed at any moment leaves a sound checkpoint", "[checkpoint]") {
+  const bool latest_is_sound = GENERATE(true, false);
+  std::vector<int> ends;
+  for (int names = 0; names < 6; ++names) {
+    const Folder folder;
+    for (const long update : {1, 2})
+      write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
+    if (!latest_is_sound) flip_last_byte(checkpoint_path(folder.path(), kLatest));
+    Checkpoint next = checkpoint_at(3);
+    next.state.run_id = "b";
+    const pid_t child = fork();
+    if (child == 0) {
+      names_left = names;
+      write_checkpoint(folder.path(), kLatest, next);
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    ends.push_back(WEXITSTATUS(status));
+    CAPTURE(latest_is_sound, names, ends.back());
+    const auto found = find_checkpoint(folder.path());
+    REQUIRE(found);
+    const long update = found->checkpoint.state.position.update;
+    if (ends.back() == 0)
+      CHECK(update == 3);
+    else
+      CHECK((update == 3 || update == (latest_is_sound ? 2 : 1)));
+    remove_partials(folder.path());
+    for (const std::string& name : folder.files()) CHECK_FALSE(name.ends_with(".partial"));
+  }
+  CHECK(ends.front() == 9);
+  CHECK(ends.back() == 0);
+}
+
+TEST_CASE("a checkpoint that was refused becomes nobody's previous one", "[checkpoint]") {
+  const Folder folder;
+  for (const long update : {1, 2}) write_checkpoint(folder.path(), kLatest, checkpoint_at(update));
+  flip_last_byte(checkpoint_path(folder.path(), kLatest));
+  REQUIRE(find_checkpoint(folder.path())->refused.size() == 1);
+  CHECK(set_aside(folder.path()) == folder.path() + "/checkpoint_latest.refused.safetensors");
+  write_checkpoint(folder.path(), kLatest, checkpoint_at(3));
+  CHECK(update_in(checkpoint_path(folder.path(), kLatest)) == 3);
+  CHECK(update_in(previous_path(folder.path(), kLatest)) == 1);
+}
+
 TEST_CASE("weights alone are no checkpoint", "[checkpoint]") {
   const Folder folder;
   const std::string path = folder.path() + "/w.safetensors";
@@ -156,6 +226,9 @@ TEST_CASE("a checkpoint that cannot be written leaves the one before", "[checkpo
   CHECK_NOTHROW(check_space(folder.path(), 1));
   CHECK_THROWS_WITH(check_writable_folder("/proc/no"),
                     ContainsSubstring("--checkpoint-dir /proc/no: cannot be written"));
+  CHECK_THROWS_WITH(check_writable_folder("/sys/no"),  // the folder's, not of a file in none
+                    ContainsSubstring("--checkpoint-dir /sys/no: cannot be written: ") &&
+                        !ContainsSubstring("No such file"));
   CHECK_THROWS_WITH(check_space(folder.path(), std::uint64_t{1} << 62, kBest),
                     ContainsSubstring(": checkpoint_best needs "));
   CHECK_THROWS_AS(write_checkpoint("/proc/no", kLatest, checkpoint_at(1)), InconclusiveError);
@@ -166,8 +239,10 @@ TEST_CASE("of a checkpoint's files those that were written, and the one that was
   const Folder folder;
   const std::string best = checkpoint_path(folder.path(), kBest);
   fs::create_directories(best + ".partial/kept");
+  CheckpointOptions options;
+  options.dir = folder.path();
   CheckpointReport report;
-  write_files(report, folder.path(), {kLatest, kBest}, checkpoint_at(1));
+  write_files(report, options, {kLatest, kBest}, checkpoint_at(1));
   CHECK(report.files == std::vector<std::string>{kLatest});
   CHECK(report.error == "checkpoint " + best +
                             ".partial cannot be written: Is a directory; there is none before it; "
@@ -178,12 +253,12 @@ TEST_CASE("of a checkpoint's files those that were written, and the one that was
 
   fs::remove_all(best + ".partial");
   report = {};
-  write_files(report, folder.path(), {kLatest, kBest}, checkpoint_at(1));
+  write_files(report, options, {kLatest, kBest}, checkpoint_at(1));
   CHECK(report.error.empty());
   CHECK_FALSE(record_of(report).contains("error"));
   fs::create_directories(best + ".partial/kept");
   report = {};
-  write_files(report, folder.path(), {kBest}, checkpoint_at(2));
+  write_files(report, options, {kBest}, checkpoint_at(2));
   CHECK(report.files.empty());
   CHECK_THAT(report.error, EndsWith("Is a directory; the one before is kept"));
   CHECK_FALSE(record_of(report).contains("file_bytes"));

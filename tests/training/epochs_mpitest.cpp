@@ -1,6 +1,12 @@
-// Training over epochs, and what is said of weights that are no numbers.
+// Training over epochs, the weights that it starts from, and what is said of those that are no
+// numbers.
 #include "training/programs/epochs.hpp"
 
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "resnet/tensor_file.hpp"
 #include "tests/catch.hpp"
 #include "tests/support.hpp"
 #include "training/measure/weights_check.hpp"
@@ -53,6 +59,56 @@ TEST_CASE("validation uses no device memory in addition to the plan's", "[epochs
   train_epochs({engine, training, identity, session, record}, 1, &validation, {1, 0.01, {}});
   CHECK(engine.device().peak_allocated_bytes() == planned);
   CHECK(engine.model.master_weights() != start);
+}
+
+TEST_CASE("rank 0 alone reads the weights to start from, once", "[epochs]") {
+  const MpiSession& session = test::session();
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = small_settings("ddp");
+  settings.seed = 1;
+  const std::string name = "epochs_test." + std::to_string(getpid()) + ".safetensors";
+  const std::string file = (std::filesystem::temp_directory_path() / name).string();
+  std::vector<Tensor> saved;
+  {
+    Engine engine(settings, backend);
+    engine.allocate(session.local_size());
+    OneBatch training(engine);
+    Record record("");
+    Identity identity;
+    identity.strategy = "ddp";
+    train_epochs({engine, training, identity, session, record}, 1, nullptr, {3, 0.01, {}});
+    saved = engine.model.state();
+  }
+  if (session.is_root()) write_safetensors({"--save", file}, saved);
+  settings.seed = 2;
+  settings.weights_file = session.is_root() ? file : "/nowhere";
+  Engine engine(settings, backend);
+  engine.allocate(session.local_size());
+  std::filesystem::remove(file);
+  engine.model.set_weights(std::vector<float>(engine.model.master_weights().size()));
+  for (int start = 0; start < 2; ++start) {
+    const std::vector<Tensor> loaded = engine.model.state();
+    REQUIRE(loaded.size() == saved.size());
+    bool all_equal = true;
+    for (std::size_t i = 0; i < saved.size(); ++i)
+      all_equal = all_equal && loaded[i].values == saved[i].values;
+    CHECK(all_equal == (start == 1));  // its numbers of batches as well
+    engine.model.restart();
+  }
+}
+
+TEST_CASE("statistics of other weights have no average", "[epochs]") {
+  Backend backend = test::open_backend_of(test::backends().front());
+  EngineSettings settings = small_settings("none");
+  settings.norm_stats = "average";
+  if (test::session().world_size() == 1) {
+    CHECK_NOTHROW(Engine(settings, backend));
+    return;
+  }
+  CHECK_THROWS_WITH(Engine(settings, backend),
+                    ContainsSubstring("--norm-stats average: the ranks of --strategy none"));
+  settings.norm_stats = "first";
+  CHECK_NOTHROW(Engine(settings, backend));
 }
 
 TEST_CASE("a weight that is not a number is named, with its rank", "[epochs]") {

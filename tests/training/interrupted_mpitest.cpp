@@ -97,7 +97,7 @@ struct Outcome {
   std::vector<EpochResult> epochs;  // on rank 0
 };
 
-/// Two epochs with checkpoints in a folder of all ranks.
+/// Epochs with checkpoints in a folder of all ranks.
 class Trainings {
  public:
   explicit Trainings(const EngineSettings& settings)
@@ -115,7 +115,8 @@ class Trainings {
 
   std::string dir(const char* name) const { return (dir_ / name).string(); }
 
-  Outcome train(const char* name, const Hook& hook, BadImages* bad = nullptr, double minutes = 0) {
+  Outcome train(const char* name, const Hook& hook, BadImages* bad = nullptr, double minutes = 0,
+                int epoch_count = 2) {
     const MpiSession& session = test::session();
     Engine engine(settings_, backend_);
     engine.allocate(session.local_size());
@@ -130,7 +131,7 @@ class Trainings {
     Identity identity;
     identity.strategy = settings_.strategy.strategy;
     Outcome outcome;
-    EpochSettings epochs{2, 0.01, {}};
+    EpochSettings epochs{epoch_count, 0.01, {}};
     epochs.checkpoints.options.dir = dir(name);
     epochs.checkpoints.options.minutes = minutes;
     epochs.checkpoints.bad_images = bad;
@@ -264,6 +265,27 @@ TEST_CASE("a checkpoint that cannot be written at a stop leaves the one before",
   const Outcome continued = trainings.train("full", kUndisturbed);
   CHECK(continued.end.code == ExitCode::pass);
   trainings.check_same("whole", whole, "full", continued);
+}
+
+TEST_CASE("a training whose checkpoints cannot be written ends, and keeps the last one",
+          "[checkpoint][epochs]") {
+  const MpiSession& session = test::session();
+  Trainings trainings(small_settings("ddp"));
+  std::optional<test::FileLimit> full;
+  constexpr int kEpochs = 40;
+  const Outcome ended = trainings.train(
+      "full",
+      [&](int validation, int batch) {
+        if (session.is_root() && validation == 3 && batch == 1) full.emplace(65536);
+      },
+      nullptr, 0, kEpochs);
+  full.reset();
+  CHECK(ended.end.code == ExitCode::inconclusive);
+  CHECK_FALSE(ended.end.complete);
+  if (session.is_root()) CHECK(ended.epochs.size() < kEpochs / 2);
+  const TrainingPosition at = trainings.position("full");
+  CHECK(at.epoch >= 2);
+  CHECK(at.epoch <= 3);
 }
 
 }  // namespace shakedown::training

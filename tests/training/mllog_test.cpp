@@ -77,7 +77,9 @@ TEST_CASE("mllog: a run that reaches the target has the closed division's keys",
   const std::string optimizer = GENERATE("lars", "sgd");
   const File file;
   {
-    MlLog log(file.path, false);
+    MlLogOptions options{file.path};
+    options.started -= std::chrono::minutes(2);
+    MlLog log(options, false);
     log.begin(benchmark(optimizer));
     log.add(epoch(1, 0.5));
     log.add(epoch(2, 0.7591));
@@ -113,6 +115,7 @@ TEST_CASE("mllog: a run that reaches the target has the closed division's keys",
   const auto at = [&](const std::string& key) {
     return std::find_if(lines.begin(), lines.end(), [&](auto& l) { return l.key == key; })->time_ms;
   };
+  CHECK(at("init_stop") - at("init_start") >= 120000);  // the program's start
   CHECK(at("epoch_stop") - at("epoch_start") == 1000);
   CHECK(at("eval_stop") - at("eval_start") == 500);
 }
@@ -133,7 +136,7 @@ TEST_CASE("mllog: another network, data or schedule is of the open division", "[
 TEST_CASE("mllog: a run that does not reach the target ends as aborted", "[mllog]") {
   const File file;
   {
-    MlLog log(file.path, false);
+    MlLog log({file.path}, false);
     log.begin(benchmark("lars"));
     log.add(epoch(1, 0.7589));
   }
@@ -146,7 +149,7 @@ TEST_CASE("mllog: a run that does not reach the target ends as aborted", "[mllog
 TEST_CASE("mllog: a training that continues has one log of one run", "[mllog]") {
   const File file;
   const auto train = [&](int from, const std::vector<EpochResult>& epochs) {
-    MlLog log(file.path, from > 1);
+    MlLog log({file.path}, from > 1);
     log.begin(benchmark("lars"));
     log.continue_at(from);
     for (const EpochResult& one : epochs) log.add(one);
@@ -172,8 +175,8 @@ TEST_CASE("mllog: a training that continues has one log of one run", "[mllog]") 
   CHECK(count["block_start"] == 4);
 
   std::ofstream(file.path) << "notes";
-  CHECK_THROWS_WITH(MlLog(file.path, true), ContainsSubstring("--mllog " + file.path) &&
-                                                ContainsSubstring("--resume none"));
+  CHECK_THROWS_WITH(MlLog({file.path}, true), ContainsSubstring("--mllog " + file.path) &&
+                                                  ContainsSubstring("--resume none"));
   std::string kept;
   std::getline(std::ifstream(file.path), kept);
   CHECK(kept == "notes");

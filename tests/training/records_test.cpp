@@ -126,8 +126,11 @@ TEST_CASE("an epoch's record has what it did", "[records]") {
   result.validated = Validation{2.0, 0.5, 0.9, 24, 1};
   CHECK(keys_of(record_of(result)) ==
         Keys{"epoch", "val_loss", "val_top1", "val_top5", "validated_images", "validating_rank"});
-  result.trained.emplace();
+  result.validated->rank.reset();  // the average of all ranks' statistics
+  CHECK_FALSE(record_of(result).contains("validating_rank"));
+  result.trained.emplace().images_dropped = 3;
   CHECK(keys_of(record_of(result)).at(1) == "train_loss");
+  CHECK(record_of(result)["images_dropped"] == 3);
 }
 
 TEST_CASE("a line is folded for a terminal alone: scripts match whole lines", "[text]") {

@@ -50,6 +50,48 @@ TEST_CASE("cosine and polynomial fall to the floor from the warm-up's end", "[sc
   CHECK(rate_at(options, kEpochs + 1) == Approx(options.lr_min).margin(1e-12));
 }
 
+TEST_CASE("the warm-up and the milestones after it are within the training", "[schedule]") {
+  ScheduleOptions options;
+  options.schedule = GENERATE("cosine", "polynomial", "constant");
+  options.lr_min = 0.05;
+  options.lr_warmup_epochs = kEpochs;  // all of it
+  CHECK(rate_at(options, kEpochs - 1) == Approx(0.36));
+  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
+  options.lr_warmup_epochs = 0;
+  options.lr_warmup_steps = 500;
+  CHECK(rate_at(options, kEpochs) == Approx(options.schedule == "constant" ? 0.4 : 0.05));
+  options.lr_warmup_steps = 501;
+  CHECK_THROWS_WITH(rate_at(options, 0),
+                    ContainsSubstring("--lr-warmup-steps 501: must be at most 500"));
+
+  options = {};
+  options.schedule = "multi-step";
+  options.lr_milestones = {3, 8};
+  options.lr_warmup_steps = 99;
+  CHECK_NOTHROW(rate_at(options, 0));
+  options.lr_warmup_steps = 100;
+  CHECK_THROWS_WITH(rate_at(options, 0),
+                    ContainsSubstring("--lr-milestones 3,8: must be below --epochs 10 less the "
+                                      "warm-up's 2"));
+}
+
+TEST_CASE("steps begin after the warm-up, as SequentialLR's of torch 1.13", "[schedule]") {
+  ScheduleOptions options;
+  options.lr_warmup_epochs = 2;
+  options.schedule = "step";
+  options.lr_step_epochs = 2;
+  const auto rates = [&] {  // of the last update of each of six epochs of one update
+    const Schedule schedule(options, 0.01, 6, 1);
+    return std::vector<double>{schedule.at(1), schedule.at(2), schedule.at(3), schedule.at(4),
+                               schedule.at(5)};
+  };
+  const std::vector<double> torch{0.005, 0.01, 0.01, 0.001, 0.001};
+  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
+  options.schedule = "multi-step";
+  options.lr_milestones = {2};
+  for (std::size_t i = 0; i < torch.size(); ++i) CHECK(rates()[i] == Approx(torch[i]));
+}
+
 TEST_CASE("steps are at whole epochs, or at milestones", "[schedule]") {
   ScheduleOptions options;
   options.schedule = "step";

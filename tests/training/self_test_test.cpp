@@ -44,7 +44,8 @@ TEST_CASE("self-test: a loss or weight that is not finite, and a skipped step, f
 
 TEST_CASE("self-test: gradients are judged by the certificate and by the ranks' weights",
           "[self_test]") {
-  const StrategyEntry& ddp = find_strategy("ddp");
+  const std::string name = "ddp";
+  const StrategyEntry& ddp = find_strategy(name);
   CHECK(verdict_on_gradients(ddp, passed(), sound()).outcome == Outcome::pass);
   SelfTraining apart = sound();
   apart.differed = "after step 40 rank 1 differs from rank 0";

@@ -110,9 +110,13 @@ class Hash {
 }  // namespace
 
 std::string text_of(const CheckpointState& state) {
-  Json json{{"position", json_of(state.position)},     {"fixed", json_of(state.facts.fixed)},
-            {"options", json_of(state.facts.options)}, {"first_computing", state.first_computing},
-            {"bad_images", state.bad_images},          {"ranks", Json::array()}};
+  Json json{{"position", json_of(state.position)},
+            {"fixed", json_of(state.facts.fixed)},
+            {"options", json_of(state.facts.options)},
+            {"first_computing", state.first_computing},
+            {"bad_images", state.bad_images},
+            {"run_id", state.run_id},
+            {"ranks", Json::array()}};
   for (const RankNumbers& rank : state.ranks) json["ranks"].push_back(json_of(rank));
   return json_text(json);
 }
@@ -124,7 +128,8 @@ CheckpointState state_of(const std::string& text) {
                           {texts_of(json.at("fixed")), texts_of(json.at("options"))},
                           json.at("first_computing"),
                           {},
-                          json.at("bad_images")};
+                          json.at("bad_images"),
+                          json.value("run_id", "")};
     for (const Json& rank : json.at("ranks")) state.ranks.push_back(rank_of(rank));
     return state;
   } catch (const Json::exception& error) {

@@ -49,6 +49,7 @@ struct CheckpointState {
   int first_computing = 0;         // the rank whose running statistics a network has that is loaded
   std::vector<RankNumbers> ranks;  // one per rank
   std::vector<std::size_t> bad_images = {};  // of training, on all ranks
+  std::string run_id = {};                   // of the run that wrote it; empty: not known
 };
 
 std::string text_of(const CheckpointState& state);

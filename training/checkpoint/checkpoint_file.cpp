@@ -10,6 +10,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "common/error.hpp"
 
@@ -35,6 +36,30 @@ void sync(const std::string& path) {
 
 void rename_file(const std::string& from, const std::string& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) not_written(to, errno);
+}
+
+/// `path` becomes `previous` after `partial` has become `path`: whatever ends this between two
+/// steps, one of the two names is a sound file's, also where that of `path` was none. `kept` is a
+/// name for meanwhile.
+void put_in_place(const std::string& partial, const std::string& path, const std::string& previous,
+                  const std::string& kept) {
+  bool is_there = link(path.c_str(), kept.c_str()) == 0;
+  if (!is_there && errno != ENOENT) {  // a file system without hard links
+    rename_file(path, kept);
+    is_there = true;
+  }
+  if (std::rename(partial.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    std::rename(kept.c_str(), path.c_str());  // of two links to one file: does nothing
+    std::remove(kept.c_str());
+    not_written(path, why);
+  }
+  if (is_there) rename_file(kept, previous);
+}
+
+/// Of a name that no other run writes to.
+std::string partial_of(const std::string& path, const std::string& run_id) {
+  return path + (run_id.empty() ? "" : "." + run_id) + ".partial";
 }
 
 std::uint64_t bytes_of(const std::vector<Tensor>& tensors) {
@@ -94,10 +119,20 @@ void check_writable_folder(const std::string& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   const std::string probe = dir + "/.writable";
-  if (!std::ofstream(probe))
+  if (!error && !std::ofstream(probe)) error = {errno, std::system_category()};
+  if (error)
     throw UsageError(
-        fmt::format("--checkpoint-dir {}: cannot be written: {}", dir, std::strerror(errno)));
+        fmt::format("--checkpoint-dir {}: cannot be written: {}", dir, error.message()));
   std::remove(probe.c_str());
+}
+
+void remove_partials(const std::string& dir) {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint") && name.ends_with(".partial"))
+      std::filesystem::remove(entry.path(), ignored);
+  }
 }
 
 void check_space(const std::string& dir, std::uint64_t bytes, const std::string& what) {
@@ -114,16 +149,15 @@ void check_space(const std::string& dir, std::uint64_t bytes, const std::string&
 }
 
 std::uint64_t write_checkpoint(const std::string& dir, const std::string& name,
-                               const Checkpoint& checkpoint) {
+                               const Checkpoint& checkpoint, FolderLock* lock) {
   check_space(dir, bytes_of(checkpoint.tensors), name);
   const std::string path = checkpoint_path(dir, name);
-  const std::string partial = path + ".partial";
+  const std::string previous = previous_path(dir, name);
+  const std::string partial = partial_of(path, checkpoint.state.run_id);
   try {
     write_partial(partial, checkpoint);
-    std::error_code error;
-    if (std::filesystem::status(path, error).type() != std::filesystem::file_type::not_found)
-      rename_file(path, previous_path(dir, name));
-    rename_file(partial, path);
+    if (lock != nullptr) lock->check();
+    put_in_place(partial, path, previous, partial_of(previous, checkpoint.state.run_id));
   } catch (...) {
     std::remove(partial.c_str());
     throw;
@@ -143,9 +177,9 @@ Checkpoint read_checkpoint(const std::string& path) {
   return checkpoint;
 }
 
-RunFacts read_facts(const std::string& path) {
+CheckpointState read_state(const std::string& path) {
   const Metadata metadata = read_safetensors_metadata(path);
-  return state_in(training_state(metadata, path), path).facts;
+  return state_in(training_state(metadata, path), path);
 }
 
 std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {
@@ -163,6 +197,12 @@ std::optional<FoundCheckpoint> find_checkpoint(const std::string& dir) {
   if (refused.empty()) return std::nullopt;
   throw UsageError(fmt::format("--checkpoint-dir {}: no checkpoint in it can be read: {}", dir,
                                fmt::join(refused, "; ")));
+}
+
+std::string set_aside(const std::string& dir) {
+  const std::string path = checkpoint_path(dir, std::string(kLatest) + ".refused");
+  rename_file(checkpoint_path(dir, kLatest), path);
+  return path;
 }
 
 }  // namespace shakedown::training

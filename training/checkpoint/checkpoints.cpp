@@ -26,7 +26,11 @@ void declare_options(OptionSet& options, CheckpointOptions& values) {
           "write checkpoint_latest.safetensors and, after the best validation (of the weights, not "
           "of their --ema average), checkpoint_best.safetensors to this folder, and keep the one "
           "before of each; TERM, INT, HUP, USR1 and USR2 to any rank, and a file DIR/STOP, then "
-          "write one and end the run with 5; a file DIR/SAVE writes one")
+          "write one and end the run with 5; a file DIR/SAVE writes one; one training at a time "
+          "holds "
+          "DIR/checkpoint.lock; after 5 checkpoints in a row that cannot be written the run ends "
+          "with "
+          "3")
       .only_with({"--epochs"})
       .metavar("DIR");
   options
@@ -60,6 +64,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMostFailures = 5;  // in a row: then the training ends
+
 /// Steps that the hosts of ranks may be apart: each enqueues up to two ahead of its device.
 int slack_of(Engine& engine) {
   constexpr int kAhead = 2;
@@ -76,15 +82,15 @@ std::optional<FoundCheckpoint> find(const CheckpointOptions& options) {
   return find_checkpoint(options.dir);
 }
 
-CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
+CheckpointReport write(const Snapshot& snapshot, const CheckpointOptions& options,
                        const std::vector<std::string>& names, CheckpointReport report,
                        Checkpoint checkpoint) {
   const auto start = Clock::now();
   try {
     checkpoint.tensors = snapshot.tensors();
-    write_files(report, dir, names, checkpoint);
+    write_files(report, options, names, checkpoint);
   } catch (const std::exception& error) {
-    report.error = fmt::format("checkpoint in {}: {}", dir, error.what());
+    report.error = fmt::format("checkpoint in {}: {}", options.dir, error.what());
   }
   report.write_s = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
@@ -92,21 +98,36 @@ CheckpointReport write(const Snapshot& snapshot, const std::string& dir,
 
 }  // namespace
 
-void write_files(CheckpointReport& report, const std::string& dir,
+void write_files(CheckpointReport& report, const CheckpointOptions& options,
                  const std::vector<std::string>& names, const Checkpoint& checkpoint) {
   for (const std::string& name : names) {
     try {
-      report.bytes = write_checkpoint(dir, name, checkpoint);
+      report.bytes = write_checkpoint(options.dir, name, checkpoint, options.lock.get());
       report.files.push_back(name);
     } catch (const Error& error) {
       const char* before =
-          has_checkpoint(dir, name) ? "the one before is kept" : "there is none before it";
+          has_checkpoint(options.dir, name) ? "the one before is kept" : "there is none before it";
       report.error = fmt::format("{}; {}", error.what(), before);
       if (!report.files.empty())
         report.error += fmt::format("; {} is written", fmt::join(report.files, ", "));
       return;
     }
   }
+}
+
+void lock_folder(CheckpointOptions& options, const std::string& run_id, const MpiSession& session) {
+  if (options.resume != "auto" && options.resume != "none") {
+    if (session.is_root()) {
+      const CheckpointState state =
+          named_by("--resume", [&] { return read_state(options.resume); });
+      check_not_in_use(options.resume, state.run_id, session);
+    }
+    session.is_root() ? session.barrier() : session.wait_idle();
+  }
+  if (options.dir.empty()) return;
+  if (session.is_root()) check_writable_folder(options.dir);
+  options.lock = std::make_shared<FolderLock>(options.dir, run_id, session);
+  if (session.is_root()) remove_partials(options.dir);
 }
 
 bool continues(const CheckpointOptions& options) {
@@ -121,7 +142,7 @@ std::string saved_fact(const CheckpointOptions& options, const std::string& name
     files = {checkpoint_path(options.dir, kLatest), previous_path(options.dir, kLatest)};
   for (const std::string& file : files) {
     try {
-      for (const auto& [saved, text] : read_facts(file).fixed)
+      for (const auto& [saved, text] : read_state(file).facts.fixed)
         if (saved == name) return text;
     } catch (const Error&) {  // resume() reports it
     }
@@ -159,7 +180,8 @@ TrainingPosition Checkpoints::resume() {
     return {};
   }
   for (const std::string& refused : found.refused)
-    std::fprintf(stderr, "warning: %s; the one before is used\n", refused.c_str());
+    std::fprintf(stderr, "warning: %s; the one before is used, this one is %s now\n",
+                 refused.c_str(), set_aside(settings_.options.dir).c_str());
   const CheckpointState state = state_of(text);
   const auto changes = check_continues(state.facts, settings_.facts, found.path);
   if (settings_.bad_images != nullptr) settings_.bad_images->restore(state.bad_images);
@@ -247,8 +269,9 @@ void Checkpoints::save(const TrainingPosition& at, bool latest, bool best) {
   checkpoint.state.position = at;
   checkpoint.state.facts = settings_.facts;
   checkpoint.state.bad_images.assign(bad_images.begin(), bad_images.end());
+  if (settings_.options.lock) checkpoint.state.run_id = settings_.options.lock->run_id();
   const auto write_names = [this, names, report, checkpoint] {
-    return write(*snapshot_, settings_.options.dir, names, report, checkpoint);
+    return write(*snapshot_, settings_.options, names, report, checkpoint);
   };
   try {
     writing_ = std::async(std::launch::async, write_names);
@@ -272,19 +295,29 @@ void Checkpoints::wait_for_write() {
 
 /// The writes that are done by now.
 void Checkpoints::collect() {
+  const FolderLock* lock = settings_.options.lock.get();
+  if (lock != nullptr && lock->is_lost()) give_up("another training has taken the folder over");
   if (!writing_.valid() || writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
     return;
   written_.push_back(writing_.get());
   const CheckpointReport& report = written_.back();
   if (!report.error.empty()) {
     std::fprintf(stderr, "error: %s\n", report.error.c_str());
+    if (++failures_ == kMostFailures)
+      give_up(fmt::format("{} checkpoints in a row could not be written", kMostFailures));
     return;
   }
+  failures_ = 0;
   const double lead = settings_.options.signal_lead_s;
   if (lead > 0 && seconds_to_stop(report) > lead)
     std::fprintf(stderr,
                  "warning: --signal-lead %g: from a signal to its checkpoint it takes %.0f s\n",
                  lead, std::ceil(seconds_to_stop(report)));
+}
+
+void Checkpoints::give_up(const std::string& why) {
+  gave_up_ = true;
+  requests_->stop(why);
 }
 
 /// From a signal to the end of the checkpoint that it brings.
@@ -308,7 +341,7 @@ ExitCode Checkpoints::finish() {
                                        [](const auto& report) { return !report.error.empty(); });
   const bool lost_here = !written_.empty() && !written_.back().error.empty();
   const bool failed = session_.all_gather(failed_here ? 1.0 : 0.0).front() > 0;
-  const bool lost = session_.all_gather(lost_here ? 1.0 : 0.0).front() > 0;
+  const bool lost = session_.all_gather(lost_here || gave_up_ ? 1.0 : 0.0).front() > 0;
   if (!written_.empty()) say(session_, summary());
   if (stopped_ && !lost) return ExitCode::stopped;  // an earlier failure is made up for
   return failed ? ExitCode::inconclusive : ExitCode::pass;

@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <future>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "training/checkpoint/checkpoint_file.hpp"
+#include "training/checkpoint/folder_lock.hpp"
 #include "training/checkpoint/requests.hpp"
 #include "training/checkpoint/snapshot.hpp"
 #include "training/data/bad_images.hpp"
@@ -24,8 +26,13 @@ struct CheckpointOptions {
   double minutes = 0;  // between two within an epoch; 0: none
   std::string resume = "auto";
   double signal_lead_s = 0;  // from the signal to the end of the job; 0: not known
+  std::shared_ptr<FolderLock> lock =
+      nullptr;  // of the folder; null: other trainings leave it alone
 };
 void declare_options(OptionSet& options, CheckpointOptions& values);
+/// Makes the folder and takes its lock, before anything in it is read. Throws UsageError where
+/// another training holds it, or the checkpoint that --resume names. Collective.
+void lock_folder(CheckpointOptions& options, const std::string& run_id, const MpiSession& session);
 /// Whether a training with these options continues an earlier one, as far as the disk shows.
 bool continues(const CheckpointOptions& options);
 /// A fixed fact of the checkpoint that a training with these options continues from; "" where there
@@ -50,7 +57,7 @@ struct CheckpointReport {
   std::string error = {};               // why the next one was not; empty: all were
 };
 /// Writes files of these names, up to one that cannot be written.
-void write_files(CheckpointReport& report, const std::string& dir,
+void write_files(CheckpointReport& report, const CheckpointOptions& options,
                  const std::vector<std::string>& names, const Checkpoint& checkpoint);
 
 /// Every function is collective.
@@ -74,7 +81,8 @@ class Checkpoints {
 
   /// The writes since the last call, on rank 0.
   std::vector<CheckpointReport> reports();
-  /// Waits for what is being written. 3 where something could not be, 5 where the training stopped.
+  /// Waits for what is being written. 3 where something could not be, or the training has stopped
+  /// for that, 5 where it was stopped.
   ExitCode finish();
 
  private:
@@ -82,6 +90,7 @@ class Checkpoints {
   bool obey(Request request, const TrainingPosition& at);
   void save(const TrainingPosition& at, bool latest, bool best);
   void note_stop();
+  void give_up(const std::string& why);
   void wait_for_write();
   void collect();
   double seconds_to_stop(const CheckpointReport& report) const;
@@ -100,6 +109,8 @@ class Checkpoints {
   std::future<CheckpointReport> writing_;  // after the snapshot, which it reads
   std::vector<CheckpointReport> written_;
   std::size_t reported_ = 0;
+  int failures_ = 0;  // since one was written
+  bool gave_up_ = false;
 };
 
 }  // namespace shakedown::training

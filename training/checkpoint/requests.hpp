@@ -26,6 +26,10 @@ class Requests {
   Request now() { return static_cast<Request>(agreement_.settle(noticed())); }
   /// A checkpoint was written for another reason: the next is due `minutes` from now.
   void saved() { saved_ = Clock::now(); }
+  /// From now on this rank requests to stop.
+  void stop(const std::string& why) {
+    if (stop_.empty()) stop_ = why;
+  }
 
   /// "SIGUSR2 to rank 1", once stop was agreed. Collective.
   std::string reason() const;

@@ -168,8 +168,8 @@ CheckpointState Snapshot::state() const {
 
 namespace {
 
-const Tensor& find(const std::vector<Tensor>& tensors, const std::string& name,
-                   const std::string& file) {
+const Tensor& statistics_in(const std::vector<Tensor>& tensors, const std::string& file) {
+  const std::string name = state_name(kStatistics);
   const auto found = std::find_if(tensors.begin(), tensors.end(),
                                   [&](const Tensor& tensor) { return tensor.name == name; });
   if (found == tensors.end()) throw UsageError(fmt::format("{}: no tensor {}", file, name));
@@ -184,7 +184,7 @@ void restore_statistics(Engine& engine, const MpiSession& session, const Checkpo
   const auto ranks = static_cast<std::size_t>(session.world_size());
   Buffer all;
   if (session.is_root()) {
-    const Tensor& saved = find(tensors, state_name(kStatistics), file);
+    const Tensor& saved = statistics_in(tensors, file);
     if (saved.values.size() != state.ranks.size() * count)
       throw UsageError(fmt::format("{}: tensor {} has {} elements, not {} for each of {} ranks",
                                    file, saved.name, saved.values.size(), count,

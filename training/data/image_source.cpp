@@ -33,8 +33,9 @@ std::uint64_t ImageSource::listing_checksum() const {
 }
 
 std::string text_of(const ImageSource& source) {
-  return fmt::format("{} images of {} classes in {}{}", source.size(), source.classes().size(),
-                     source.root(), source.remark());
+  return fmt::format("{} image{} of {} class{} in {}{}", source.size(),
+                     source.size() == 1 ? "" : "s", source.classes().size(),
+                     source.classes().size() == 1 ? "" : "es", source.root(), source.remark());
 }
 
 void check_same_classes(const ImageSource& training, const ImageSource& validation) {

@@ -38,8 +38,8 @@ void declare_options(OptionSet& options, SourceOptions& values) {
       .default_text("synthetic");
   options
       .add("--cache", values.cache,
-           "keep encoded images in memory after their first read; a packed file is then read in "
-           "windows of 8 MiB")
+           "keep the encoded images of a folder in memory after their first read, in each rank a "
+           "copy; a packed file, which the ranks of a host share, is then read in windows of 8 MiB")
       .only_with(images);
   options
       .add("--max-bad-images", values.max_bad_images,

@@ -111,8 +111,9 @@ Packed write_pack(const ImageSource& source, const Output& output, int threads,
 
 std::string text_of(const Packed& packed) {
   const double gb = static_cast<double>(packed.bytes) * 1e-9;
-  return fmt::format("{} images of {} classes, {:.2f} GB in {:.1f} s: {:.2f} GB/s", packed.images,
-                     packed.classes, gb, packed.seconds, gb / packed.seconds);
+  return fmt::format("{} image{} of {} class{}, {:.2f} GB in {:.1f} s: {:.2f} GB/s", packed.images,
+                     packed.images == 1 ? "" : "s", packed.classes, packed.classes == 1 ? "" : "es",
+                     gb, packed.seconds, gb / packed.seconds);
 }
 
 }  // namespace shakedown::training

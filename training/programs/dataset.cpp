@@ -92,7 +92,8 @@ std::string Dataset::name() const {
 }
 
 std::string Dataset::summary() const {
-  if (classified() == nullptr) return fmt::format("synthetic, {} classes", classes_);
+  if (classified() == nullptr)
+    return fmt::format("synthetic, {} class{}", classes_, classes_ == 1 ? "" : "es");
   if (synthetic()) return text_of(*validation_) + ", to evaluate";
   std::string text = text_of(*training_);
   if (validation_)

@@ -215,7 +215,6 @@ std::string Detector::keep_step(const std::vector<Dispute>& disputes, const Jury
   const std::filesystem::path path = std::filesystem::path(options_.output) / stem;
   capsule["weights"] = stem + ".safetensors";  // before the step
   try {
-    make_folder_of(path.string());
     write_safetensors({"--output", path.string() + ".safetensors"}, weights);
     write_file({"--output", path.string() + ".json"},
                [&](std::ostream& out) { out << json_text(capsule, 2) << "\n"; });

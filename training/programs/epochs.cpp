@@ -94,8 +94,9 @@ void report(const Run& run, const EpochResult& result) {
 void check_possible(const Run& run, long batches_per_epoch) {
   const int accumulate = run.engine.settings().accumulate;
   if (batches_per_epoch < accumulate)
-    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batches per rank",
-                                 accumulate, batches_per_epoch));
+    throw UsageError(fmt::format("--accumulate {}: an epoch has only {} batch{} per rank",
+                                 accumulate, batches_per_epoch,
+                                 batches_per_epoch == 1 ? "" : "es"));
 }
 
 /// One training and how far it has come.
@@ -114,7 +115,7 @@ class Training {
     if (at_.epoch > settings_.epochs)
       print(run_, fmt::format("--epochs {}: nothing is left to be trained\n", settings_.epochs));
     else
-      print(run_, heading(kColumns));
+      print(run_, text_of_dropped() + heading(kColumns));
     while (at_.epoch <= settings_.epochs) {
       if (train_epoch()) return end();
       EpochResult result = finished_training();
@@ -172,6 +173,7 @@ class Training {
     trained.loss = total.loss_sum / images;
     trained.top1 = static_cast<double>(total.top1) / images;
     trained.learning_rate = learning_rate(updates_ - 1);
+    trained.images_dropped = images_dropped();
     trained.images_per_s = images / at_.seconds;
     trained.seconds = at_.seconds;
     trained.input = over_ranks(at_.input, run_.session);
@@ -249,6 +251,22 @@ class Training {
   std::int64_t images_per_update() const {
     const EngineSettings& s = run_.engine.settings();
     return std::int64_t{s.network.batch_size} * s.accumulate * run_.engine.step.ranks_computing();
+  }
+
+  std::int64_t images_dropped() const {
+    return settings_.images == 0 ? 0 : settings_.images - updates_ * images_per_update();
+  }
+
+  /// A line, or nothing.
+  std::string text_of_dropped() const {
+    const std::int64_t dropped = images_dropped();
+    if (dropped == 0) return "";
+    return wrapped(fmt::format("each epoch trains {} of {} images, in updates of {}: {} that fill "
+                               "none are left out, others in each epoch",
+                               settings_.images - dropped, settings_.images, images_per_update(),
+                               dropped),
+                   2) +
+           "\n";
   }
 
   const Run& run_;

@@ -22,6 +22,7 @@ struct TrainedEpoch {
   InputTimes input = {};                       // over_ranks()
   std::optional<double> grad_norm = {};        // of the last step, before clipping; if it is needed
   int skipped_steps = 0;                       // since the start
+  std::int64_t images_dropped = 0;             // of the epoch: they fill no update
   long bad_images = 0;                         // replaced, since the start; each counts once
   std::vector<double> peak_memory_bytes = {};  // what was allocated, per rank
 };
@@ -38,6 +39,7 @@ struct EpochSettings {
   double learning_rate = 0.1;
   ScheduleOptions schedule;
   CheckpointSettings checkpoints = {};
+  std::int64_t images = 0;  // of the training data; 0: not known
   // On rank 0: before the first epoch, or the one that a checkpoint is of, and after each.
   std::function<void(int epoch)> before_first = [](int) {};
   std::function<void(const EpochResult&)> after_epoch = [](const EpochResult&) {};

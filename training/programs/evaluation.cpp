@@ -125,9 +125,10 @@ std::optional<Validation> validate(Engine& engine, BatchSource& batches, const M
   if (!goes_on) return std::nullopt;
   const Metrics total = total_metrics(engine, session);
   const auto images = static_cast<double>(total.samples);
-  return Validation{total.loss_sum / images, static_cast<double>(total.top1) / images,
-                    static_cast<double>(total.top5) / images, total.samples,
-                    engine.step.first_computing()};
+  Validation validated{total.loss_sum / images, static_cast<double>(total.top1) / images,
+                       static_cast<double>(total.top5) / images, total.samples};
+  if (engine.settings().norm_stats == "first") validated.rank = engine.step.first_computing();
+  return validated;
 }
 
 ExitCode evaluate(const Run& run, BatchSource& batches, const ImageSource& source,

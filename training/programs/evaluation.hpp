@@ -28,7 +28,7 @@ struct Validation {
   double top1 = 0;
   double top5 = 0;
   std::int64_t images = 0;
-  int rank = 0;  // whose statistics normalised
+  std::optional<int> rank = {};  // whose statistics normalised; none: their average
 };
 
 /// The metrics of all ranks, added up. Collective.

@@ -28,10 +28,11 @@ constexpr double kTargetTop1 = 0.7590;
 constexpr long kImageNetTraining = 1'281'167;
 constexpr long kImageNetValidation = 50'000;
 
-std::int64_t now_ms() {
-  const auto since = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
+std::int64_t ms_of(std::chrono::system_clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(time.time_since_epoch()).count();
 }
+
+std::int64_t now_ms() { return ms_of(std::chrono::system_clock::now()); }
 
 std::int64_t ms(double seconds) { return std::llround(seconds * 1e3); }
 
@@ -77,16 +78,17 @@ const char* division_of(const MlLogFacts& facts) {
                                                                                       : "open";
 }
 
-MlLog::MlLog(const std::string& path, bool continues) : path_(path) {
-  if (path.empty()) return;
-  check_writable({"--mllog", path});
+MlLog::MlLog(const MlLogOptions& options, bool continues) : path_(options.file) {
+  if (path_.empty()) return;
+  check_writable({"--mllog", path_});
   if (continues) {
     resume();
     return;
   }
-  file_.open(path, std::ios::binary | std::ios::trunc);
-  write(kPoint, "cache_clear", false, now_ms());  // the page cache is left as it was
-  write(kStart, "init_start", nullptr, now_ms());
+  file_.open(path_, std::ios::binary | std::ios::trunc);
+  const std::int64_t started = ms_of(options.started);
+  write(kPoint, "cache_clear", false, started);  // the page cache is left as it was
+  write(kStart, "init_start", nullptr, started);
 }
 
 MlLog::~MlLog() {

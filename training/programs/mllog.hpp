@@ -1,6 +1,7 @@
 // --mllog: a training as MLPerf's log lines, which MLCommons' compliance checker reads.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <functional>
@@ -19,7 +20,8 @@ class OptionSet;
 namespace shakedown::training {
 
 struct MlLogOptions {
-  std::string file;  // empty: none
+  std::string file;                                                                  // empty: none
+  std::chrono::system_clock::time_point started = std::chrono::system_clock::now();  // the program
 };
 void declare_options(OptionSet& options, MlLogOptions& values);
 
@@ -51,9 +53,10 @@ const char* division_of(const MlLogFacts& facts);
 /// continues the log does too, as of one run: the checker accepts one start and one end.
 class MlLog {
  public:
-  /// Starts the log: initialisation has begun. With `continues`, takes back the end of the log that
-  /// is there; throws UsageError where there is none. An empty path writes nothing.
-  MlLog(const std::string& path, bool continues);
+  /// Starts the log: initialisation has begun with the program. With `continues`, takes back the
+  /// end of the log that is there; throws UsageError where there is none. Without a file it writes
+  /// nothing.
+  MlLog(const MlLogOptions& options, bool continues);
   /// Ends it: "aborted" unless the target was reached.
   ~MlLog();
   MlLog(const MlLog&) = delete;

@@ -14,6 +14,7 @@ Json record_of(const EpochResult& result) {
                    {"epoch_s", trained->seconds},
                    {"input_stall_ms", 1e3 * trained->input.stall_s},
                    {"skipped_steps", trained->skipped_steps},
+                   {"images_dropped", trained->images_dropped},
                    {"bad_images", trained->bad_images},
                    {"peak_memory_bytes", trained->peak_memory_bytes}});
   if (result.trained) fields.update(stages_of(result.trained->input));
@@ -22,8 +23,9 @@ Json record_of(const EpochResult& result) {
     fields.update({{"val_loss", validated->loss},
                    {"val_top1", validated->top1},
                    {"val_top5", validated->top5},
-                   {"validated_images", validated->images},
-                   {"validating_rank", validated->rank}});
+                   {"validated_images", validated->images}});
+  if (result.validated && result.validated->rank)
+    fields["validating_rank"] = *result.validated->rank;
   if (const auto& average = result.validated_average)
     fields.update({{"val_loss_ema", average->loss},
                    {"val_top1_ema", average->top1},

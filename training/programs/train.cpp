@@ -50,10 +50,11 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   Backend backend = open_backend(options.backend, session);
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
-  take_saved_decoder(options, session);
   Record record(session.is_root() ? options.record : "");
   record.write("run", describe_run(set, session, backend));
   return recorded(record, [&] {
+    if (!options.describe) lock_folder(options.checkpoints, record.run_id(), session);
+    take_saved_decoder(options, session);
     if (options.self_test)
       return run_self_test(self_test_settings(options, backend), backend, session, record);
     const Dataset dataset(dataset_settings(options), session);

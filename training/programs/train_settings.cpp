@@ -123,6 +123,7 @@ TrainingSettings training_settings(const TrainOptions& options, const OptionSet&
                         run_facts(set, engine.settings(), engine.step.ranks_computing(),
                                   dataset.training(), data.setup()),
                         dataset.metadata(options.model), &data.bad_images()};
+  epochs.images = static_cast<std::int64_t>(dataset.training().size());
   return {std::move(epochs), options.history, options.mllog,
           mllog_facts(options, engine, dataset, data.batches_per_epoch())};
 }

@@ -204,6 +204,9 @@ std::string TrainingData::remark(long batches) const {
     text += fmt::format(", {} decodes {:g} % of the baseline JPEG files", setup_.decoder,
                         100 * setup_.device_share);
   if (!no_engines_.empty()) text += fmt::format("; the CPU decodes all images: {}", no_engines_);
+  if (setup_.cached && !setup_.packed && session_->local_size() > 1)
+    text += fmt::format("; --cache keeps a copy of the images in each of the {} ranks of a host",
+                        session_->local_size());
   text = wrapped(text, 2);
   if (batches_per_epoch_ > 0 && batches > batches_per_epoch_)
     text +=

@@ -16,7 +16,8 @@ ExitCode run_training(const Run& run, TrainingData& data, const TrainingSettings
   ExitCode detected = ExitCode::pass;
   bool written = true;  // what comes before and after epochs
   {
-    MlLog mllog(writes ? settings.mllog.file : "", continues(settings.epochs.checkpoints.options));
+    MlLog mllog(writes ? settings.mllog : MlLogOptions(),
+                continues(settings.epochs.checkpoints.options));
     trace_beginning(files, run, settings.epochs.learning_rate);
     mllog.begin(settings.facts);
     EpochSettings epochs = settings.epochs;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "common/error.hpp"
+#include "common/mpi_session.hpp"
 #include "training/step/soundness.hpp"
 
 namespace shakedown::training {
@@ -26,6 +27,11 @@ ModelState::ModelState(const EngineSettings& settings, Backend& backend)
 }
 
 void ModelState::use(Strategy& strategy, const StrategyEntry& entry, bool scales_loss) {
+  if (norm_stats_ == "average" && !entry.ranks_agree && entry.computing(backend_.world->size()) > 1)
+    throw UsageError(
+        fmt::format("--norm-stats average: the ranks of --strategy {} have weights of "
+                    "their own, whose statistics have no average: choose first",
+                    entry.name));
   strategy_ = &strategy;
   entry_ = &entry;
   scales_loss_ = scales_loss;
@@ -113,27 +119,45 @@ void ModelState::finish() {
 
 void ModelState::restart() {
   finish();  // what was enqueued may wait for other ranks
-  if (seeded_.empty()) seeded_ = network_.seeded(seed_);
   network_.reset_statistics();
-  const std::vector<float> loaded = load_weights_file();
+  if (first_.weights.empty()) first_ = first();
+  if (!first_.statistics.empty()) {
+    upload<float>(device(), *stream_, network_.weights().statistics().data, first_.statistics);
+    network_.count_batches(static_cast<int>(first_.batches_tracked - network_.batches_tracked()));
+  }
   optimizer_.reset();
   StepScalars initial;
   if (scales_loss_) initial.loss_scale = kInitialLossScale;
   set_scalars(initial);
-  set_weights(loaded.empty() ? seeded_ : loaded);
+  set_weights(first_.weights);
 }
 
-/// Empty where there is none. Sets the running statistics too.
-std::vector<float> ModelState::load_weights_file() {
-  if (weights_file_.empty()) return {};
-  std::vector<float> weights = seeded_;  // the classifier's, where the file's has other classes
-  load_remarks_ = named_by("--weights", [&] {
-    return network_.take(read_safetensors(weights_file_), weights_file_, weights);
-  });
-  if (const auto tensor = unsound_tensor(network_.table(), weights, statistics()); !tensor.empty())
+/// Seeded, or of --weights, which rank 0 reads: a file system serves it once, however many ranks
+/// there are.
+ModelState::First ModelState::first() {
+  First first{network_.seeded(seed_), {}, 0};  // a classifier for other classes than the file's too
+  if (weights_file_.empty()) return first;
+  const MpiSession& session = *backend_.session;
+  if (session.is_root()) {
+    load_remarks_ = named_by("--weights", [&] {
+      return network_.take(read_safetensors(weights_file_), weights_file_, first.weights);
+    });
+    first.batches_tracked = network_.batches_tracked();
+  }
+  first.statistics = statistics();
+  for (std::vector<float>* values : {&first.weights, &first.statistics}) {
+    const View view{std::span<float>(*values)};
+    backend_.host->broadcast(view, view, 0, *stream_);
+  }
+  for (std::string* remark : {&load_remarks_.seeded, &load_remarks_.ignored})
+    *remark = session.all_gather(*remark).front();
+  const auto tracked = session.all_gather(static_cast<double>(first.batches_tracked));
+  first.batches_tracked = static_cast<std::int64_t>(tracked.front());
+  if (const auto tensor = unsound_tensor(network_.table(), first.weights, first.statistics);
+      !tensor.empty())
     throw UsageError(fmt::format("--weights {}: tensor {} is not finite, or is a negative variance",
                                  weights_file_, tensor));
-  return weights;
+  return first;
 }
 
 std::vector<float> ModelState::master_weights() {

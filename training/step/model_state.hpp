@@ -111,7 +111,13 @@ class ModelState {
   };
   Kept keep(View view);
   void restore(const std::vector<Kept>& kept);
-  std::vector<float> load_weights_file();
+  /// The state before the first step.
+  struct First {
+    std::vector<float> weights;
+    std::vector<float> statistics;  // empty: those of a new network
+    std::int64_t batches_tracked = 0;
+  };
+  First first();
   void load(const std::vector<float>& master);
   void share_statistics();
   void read(ConstView from, Range range, std::vector<float>& to);
@@ -131,7 +137,7 @@ class ModelState {
   const StrategyEntry* entry_ = nullptr;
   bool scales_loss_ = false;
   double learning_rate_ = -1;
-  std::vector<float> seeded_;  // the first weights: they take long to draw
+  First first_;  // they take long to draw, or to read
   LoadRemarks load_remarks_;
 };
 

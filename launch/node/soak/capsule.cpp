@@ -138,7 +138,6 @@ void check_capsules(const std::string& folder, int rank) {
 std::string write_capsule(const std::string& folder, const std::string& name,
                           const Capsule& capsule) {
   const std::string path = fmt::format("{}/capsule-{}.json", folder, name);
-  make_folder_of(path);
   write_file({"--output", path},
              [&](std::ostream& out) { out << json_text(to_json(capsule), 1) << '\n'; });
   return path;
