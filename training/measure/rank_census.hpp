@@ -58,10 +58,10 @@ class RankStamps {
 
 /// The result of an engine's exchange.
 struct Census {
-  int ranks = 0;         // that compute
-  bool pass = false;     // each is in every average, once
-  std::string cause;     // why it is not, or nothing can be concluded
-  bool unknown = false;  // nothing can be concluded
+  int ranks = 0;           // that compute
+  bool pass = false;       // each is in every average, once
+  std::string cause = "";  // why it is not, or nothing can be concluded
+  bool unknown = false;    // nothing can be concluded
 };
 
 /// Exchanges stamped gradients by the engine's strategy, as a step does: buckets, types,
