@@ -105,22 +105,23 @@ TEST_CASE("all ranks, each once, are found so: 2 to 4,096", "[certificate]") {
           CHECK(found.checked == std::ceil(ranks / 64.0) * SimulatedRanks::kElements);
         }
       }
-      for (const int ranks : {768, 1023, 4096}) {
-        CAPTURE(name_of(type), divides_first, ranks);
-        CHECK(SimulatedRanks{.ranks = ranks, .type = type, .divides_first = divides_first}
-                  .found({0, ranks / 64 - 1})
-                  .wrong == 0);
-      }
     }
+  for (const auto& [ranks, type] :
+       {std::pair{768, DataType::float32}, std::pair{1023, DataType::float16},
+        std::pair{4096, DataType::bfloat16}, std::pair{4096, DataType::float16}}) {
+    CAPTURE(name_of(type), ranks);
+    CHECK(SimulatedRanks{.ranks = ranks, .type = type, .divides_first = true}.found({1}).wrong ==
+          0);
+  }
 }
 
 TEST_CASE("one rank that is lost, doubled or swapped, and where, is found among any number",
           "[certificate]") {
   for (const DataType type : kTypes)
-    for (const int ranks : {2, 8, 64, 256, 1024})
+    for (const int ranks : {2, 8, 64, 256})
       for (const Fault fault : {Fault::lost, Fault::doubled, Fault::swapped})
         for (const int rank : {0, ranks / 2, ranks - 1}) {
-          if (ranks == 1024 && (rank > 0 || type != DataType::bfloat16)) continue;
+          if (ranks == 256 && rank != 255) continue;  // takes long
           CAPTURE(name_of(type), ranks, static_cast<int>(fault), rank);
           SimulatedRanks simulated{
               .ranks = ranks, .type = type, .divides_first = rank == 0, .fault = fault};
@@ -142,7 +143,7 @@ TEST_CASE("every rank comes to every piece, however small, and nothing to what i
   const auto stream = device->make_stream();
   const std::vector<Range> gradients{{0, 128}, {128, 138}, {192, 192 + 65 + 64}};
   constexpr std::size_t kElements = 384;
-  for (const int ranks : {2, 10, 11, 100}) {
+  for (const int ranks : {2, 10, 11, 40}) {
     const RankStamps stamps(*device, *stream, gradients, ranks, 1);
     CHECK(stamps.elements() == 128 + 10 + 129);
     CHECK(stamps.rounds() == ranks);  // there is a chunk with one gradient

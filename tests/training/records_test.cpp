@@ -84,7 +84,7 @@ TEST_CASE("a certificate's record has null where nothing was compared", "[record
         Keys{"reference", "max_abs_diff", "tolerance", "pass", "waived"});
   CHECK(record_of(waived).at("pass").is_null());
   CHECK_THAT(summary_of(certificate),
-             ContainsSubstring("one of 8 ranks that is lost") && ContainsSubstring("fc.weight"));
+             ContainsSubstring("of 8 ranks that is lost") && ContainsSubstring("fc.weight"));
   CHECK_THAT(summary_of(diverged), ContainsSubstring("FAIL") && ContainsSubstring("diverged"));
   CHECK_THAT(summary_of(waived), ContainsSubstring("waived: one rank"));
 }
@@ -93,7 +93,7 @@ TEST_CASE("what is unknown of a GPU is null in the record, and not zero", "[reco
   const Json record = record_of(on_gpus());
   CHECK(record.at("throttle_reasons") == Json{nullptr, "sw_power_cap"});
   CHECK(record.at("images_per_s_low").is_null());
-  CHECK(record.at("bytes_per_step_measured") == Json{nullptr, nullptr});  // counted, by a formula
+  CHECK(record.at("bytes_per_step_measured").dump() == "[null,null]");  // counted, by a formula
   CHECK(record.at("bytes_per_step_counted") == Json{100.0, 101.0});
   const std::string text = summary_of(on_gpus(), {});
   CHECK_THAT(text, ContainsSubstring("650 W, 1980 MHz, 50 C (rank 0), 0.250 J/image, throttle "));

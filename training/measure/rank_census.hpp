@@ -60,7 +60,7 @@ class RankStamps {
 struct Census {
   int ranks = 0;           // that compute
   bool pass = false;       // each is in every average, once
-  std::string cause = {};  // why it is not, or nothing can be concluded
+  std::string cause = "";  // why it is not, or nothing can be concluded
   bool unknown = false;    // nothing can be concluded
 };
 

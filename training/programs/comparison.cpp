@@ -266,8 +266,9 @@ Verdict verdict_of(const Result& result) {
     return verdict(Outcome::pass, "certificate waived: " + certificate.waived);
   if (!certificate.cause.empty()) return verdict(certificate.outcome, certificate.cause);
   if (!certificate.passes())
-    return verdict(Outcome::fail, fmt::format("other weights than by {}: {}", certificate.reference,
-                                              certificate.difference.tensor));
+    return verdict(certificate.outcome,
+                   fmt::format("other weights than by {}: {}", certificate.reference,
+                               certificate.difference.tensor));
   return verdict(
       Outcome::pass,
       fmt::format("each rank's gradients ({}) in every average once{}", certificate.census.ranks,
