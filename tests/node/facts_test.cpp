@@ -1,6 +1,5 @@
 // What is read of a host, from made-up trees, and what the rules make of it.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,36 +7,13 @@
 #include <set>
 
 #include "launch/node/health/facts/host_facts.hpp"
-#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
 #include "launch/node/health/rules/nccl_variables.hpp"
 #include "tests/catch.hpp"
+#include "tests/node/made_up_host.hpp"
 
 namespace shakedown::node {
 namespace {
-
-/// A root folder that ends with the test.
-class Tree {
- public:
-  Tree() {
-    std::string name = std::filesystem::temp_directory_path() / "shakedown_facts_XXXXXX";
-    root_ = mkdtemp(name.data());
-  }
-  ~Tree() { std::filesystem::remove_all(root_); }
-  Tree(const Tree&) = delete;
-  Tree& operator=(const Tree&) = delete;
-
-  void write(const std::string& path, const std::string& text) const {
-    const std::filesystem::path file = root_ + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  const std::string& root() const { return root_; }
-
- private:
-  std::string root_;
-};
 
 void write_kernel_files(const Tree& tree) {
   tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
@@ -98,13 +74,6 @@ void write_devices(const Tree& tree) {
   tree.write("/var/log/fabricmanager.log",
              "Fabric Manager version is : 570.1\nx\n"
              "Fabric Manager version is : 575.57.08\n");
-}
-
-Severity severity_of(const Json& facts, const std::string& rule) {
-  std::vector<Judgement> judgements;
-  for (const HostRule& each : host_rules())
-    if (each.name == rule) judgements = each.judge(facts);
-  return worst(judgements).severity;
 }
 
 }  // namespace
@@ -235,79 +204,6 @@ TEST_CASE("limits: locked memory without bound matters with InfiniBand alone", "
   CHECK(severity_of(facts, "limits") == Severity::pass);
   facts["stack"] = 1 << 20;
   CHECK(severity_of(facts, "limits") == Severity::warn);
-}
-
-TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not",
-          "[node][kernel_log]") {
-  const Tree tree;
-  const auto severity = [&](const std::string& message, double uptime_s = 100) {
-    tree.write("/kmsg", message);
-    const auto events = read_kernel_events(tree.root() + "/kmsg", uptime_s);
-    REQUIRE(events);
-    const auto judgements = judge_kernel_events(*events);
-    return judgements.empty() ? Severity::pass : worst(judgements).severity;
-  };
-  const auto xid = [](const std::string& text) {
-    return "4,7,90000000,-;NVRM: Xid (PCI:0000:18:00): " + text + "\n";
-  };
-  using enum Severity;
-  CHECK(severity("6,1,5000000,-;Linux version 6\n SUBSYSTEM=pci\n") == pass);
-  CHECK(severity(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
-  CHECK(severity(xid("48, pid=1, Double Bit ECC Error")) == fail);
-  CHECK(severity(xid("63, Row Remapper: New row marked")) == warn);
-  CHECK(severity(xid("13, pid=1, Graphics Exception")) == pass);
-  CHECK(severity(xid("31, pid=1, MMU Fault")) == pass);
-  CHECK(severity(xid("43, pid=1, Ch 00000008")) == pass);
-  CHECK(severity(xid("45, pid=1, Ch 00000008")) == pass);  // 8,000 per healthy node
-  CHECK(severity(xid("62, caused by previous Xid 79")) == pass);
-  // DCGM called this fatal (NVSentinel#1357).
-  CHECK(severity(xid("145, RLW_REMAP Nonfatal XC0 i0 Link 08")) == warn);
-  CHECK(severity(xid("145, RLW_REMAP Fatal XC0 i0 Link 08")) == fail);
-  CHECK(severity(xid("145, RLW_REMAP XC0 i0 Link 08")) == unknown);
-  CHECK(severity(xid("163, x")) == warn);
-  CHECK(severity(xid("163, x") + xid("162, y")) == pass);  // NVSentinel#1252
-  CHECK(severity(xid("9999, new")) == warn);
-  const std::string advice = "154, GPU recovery action changed from 0x0 (None) to ";
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)")) == fail);
-  CHECK(severity(xid(advice + "0x2 (Node Reboot Required)")) == fail);
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)") +
-                 xid("154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 "
-                     "(None)")) == pass);
-  CHECK(severity(xid("154, no words")) == unknown);
-  CHECK(severity(xid("79, GPU has fallen off the bus."), 90 + 25 * 3600) == warn);  // long ago
-  const std::string sxid = "4,7,90000000,-;nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, ";
-  CHECK(severity(sxid + "Fatal, Link 30 LTSSM Fault Up\n") == fail);
-  CHECK(severity(sxid + "Non-fatal, Link 30\n") == warn);
-}
-
-TEST_CASE("the kernel's messages that cannot be read are unknown, not clean",
-          "[node][kernel_log][closed]") {
-  CHECK(read_kernel_events("/nonexistent/kmsg", 1) == std::nullopt);
-  CHECK(severity_of(Json::object(), "kernel-log") == Severity::unknown);
-  CHECK(severity_of({{"kernel_events", Json::array()}}, "kernel-log") == Severity::pass);
-}
-
-TEST_CASE("an XID names GPU, time and what to do", "[node][kernel_log]") {
-  const auto judgements = judge_kernel_events({{7200, false, "0000:18:00", 79, "fallen"}});
-  REQUIRE(judgements.size() == 1);
-  CHECK(judgements[0].cause ==
-        "XID 79 (GPU has fallen off the bus) of 0000:18:00, 2.0 h ago: fallen");
-  CHECK_THAT(judgements[0].action, ContainsSubstring("reboot"));
-}
-
-TEST_CASE("an XID that repeats is one line, and the window says which are failures",
-          "[node][kernel_log]") {
-  std::vector<KernelEvent> events(300, {50 * 3600, false, "0000:18:00", 74, "Link 3"});
-  events.push_back({30, false, "0000:19:00", 74, "Link 5"});
-  auto judgements = judge_kernel_events(events, 24);
-  REQUIRE(judgements.size() == 2);
-  CHECK(judgements[0].severity == Severity::warn);
-  CHECK(judgements[0].cause ==
-        "XID 74 (NVLink error) of 0000:18:00, 300 times, last 2 days ago: Link 3");
-  CHECK(judgements[1].severity == Severity::fail);
-  CHECK(judgements[1].cause == "XID 74 (NVLink error) of 0000:19:00, 30 s ago: Link 5");
-  judgements = judge_kernel_events(events, 60);
-  CHECK(judgements[0].severity == Severity::fail);
 }
 
 TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][nccl_variables]") {

@@ -10,6 +10,7 @@
 
 #include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
@@ -176,7 +177,7 @@ Json some_facts(Spoiler& spoil) {
              {"nccl_variables", {{"NCCL_DEBUG", "INFO"}}},
              {"slurm", Json::object()},
              {"revision", "1"},
-             {"kernel_events", Json::array()}};
+             {kKernelLogFact, to_json(KernelLog{})}};
   for (const char* space : {"shm", "tmp", "current_folder"})
     facts[space] = {
         {"total_bytes", 1e12}, {"free_bytes", 1e12}, {"inodes", 1e6}, {"free_inodes", 1e6}};

@@ -305,7 +305,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
     if (facts.stopped_by.empty()) verdict.action = longer_soak(facts);
   }
   verdict.cause += missing;
-  if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
+  for (const std::string& remark : facts.remarks)
+    if (!remark.empty()) verdict.cause += "; " + remark;
   if (!facts.stopped_by.empty()) verdict.cause += fmt::format("; stopped by {}", facts.stopped_by);
   return verdict;
 }

@@ -174,14 +174,15 @@ void judge_health(const std::vector<Window>& windows, const std::vector<RankIden
   judge_xids(windows, ranks, verdicts);
 }
 
-std::string unknown_xids(const std::vector<Window>& windows) {
-  std::set<std::size_t> ranks;
+std::string unknown_xids(const std::vector<Window>& windows,
+                         const std::vector<RankIdentity>& ranks) {
+  std::set<std::size_t> unknown;
   for (const Window& window : windows)
     for (std::size_t r = 0; r < window.kernel_events.size(); ++r)
-      if (!window.kernel_events[r]) ranks.insert(r);
-  return ranks.empty() ? ""
-                       : fmt::format("XIDs: unknown on rank{} {}: /dev/kmsg cannot be read",
-                                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+      if (!window.kernel_events[r] && !ranks[r].uuid.empty()) unknown.insert(r);
+  if (unknown.empty()) return "";
+  return fmt::format("XIDs not known on rank{} {}: /dev/kmsg cannot be read, or not in time",
+                     unknown.size() == 1 ? "" : "s", fmt::join(unknown, ", "));
 }
 
 }  // namespace shakedown::node

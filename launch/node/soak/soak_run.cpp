@@ -294,7 +294,8 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   verdicts.push_back(judge_job(windows_, verdicts,
                                {{requested.begin(), requested.end()},
                                 memory,
-                                uncompared_rates(windows_, ranks_, rule, device),
+                                {uncompared_rates(windows_, ranks_, rule, device),
+                                 unknown_xids(windows_, ranks_)},
                                 signal,
                                 device,
                                 elapsed_s() / 60}));
@@ -303,7 +304,6 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
   say(session_, text_of(checked_rates(windows_)));
-  say(session_, unknown_xids(windows_));
   for (const Verdict& verdict : verdicts) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
     say(session_, line_of(verdict));

@@ -60,18 +60,10 @@ Json read_slurm(const FactSource& source) {
   return found;
 }
 
-Json read_kernel_log(const FactSource& source) {
+Json read_kernel_messages(const FactSource& source) {
   const double uptime_s = std::strtod(source.line_of("/proc/uptime").c_str(), nullptr);
-  const auto events = read_kernel_events(source.root + "/dev/kmsg", uptime_s);
-  if (!events) return {};
-  Json list = Json::array();
-  for (const KernelEvent& event : *events)
-    list.push_back({{"age_s", event.age_s},
-                    {"nvswitch", event.nvswitch},
-                    {"pci_id", event.pci_id},
-                    {"code", event.code},
-                    {"text", event.text}});
-  return list;
+  const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s);
+  return log ? to_json(*log) : Json();
 }
 
 }  // namespace
@@ -82,7 +74,7 @@ std::vector<Fact> software_facts() {
           {"cuda_variables", false, read_cuda_variables},
           {"nccl_variables", true, read_nccl_variables},
           {"slurm", false, read_slurm},
-          {"kernel_events", false, read_kernel_log}};
+          {kKernelLogFact, false, read_kernel_messages}};
 }
 
 }  // namespace shakedown::node
