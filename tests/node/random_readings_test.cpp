@@ -122,7 +122,9 @@ const std::map<std::string, Needs>& needs() {
       {"foreign-use", [](auto& g) { return g.processes && g.memory_used_bytes; }},
       {"nvlink-count",
        [](auto& g) {
-         return std::ranges::all_of(g.nvlinks, [](auto& l) { return l.active.has_value(); });
+         const bool known = std::ranges::all_of(g.nvlinks, [](auto& l) { return !!l.active; });
+         const bool all = std::ranges::all_of(g.nvlinks, [](auto& l) { return l.active == true; });
+         return known && (all || g.model == "NVIDIA H200" || g.fabric_state == "not_supported");
        }},
       {"nvlink-speed",
        [](auto& g) {
@@ -167,7 +169,7 @@ Json some_facts(Spoiler& spoil) {
              {"driver_module", "580.2"},
              {"fabric_manager", "580.2"},
              {"modules", {"nvidia_peermem"}},
-             {"iommu", {{"parameters", {"iommu=pt"}}, {"groups", 4}}},
+             {"iommu", {"identity"}},
              {"acs", {{"bridges", 1}, {"redirecting", 0}}},
              {"infiniband", {{{"port", "mlx5_0:1"}, {"state", "ACTIVE"}}}},
              {"nics", {{{"nic", "eth0"}, {"state", "up"}, {"speed_mbits", 100000}}}},

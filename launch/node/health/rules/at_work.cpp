@@ -50,7 +50,11 @@ Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
     return warning(Class::hardware,
                    fmt::format("{} new PCIe replays while this program ran", *replays),
                    "reseat GPU or riser; run again");
-  if (!ecc || !links || !replays) return not_known("an error counter is not reported");
+  std::vector<const char*> unknown;
+  if (!ecc) unknown.push_back("ECC errors");
+  if (!links) unknown.push_back("NVLink errors");
+  if (!replays) unknown.push_back("PCIe replays");
+  if (!unknown.empty()) return not_known(fmt::format("not reported: {}", fmt::join(unknown, ", ")));
   return passed("no new error while this program ran");
 }
 

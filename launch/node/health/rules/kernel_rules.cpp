@@ -86,12 +86,12 @@ std::optional<bool> says_fatal(const std::string& text) {
   return std::nullopt;
 }
 
-/// "3 min ago".
+/// "3 min".
 std::string text_of_age(double age_s) {
-  if (age_s < 120) return fmt::format("{:.0f} s ago", std::max(0.0, age_s));
-  if (age_s < 7200) return fmt::format("{:.0f} min ago", age_s / 60);
-  if (age_s < 48 * 3600) return fmt::format("{:.1f} h ago", age_s / 3600);
-  return fmt::format("{:.0f} days ago", age_s / 86400);
+  if (age_s < 120) return fmt::format("{:.0f} s", std::max(0.0, age_s));
+  if (age_s < 7200) return fmt::format("{:.0f} min", age_s / 60);
+  if (age_s < 48 * 3600) return fmt::format("{:.1f} h", age_s / 3600);
+  return fmt::format("{:.0f} days", age_s / 86400);
 }
 
 constexpr int kAdvice = 154, kReengaged = 162, kDisengaged = 163;
@@ -188,7 +188,7 @@ std::string cause_of(const KernelEvent& last, std::size_t times, const Judgement
   const bool unsaid =
       judgement.severity == Severity::unknown && last.kind != KernelEventKind::not_understood;
   return fmt::format(
-      "{}{}, {}{}: {}{}", name_of(last), last.pci_id.empty() ? "" : " of " + last.pci_id,
+      "{}{}, {}{} ago: {}{}", name_of(last), last.pci_id.empty() ? "" : " of " + last.pci_id,
       times > 1 ? fmt::format("{} times, last ", times) : "", text_of_age(last.age_s),
       last.text.substr(0, 80), unsaid ? "; whether it is fatal is not said" : "");
 }
@@ -218,15 +218,16 @@ std::vector<Judgement> judge_kernel_log(const Json& facts, double window_h) {
   const std::vector<KernelEvent> left = without_cured(log.events);
   auto all = judge_kernel_events(left, window_h);
   if (!log.is_whole() && log.reaches_back_s < 3600 * window_h)
-    all.push_back(not_known(
-        fmt::format("the kernel has kept its messages since {} only: whether there were XIDs "
-                    "before is not known",
-                    text_of_age(log.reaches_back_s)),
-        "see journalctl -k; boot with log_buf_len=16M"));
-  const std::size_t cured = log.events.size() - left.size();
+    all.push_back(not_known(fmt::format("the kernel's messages reach back {} only: XIDs before "
+                                        "that are not known",
+                                        text_of_age(log.reaches_back_s)),
+                            "see journalctl -k; boot with log_buf_len=16M"));
+  const auto loads =
+      std::ranges::count(log.events, KernelEventKind::driver_loading, &KernelEvent::kind);
+  const bool cured = std::ssize(log.events) - loads > std::ssize(left);
   if (all.empty())
     all.push_back(passed(
-        cured > 0 ? "no XID in the kernel's messages since the GPU was reset or the driver loaded"
+        cured ? "no XID in the kernel's messages since the GPU was reset or the driver loaded"
         : left.empty()
             ? "no XID in the kernel's messages"
             : fmt::format("{} XIDs, all of applications or their cleanup", left.size())));
