@@ -69,7 +69,7 @@ TEST_CASE("a clock unlike that of most nodes is named", "[node][comparison]") {
   REQUIRE(found.size() == 1);
   CHECK(found[0].node == "node02");
   CHECK(found[0].severity == Severity::fail);
-  CHECK(found[0].verdict.cause == "the clock is 3.6e+03 s behind most nodes");
+  CHECK(found[0].verdict.cause == "the clock is 3600.0 s behind most nodes");
   found = odd(1.5);
   REQUIRE(found.size() == 1);
   CHECK(found[0].severity == Severity::warn);
@@ -80,7 +80,7 @@ TEST_CASE("a clock unlike that of most nodes is named", "[node][comparison]") {
   REQUIRE(found.size() == 1);
   CHECK(found[0].severity == Severity::fail);
   CHECK(found[0].node.empty());
-  CHECK(found[0].verdict.cause == "the clock is 70 s behind that of node01");
+  CHECK(found[0].verdict.cause == "the clock is 70.0 s behind that of node01");
 }
 
 TEST_CASE("NICs are compared by speed, whatever their names", "[node][comparison]") {

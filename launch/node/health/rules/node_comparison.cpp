@@ -134,7 +134,7 @@ constexpr double kClocksApart_s = 1, kClocksFail_s = 60;
 Judgement judge_clock(double ahead_s, const std::string& of) {
   const auto judge = std::abs(ahead_s) < kClocksFail_s ? warning : failure;
   return judge(Class::config,
-               fmt::format("the clock is {:.3g} s {} {}", std::abs(ahead_s),
+               fmt::format("the clock is {:.1f} s {} {}", std::abs(ahead_s),
                            ahead_s > 0 ? "ahead of" : "behind", of),
                "start chronyd or ntpd; chronyc makestep");
 }
