@@ -303,12 +303,19 @@ TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unkno
   all[0].kernel_events = {std::vector<KernelEvent>{}, std::vector<KernelEvent>{}, std::nullopt};
   all[1].kernel_events = all[0].kernel_events;
   CHECK(judge(all).empty());
-  const std::string unknown = unknown_xids(all, kRanks);
+  for (Window& window : all)
+    for (RankWindow& rank : window.ranks) rank.errors.nvlink_errors = 0;
+  REQUIRE(unknown_health(all, kRanks).size() == 1);
+  const std::string unknown = unknown_health(all, kRanks).front();
   CHECK(unknown == "XIDs not known on rank 2: /dev/kmsg cannot be read, or not in time");
+  for (Window& window : all) window.ranks[1].errors.nvlink_errors = kUnknown;
+  CHECK(unknown_health(all, kRanks).back() ==
+        "NVLink errors not known on rank 1: the driver does not report them");
   CHECK_THAT(judge_job(all, {}, {{}, {}, {unknown}}).cause, ContainsSubstring("; " + unknown));
   auto without_gpu = kRanks;
   without_gpu[2].uuid.clear();
-  CHECK(unknown_xids(all, without_gpu).empty());
+  without_gpu[1].uuid.clear();
+  CHECK(unknown_health(all, without_gpu).empty());
   all[1].kernel_events[1]->push_back({5, KernelEventKind::xid, "0000:1b:00", 48, "DBE"});
   const auto verdicts = judge(all);
   REQUIRE(verdicts.size() == 1);

@@ -291,14 +291,11 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   const std::string signal = *std::max_element(signals.begin(), signals.end());
   const std::string device = ranks_.front().uuid.empty() ? "rank" : "GPU";
   const auto memory = session_.all_gather(work.memory_coverage());
-  verdicts.push_back(judge_job(windows_, verdicts,
-                               {{requested.begin(), requested.end()},
-                                memory,
-                                {uncompared_rates(windows_, ranks_, rule, device),
-                                 unknown_xids(windows_, ranks_)},
-                                signal,
-                                device,
-                                elapsed_s() / 60}));
+  std::vector<std::string> remarks = unknown_health(windows_, ranks_);
+  remarks.insert(remarks.begin(), uncompared_rates(windows_, ranks_, rule, device));
+  verdicts.push_back(judge_job(
+      windows_, verdicts,
+      {{requested.begin(), requested.end()}, memory, remarks, signal, device, elapsed_s() / 60}));
   record_.write("soak_summary", merged(identity_, summary_of(windows_, memory)));
   say(session_, fmt::format("{}", fmt::join(session_.all_gather(work.summary()), "\n")));
   const double energy = energy_of(windows_);
