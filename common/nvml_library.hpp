@@ -50,7 +50,11 @@ enum Field : unsigned {
   kFieldNvlinkCrcErrors = 163,
   kFieldNvlinkSpeed = 164,  // MB/s
   kFieldNvlinkState = 165,
-  kFieldNvlinkRecoveryEvents = 215,  // since Blackwell in place of 162
+  // Since Blackwell in place of 161, 163 and 162: packets received with errors, errors that the
+  // forward error correction left, recoveries.
+  kFieldNvlinkReceiveErrors = 208,
+  kFieldNvlinkRecoveryEvents = 215,
+  kFieldNvlinkEffectiveErrors = 219,
   kFieldRecoveryAction = 230,
 };
 

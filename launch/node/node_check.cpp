@@ -8,6 +8,7 @@
 #include "common/program.hpp"
 #include "common/verdict.hpp"
 #include "launch/node/health/check/check.hpp"
+#include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/check/own_process.hpp"
 
 namespace shakedown::node {
@@ -20,20 +21,35 @@ ExitCode node_check(const CheckOptions& options, const OptionSet& set, MpiSessio
 }
 
 ExitCode passive_check(const CheckOptions& options, const OptionSet& set) {
-  if (is_another_of_its_host()) return ExitCode::pass;
-  const Ended ended = run_in_own_process(options.deadline_s, [&] {
-    return run_alone([&] {
+  if (is_another_of_its_host()) {
+    std::fputs("node_check: not the first process of its host, which checks it\n", stderr);
+    return ExitCode::pass;
+  }
+  const auto body = [&] {
+    return static_cast<int>(run_alone([&] {
       Record record(options.record);
       record.write("run", describe_process(set, {host_name()}, {boot_id()}));
       return recorded(record, [&] { return check_passively(options, record); });
-    });
-  });
+    }));
+  };
+  const Ended ended = run_in_own_process(options.deadline_s, body, note_of_left_over_check());
   if (ended.code) return static_cast<ExitCode>(*ended.code);
-  const Verdict verdict{
-      Scope::job,   "node_check", Outcome::inconclusive, "the check: " + ended.why,
-      std::nullopt, kHangs};
+  Verdict verdict{Scope::job,
+                  "node_check",
+                  ended.hangs ? Outcome::fail : Outcome::inconclusive,
+                  "the check: " + ended.why,
+                  std::nullopt,
+                  kHangs};
+  if (ended.hangs) {
+    verdict.class_ = Class::hardware;
+    const Judgement hangs = failure(Class::hardware, ended.why, kHangs);
+    std::fputs(
+        findings_table({finding_of("hung-check", hangs, Scope::node, host_name(), host_name())})
+            .c_str(),
+        stdout);
+  }
   std::puts(line_of(verdict).c_str());
-  return ExitCode::inconclusive;
+  return exit_code_of(verdict.outcome);
 }
 
 }  // namespace

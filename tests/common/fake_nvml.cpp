@@ -4,6 +4,7 @@
 //   "stall_s": {"nvmlDeviceGetPowerUsage": 60}   the call takes this long
 //   "error": {"nvmlDeviceGetSerial": 15}         the call returns this error
 //   "grows": {"volatile_corrected": 3}           by a key: the value grows by this with each call
+//   "effective_errors": 3, "receive_errors": 0   of each NVLink, as since Blackwell
 // "fake" of the file does so for the functions of no GPU. Without a file there is one GPU that
 // answers few of the calls.
 #include "tests/common/fake_nvml.hpp"
@@ -23,7 +24,10 @@ const char* nvmlErrorString(int status) {
   switch (status) {
     case kSuccess: return "Success";
     case kNotSupported: return "Not Supported";
+    case 4: return "Insufficient Permissions";
+    case 10: return "Timeout";
     case 15: return "GPU is lost";
+    case 18: return "Driver/library version mismatch";
     default: return "Unknown Error";
   }
 }

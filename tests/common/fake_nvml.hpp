@@ -125,6 +125,8 @@ inline Json field_of(Gpu& gpu, const FieldValue& field) {
     case kFieldNvlinkReplays: return link.value("replay_errors", Json());
     case kFieldNvlinkRecoveries: return link.value("recovery_errors", Json());
     case kFieldNvlinkCrcErrors: return link.value("crc_errors", Json());
+    case kFieldNvlinkEffectiveErrors: return gpu.fake.value("effective_errors", Json());
+    case kFieldNvlinkReceiveErrors: return gpu.fake.value("receive_errors", Json());
     case kFieldNvlinkSpeed: return link.value("speed_mbs", Json());
     case kFieldNvlinkState: return link.value("active", Json());
     case kFieldNvlinkSentKib:

@@ -62,7 +62,7 @@ TEST_CASE("what fails only under load is found, and what failed before is not re
           "[node][growth][closed]") {
   auto before = healthy_nodes(2);
   before[0].gpus.gpus[1].volatile_.uncorrected = 1;
-  before[0].facts["kernel_events"] = {xid(79, 60)};
+  add_xid(before[0], 79, 60);
   const auto found = [&](auto&& change) {
     auto later = before;
     change(later[0]);
@@ -78,9 +78,9 @@ TEST_CASE("what fails only under load is found, and what failed before is not re
   CHECK(found([](NodeReport& r) { r.gpus.gpus[0].stalled = {"nvmlDeviceGetName"}; }) ==
         Checks{"management-stall GPU 0"});
   CHECK(found([](NodeReport& r) { r.gpus.stalled = {"nvmlInit_v2"}; }) == Checks{"management "});
-  CHECK(found([](NodeReport& r) { r.facts["kernel_events"].push_back(xid(48, 1)); }) ==
+  CHECK(found([](NodeReport& r) { add_xid(r, 48, 1); }) ==
         Checks{"kernel-log "});
-  CHECK(found([](NodeReport& r) { r.facts["kernel_events"].push_back(xid(79, 1)); }) ==
+  CHECK(found([](NodeReport& r) { add_xid(r, 79, 1); }) ==
         Checks{"kernel-log "});  // once more
   CHECK(found([](NodeReport& r) { r.facts = Json::object(); }).empty());
   // NCCL's segments fill /dev/shm while it works.

@@ -1,6 +1,6 @@
 // What is read of a host, from made-up trees, and what the rules make of it.
+#include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -8,36 +8,13 @@
 #include <set>
 
 #include "launch/node/health/facts/host_facts.hpp"
-#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
-#include "launch/node/health/rules/kernel_rules.hpp"
 #include "launch/node/health/rules/nccl_variables.hpp"
 #include "tests/catch.hpp"
+#include "tests/node/made_up_host.hpp"
 
 namespace shakedown::node {
 namespace {
-
-/// A root folder that ends with the test.
-class Tree {
- public:
-  Tree() {
-    std::string name = std::filesystem::temp_directory_path() / "shakedown_facts_XXXXXX";
-    root_ = mkdtemp(name.data());
-  }
-  ~Tree() { std::filesystem::remove_all(root_); }
-  Tree(const Tree&) = delete;
-  Tree& operator=(const Tree&) = delete;
-
-  void write(const std::string& path, const std::string& text) const {
-    const std::filesystem::path file = root_ + path;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  const std::string& root() const { return root_; }
-
- private:
-  std::string root_;
-};
 
 void write_kernel_files(const Tree& tree) {
   tree.write("/proc/sys/kernel/osrelease", "6.1.0-test\n");
@@ -53,13 +30,13 @@ void write_kernel_files(const Tree& tree) {
   tree.write("/proc/meminfo",
              "MemTotal: 1048576 kB\nMemAvailable: 524288 kB\nSwapTotal: 8388608 kB\n"
              "SwapFree: 4194304 kB\n");
-  tree.write("/proc/cmdline", "quiet intel_iommu=on iommu=pt\n");
   tree.write("/proc/modules", "nvidia_peermem 16384 0 - Live\nnvidia 1 2 - Live\n");
   tree.write("/proc/driver/nvidia/version",
              "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n");
   tree.write("/proc/41/stat", "41 (jbd2/sda) S 1\n");
   tree.write("/proc/42/stat", "42 (nfs (x)) D 1\n");
   tree.write("/proc/net/sockstat", "sockets: used 1\nTCP: inuse 6 orphan 0 tw 2 alloc 8 mem 1\n");
+  tree.write("/proc/net/sockstat6", "TCP6: inuse 3\n");
   tree.write("/proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
   tree.write("/proc/net/tcp", "  sl local\n   0: 0100007F:7148 00000000:0000 0A 0\n");
 }
@@ -71,10 +48,12 @@ void write_devices(const Tree& tree) {
   tree.write("/sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n");
   tree.write("/sys/devices/system/node/node0/x", "");
   tree.write("/sys/devices/system/node/node1/x", "");
+  tree.write("/sys/devices/system/node/node2/cpulist", "\n");  // a GPU's memory
   tree.write("/sys/fs/cgroup/cpu.max", "200000 100000\n");
   const std::string gpu = "/sys/bus/pci/devices/0000:18:00.0/";
   tree.write(gpu + "vendor", "0x10de\n");
   tree.write(gpu + "class", "0x030200\n");
+  tree.write(gpu + "iommu_group/type", "identity\n");
   const std::string bridge = "/sys/bus/pci/devices/0000:17:00.0/";
   tree.write(bridge + "vendor", "0x8086\n");
   tree.write(bridge + "class", "0x060400\n");
@@ -98,13 +77,6 @@ void write_devices(const Tree& tree) {
   tree.write("/var/log/fabricmanager.log",
              "Fabric Manager version is : 570.1\nx\n"
              "Fabric Manager version is : 575.57.08\n");
-}
-
-Severity severity_of(const Json& facts, const std::string& rule) {
-  std::vector<Judgement> judgements;
-  for (const HostRule& each : host_rules())
-    if (each.name == rule) judgements = each.judge(facts);
-  return worst(judgements).severity;
 }
 
 }  // namespace
@@ -137,13 +109,14 @@ TEST_CASE("facts are read from the kernel's files", "[node][facts]") {
   tree.write("/proc/77/cmdline",
              std::string("/usr/bin/nvidia-persistenced\0--no-persistence-mode\0", 51));
   CHECK_FALSE(read_facts(source, 20).contains("persistence_daemon"));
-  CHECK(facts.at("iommu").at("parameters") == Json{"intel_iommu=on", "iommu=pt"});
+  CHECK(facts.at("iommu") == Json{"identity"});
+  CHECK(facts.at("open_driver") == false);
   CHECK(facts.at("acs") == Json{{"bridges", 1}, {"redirecting", 1}});
   CHECK(facts.at("infiniband").at(0).at("state") == "DOWN");
   CHECK(facts.at("infiniband").at(0).at("rate_gbits") == 400);
   CHECK(facts.at("infiniband").at(0).at("firmware") == "28.43.1014");
   CHECK(facts.at("nics").size() == 1);
-  CHECK(facts.at("ports") == Json{{"range", 28232}, {"in_use", 8}});
+  CHECK(facts.at("ports") == Json{{"range", 28232}, {"in_use", 11}});
   CHECK(facts.at("master_port").at("in_use") == true);
   CHECK(facts.at("nccl_variables") == Json{{"NCCL_ALGO", "Ring"}});
   CHECK_FALSE(facts.contains("shm"));  // no such folder there
@@ -237,79 +210,6 @@ TEST_CASE("limits: locked memory without bound matters with InfiniBand alone", "
   CHECK(severity_of(facts, "limits") == Severity::warn);
 }
 
-TEST_CASE("XIDs: fatal ones fail, an application's and their consequences do not",
-          "[node][kernel_log]") {
-  const Tree tree;
-  const auto severity = [&](const std::string& message, double uptime_s = 100) {
-    tree.write("/kmsg", message);
-    const auto events = read_kernel_events(tree.root() + "/kmsg", uptime_s);
-    REQUIRE(events);
-    const auto judgements = judge_kernel_events(*events);
-    return judgements.empty() ? Severity::pass : worst(judgements).severity;
-  };
-  const auto xid = [](const std::string& text) {
-    return "4,7,90000000,-;NVRM: Xid (PCI:0000:18:00): " + text + "\n";
-  };
-  using enum Severity;
-  CHECK(severity("6,1,5000000,-;Linux version 6\n SUBSYSTEM=pci\n") == pass);
-  CHECK(severity(xid("79, pid='<unknown>', GPU has fallen off the bus.")) == fail);
-  CHECK(severity(xid("48, pid=1, Double Bit ECC Error")) == fail);
-  CHECK(severity(xid("63, Row Remapper: New row marked")) == warn);
-  CHECK(severity(xid("13, pid=1, Graphics Exception")) == pass);
-  CHECK(severity(xid("31, pid=1, MMU Fault")) == pass);
-  CHECK(severity(xid("43, pid=1, Ch 00000008")) == pass);
-  CHECK(severity(xid("45, pid=1, Ch 00000008")) == pass);  // 8,000 per healthy node
-  CHECK(severity(xid("62, caused by previous Xid 79")) == pass);
-  // DCGM called this fatal (NVSentinel#1357).
-  CHECK(severity(xid("145, RLW_REMAP Nonfatal XC0 i0 Link 08")) == warn);
-  CHECK(severity(xid("145, RLW_REMAP Fatal XC0 i0 Link 08")) == fail);
-  CHECK(severity(xid("145, RLW_REMAP XC0 i0 Link 08")) == unknown);
-  CHECK(severity(xid("163, x")) == warn);
-  CHECK(severity(xid("163, x") + xid("162, y")) == pass);  // NVSentinel#1252
-  CHECK(severity(xid("9999, new")) == warn);
-  const std::string advice = "154, GPU recovery action changed from 0x0 (None) to ";
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)")) == fail);
-  CHECK(severity(xid(advice + "0x2 (Node Reboot Required)")) == fail);
-  CHECK(severity(xid(advice + "0x1 (GPU Reset Required)") +
-                 xid("154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 "
-                     "(None)")) == pass);
-  CHECK(severity(xid("154, no words")) == unknown);
-  CHECK(severity(xid("79, GPU has fallen off the bus."), 90 + 25 * 3600) == warn);  // long ago
-  const std::string sxid = "4,7,90000000,-;nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, ";
-  CHECK(severity(sxid + "Fatal, Link 30 LTSSM Fault Up\n") == fail);
-  CHECK(severity(sxid + "Non-fatal, Link 30\n") == warn);
-}
-
-TEST_CASE("the kernel's messages that cannot be read are unknown, not clean",
-          "[node][kernel_log][closed]") {
-  CHECK(read_kernel_events("/nonexistent/kmsg", 1) == std::nullopt);
-  CHECK(severity_of(Json::object(), "kernel-log") == Severity::unknown);
-  CHECK(severity_of({{"kernel_events", Json::array()}}, "kernel-log") == Severity::pass);
-}
-
-TEST_CASE("an XID names GPU, time and what to do", "[node][kernel_log]") {
-  const auto judgements = judge_kernel_events({{7200, false, "0000:18:00", 79, "fallen"}});
-  REQUIRE(judgements.size() == 1);
-  CHECK(judgements[0].cause ==
-        "XID 79 (GPU has fallen off the bus) of 0000:18:00, 2.0 h ago: fallen");
-  CHECK_THAT(judgements[0].action, ContainsSubstring("reboot"));
-}
-
-TEST_CASE("an XID that repeats is one line, and the window says which are failures",
-          "[node][kernel_log]") {
-  std::vector<KernelEvent> events(300, {50 * 3600, false, "0000:18:00", 74, "Link 3"});
-  events.push_back({30, false, "0000:19:00", 74, "Link 5"});
-  auto judgements = judge_kernel_events(events, 24);
-  REQUIRE(judgements.size() == 2);
-  CHECK(judgements[0].severity == Severity::warn);
-  CHECK(judgements[0].cause ==
-        "XID 74 (NVLink error) of 0000:18:00, 300 times, last 2 days ago: Link 3");
-  CHECK(judgements[1].severity == Severity::fail);
-  CHECK(judgements[1].cause == "XID 74 (NVLink error) of 0000:19:00, 30 s ago: Link 5");
-  judgements = judge_kernel_events(events, 60);
-  CHECK(judgements[0].severity == Severity::fail);
-}
-
 TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][nccl_variables]") {
   const auto judgements = explain_nccl({{"HOME", "/root"},
                                         {"NCCL_DEBUG", "INFO"},
@@ -324,6 +224,122 @@ TEST_CASE("NCCL variables are explained, and those unknown are named", "[node][n
   CHECK(by_name.at("NCCL_P2P_DISABLE") == Severity::warn);
   CHECK(by_name.at("NCCL_IB_DISABLE") == Severity::pass);
   CHECK(by_name.at("NCCL_ALGOO") == Severity::warn);
+}
+
+TEST_CASE("a processor of ARM, sockets and NUMA nodes of a Grace are known", "[node][facts]") {
+  const Tree tree;
+  tree.write("/proc/cpuinfo", "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n");
+  const std::string cpu = "/sys/devices/system/cpu/cpu";
+  tree.write(cpu + "0/topology/physical_package_id", "0\n");
+  tree.write(cpu + "72/topology/physical_package_id", "1\n");
+  tree.write("/sys/devices/system/node/node0/cpulist", "0-71\n");
+  tree.write("/sys/devices/system/node/node1/cpulist", "\n");
+  const Json facts = read_facts({tree.root(), {}}, 20, system_facts());
+  CHECK(facts.at("processor") == "ARM implementer 0x41, part 0xd4f");
+  CHECK(facts.at("sockets") == 2);
+  CHECK(facts.at("numa_nodes") == 1);
+}
+
+TEST_CASE("the IOMMU is judged by the GPUs' groups, on any processor", "[node][facts]") {
+  const auto judged = [](const std::string& type) {
+    const Tree tree;
+    tree.write("/proc/cmdline", "iommu.passthrough=1\n");
+    tree.write("/sys/kernel/iommu_groups/0/type", type + "\n");
+    return severity_of(read_facts({tree.root(), {}}, 20, bus_facts()), "iommu");
+  };
+  CHECK(judged("identity") == Severity::pass);
+  CHECK(judged("DMA-FQ") == Severity::warn);
+  CHECK(judged("") == Severity::unknown);
+}
+
+TEST_CASE("GPUDirect RDMA needs the module, or dma-buf of an open driver", "[node][facts]") {
+  Json facts{{"gpus_on_bus", {"0000:18:00.0"}},
+             {"infiniband", {{{"port", "mlx5_0:1"}}}},
+             {"modules", {"nvidia"}},
+             {"kernel", "5.15.0-100-generic"},
+             {"open_driver", true}};
+  CHECK(severity_of(facts, "peermem") == Severity::pass);
+  facts["nccl_variables"] = {{"NCCL_DMABUF_ENABLE", "0"}};
+  CHECK(severity_of(facts, "peermem") == Severity::warn);
+  facts.erase("nccl_variables");
+  facts["kernel"] = "5.4.0";
+  CHECK(severity_of(facts, "peermem") == Severity::warn);
+  facts["kernel"] = "5.15.0";
+  facts["open_driver"] = false;
+  CHECK(severity_of(facts, "peermem") == Severity::warn);
+}
+
+TEST_CASE("a port of RoCE slower than the others of its board is named", "[node][facts]") {
+  const Tree tree;
+  for (int i = 0; i < 3; ++i) {
+    const std::string device = fmt::format("/sys/class/infiniband/mlx5_{}/", i);
+    tree.write(device + "board_id", i < 2 ? "MT_0000000838\n" : "MT_0000000359\n");
+    tree.write(device + "ports/1/state", "4: ACTIVE\n");
+    tree.write(device + "ports/1/link_layer", "Ethernet\n");
+    tree.write(device + "ports/1/rate", i == 0 ? "400 Gb/sec (4X NDR)\n" : "100 Gb/sec (4X EDR)\n");
+    tree.write(device + "ports/1/counters/link_downed", "0\n");
+    tree.write(device + "ports/1/counters/symbol_error", "0\n");
+  }
+  const Json facts = read_facts({tree.root(), {}}, 20, network_facts());
+  std::vector<std::string> causes;
+  for (const HostRule& rule : host_rules())
+    if (rule.name == std::string("infiniband"))
+      for (const Judgement& judgement : rule.judge(facts)) causes.push_back(judgement.cause);
+  CHECK(causes ==
+        std::vector<std::string>{// of management the third: another board
+                                 "mlx5_1:1 at 100 Gbit/s, the fastest of its kind at 400"});
+}
+
+TEST_CASE("what to do about a small /dev/shm fits the place", "[node][facts]") {
+  Json facts{{"shm", {{"total_bytes", 64 << 20}, {"free_bytes", 64 << 20}}}};
+  const auto action = [&] {
+    for (const HostRule& rule : host_rules())
+      if (rule.name == std::string("shared-memory")) return rule.judge(facts).front().action;
+    return std::string();
+  };
+  facts["container"] = "docker";
+  CHECK_THAT(action(), ContainsSubstring("--ipc=host"));
+  facts["container"] = "none seen";
+  CHECK(action() == "mount -o remount,size=8g /dev/shm");
+}
+
+TEST_CASE("what NCCL's variables name is looked for", "[node][facts][closed]") {
+  const Tree tree;
+  for (const char* nic : {"eth0", "lo"}) tree.write(fmt::format("/sys/class/net/{}/x", nic), "");
+  for (const char* port : {"mlx5_0/ports/1", "mlx5_1/ports/1"})
+    tree.write(fmt::format("/sys/class/infiniband/{}/x", port), "");
+  tree.write("/opt/topo.xml", "");
+  tree.write("/opt/lib/libnccl-net-aws.so", "");
+  const auto severity = [&](const std::string& name, const std::string& value) {
+    const Json facts = read_facts(
+        {tree.root(), {{"NCCL_" + name, value}, {"LD_LIBRARY_PATH", "/opt/none:/opt/lib"}}}, 20,
+        nccl_facts());
+    return severity_of(facts, "nccl-variables");
+  };
+  using enum Severity;
+  CHECK(severity("SOCKET_IFNAME", "ib7") == fail);  // nccl#1837
+  for (const char* value : {"eth", "eth0", "=eth0", "ib,eth", "^docker", "^lo"})
+    CHECK(severity("SOCKET_IFNAME", value) == pass);
+  for (const char* value : {"=eth", "^eth,lo", "^=eth0,lo"})
+    CHECK(severity("SOCKET_IFNAME", value) == fail);
+  const auto wrong = [&](const std::string& name, const std::string& value) {
+    const Json facts = read_facts({tree.root(), {{"NCCL_" + name, value}}}, 20, nccl_facts());
+    return facts.at("nccl_wrong").value("NCCL_" + name, "");
+  };
+  CHECK(wrong("SOCKET_IFNAME", "ib7") == "ib7: no such NIC; here: eth0, lo");
+  for (const char* value : {"mlx5", "mlx5_0", "=mlx5_0,mlx5_1:1", "^mlx5_0", "mlx5_0:1"})
+    CHECK(wrong("IB_HCA", value).empty());
+  CHECK(wrong("IB_HCA", "mlx5_0,mlx5_9") ==
+        "mlx5_9: no such InfiniBand port; here: mlx5_0:1, mlx5_1:1");
+  CHECK_FALSE(wrong("IB_HCA", "mlx5_0:2").empty());
+  CHECK(wrong("TOPO_FILE", "/opt/topo.xml").empty());
+  CHECK_FALSE(wrong("TOPO_FILE", "/opt/other.xml").empty());
+  CHECK(wrong("DEBUG_FILE", "/opt/nccl.%h.%p").empty());
+  CHECK(severity("DEBUG_FILE", "/nowhere/nccl.%h") == warn);
+  CHECK(severity("NET_PLUGIN", "aws") == pass);
+  CHECK(severity("NET_PLUGIN", "none") == pass);
+  CHECK(severity("NET_PLUGIN", "ofi") == warn);
+  CHECK(severity("TUNER_PLUGIN", "/opt/lib/libnccl-net-aws.so") == pass);
 }
 
 }  // namespace shakedown::node

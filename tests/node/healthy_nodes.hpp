@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
 #include "tests/node/healthy.hpp"
 
@@ -46,12 +47,13 @@ inline std::vector<Finding> not_passed(const std::vector<Finding>& findings) {
   return found;
 }
 
-inline Json xid(int code, double age_s) {
-  return {{"age_s", age_s},
-          {"nvswitch", false},
-          {"pci_id", "0000:18:00"},
-          {"code", code},
-          {"text", "text"}};
+inline void add_xid(NodeReport& report, int code, double age_s) {
+  KernelLog log;
+  if (const auto known = report.facts.find(kKernelLogFact); known != report.facts.end())
+    log = kernel_log_of(*known);
+  log.events.push_back(
+      {age_s, KernelEventKind::xid, "0000:18:00", code, "text", ++log.last_sequence});
+  report.facts[kKernelLogFact] = to_json(log);
 }
 
 }  // namespace shakedown::node

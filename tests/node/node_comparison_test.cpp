@@ -57,6 +57,32 @@ TEST_CASE("a node with less memory than most is named, a firmware's share is not
   CHECK(found[0].node == "node01");
 }
 
+TEST_CASE("a clock unlike that of most nodes is named", "[node][comparison]") {
+  auto reports = healthy_nodes(4);
+  for (NodeReport& report : reports) report.clock_s = 1.7e9;
+  const auto odd = [&](double ahead_s) {
+    *reports[2].clock_s = 1.7e9 + ahead_s;
+    return not_passed(compare_nodes(reports));
+  };
+  CHECK(odd(0.9).empty());
+  auto found = odd(-3600);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].node == "node02");
+  CHECK(found[0].severity == Severity::fail);
+  CHECK(found[0].verdict.cause == "the clock is 3600.0 s behind most nodes");
+  found = odd(1.5);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].severity == Severity::warn);
+  CHECK(found[0].verdict.cause == "the clock is 1.5 s ahead of most nodes");
+  reports.resize(2);
+  *reports[1].clock_s += 70;
+  found = not_passed(compare_nodes(reports));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].severity == Severity::fail);
+  CHECK(found[0].node.empty());
+  CHECK(found[0].verdict.cause == "the clock is 70.0 s behind that of node01");
+}
+
 TEST_CASE("NICs are compared by speed, whatever their names", "[node][comparison]") {
   auto reports = healthy_nodes(3);
   for (int i = 0; i < 3; ++i)

@@ -49,7 +49,8 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
           "[node][count][closed]") {
   NodeReport report;
   report.host = "n0";
-  report.gpus.problem = "libnvidia-ml.so.1 cannot be opened";
+  report.gpus.problem =
+      "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
   const auto severity = [&](const char* check, int option = -1) {
     return of_check(judge_nodes({report}, {option}), check).front().severity;
   };
@@ -59,13 +60,71 @@ TEST_CASE("a node without a driver says what it cannot see; a broken one is foun
   const Verdict count = of_check(judge_nodes({report}, {8}), "gpu-count").front().verdict;
   CHECK(count.action.find("RMA") == std::string::npos);
   report.facts["driver_module"] = "580.2";
+  report.facts["container"] = "docker";  // which was given no GPU, perhaps
   CHECK(severity("management") == Severity::warn);
+  for (const char* problem :
+       {"nvmlInit_v2: Driver/library version mismatch", "libnvidia-ml.so.1: file too short"}) {
+    report.gpus.problem = problem;  // open-gpu-kernel-modules#626, soperator#2684
+    const auto found = of_check(judge_nodes({report}, {}), "management").front();
+    CHECK(found.severity == Severity::fail);
+    CHECK(found.verdict.class_ == Class::software);
+    CHECK_THAT(found.verdict.cause, ContainsSubstring(problem));
+    CHECK(found.verdict.action.find("--gpus") == std::string::npos);
+  }
+  report.gpus.problem = "nvmlInit_v2: Unknown Error";
+  CHECK(severity("management") == Severity::warn);
+  report.facts["container"] = "none seen";
+  CHECK(severity("management") == Severity::fail);
+  report.facts.erase("driver_module");
+  CHECK(severity("management") == Severity::unknown);
+  report.gpus.problem = "nvmlInit_v2: Driver/library version mismatch";
+  CHECK(severity("management") == Severity::fail);  // which there is not without a driver
   report.gpus.problem.reset();
   report.gpus.stalled = {"nvmlSystemGetDriverVersion"};
   CHECK(severity("management") == Severity::fail);
   report.gpus.stalled.clear();
   report.gpus.failed = {"nvmlDeviceGetCount_v2: Unknown Error"};
   CHECK(severity("management") == Severity::fail);
+}
+
+TEST_CASE("a node without GPU is judged by what is expected of it", "[node][count][closed]") {
+  NodeReport report;
+  report.host = "n0";
+  report.gpus.problem =
+      "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+  const auto severity = [&](const char* check, int option = -1) {
+    return of_check(judge_nodes({report}, {option}), check).front().severity;
+  };
+  using enum Severity;
+  for (const char* check : {"management", "driver", "gpu-count"}) CHECK(severity(check) == unknown);
+  CHECK(severity("gpu-count", 0) == pass);
+  for (const char* check : {"management", "driver"}) CHECK(severity(check, 0) == not_applicable);
+  report.facts["gpus_on_bus"] = Json::array();
+  for (const char* check :
+       {"management", "driver", "gpu-count", "acs", "iommu", "peermem", "fabric-manager"})
+    CHECK(severity(check) == not_applicable);
+  CHECK(severity("gpu-count", 8) == fail);
+  report.facts["slurm"] = {{"SLURM_GPUS_ON_NODE", "8"}};
+  CHECK(severity("gpu-count") == fail);
+  report.facts.erase("slurm");
+  report.facts["driver_module"] = "580.2";  // all GPUs of a GPU node are gone, perhaps
+  report.facts["container"] = "none seen";
+  CHECK(severity("management") == fail);
+  CHECK(severity("gpu-count") == unknown);
+  // It is no pass: where nothing else passes, neither does the node.
+  const std::vector<Finding> none{
+      finding_of("acs", shakedown::node::not_applicable("no GPU"), Scope::node, "n0")};
+  CHECK(count(none).pass == 0);
+  CHECK(verdict_of_job(none, false).outcome == Outcome::inconclusive);
+  CHECK_THAT(findings_table(none), ContainsSubstring("N/A      acs"));
+}
+
+TEST_CASE("a GPU that is missing is named with its domain", "[node][count]") {
+  NodeReport report = healthy_node("n0", 3);
+  const char* ids[] = {"00000008:01:00.0", "00000009:01:00.0", "00000018:01:00.0"};
+  for (int i = 0; i < 3; ++i) report.gpus.gpus[static_cast<std::size_t>(i)].pci_id = ids[i];
+  report.facts["gpus_on_bus"] = {"0008:01:00.0", "0009:01:00.0", "0018:01:00.0", "0019:01:00.0"};
+  CHECK_THAT(count_of({report}).verdict.cause, ContainsSubstring("on the bus only: 0019:01:00.0"));
 }
 
 TEST_CASE("a driver that does not open in time fails only where persistence mode is known to be on",
@@ -110,6 +169,12 @@ TEST_CASE("the driver's module, library and CUDA must fit", "[node][driver]") {
   CHECK(severity() == Severity::pass);
   report.gpus.cuda_driver_version = "12.8";
   CHECK(severity() == Severity::fail);
+  // Which a passive check, and a hook, does not need.
+  const Finding passive =
+      of_check(judge_nodes({report}, {.gpus = 8, .uses_gpus = false}), "driver").front();
+  CHECK(passive.severity == Severity::unknown);
+  CHECK_FALSE(passive.decides);
+  CHECK_THAT(passive.verdict.cause, ContainsSubstring("Shakedown's build, not the node"));
   report.gpus.driver_version.reset();
   CHECK(severity() == Severity::unknown);
 }

@@ -10,6 +10,7 @@
 
 #include "launch/node/health/check/findings_table.hpp"
 #include "launch/node/health/facts/host_facts.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 #include "launch/node/health/rules/node_rules.hpp"
@@ -121,7 +122,9 @@ const std::map<std::string, Needs>& needs() {
       {"foreign-use", [](auto& g) { return g.processes && g.memory_used_bytes; }},
       {"nvlink-count",
        [](auto& g) {
-         return std::ranges::all_of(g.nvlinks, [](auto& l) { return l.active.has_value(); });
+         const bool known = std::ranges::all_of(g.nvlinks, [](auto& l) { return !!l.active; });
+         const bool all = std::ranges::all_of(g.nvlinks, [](auto& l) { return l.active == true; });
+         return known && (all || g.model == "NVIDIA H200" || g.fabric_state == "not_supported");
        }},
       {"nvlink-speed",
        [](auto& g) {
@@ -166,7 +169,7 @@ Json some_facts(Spoiler& spoil) {
              {"driver_module", "580.2"},
              {"fabric_manager", "580.2"},
              {"modules", {"nvidia_peermem"}},
-             {"iommu", {{"parameters", {"iommu=pt"}}, {"groups", 4}}},
+             {"iommu", {"identity"}},
              {"acs", {{"bridges", 1}, {"redirecting", 0}}},
              {"infiniband", {{{"port", "mlx5_0:1"}, {"state", "ACTIVE"}}}},
              {"nics", {{{"nic", "eth0"}, {"state", "up"}, {"speed_mbits", 100000}}}},
@@ -176,7 +179,7 @@ Json some_facts(Spoiler& spoil) {
              {"nccl_variables", {{"NCCL_DEBUG", "INFO"}}},
              {"slurm", Json::object()},
              {"revision", "1"},
-             {"kernel_events", Json::array()}};
+             {kKernelLogFact, to_json(KernelLog{})}};
   for (const char* space : {"shm", "tmp", "current_folder"})
     facts[space] = {
         {"total_bytes", 1e12}, {"free_bytes", 1e12}, {"inodes", 1e6}, {"free_inodes", 1e6}};

@@ -67,8 +67,22 @@ void no_link_up(GpuReading& gpu) {
 }
 void h100_nvl(GpuReading& gpu) {
   gpu.model = "NVIDIA H100 NVL";
+  gpu.fabric_state = "not_supported";  // its links go to bridges
   links_down(gpu);
 }
+void half_of_b300(GpuReading& gpu) {  // a board that is in no table
+  gpu.model = "NVIDIA B300 SXM6 AC";
+  links_down(gpu);
+}
+void no_link_of_b300(GpuReading& gpu) {
+  half_of_b300(gpu);
+  no_link_up(gpu);
+}
+void without_fabric_state(GpuReading& gpu) {
+  half_of_b300(gpu);
+  gpu.fabric_state.reset();
+}
+void times_out(GpuReading& gpu) { gpu.failed = {"nvmlDeviceGetName: Timeout"}; }
 void pcie_card(GpuReading& gpu) {
   gpu.model = "NVIDIA L40S";
   gpu.nvlinks.clear();
@@ -97,6 +111,11 @@ const std::vector<Case>& sick_cases() {
        "RMA"},
       {"management-error", [](auto& g) { g.failed = {"nvmlX: ECC error"}; }, fail, hardware,
        "reset GPU"},
+      // gpustack/runtime#26: an error is not "not supported", and these others of the node answer.
+      {"management-error", times_out, fail, hardware, "reset GPU"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: In use by another client"}; }, fail,
+       hardware, "reset GPU"},
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.power_w = 0; }, fail, hardware, "reset GPU"},
       {"sane-readings", [](auto& g) { g.temperature_c = 4294967295.0; }, fail, hardware},
       {"sane-readings", [](auto& g) { g.memory_clock_mhz = 0; }, fail, hardware},
@@ -150,7 +169,7 @@ const std::vector<Case>& sick_cases() {
       {"persistence", [](auto& g) { g.persistence = false; }, warn, config, "-pm 1"},
       {"ecc-mode", [](auto& g) { g.ecc_enabled = false; }, fail, config, "-e 1"},
       {"ecc-mode", [](auto& g) { g.ecc_enabled = false; }, warn, config, "-e 1", alone()},
-      {"mig", [](auto& g) { g.mig_enabled = true; }, fail, config, "-mig 0"},
+      {"mig", [](auto& g) { g.mig_enabled = true; }, warn, config, "on purpose"},  // DCGM#70
       {"compute-mode", [](auto& g) { g.compute_mode = "prohibited"; }, fail, config, "-c 0"},
       {"compute-mode", [](auto& g) { g.compute_mode = "exclusive_process"; }, warn, config},
       {"foreign-use",
@@ -166,6 +185,10 @@ const std::vector<Case>& sick_cases() {
       // No link of any GPU of the node: the fabric manager, however few they are.
       {"nvlink-count", no_link_up, fail, config, "fabricmanager", alone()},
       {"nvlink-count", no_link_up, fail, config, "fabricmanager", {1, false, no_link_up}},
+      // All GPUs alike: their majority is no witness where the board has NVSwitches.
+      {"nvlink-count", half_of_b300, fail, config, "fabricmanager", all_with(half_of_b300)},
+      {"nvlink-count", no_link_of_b300, fail, config, "fabricmanager", all_with(no_link_of_b300)},
+      {"nvlink-count", half_of_b300, fail, hardware, "inspect links", {1, false, half_of_b300}},
       {"nvlink-speed", [](auto& g) { g.nvlinks[3].speed_mbs = 13281; }, fail, hardware, "link"},
       {"nvlink-errors", [](auto& g) { g.nvlinks[3].crc_errors = 1001; }, warn, hardware, "link"},
       {"nvlink-fabric", [](auto& g) { g.fabric_state = "not_started"; }, fail, software,
@@ -210,13 +233,26 @@ const std::vector<Case>& healthy_cases() {
       {"power-limit", [](auto& g) { g.power_limit_w = 700.4; }, pass},
       {"foreign-use", [](auto& g) { g.memory_used_bytes = 15u << 20; }, pass},
       {"foreign-use", ours, pass},
-      {"management-error", [](auto& g) { g.failed = {"nvmlDeviceGetX: No permission"}; }, unknown},
-      {"management-error", [](auto& g) { g.failed = {"nvmlDeviceGetX: Timeout"}; }, unknown},
-      {"management-error", [](auto& g) { g.failed = {"nvmlX: In use by another client"}; },
+      {"management-error", [](auto& g) { g.failed = {"nvmlX: Insufficient Permissions"}; },
        unknown},
+      {"management-error",
+       [](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; },
+       unknown,
+       {},
+       "",
+       all_with([](auto& g) { g.failed = {"nvmlX: Invalid Argument"}; })},
       {"vbios", [](auto& g) { g.vbios = "1"; }, warn, config, "", {1}},  // named without blame
   };
   return cases;
+}
+
+/// Neither passes nor lets the node pass.
+void check_undecided(const Finding& finding) {
+  INFO(line_of(finding.verdict));
+  CHECK(finding.severity == unknown);
+  CHECK(verdict_of_job({finding}, false).outcome == Outcome::inconclusive);
+  CHECK(finding.decides);
+  CHECK_FALSE(finding.verdict.action.empty());
 }
 
 void check_case(const Case& tried) {
@@ -268,6 +304,20 @@ TEST_CASE("a recorded H200 is healthy, and what its virtual machine hides is unk
 
 TEST_CASE("what looks odd and is not sick is not blamed", "[node][rules]") {
   for (const Case& healthy : healthy_cases()) check_case(healthy);
+}
+
+TEST_CASE("an error that all GPUs of a node return, or links of which nobody knows, is no pass",
+          "[node][rules][closed]") {
+  check_undecided(look_at("management-error", times_out, alone()));
+  check_undecided(look_at("management-error", times_out, all_with(times_out)));
+  check_undecided(look_at("nvlink-count", without_fabric_state, all_with(without_fabric_state)));
+  // The worst of two errors decides, whichever comes first.
+  check_undecided(look_at(
+      "management-error",
+      [](auto& g) {
+        g.failed = {"nvmlX: Insufficient Permissions", "nvmlY: Timeout"};
+      },
+      alone()));
 }
 
 TEST_CASE("a sick GPU is named though its peers are, and they are not", "[node][rules]") {

@@ -1,4 +1,5 @@
 // Verdicts of a soak from made-up windows; the kernel's messages.
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -183,7 +184,7 @@ TEST_CASE("a job of fewer than three GPUs of a model says that rates are not com
   ranks[2].model = "H100";
   const std::string remark = uncompared_rates(all, ranks, {});
   CHECK(remark == "rates not compared: fewer than 3 GPUs of a model");
-  CHECK_THAT(judge_job(all, {}, {{LoadKind::products}, {}, remark}).cause,
+  CHECK_THAT(judge_job(all, {}, {{LoadKind::products}, {}, {remark}}).cause,
              ContainsSubstring("; " + remark));
 }
 
@@ -209,7 +210,8 @@ TEST_CASE("no FAIL of a soak lacks a class or an action", "[soak]") {
   for (Window& window : all) {
     window.ranks[0].thermal_share = window.ranks[0].hardware_slowdown_share = 0.5;
     window.ranks[2].flop *= 0.8;  // and its clock is unknown
-    window.kernel_events = {std::vector{KernelEvent{5, false, "0000:1b:00", 48, "DBE"}}, {}, {}};
+    window.kernel_events = {
+        std::vector{KernelEvent{5, KernelEventKind::xid, "0000:1b:00", 48, "DBE"}}, {}, {}};
   }
   all[0].ranks[1].errors.ecc_uncorrected = 2;
   ranks[0].remap_pending = true;
@@ -306,8 +308,20 @@ TEST_CASE("an XID within the soak is its GPU's, one that cannot be read is unkno
   all[0].kernel_events = {std::vector<KernelEvent>{}, std::vector<KernelEvent>{}, std::nullopt};
   all[1].kernel_events = all[0].kernel_events;
   CHECK(judge(all).empty());
-  CHECK(unknown_xids(all) == "XIDs: unknown on rank 2: /dev/kmsg cannot be read");
-  all[1].kernel_events[1]->push_back({5, false, "0000:1b:00", 48, "DBE"});
+  for (Window& window : all)
+    for (RankWindow& rank : window.ranks) rank.errors.nvlink_errors = 0;
+  REQUIRE(unknown_health(all, kRanks).size() == 1);
+  const std::string unknown = unknown_health(all, kRanks).front();
+  CHECK(unknown == "XIDs not known on rank 2: /dev/kmsg cannot be read, or not in time");
+  for (Window& window : all) window.ranks[1].errors.nvlink_errors = kUnknown;
+  CHECK(unknown_health(all, kRanks).back() ==
+        "NVLink errors not known on rank 1: the driver does not report them");
+  CHECK_THAT(judge_job(all, {}, {{}, {}, {unknown}}).cause, ContainsSubstring("; " + unknown));
+  auto without_gpu = kRanks;
+  without_gpu[2].uuid.clear();
+  without_gpu[1].uuid.clear();
+  CHECK(unknown_health(all, without_gpu).empty());
+  all[1].kernel_events[1]->push_back({5, KernelEventKind::xid, "0000:1b:00", 48, "DBE"});
   const auto verdicts = judge(all);
   REQUIRE(verdicts.size() == 1);
   CHECK(verdicts[0].name == "GPU-b");
@@ -326,8 +340,8 @@ TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[s
   write("proc/uptime", "100.0 1.0");
   KernelWatch watch("0000:1B:00.0", root.string());
   CHECK(!watch.events());
-  const auto line = [](int second, const char* device) {
-    return "4,1," + std::to_string(second) + "000000,-;NVRM: Xid (PCI:" + device + "): 48, DBE\n";
+  const auto line = [](int second, const std::string& device) {  // a message a second
+    return fmt::format("4,{0},{0}000000,-;NVRM: Xid (PCI:{1}): 48, DBE\n", second, device);
   };
   write("proc/uptime", "120.0 1.0");
   write("dev/kmsg", line(99, "0000:1b:00") + line(110, "0000:1b:00") + line(111, "0000:1c:00"));
@@ -336,6 +350,18 @@ TEST_CASE("a watch of the kernel's messages has the GPU's new events alone", "[s
   REQUIRE(events->size() == 1);
   CHECK(events->front().age_s == Approx(10));
   CHECK(watch.events()->empty());
+  const auto other = [](int second) { return fmt::format("6,{0},{0}000000,-;audit\n", second); };
+  write("dev/kmsg", other(112) + line(113, "0000:1b:00 GPU-I:05"));
+  REQUIRE(watch.events());
+  write("dev/kmsg", other(114));
+  CHECK(watch.events());
+  write("dev/kmsg", other(116));  // number 115 was overwritten
+  CHECK_FALSE(watch.events());
+  write("dev/kmsg", other(118) + line(119, "0000:1b:00"));  // and 117, but this one was kept
+  REQUIRE(watch.events());
+  write("dev/kmsg",
+        other(119) + "3,120,120000000,-;NVRM: GPU at 0000:1b:00.0 has fallen off the bus\n");
+  CHECK(watch.events()->size() == 1);
   CHECK(same_pci_device("0000:1b:00", "00000000:1B:00.0"));
   CHECK_FALSE(same_pci_device("", ""));
   fs::remove_all(root);

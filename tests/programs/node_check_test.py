@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import pathlib
+import subprocess
 import time
 import unittest
 
@@ -41,7 +42,7 @@ class NodeCheck(Folder):
 
     def test_a_bare_passive_check_ends_within_its_deadline(self):
         out, records = self.check("--passive", code=0)  # of 5 s: a later one would be inconclusive
-        self.assertRegex(out, r"(PASS|UNKNOWN) +gpu-count ")
+        self.assertRegex(out, r"(PASS|UNKNOWN|N/A) +gpu-count ")
         self.assertRegex(out, r"PASS +host-stall ")
         job = records["verdict"][-1]
         self.assertEqual((job["scope"], job["name"], job["verdict"]), ("job", "node_check", "PASS"))
@@ -121,6 +122,75 @@ class NodeCheck(Folder):
                                                 for line in records["verdict"][:-1]])
                 if change == one_hangs:  # what was not read for that cause is one line, and no pass
                     self.assertRegex(out, r"UNKNOWN +\d+ checks +GPU 2: not read: .* \(.*pcie-replays\)")
+
+    def test_a_gpu_whose_calls_time_out_fails(self):
+        """gpustack/runtime#26: an error is not "not supported"."""
+        def times_out(host):
+            host["gpus"][4]["fake"] = {"error": {"nvmlDeviceGetName": 10, "nvmlDeviceGetTemperatureV": 10,
+                                                 "nvmlDeviceGetTemperature": 10}}
+
+        def all_time_out(host):
+            for gpu in host["gpus"]:
+                gpu["fake"] = {"error": {"nvmlDeviceGetPersistenceMode": 10}}
+        out, _ = self.check("--passive", "--deadline", 20, code=1, **self.fake(times_out))
+        self.assertRegex(out, r"FAIL +management-error +GPU 4: nvmlDeviceGetName: Timeout, which other GPUs")
+        out, _ = self.check("--passive", "--deadline", 20, code=3, **self.fake(all_time_out))
+        self.assertIn("management-error: nvmlDeviceGetPersistenceMode: Timeout", out)
+
+    def test_a_driver_that_cannot_start_fails_in_a_pod_too(self):
+        """soperator#2684, open-gpu-kernel-modules#626."""
+        root = self.folder / "root"
+        (root / "proc/driver/nvidia").mkdir(parents=True)
+        (root / "proc/driver/nvidia/version").write_text(
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun\n")
+        empty = self.folder / "libnvidia-ml.so.1"
+        empty.touch()
+        pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+        out, records = self.check("--passive", "--deadline", 20, "--root", root, code=1,
+                                  SHAKEDOWN_NVML_LIBRARY=empty, **pod)
+        self.assertRegex(out, r"FAIL +management +.*file too short")
+        self.assertEqual([line["class"] for line in records["verdict"] if line.get("check") == "management"],
+                         ["SOFTWARE"])
+
+        def mismatch(host):
+            host["fake"] = {"error": {"nvmlInit_v2": 18}}
+        out, _ = self.check("--passive", "--deadline", 20, "--root", root, code=1, **self.fake(mismatch), **pod)
+        self.assertRegex(out, r"FAIL +management +.*version mismatch -> reboot")
+
+    def test_what_blackwell_counts_of_its_links_is_read(self):
+        def blackwell(host):
+            for gpu in host["gpus"]:
+                gpu.update(model="NVIDIA B200", fake={"effective_errors": 0, "receive_errors": 2})
+                for link in gpu["nvlinks"]:
+                    del link["crc_errors"], link["replay_errors"]
+        out, _ = self.check("--passive", "--deadline", 20, code=0, **self.fake(blackwell))
+        self.assertRegex(out, r"PASS +nvlink-errors +8 GPUs: NVLink errors are few")
+
+    def test_a_check_that_hangs_in_the_kernel_is_reported_and_none_is_started(self):
+        """Two calls, one process: with a timer of health checks there were 288 a day."""
+        if os.getuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0:
+            self.skipTest("needs to mount in a namespace of its own")
+        stat = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        note = f"{os.getpid()} {stat[19]}"  # this process, in the place of one that cannot be killed
+        for age, code, line in [(100, 1, "FAIL     hung-check         "), (0, 3, "INCONCLUSIVE job node_check")]:
+            script = f"mount -t tmpfs -o mode=755 none /run && echo '{note} {int(time.time()) - age}' >/run/shakedown-node_check " \
+                     f"&& exec '{NODE_CHECK}' --passive"
+            result = run_bare("unshare", "-m", "bash", "-c", script)
+            self.expect(result, code, line, f"an earlier one (pid {os.getpid()}) was killed")
+            self.assertNotIn("host-stall", result.stdout)
+
+    def test_a_node_that_should_have_no_gpu_passes(self):
+        out, _ = self.check("--passive", "--expect-gpus", 0, code=0)
+        self.assertRegex(out, r"PASS +gpu-count +no GPU, none expected")
+        self.assertRegex(out, r"N/A +management +no GPU, none expected")
+
+    def test_a_script_in_a_step_of_slurm_checks(self):
+        """A variable that was inherited says nothing of who started this process."""
+        out, _ = self.check("--passive", code=0, SLURM_LOCALID="1", SLURM_TASK_PID="1")
+        self.assertRegex(out, r"PASS +host-stall ")
+        task = run_bare("bash", "-c", f"SLURM_LOCALID=1 SLURM_TASK_PID=$$ exec {NODE_CHECK} --passive")
+        self.assertEqual((task.returncode, task.stdout), (0, ""))
+        self.assertIn("not the first process of its host", task.stderr)
 
     def test_an_injected_stall_is_named(self):
         """Not the library that a node without a driver lacks."""

@@ -18,6 +18,19 @@ def setUpModule():
     skip_where_impossible("ssh")
 
 
+LATE_CLOCK = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+  int (*real)(clockid_t, struct timespec *) = dlsym(RTLD_NEXT, "clock_gettime");
+  int status = real(clock, time);
+  if (clock == CLOCK_REALTIME) time->tv_sec -= 3600;
+  return status;
+}
+"""
+
+
 class OnHosts(unittest.TestCase):
     def bring_up(self, nodes):
         self.cluster = Cluster(nodes=nodes, service="ssh")
@@ -129,6 +142,14 @@ class Hosts(OnHosts):
         self.assertEqual(process.returncode, 3)
         self.assertRegex(out, LOST)
         self.assert_nothing_runs("n1", "n4")
+
+    def test_a_host_whose_clock_is_an_hour_behind_is_named(self):
+        shim = self.cluster.work / "clock.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-o", shim, "-", "-ldl"], input=LATE_CLOCK, check=True,
+                       text=True)
+        late = f"[[ $(hostname) != n2 ]] || export LD_PRELOAD={shim}; exec {TREE}/bin/node_check"
+        said = self.cluster("on", "n1", TREE / "launch/mpi", "-n", 2, "--hosts", "n1,n2", "bash", "-c", late, code=1)
+        self.assertRegex(said, r"FAIL +nodes-alike +n1: the clock is 3[56]\d\d\.\d s ahead of that of n2")
 
     @long
     def test_a_host_whose_ssh_hangs(self):

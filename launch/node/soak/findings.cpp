@@ -309,7 +309,8 @@ Verdict judge_job(const std::vector<Window>& windows, const std::vector<Verdict>
     verdict.cause = fmt::format("stopped by {} after {:.0f} of {:.0f} s; {}", facts.stopped_by,
                                 60 * facts.minutes, 60 * facts.minutes_requested, verdict.cause);
   verdict.cause += missing;
-  if (!facts.remark.empty()) verdict.cause += "; " + facts.remark;
+  for (const std::string& remark : facts.remarks)
+    if (!remark.empty()) verdict.cause += "; " + remark;
   return verdict;
 }
 

@@ -62,7 +62,7 @@ std::string uncompared_rates(const std::vector<Window>& windows,
 struct JobFacts {
   std::vector<LoadKind> requested;
   std::vector<MemoryCoverage> memory = {};  // by rank
-  std::string remark = "";                  // uncompared_rates()
+  std::vector<std::string> remarks = {};    // uncompared_rates(), unknown_health()
   std::string stopped_by = "";              // a signal
   std::string device = "GPU";               // what each rank tests: or "rank"
   double minutes = 0;                       // that it took

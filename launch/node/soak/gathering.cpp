@@ -70,8 +70,7 @@ std::vector<std::optional<std::vector<KernelEvent>>> gather(
   Json mine;  // null: unknown
   if (events) {
     mine = Json::array();
-    for (const KernelEvent& event : *events)
-      mine.push_back({event.age_s, event.nvswitch, event.pci_id, event.code, event.text});
+    for (const KernelEvent& event : *events) mine.push_back(to_json(event));
   }
   std::vector<std::optional<std::vector<KernelEvent>>> by_rank;
   for (const std::string& text : session.all_gather(json_text(mine))) {
@@ -79,10 +78,7 @@ std::vector<std::optional<std::vector<KernelEvent>>> gather(
     by_rank.emplace_back();
     if (json.is_null()) continue;
     by_rank.back().emplace();
-    for (const Json& event : json)
-      by_rank.back()->push_back({event[0].get<double>(), event[1].get<bool>(),
-                                 event[2].get<std::string>(), event[3].get<int>(),
-                                 event[4].get<std::string>()});
+    for (const Json& event : json) by_rank.back()->push_back(kernel_event_of(event));
   }
   return by_rank;
 }

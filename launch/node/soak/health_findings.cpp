@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "launch/node/health/rules/kernel_rules.hpp"
 
@@ -174,14 +173,29 @@ void judge_health(const std::vector<Window>& windows, const std::vector<RankIden
   judge_xids(windows, ranks, verdicts);
 }
 
-std::string unknown_xids(const std::vector<Window>& windows) {
-  std::set<std::size_t> ranks;
-  for (const Window& window : windows)
-    for (std::size_t r = 0; r < window.kernel_events.size(); ++r)
-      if (!window.kernel_events[r]) ranks.insert(r);
-  return ranks.empty() ? ""
-                       : fmt::format("XIDs: unknown on rank{} {}: /dev/kmsg cannot be read",
-                                     ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
+std::vector<std::string> unknown_health(const std::vector<Window>& windows,
+                                        const std::vector<RankIdentity>& ranks) {
+  std::vector<int> without_xids, without_links;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (windows.empty() || ranks[r].uuid.empty()) continue;
+    if (std::ranges::any_of(windows, [&](const Window& window) {
+          return r < window.kernel_events.size() && !window.kernel_events[r];
+        }))
+      without_xids.push_back(static_cast<int>(r));
+    if (std::ranges::none_of(windows, [&](const Window& window) {
+          return std::isfinite(window.ranks[r].errors.nvlink_errors);
+        }))
+      without_links.push_back(static_cast<int>(r));
+  }
+  std::vector<std::string> remarks;
+  const auto add = [&](const char* what, const std::vector<int>& of, const char* why) {
+    if (of.empty()) return;
+    remarks.push_back(fmt::format("{} not known on rank{} {}: {}", what, of.size() == 1 ? "" : "s",
+                                  fmt::join(of, ", "), why));
+  };
+  add("XIDs", without_xids, "/dev/kmsg cannot be read, or not in time");
+  add("NVLink errors", without_links, "the driver does not report them");
+  return remarks;
 }
 
 }  // namespace shakedown::node

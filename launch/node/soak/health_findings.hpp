@@ -12,7 +12,9 @@ namespace shakedown::node {
 void judge_health(const std::vector<Window>& windows, const std::vector<RankIdentity>& ranks,
                   std::vector<Verdict>& verdicts);
 
-/// "XIDs: unknown on rank 0, ...": where the kernel's messages cannot be read. Empty: nowhere.
-std::string unknown_xids(const std::vector<Window>& windows);
+/// "XIDs not known on rank 0: ...": what could not be watched of a GPU, and is no reason to doubt
+/// what was computed.
+std::vector<std::string> unknown_health(const std::vector<Window>& windows,
+                                        const std::vector<RankIdentity>& ranks);
 
 }  // namespace shakedown::node

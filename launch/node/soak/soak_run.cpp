@@ -291,10 +291,12 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   const std::string signal = *std::max_element(signals.begin(), signals.end());
   const std::string device = ranks_.front().uuid.empty() ? "rank" : "GPU";
   const auto memory = session_.all_gather(work.memory_coverage());
+  std::vector<std::string> remarks = unknown_health(windows_, ranks_);
+  remarks.insert(remarks.begin(), uncompared_rates(windows_, ranks_, rule, device));
   verdicts.push_back(judge_job(windows_, verdicts,
                                {{requested.begin(), requested.end()},
                                 memory,
-                                uncompared_rates(windows_, ranks_, rule, device),
+                                remarks,
                                 signal,
                                 device,
                                 elapsed_s() / 60,
@@ -304,7 +306,6 @@ ExitCode SoakRun::conclude(const SoakWork& work) {
   const double energy = energy_of(windows_);
   if (std::isfinite(energy)) say(session_, fmt::format("energy: {:.4g} kJ", energy / 1e3));
   say(session_, text_of(checked_rates(windows_)));
-  say(session_, unknown_xids(windows_));
   for (const Verdict& verdict : verdicts) {
     record_.write("verdict", merged(identity_, shakedown::record_of(verdict)));
     say(session_, line_of(verdict));

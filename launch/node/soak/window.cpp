@@ -104,7 +104,8 @@ Json record_of(const Window& window) {
     std::string codes;
     if (events)
       for (const KernelEvent& event : *events)
-        codes += (codes.empty() ? "" : " ") + std::to_string(event.code);
+        codes += (codes.empty() ? "" : " ") +
+                 (event.code == 0 ? std::string("message") : std::to_string(event.code));
     fields["xids"].push_back(events ? Json(codes) : Json());
   }
   return fields;

@@ -1,11 +1,13 @@
 #include "launch/node/health/check/check.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <memory>
 #include <mutex>
@@ -43,7 +45,7 @@ void write(Record& record, const std::vector<NodeReport>& reports) {
 }
 void write(Record& record, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings)
-    if (finding.severity != Severity::pass) record.write("verdict", record_of(finding));
+    if (finding.severity > Severity::pass) record.write("verdict", record_of(finding));
 }
 
 ExitCode conclude(const std::vector<Finding>& findings, bool strict, Record& record) {
@@ -129,6 +131,7 @@ ExitCode check_nodes(const CheckOptions& options, MpiSession& session, Record& r
   ReportSource source = options.source;
   source.inforom = true;
   auto reports = gather_reports(session, source);
+  read_clocks(session, reports);
   if (fault && fault->kind == FaultKind::stall)
     stall(reports, session.hosts()[static_cast<std::size_t>(fault->rank)]);
   auto findings = judge_nodes(reports, options.expected);
@@ -172,7 +175,9 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
     known.add(judge_host(host, facts, options.expected.xid_window_h));
   })};
   if (fault) stall(reports, host);
-  const auto findings = judge_nodes(reports, options.expected);
+  Expected expected = options.expected;
+  expected.uses_gpus = false;
+  const auto findings = judge_nodes(reports, expected);
   print(findings_table(findings));
   write(record, reports);
   write(record, findings);
@@ -180,9 +185,21 @@ ExitCode check_passively(const CheckOptions& options, Record& record) {
 }
 
 bool is_another_of_its_host() {
-  for (const char* variable : {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"})
-    if (const char* rank = std::getenv(variable)) return std::strcmp(rank, "0") != 0;
-  return false;
+  const auto is_not_first = [](const char* variable) {
+    const char* const rank = std::getenv(variable);
+    return rank != nullptr && std::strcmp(rank, "0") != 0;
+  };
+  if (is_not_first("SLURM_LOCALID")) {
+    const char* const task = std::getenv("SLURM_TASK_PID");
+    return task != nullptr && std::atoi(task) == getpid();
+  }
+  if (!is_not_first("OMPI_COMM_WORLD_LOCAL_RANK") && !is_not_first("MPI_LOCALRANKID")) return false;
+  std::ifstream in(fmt::format("/proc/{}/comm", getppid()));
+  std::string parent;
+  std::getline(in, parent);
+  constexpr const char* kLaunchers[] = {"mpirun", "mpiexec",       "orted",          "prterun",
+                                        "prted",  "mpiexec.hydra", "hydra_pmi_proxy"};
+  return std::ranges::find(kLaunchers, parent) != std::end(kLaunchers);
 }
 
 }  // namespace shakedown::node

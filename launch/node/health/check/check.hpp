@@ -25,7 +25,8 @@ ExitCode check_passively(const CheckOptions& options, Record& record);
 /// What to do where a passive check does not end.
 inline constexpr const char* kHangs = "drain the node; reboot if it comes back";
 
-/// Whether a launcher started this process as another than the first of its host.
+/// Whether a launcher itself started this process as another than the first of its host. A process
+/// that only inherits the launcher's variables checks.
 bool is_another_of_its_host();
 
 }  // namespace shakedown::node

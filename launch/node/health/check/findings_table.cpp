@@ -66,7 +66,7 @@ std::vector<Line> lines_of(const std::vector<const Finding*>& findings) {
 
 /// What nothing is known of for one cause, as of a GPU that does not answer, is one line.
 std::vector<Line> with_checks_joined(const std::vector<Line>& lines) {
-  constexpr std::size_t kMany = 3;
+  constexpr std::size_t kMany = 2;
   const auto key = [](const Line& l) {
     const Verdict& verdict = l.first->verdict;
     const bool unknown = l.first->severity == Severity::unknown;
@@ -136,9 +136,11 @@ std::string findings_table(const std::vector<Finding>& findings) {
   std::vector<const Finding*> passed, not_passed;
   std::set<std::string> nodes;
   for (const Finding& finding : findings) {
-    (finding.severity == Severity::pass ? passed : not_passed).push_back(&finding);
+    (finding.severity <= Severity::pass ? passed : not_passed).push_back(&finding);
     if (!finding.node.empty()) nodes.insert(finding.node);
   }
+  std::ranges::stable_partition(
+      passed, [](const Finding* finding) { return finding->severity == Severity::pass; });
   return passing(passed) + others(not_passed, nodes.size());
 }
 

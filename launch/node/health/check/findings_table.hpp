@@ -8,8 +8,8 @@
 
 namespace shakedown::node {
 
-/// "PASS  check  what was found", passing lines that are alike once; then the others, worst first,
-/// under the names of their nodes, with " -> what to do".
+/// "PASS  check  what was found", passing lines that are alike once; what does not apply; the
+/// others, worst first, under the names of their nodes, with " -> what to do".
 std::string findings_table(const std::vector<Finding>& findings);
 
 }  // namespace shakedown::node

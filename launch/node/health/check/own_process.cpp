@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,7 +12,11 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
+#include <fstream>
+#include <iterator>
 #include <new>
+#include <sstream>
 #include <utility>
 
 #include "common/error.hpp"
@@ -22,6 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr int kRunning = -1;
 constexpr int kTick_ms = 5;
+constexpr double kSurelyHangs_s = 60;  // after SIGKILL: no call that only is slow lasts as long
 
 /// Written by the child when its work is done: it may then hang at its end.
 class SharedCode {
@@ -91,6 +97,48 @@ class Forwarding {
   std::array<int, 2> ends_{-1, -1};
 };
 
+/// A process by its number and the moment at which it started: numbers are used again.
+struct Process {
+  pid_t pid = 0;
+  std::string started;  // clock ticks since the boot
+};
+/// None where it has ended.
+std::optional<Process> living(pid_t pid) {
+  std::ifstream in(fmt::format("/proc/{}/stat", pid));
+  const std::string stat{std::istreambuf_iterator<char>(in), {}};
+  const auto name_end = stat.rfind(')');  // "42 (name) D 1 ..."
+  if (name_end == stat.npos) return std::nullopt;
+  std::istringstream fields(stat.substr(name_end + 1));
+  std::string state, field;
+  fields >> state;
+  if (state == "Z" || state == "X") return std::nullopt;
+  for (int number = 4; number <= 22 && fields >> field; ++number) continue;
+  return Process{pid, field};
+}
+
+/// The child that an earlier call could not end, where it still has not.
+struct LeftOver {
+  pid_t pid = 0;
+  double killed_s_ago = 0;
+};
+std::optional<LeftOver> left_over(const std::string& note) {
+  std::ifstream in(note);
+  Process named;
+  double killed_s = 0;
+  if (note.empty() || !(in >> named.pid >> named.started >> killed_s)) return std::nullopt;
+  const auto now = living(named.pid);
+  if (!now || now->started != named.started) return std::nullopt;
+  return LeftOver{named.pid, static_cast<double>(std::time(nullptr)) - killed_s};
+}
+
+/// Whether it has ended within a moment.
+bool ends(pid_t child) {
+  constexpr int kTicks = 40;
+  for (int tick = 0; tick < kTicks; ++tick, usleep(1000 * kTick_ms))
+    if (waitpid(child, nullptr, WNOHANG) == child) return true;
+  return false;
+}
+
 [[noreturn]] void work(const std::function<int()>& body, SharedCode& shared) {
   const int code = body();
   std::fflush(nullptr);
@@ -108,7 +156,32 @@ std::optional<Ended> reaped(pid_t child) {
 
 }  // namespace
 
-Ended run_in_own_process(double seconds, const std::function<int()>& body) {
+/// Replaces the note: no reader sees half of one.
+void note_left_over(const std::string& note, pid_t child) {
+  const auto process = living(child);
+  if (!process) return;
+  const std::string written = fmt::format("{}.{}", note, getpid());
+  std::ofstream(written) << fmt::format("{} {} {}\n", child, process->started, std::time(nullptr));
+  std::rename(written.c_str(), note.c_str());
+}
+
+std::string note_of_left_over_check() {
+  const uid_t user = getuid();
+  const std::string folder = user == 0 ? "/run" : fmt::format("/run/user/{}", user);
+  struct stat found {};
+  const bool is_ours = lstat(folder.c_str(), &found) == 0 && S_ISDIR(found.st_mode) &&
+                       found.st_uid == user && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+  return is_ours ? folder + "/shakedown-node_check" : "";
+}
+
+Ended run_in_own_process(double seconds, const std::function<int()>& body,
+                         const std::string& note) {
+  if (const auto earlier = left_over(note))
+    return {std::nullopt,
+            fmt::format("an earlier one (pid {}) was killed {:.0f} s ago and has not ended: it "
+                        "hangs in the kernel, and no other was started",
+                        earlier->pid, earlier->killed_s_ago),
+            earlier->killed_s_ago > kSurelyHangs_s};
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   SharedCode shared;
   Forwarding out(STDOUT_FILENO), errors(STDERR_FILENO);
@@ -131,6 +204,7 @@ Ended run_in_own_process(double seconds, const std::function<int()>& body) {
     if (code) break;
   }
   kill(child, SIGKILL);  // where it ends at all
+  if (!note.empty() && !ends(child)) note_left_over(note, child);
   if (const auto code = shared.get()) return {*code, ""};
   return {std::nullopt, fmt::format("it did not end within {:g} s", seconds)};
 }

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <regex>
-#include <sstream>
+#include <set>
 
 #include "launch/node/health/facts/host_facts.hpp"
 
@@ -39,6 +39,11 @@ Json read_driver_module(const FactSource& source) {
   return version_in(source.lines_of("/proc/driver/nvidia/version"),
                     std::regex(R"(Kernel Module.*?\s(\d+\.\d+(\.\d+)?)\s)"));
 }
+/// Whether the module is the one whose source is open; null where it is not loaded.
+Json read_open_driver(const FactSource& source) {
+  const std::string line = source.line_of("/proc/driver/nvidia/version");
+  return line.empty() ? Json() : Json(line.find("Open Kernel Module") != line.npos);
+}
 /// Of the service's last start.
 Json read_fabric_manager(const FactSource& source) {
   auto lines = source.lines_of("/var/log/fabricmanager.log");
@@ -69,16 +74,22 @@ Json read_modules(const FactSource& source) {
   return found;
 }
 
+/// How the IOMMU serves the GPUs' groups ("identity": it passes through; "DMA", "DMA-FQ": it
+/// translates); of all groups where a GPU's is not named. Without one there are none.
 Json read_iommu(const FactSource& source) {
-  const std::string line = source.line_of("/proc/cmdline");
-  if (line.empty()) return {};
-  Json parameters = Json::array();
-  std::istringstream in(line);
-  for (std::string parameter; in >> parameter;)
-    for (const char* name : {"iommu=", "intel_iommu=", "amd_iommu="})
-      if (parameter.starts_with(name)) parameters.push_back(parameter);
-  return {{"parameters", parameters},
-          {"groups", source.names_in("/sys/kernel/iommu_groups").size()}};
+  if (source.names_in("/sys").empty()) return {};
+  std::set<std::string> types;
+  const Json gpus = read_gpus_on_bus(source);
+  for (const Json& gpu : gpus)
+    types.insert(
+        source.line_of(fmt::format("{}/{}/iommu_group/type", kDevices, gpu.get<std::string>())));
+  types.erase("");
+  if (!types.empty()) return types;
+  const auto groups = source.names_in("/sys/kernel/iommu_groups");
+  for (const std::string& group : groups)
+    types.insert(source.line_of("/sys/kernel/iommu_groups/" + group + "/type"));
+  types.erase("");
+  return types.empty() && !groups.empty() ? Json() : Json(types);
 }
 
 unsigned word(const std::string& bytes, std::size_t at) {
@@ -118,6 +129,7 @@ Json read_acs(const FactSource& source) {
 std::vector<Fact> bus_facts() {
   return {{"gpus_on_bus", false, read_gpus_on_bus},
           {"driver_module", true, read_driver_module},
+          {"open_driver", true, read_open_driver},
           {"fabric_manager", true, read_fabric_manager},
           {kPersistenceDaemon, false, read_persistence_daemon},
           {"modules", true, read_modules},

@@ -76,6 +76,8 @@ NvlinkReading GpuSequence::nvlink(unsigned link, Known<std::uint64_t> common_spe
       {field_value(nvml::kFieldNvlinkState, link), field_value(nvml::kFieldNvlinkSpeed, link),
        field_value(nvml::kFieldNvlinkCrcErrors, link), field_value(nvml::kFieldNvlinkReplays, link),
        field_value(nvml::kFieldNvlinkRecoveries, link),
+       field_value(nvml::kFieldNvlinkEffectiveErrors, link),
+       field_value(nvml::kFieldNvlinkReceiveErrors, link),
        field_value(nvml::kFieldNvlinkRecoveryEvents, link)});
   NvlinkReading read;
   read.link = static_cast<int>(link);
@@ -87,16 +89,16 @@ NvlinkReading GpuSequence::nvlink(unsigned link, Known<std::uint64_t> common_spe
   const Known<std::uint64_t> speed_mbs =
       counts[1] || !read.active.value_or(false) ? counts[1] : common_speed_mbs;
   if (speed_mbs) read.speed_mbs = static_cast<int>(*speed_mbs);
-  const auto errors = [&](Known<std::uint64_t> field, unsigned counter) {
+  const auto errors = [&](Known<std::uint64_t> field, Known<std::uint64_t> newer,
+                          unsigned counter) {
     unsigned long long value = 0;
-    return field || !reads(library_.nvlink_errors, link, counter, &value)
-               ? field
-               : Known<std::uint64_t>(value);
+    if (field || newer) return field ? field : newer;
+    return reads(library_.nvlink_errors, link, counter, &value) ? Known<std::uint64_t>(value)
+                                                                : std::nullopt;
   };
-  read.crc_errors = errors(counts[2], nvml::kNvlinkCrcFlit);
-  read.replay_errors = errors(counts[3], nvml::kNvlinkReplay);
-  read.recovery_errors =
-      counts[4] || !counts[5] ? errors(counts[4], nvml::kNvlinkRecovery) : counts[5];
+  read.crc_errors = errors(counts[2], counts[5], nvml::kNvlinkCrcFlit);
+  read.replay_errors = errors(counts[3], counts[6], nvml::kNvlinkReplay);
+  read.recovery_errors = errors(counts[4], counts[7], nvml::kNvlinkRecovery);
   return read;
 }
 

@@ -71,8 +71,8 @@ FactSource facts_here(const std::string& root) {
 
 std::vector<Fact> all_facts() {
   std::vector<Fact> all;
-  for (const auto& group :
-       {system_facts(), storage_facts(), bus_facts(), network_facts(), software_facts()})
+  for (const auto& group : {system_facts(), storage_facts(), bus_facts(), network_facts(),
+                            software_facts(), nccl_facts()})
     all.insert(all.end(), group.begin(), group.end());
   return all;
 }

@@ -41,6 +41,7 @@ std::vector<Fact> storage_facts();   // file systems
 std::vector<Fact> bus_facts();       // PCI, IOMMU, drivers and their modules
 std::vector<Fact> network_facts();   // InfiniBand, NICs, ports
 std::vector<Fact> software_facts();  // libraries, variables, the kernel's messages
+std::vector<Fact> nccl_facts();      // NCCL's variables, and what they name
 
 /// Each fact under its name, all read at the same time; in "stalled" the names of those that did
 /// not return by the deadline.

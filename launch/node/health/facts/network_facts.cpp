@@ -33,6 +33,7 @@ Json read_infiniband(const FactSource& source) {
     for (const std::string& port : source.names_in(folder + device + "/ports")) {
       const std::string at = fmt::format("{}{}/ports/{}/", folder, device, port);
       Json fields{{"port", fmt::format("{}:{}", device, port)}};
+      add(fields, "board", source.line_of(folder + device + "/board_id"));
       add(fields, "firmware", source.line_of(folder + device + "/fw_ver"));
       add(fields, "state", word_of(source.line_of(at + "state")));
       add(fields, "link_layer", source.line_of(at + "link_layer"));
@@ -61,7 +62,8 @@ Json read_nics(const FactSource& source) {
   return nics;
 }
 
-/// Ports that are given to outgoing connections, and TCP sockets of this host.
+/// Ports that are given to outgoing connections, and TCP sockets of this host: an IPv6 socket is
+/// counted in a file of its own.
 Json read_ports(const FactSource& source) {
   std::istringstream range(source.line_of("/proc/sys/net/ipv4/ip_local_port_range"));
   int first = 0, last = 0;
@@ -71,6 +73,11 @@ Json read_ports(const FactSource& source) {
     int in_use = 0, orphan = 0, waiting = 0;
     if (std::sscanf(line.c_str(), "TCP: inuse %d orphan %d tw %d", &in_use, &orphan, &waiting) == 3)
       fields["in_use"] = in_use + waiting;
+  }
+  for (const std::string& line : source.lines_of("/proc/net/sockstat6")) {
+    int in_use = 0;
+    if (fields.contains("in_use") && std::sscanf(line.c_str(), "TCP6: inuse %d", &in_use) == 1)
+      fields["in_use"] = fields["in_use"].get<int>() + in_use;
   }
   return fields;
 }

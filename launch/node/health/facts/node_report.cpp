@@ -11,6 +11,7 @@
 #include "common/error.hpp"
 #include "common/mpi_session.hpp"
 #include "common/nodes.hpp"
+#include "common/statistics.hpp"
 
 namespace shakedown::node {
 namespace {
@@ -94,6 +95,24 @@ std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSo
     if (!json.contains("gpus")) add_rank(report, json);
   });
   return reports;
+}
+
+void read_clocks(const MpiSession& session, std::vector<NodeReport>& reports) {
+  constexpr int kRounds = 5;  // a rank that was late at one is not at most of them
+  const NodeMap nodes = map_nodes(session.hosts());
+  std::vector<std::vector<double>> ahead(reports.size());  // of the first node
+  double first_s = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    session.barrier();
+    const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+    const auto clocks = session.all_gather(now.count());
+    first_s = clocks.front();
+    for (std::size_t rank = 0; rank < clocks.size(); ++rank)
+      if (nodes.local_rank[rank] == 0)
+        ahead[static_cast<std::size_t>(nodes.node_of[rank])].push_back(clocks[rank] - first_s);
+  }
+  for (std::size_t node = 0; node < reports.size(); ++node)
+    reports[node].clock_s = first_s + median_of(ahead[node]);
 }
 
 }  // namespace shakedown::node

@@ -24,6 +24,7 @@ struct NodeReport {
   std::vector<int> our_pids;             // of the job's ranks here
   std::vector<std::string> loaded_gpus;  // UUIDs of those that this program kept busy meanwhile
   bool was_open = false;                 // the driver had been opened before: it is not slow again
+  Known<double> clock_s = {};            // the host's, at a moment that is the same for all nodes
 };
 Json to_json(const NodeReport& report);
 NodeReport node_report_of(const Json& json);
@@ -47,5 +48,8 @@ NodeReport read_node(
 /// One report per node of the job, complete on every rank: the first rank of each node reads.
 /// Collective.
 std::vector<NodeReport> gather_reports(const MpiSession& session, const ReportSource& source);
+
+/// Reads the nodes' clocks at one moment, within milliseconds. Collective.
+void read_clocks(const MpiSession& session, std::vector<NodeReport>& reports);
 
 }  // namespace shakedown::node

@@ -36,21 +36,6 @@ Json read_cuda_variables(const FactSource& source) {
   return found;
 }
 
-/// Of the environment, and of the files from which NCCL reads what the environment does not set.
-Json read_nccl_variables(const FactSource& source) {
-  Json found = Json::object();
-  const std::string* home = source.variable("HOME");
-  const std::string* file = source.variable("NCCL_CONF_FILE");
-  const std::string own = file ? *file : home ? *home + "/.nccl.conf" : "";
-  for (const std::string& path : {std::string("/etc/nccl.conf"), own})
-    for (const std::string& line : source.lines_of(path))
-      if (const auto equals = line.find('='); line.starts_with("NCCL_") && equals != line.npos)
-        found[line.substr(0, equals)] = line.substr(equals + 1);
-  for (const auto& [name, value] : source.environment)
-    if (name.starts_with("NCCL_")) found[name] = value;
-  return found;
-}
-
 /// What Slurm gave this job on this node.
 Json read_slurm(const FactSource& source) {
   Json found = Json::object();
@@ -60,18 +45,10 @@ Json read_slurm(const FactSource& source) {
   return found;
 }
 
-Json read_kernel_log(const FactSource& source) {
+Json read_kernel_messages(const FactSource& source) {
   const double uptime_s = std::strtod(source.line_of("/proc/uptime").c_str(), nullptr);
-  const auto events = read_kernel_events(source.root + "/dev/kmsg", uptime_s);
-  if (!events) return {};
-  Json list = Json::array();
-  for (const KernelEvent& event : *events)
-    list.push_back({{"age_s", event.age_s},
-                    {"nvswitch", event.nvswitch},
-                    {"pci_id", event.pci_id},
-                    {"code", event.code},
-                    {"text", event.text}});
-  return list;
+  const auto log = read_kernel_log(source.root + "/dev/kmsg", uptime_s);
+  return log ? to_json(*log) : Json();
 }
 
 }  // namespace
@@ -80,9 +57,8 @@ std::vector<Fact> software_facts() {
   return {{"revision", true, read_revision},
           {"libraries", true, read_libraries},
           {"cuda_variables", false, read_cuda_variables},
-          {"nccl_variables", true, read_nccl_variables},
           {"slurm", false, read_slurm},
-          {"kernel_events", false, read_kernel_log}};
+          {kKernelLogFact, false, read_kernel_messages}};
 }
 
 }  // namespace shakedown::node

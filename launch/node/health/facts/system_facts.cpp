@@ -37,8 +37,12 @@ Json read_os(const FactSource& source) {
 Json read_kernel(const FactSource& source) {
   return text_or_null(source.line_of("/proc/sys/kernel/osrelease"));
 }
+/// ARM's kernel has numbers in the place of a name.
 Json read_processor(const FactSource& source) {
-  return text_or_null(value_in(source, "/proc/cpuinfo", "model name", ':'));
+  const auto has = [&](const char* key) { return value_in(source, "/proc/cpuinfo", key, ':'); };
+  const std::string name = has("model name"), implementer = has("CPU implementer");
+  if (!name.empty() || implementer.empty()) return text_or_null(name);
+  return fmt::format("ARM implementer {}, part {}", implementer, has("CPU part"));
 }
 
 /// "0-3,8" as 5 cores; 0 where it is no list of cores.
@@ -77,14 +81,26 @@ Json read_cpu_quota(const FactSource& source) {
 
 Json read_sockets(const FactSource& source) {
   std::set<std::string> sockets;
+  const std::string cores = "/sys/devices/system/cpu/";
+  for (const std::string& name : source.names_in(cores))
+    sockets.insert(source.line_of(cores + name + "/topology/physical_package_id"));
+  sockets.erase("");
+  if (!sockets.empty()) return static_cast<double>(sockets.size());
   for (const std::string& line : source.lines_of("/proc/cpuinfo"))
     if (line.starts_with("physical id")) sockets.insert(line);
   return positive_or_null(static_cast<double>(sockets.size()));
 }
+/// Those that have cores: others are of a GPU's memory (GH200, GB200) or of a memory expander.
 Json read_numa_nodes(const FactSource& source) {
-  const auto names = source.names_in("/sys/devices/system/node");
-  return positive_or_null(static_cast<double>(std::ranges::count_if(
-      names, [](const std::string& name) { return name.starts_with("node"); })));
+  const std::string folder = "/sys/devices/system/node";
+  const auto names = source.names_in(folder);
+  return positive_or_null(
+      static_cast<double>(std::ranges::count_if(names, [&](const std::string& name) {
+        if (!name.starts_with("node")) return false;
+        const auto files = source.names_in(folder + "/" + name);
+        const bool lists_cores = std::ranges::find(files, "cpulist") != files.end();
+        return !lists_cores || !source.line_of(folder + "/" + name + "/cpulist").empty();
+      })));
 }
 
 Json read_memory(const FactSource& source) {

@@ -1,6 +1,7 @@
 // Whether the driver answers for a GPU, and whether what it says can be.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -22,7 +23,7 @@ Judgement judge_stalls(const GpuReading& gpu, const GpuContext& context) {
                  "drain the node; reset GPU, reboot if that hangs too");
 }
 
-/// NVML's words for an error of the GPU itself. All others are of the library, of rights, of time.
+/// NVML's words for an error of the GPU itself.
 struct GpuError {
   const char* words;
   const char* action;
@@ -36,19 +37,42 @@ constexpr std::array<GpuError, 8> kGpuErrors{{{"External Power", "inspect the GP
                                               {"ECC error", kReset},
                                               {"Unknown Error", kReset}}};
 
-Judgement judge_failed_call(const std::string& call) {
-  const std::string words = call.substr(call.find(": ") + 1);  // NVML's, after the function's name
+/// "nvmlDeviceGetName" of "nvmlDeviceGetName: Timeout".
+std::string function_of(const std::string& call) { return call.substr(0, call.find(": ")); }
+
+/// Whether the driver answers this call for another GPU of the node, of the same model where this
+/// one's is known.
+bool peer_answers(const GpuReading& gpu, const GpuContext& context, const std::string& function) {
+  return std::ranges::any_of(context.node, [&](const GpuReading* peer) {
+    const bool is_peer = peer->index != gpu.index && !peer->uuid.empty() && peer->stalled.empty() &&
+                         (gpu.model.empty() || peer->model == gpu.model);
+    return is_peer && std::ranges::none_of(peer->failed, [&](const std::string& call) {
+             return function_of(call) == function;
+           });
+  });
+}
+
+/// What is not supported was not noted. What the caller may not do, or asks wrongly, says nothing
+/// of the GPU; every other error does, or nobody knows that it does not.
+Judgement judge_failed_call(const std::string& call, const GpuReading& gpu,
+                            const GpuContext& context) {
+  const std::string function = function_of(call), words = call.substr(function.size());
   const auto has = [&](const char* text) { return words.find(text) != std::string::npos; };
   for (const GpuError& error : kGpuErrors)
     if (has(error.words)) return failure(Class::hardware, call, error.action);
-  return not_known(call, has("ermission") ? "run as root" : "");
+  if (has("ermission")) return not_known(call, "run as root");
+  if (has("upported")) return not_known(call);
+  if (peer_answers(gpu, context, function))
+    return failure(Class::hardware, call + ", which other GPUs of the node answer", kReset);
+  if (has("Invalid Argument")) return not_known(call);
+  return undecided(Class::software, call, "reload the driver; reboot");
 }
 
-Judgement judge_failures(const GpuReading& gpu, const GpuContext&) {
+Judgement judge_failures(const GpuReading& gpu, const GpuContext& context) {
   if (gpu.failed.empty() && !gpu.stalled.empty()) return not_known("not all calls were made");
   if (gpu.failed.empty()) return passed("no call failed");
   std::vector<Judgement> all;
-  for (const std::string& call : gpu.failed) all.push_back(judge_failed_call(call));
+  for (const std::string& call : gpu.failed) all.push_back(judge_failed_call(call, gpu, context));
   return worst(all);
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "launch/node/health/facts/gpu_counters.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/facts/near_device.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
@@ -15,8 +16,6 @@
 
 namespace shakedown::node {
 namespace {
-
-constexpr const char* kEvents = "kernel_events";
 
 const NodeReport* find_node(const std::vector<NodeReport>& reports, const std::string& host) {
   const auto found = std::ranges::find(reports, host, &NodeReport::host);
@@ -51,7 +50,11 @@ Judgement judge_growth_of(const GpuReading& before, const GpuReading& after) {
     return warning(Class::hardware,
                    fmt::format("{} new PCIe replays while this program ran", *replays),
                    "reseat GPU or riser; run again");
-  if (!ecc || !links || !replays) return not_known("an error counter is not reported");
+  std::vector<const char*> unknown;
+  if (!ecc) unknown.push_back("ECC errors");
+  if (!links) unknown.push_back("NVLink errors");
+  if (!replays) unknown.push_back("PCIe replays");
+  if (!unknown.empty()) return not_known(fmt::format("not reported: {}", fmt::join(unknown, ", ")));
   return passed("no new error while this program ran");
 }
 
@@ -94,12 +97,14 @@ Judgement judge_place(const Json& numa_nodes, const std::string& near) {
 NodeReport continued(const NodeReport& before, const NodeReport& later) {
   NodeReport report = later;
   report.facts = before.facts;
-  report.facts.erase(kEvents);
-  if (!later.facts.contains(kEvents) || !before.facts.contains(kEvents)) return report;
-  Json events = later.facts.at(kEvents);
-  const auto known = std::min(events.size(), before.facts.at(kEvents).size());
-  events.erase(events.begin(), events.begin() + static_cast<Json::difference_type>(known));
-  report.facts[kEvents] = events;
+  report.facts.erase(kKernelLogFact);
+  if (!later.facts.contains(kKernelLogFact) || !before.facts.contains(kKernelLogFact))
+    return report;
+  const KernelLog known = kernel_log_of(before.facts.at(kKernelLogFact));
+  KernelLog log = kernel_log_of(later.facts.at(kKernelLogFact));
+  std::erase_if(log.events,
+                [&](const KernelEvent& event) { return event.sequence <= known.last_sequence; });
+  report.facts[kKernelLogFact] = to_json(log);
   return report;
 }
 

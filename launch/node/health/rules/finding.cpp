@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 namespace shakedown::node {
 namespace {
 
 Outcome outcome_of(Severity severity) {
   switch (severity) {
+    case Severity::not_applicable:
     case Severity::pass: return Outcome::pass;
     case Severity::fail: return Outcome::fail;
     case Severity::unknown:
@@ -23,6 +25,7 @@ Outcome outcome_of(Severity severity) {
 
 const char* name_of(Severity severity) {
   switch (severity) {
+    case Severity::not_applicable: return "N/A";
     case Severity::pass: return shakedown::name_of(Outcome::pass);
     case Severity::fail: return shakedown::name_of(Outcome::fail);
     case Severity::warn: return "WARN";
@@ -33,8 +36,9 @@ const char* name_of(Severity severity) {
 
 Judgement worst(const std::vector<Judgement>& judgements) {
   const auto found = std::max_element(
-      judgements.begin(), judgements.end(),
-      [](const Judgement& a, const Judgement& b) { return a.severity < b.severity; });
+      judgements.begin(), judgements.end(), [](const Judgement& a, const Judgement& b) {
+        return std::pair(a.severity, a.decides) < std::pair(b.severity, b.decides);
+      });
   return found == judgements.end() ? not_known("nothing was read") : *found;
 }
 
@@ -67,6 +71,7 @@ Json record_of(const Finding& finding) {
 Counts count(const std::vector<Finding>& findings) {
   Counts counts;
   for (const Finding& finding : findings) switch (finding.severity) {
+      case Severity::not_applicable: break;
       case Severity::pass: ++counts.pass; break;
       case Severity::unknown: ++counts.unknown; break;
       case Severity::warn: ++counts.warn; break;

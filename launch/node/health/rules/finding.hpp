@@ -9,8 +9,9 @@
 
 namespace shakedown::node {
 
-/// From best to worst. `unknown`: what the check needs could not be read, so it did not pass.
-enum class Severity { pass, unknown, warn, fail };
+/// From best to worst. `not_applicable`: the node has nothing that the check looks at, which is no
+/// pass. `unknown`: what the check needs could not be read, so it did not pass.
+enum class Severity { not_applicable, pass, unknown, warn, fail };
 const char* name_of(Severity severity);  // "WARN"
 
 /// What one check concludes about one thing.
@@ -22,6 +23,9 @@ struct Judgement {
   bool decides = false;     // unknown, and nothing else can show that the node is healthy
 };
 inline Judgement passed(std::string cause) { return {Severity::pass, std::move(cause)}; }
+inline Judgement not_applicable(std::string cause) {
+  return {Severity::not_applicable, std::move(cause)};
+}
 inline Judgement not_known(std::string cause, std::string action = "") {
   return {Severity::unknown, std::move(cause), std::nullopt, std::move(action)};
 }

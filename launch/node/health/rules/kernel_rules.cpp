@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <tuple>
 
 #include "launch/node/health/facts/words.hpp"
@@ -77,48 +76,62 @@ const Xid* find_xid(int code) {
   return nullptr;
 }
 
+bool has(const std::string& text, const char* words) { return text.find(words) != text.npos; }
+
 /// What the kernel's line itself says; none where it does not.
 std::optional<bool> says_fatal(const std::string& text) {
-  static const std::regex nonfatal("[Nn]on-?[Ff]atal"), fatal("[Ff]atal");
-  if (std::regex_search(text, nonfatal)) return false;
-  if (std::regex_search(text, fatal)) return true;
+  for (const char* words : {"Nonfatal", "nonfatal", "Non-fatal", "non-fatal", "Non-Fatal"})
+    if (has(text, words)) return false;
+  if (has(text, "Fatal") || has(text, "fatal")) return true;
   return std::nullopt;
 }
 
-/// "3 min ago".
+/// "3 min".
 std::string text_of_age(double age_s) {
-  if (age_s < 120) return fmt::format("{:.0f} s ago", std::max(0.0, age_s));
-  if (age_s < 7200) return fmt::format("{:.0f} min ago", age_s / 60);
-  if (age_s < 48 * 3600) return fmt::format("{:.1f} h ago", age_s / 3600);
-  return fmt::format("{:.0f} days ago", age_s / 86400);
+  if (age_s < 120) return fmt::format("{:.0f} s", std::max(0.0, age_s));
+  if (age_s < 7200) return fmt::format("{:.0f} min", age_s / 60);
+  if (age_s < 48 * 3600) return fmt::format("{:.1f} h", age_s / 3600);
+  return fmt::format("{:.0f} days", age_s / 86400);
+}
+
+constexpr int kAdvice = 154, kReengaged = 162, kDisengaged = 163;
+
+/// The number in "... changed from 0x0 (None) to 0x1 (GPU Reset Required)".
+std::optional<unsigned long> advice_in(const std::string& text) {
+  const auto at = text.find("to 0x");
+  if (at == text.npos) return std::nullopt;
+  const char* const digits = text.c_str() + at + 5;
+  char* end = nullptr;
+  const auto number = std::strtoul(digits, &end, 16);
+  return end == digits ? std::nullopt : std::optional(number);
+}
+
+bool is_xid(const KernelEvent& event, int code) {
+  return event.kind == KernelEventKind::xid && event.code == code;
 }
 
 /// Power smoothing is back; the driver advises anew.
 bool is_superseded(const std::vector<KernelEvent>& events, std::size_t at) {
-  constexpr int kReengaged = 162, kDisengaged = 163, kAdvice = 154;
-  const int by = events[at].code == kDisengaged ? kReengaged : kAdvice;
-  if (events[at].nvswitch || (events[at].code != kDisengaged && events[at].code != kAdvice))
-    return false;
+  const KernelEvent& event = events[at];
+  const int by = is_xid(event, kDisengaged) ? kReengaged : kAdvice;
+  if (!is_xid(event, kDisengaged) && !is_xid(event, kAdvice)) return false;
   return std::any_of(events.begin() + static_cast<std::ptrdiff_t>(at) + 1, events.end(),
                      [&](const KernelEvent& later) {
-                       return later.code == by && later.pci_id == events[at].pci_id;
+                       return is_xid(later, by) && same_pci_device(later.pci_id, event.pci_id);
                      });
 }
 
-/// "... changed from 0x0 (None) to 0x1 (GPU Reset Required)": none where it is to 0x0.
+/// None where it is to 0x0.
 std::optional<Judgement> judge_advice(const std::string& text) {
-  static const std::regex to(R"(to 0x([0-9a-fA-F]+))");
-  std::smatch match;
-  if (!std::regex_search(text, match, to)) return not_known("");
-  const auto number = std::strtoul(match[1].str().c_str(), nullptr, 16);
-  const Judgement advice = judge_recovery_action(word_of(kRecoveryActions, number));
+  const auto number = advice_in(text);
+  if (!number) return not_known("");
+  const Judgement advice = judge_recovery_action(word_of(kRecoveryActions, *number));
   return advice.severity == Severity::pass ? std::nullopt : std::optional(advice);
 }
 
 /// What an event says of the GPU, without its cause; none where it says nothing.
 std::optional<Judgement> judge_xid(const KernelEvent& event) {
-  constexpr int kReengaged = 162;
-  if (event.text.find("caused by previous") != std::string::npos) return std::nullopt;
+  if (has(event.text, "caused by previous")) return std::nullopt;
   if (event.code == kReengaged) return std::nullopt;
   const Xid* known = find_xid(event.code);
   if (known == nullptr)
@@ -137,36 +150,87 @@ std::optional<Judgement> judge_xid(const KernelEvent& event) {
                 : warning(Class::hardware, "", known->action);
 }
 
-Judgement judge_sxid(const KernelEvent& event) {
+/// None of the lines of numbers that follow one that says whether it is fatal.
+std::optional<Judgement> judge_sxid(const KernelEvent& event) {
+  if (event.text.starts_with("Severity ") || event.text.starts_with("Data {")) return std::nullopt;
   const char* action = "inspect NVSwitch and its links; restart nvidia-fabricmanager";
   return says_fatal(event.text) == false ? warning(Class::infrastructure, "", action)
                                          : failure(Class::infrastructure, "", action);
 }
 
+std::optional<Judgement> judge_event(const KernelEvent& event) {
+  switch (event.kind) {
+    case KernelEventKind::xid: return judge_xid(event);
+    case KernelEventKind::sxid: return judge_sxid(event);
+    case KernelEventKind::off_the_bus:
+      return failure(Class::hardware, "", "reboot; reseat GPU, RMA if it comes back");
+    case KernelEventKind::init_failed:
+      return failure(Class::hardware, "", "reset GPU; reboot; RMA if it comes back");
+    case KernelEventKind::probe_failed:
+      return failure(Class::software, "",
+                     "see the messages before it; install a driver that supports this GPU, reboot");
+    case KernelEventKind::not_understood: return not_known("", "look this message up");
+    case KernelEventKind::driver_loading: break;
+  }
+  return std::nullopt;
+}
+
+/// "XID 79 (GPU has fallen off the bus)".
+std::string name_of(const KernelEvent& event) {
+  if (event.kind == KernelEventKind::sxid) return fmt::format("SXid {}", event.code);
+  if (event.kind == KernelEventKind::not_understood) return "message in an unknown form";
+  if (event.kind != KernelEventKind::xid) return "message of the driver";
+  const Xid* known = find_xid(event.code);
+  return fmt::format("XID {}{}", event.code, known ? fmt::format(" ({})", known->meaning) : "");
+}
+
 std::string cause_of(const KernelEvent& last, std::size_t times, const Judgement& judgement) {
-  const Xid* known = last.nvswitch ? nullptr : find_xid(last.code);
+  const bool unsaid =
+      judgement.severity == Severity::unknown && last.kind != KernelEventKind::not_understood;
   return fmt::format(
-      "{} {}{} of {}, {}{}: {}{}", last.nvswitch ? "SXid" : "XID", last.code,
-      known ? fmt::format(" ({})", known->meaning) : "", last.pci_id,
+      "{}{}, {}{} ago: {}{}", name_of(last), last.pci_id.empty() ? "" : " of " + last.pci_id,
       times > 1 ? fmt::format("{} times, last ", times) : "", text_of_age(last.age_s),
-      last.text.substr(0, 80),
-      judgement.severity == Severity::unknown ? "; whether it is fatal is not said" : "");
+      last.text.substr(0, 80), unsaid ? "; whether it is fatal is not said" : "");
+}
+
+/// Those that still hold: not those of a GPU of which the driver said later that nothing is left to
+/// do, nor those before the driver was loaded again.
+std::vector<KernelEvent> without_cured(const std::vector<KernelEvent>& events) {
+  std::vector<KernelEvent> left;  // from the last to the first
+  std::vector<std::string> cured;
+  for (auto at = events.rbegin(); at != events.rend(); ++at) {
+    if (at->kind == KernelEventKind::driver_loading) break;
+    const bool is_cured = std::ranges::any_of(
+        cured, [&](const std::string& id) { return same_pci_device(id, at->pci_id); });
+    if (is_xid(*at, kAdvice) && advice_in(at->text) == 0ul)
+      cured.push_back(at->pci_id);
+    else if (!is_cured)
+      left.push_back(*at);
+  }
+  std::ranges::reverse(left);
+  return left;
 }
 
 std::vector<Judgement> judge_kernel_log(const Json& facts, double window_h) {
-  const Json& list = fact_of(facts, "kernel_events");
-  if (list.is_null())
-    return {not_known("the kernel's messages are not readable: XIDs are not known", "run as root")};
-  std::vector<KernelEvent> events;
-  for (const Json& event : list)
-    events.push_back({event.at("age_s"), event.at("nvswitch"), event.at("pci_id"), event.at("code"),
-                      event.at("text")});
-  auto all = judge_kernel_events(events, window_h);
+  const Json& fact = fact_of(facts, kKernelLogFact);
+  if (fact.is_null()) return {not_known("only root can read it", "run as root")};
+  const KernelLog log = kernel_log_of(fact);
+  const std::vector<KernelEvent> left = without_cured(log.events);
+  auto all = judge_kernel_events(left, window_h);
+  if (!log.is_whole() && log.reaches_back_s < 3600 * window_h)
+    all.push_back(not_known(fmt::format("the kernel's messages reach back {} only: XIDs before "
+                                        "that are not known",
+                                        text_of_age(log.reaches_back_s)),
+                            "see journalctl -k; boot with log_buf_len=16M"));
+  const auto loads =
+      std::ranges::count(log.events, KernelEventKind::driver_loading, &KernelEvent::kind);
+  const bool cured = std::ssize(log.events) - loads > std::ssize(left);
   if (all.empty())
-    all.push_back(
-        passed(events.empty()
-                   ? "no XID in the kernel's messages"
-                   : fmt::format("{} XIDs, all of applications or their cleanup", events.size())));
+    all.push_back(passed(
+        cured ? "no XID in the kernel's messages since the GPU was reset or the driver loaded"
+        : left.empty()
+            ? "no XID in the kernel's messages"
+            : fmt::format("{} XIDs, all of applications or their cleanup", left.size())));
   return all;
 }
 
@@ -179,17 +243,17 @@ std::vector<Judgement> judge_kernel_events(const std::vector<KernelEvent>& event
     const KernelEvent* last;
     std::size_t times = 0;
   };
-  using Key = std::tuple<bool, std::string, int, Severity>;
+  using Key = std::tuple<KernelEventKind, std::string, int, Severity>;
   std::map<Key, std::size_t> known;
   std::vector<Repeated> found;  // in the order in which each came first
   for (std::size_t i = 0; i < events.size(); ++i) {
     const KernelEvent& event = events[i];
     if (is_superseded(events, i)) continue;
-    auto judgement = event.nvswitch ? judge_sxid(event) : judge_xid(event);
+    auto judgement = judge_event(event);
     if (!judgement) continue;
     if (event.age_s > 3600 * window_h)
       judgement->severity = std::min(judgement->severity, Severity::warn);
-    const Key key{event.nvswitch, event.pci_id, event.code, judgement->severity};
+    const Key key{event.kind, event.pci_id, event.code, judgement->severity};
     const auto at = known.emplace(key, found.size());
     if (at.second) found.push_back({*judgement, &event});
     Repeated& repeated = found[at.first->second];

@@ -15,7 +15,8 @@ struct ModelLinks {
   std::size_t links;
 };
 // Boards whose links are all wired to NVSwitches or peers. Cards with bridges (H100 NVL, A100 PCIe)
-// have as many as their bridge: there the majority decides.
+// have as many as their bridge: there the majority decides. Others with an NVSwitch have all that
+// the driver lists.
 constexpr std::array<ModelLinks, 7> kModelLinks{{{"Tesla V100-SXM2-16GB", 6},
                                                  {"Tesla V100-SXM2-32GB", 6},
                                                  {"A100-SXM4-40GB", 12},
@@ -23,6 +24,7 @@ constexpr std::array<ModelLinks, 7> kModelLinks{{{"Tesla V100-SXM2-16GB", 6},
                                                  {"H100 80GB HBM3", 18},
                                                  {"H200", 18},
                                                  {"B200", 18}}};
+constexpr const char* kNoFabric = "not_supported";  // GpuReading::fabric_state
 constexpr double kManyErrors = 1000, kManyTimesPeers = 100;
 constexpr double kUnderLoad_percent = 50;
 constexpr int kDataCentreWidth = 16;
@@ -56,8 +58,19 @@ Judgement judge_nvlink_count(const GpuReading& gpu, const GpuContext& context) {
   const auto active = active_links(gpu);
   if (!active) return not_known("the state of the NVLinks is not reported");
   const auto most = majority_of(context.known<std::size_t>(active_links));
-  const auto model = expected_by_model(gpu.model);
-  const auto expected = model ? model : most;
+  auto expected = expected_by_model(gpu.model);
+  // On a board with NVSwitches every link that the driver lists leads to one. All GPUs may lack the
+  // same ones: their majority says nothing where the fabric manager or a switch is the cause.
+  const bool has_inactive = *active < gpu.nvlinks.size();
+  if (!expected && has_inactive && !gpu.fabric_state)
+    return undecided(
+        Class::infrastructure,
+        fmt::format("{} of {} NVLinks active{}: the fabric's state is not reported, so how many "
+                    "should be is not known",
+                    *active, gpu.nvlinks.size(), inactive_links(gpu)),
+        "inspect links of this GPU (nvidia-smi nvlink -s); update the driver");
+  if (!expected)
+    expected = has_inactive && *gpu.fabric_state != kNoFabric ? gpu.nvlinks.size() : most;
   if (!expected) {
     if (*active == gpu.nvlinks.size())
       return passed(*active == 0 ? "no NVLink" : fmt::format("all {} NVLinks active", *active));
@@ -144,7 +157,7 @@ Judgement judge_nvlink_errors(const GpuReading& gpu, const GpuContext& context) 
 Judgement judge_fabric(const GpuReading& gpu, const GpuContext&) {
   if (!gpu.fabric_state) return not_known("the NVLink fabric's state is not reported");
   const std::string& state = *gpu.fabric_state;
-  if (state == "not_supported") return passed("no NVSwitch fabric");
+  if (state == kNoFabric) return passed("no NVSwitch fabric");
   if (state != "completed")
     return failure(Class::software, fmt::format("registration with the NVLink fabric: {}", state),
                    "start nvidia-fabricmanager of the driver's version, then restart the job");

@@ -23,6 +23,7 @@ constexpr Variable kVariables[] = {
     {"DEBUG_FILE", "", "file of the log"},
     {"DEBUG_SUBSYS", "", "parts of NCCL that write to the log"},
     {"DMABUF_ENABLE", "0", "GPUDirect RDMA by dma-buf; 0 turns it off"},
+    {"GRAPH_DUMP_FILE", "", "file to which rings and trees are written"},
     {"GRAPH_FILE", "*", "fixes the rings and trees from a file"},
     {"IB_ADAPTIVE_ROUTING", "", "adaptive routing of InfiniBand"},
     {"IB_CUDA_SUPPORT", "0", "GPUDirect RDMA; 0 turns it off"},
@@ -50,6 +51,8 @@ constexpr Variable kVariables[] = {
     {"NET_GDR_READ", "0", "GPUDirect RDMA for sends; 0 turns it off"},
     {"NET_PLUGIN", "", "network plugin: libnccl-net-NAME.so"},
     {"NET_SHARED_BUFFERS", "", "shares network buffers between connections"},
+    {"OOB_NET_IFNAME", "", "NICs for ranks to meet"},
+    {"PROFILER_PLUGIN", "", "plugin that writes a profile"},
     {"NSOCKS_PERTHREAD", "", "sockets per thread of TCP"},
     {"NTHREADS", "*", "threads per block of a kernel"},
     {"NVB_DISABLE", "1", "1 turns routes through another GPU off"},
@@ -77,7 +80,7 @@ constexpr Variable kVariables[] = {
 
 }  // namespace
 
-std::vector<Judgement> explain_nccl(const std::map<std::string, std::string>& variables) {
+std::vector<Judgement> explain_nccl(const NcclVariables& variables, const NcclVariables& wrong) {
   std::vector<Judgement> judgements;
   for (const auto& [name, value] : variables) {
     if (!name.starts_with("NCCL_")) continue;
@@ -85,7 +88,11 @@ std::vector<Judgement> explain_nccl(const std::map<std::string, std::string>& va
     const Variable* known = nullptr;
     for (const Variable& variable : kVariables)
       if (name.substr(5) == variable.name) known = &variable;
-    if (known == nullptr)
+    if (const auto reason = wrong.find(name); reason != wrong.end()) {
+      const auto judge = name.ends_with("_IFNAME") ? failure : warning;
+      judgements.push_back(judge(Class::config, fmt::format("{}: {}", text, reason->second),
+                                 fmt::format("unset {}, or name what this node has", name)));
+    } else if (known == nullptr)
       judgements.push_back(warning(Class::config, text + ": not known to this program",
                                    "check the spelling: NCCL ignores names it does not know"));
     else if (std::string(known->slow) == "*" || value == known->slow)

@@ -9,8 +9,12 @@
 
 namespace shakedown::node {
 
+using NcclVariables = std::map<std::string, std::string>;
+
 /// One judgement per variable that is set: a warning for one that takes a path or an algorithm away
-/// from NCCL, and for one that is not in the table.
-std::vector<Judgement> explain_nccl(const std::map<std::string, std::string>& variables);
+/// from NCCL, for one that is not in the table, and for one whose value the host cannot follow, for
+/// which `wrong` has the reason; a failure where NCCL does not start then.
+std::vector<Judgement> explain_nccl(const NcclVariables& variables,
+                                    const NcclVariables& wrong = {});
 
 }  // namespace shakedown::node

@@ -1,6 +1,10 @@
 // IOMMU and PCIe access control, InfiniBand, NICs and ports.
 #include <fmt/format.h>
+#include <algorithm>
+#include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "launch/node/health/rules/host_rules.hpp"
 
@@ -17,9 +21,9 @@ bool may_have(const Json& facts, const char* list) {
 bool may_have_gpus(const Json& facts) { return may_have(facts, "gpus_on_bus"); }
 
 std::vector<Judgement> judge_acs(const Json& facts) {
-  if (!may_have_gpus(facts)) return {passed("no GPU on the PCI bus")};
+  if (!may_have_gpus(facts)) return {not_applicable("no GPU on the PCI bus")};
   const Json& acs = fact_of(facts, "acs");
-  if (acs.is_null()) return {not_known("PCIe access control is not readable", "run as root")};
+  if (acs.is_null()) return {not_known("only root can read it", "run as root")};
   const int redirecting = acs.at("redirecting");
   if (redirecting == 0) return {passed("PCIe bridges do not redirect peer-to-peer requests")};
   return {warning(
@@ -29,25 +33,39 @@ std::vector<Judgement> judge_acs(const Json& facts) {
 }
 
 std::vector<Judgement> judge_iommu(const Json& facts) {
-  const Json& iommu = fact_of(facts, "iommu");
-  if (iommu.is_null()) return {not_known("the kernel's command line is not readable")};
-  bool passes_through = iommu.at("groups") == 0;
-  for (const Json& parameter : iommu.at("parameters"))
-    passes_through |= parameter == "iommu=pt" || parameter == "iommu=off" ||
-                      parameter == "intel_iommu=off" || parameter == "amd_iommu=off";
-  if (!may_have_gpus(facts) || passes_through) return {passed("no IOMMU translates for GPUs")};
-  return {warning(Class::config, "an IOMMU is on without iommu=pt: copies between GPUs may be slow",
-                  "reconfigure: boot with iommu=pt")};
+  if (!may_have_gpus(facts)) return {not_applicable("no GPU on the PCI bus")};
+  const Json& types = fact_of(facts, "iommu");
+  if (types.is_null()) return {not_known("how the IOMMU translates for the GPUs is not readable")};
+  std::vector<std::string> translating;  // "DMA", "DMA-FQ"
+  for (const Json& type : types)
+    if (type != "identity") translating.push_back(type);
+  if (translating.empty()) return {passed("no IOMMU translates for GPUs")};
+  return {warning(Class::config,
+                  fmt::format("an IOMMU translates for GPUs ({}): copies between them may be slow",
+                              fmt::join(translating, ", ")),
+                  "reconfigure: boot with iommu=pt, on ARM with iommu.passthrough=1")};
+}
+
+/// The open driver passes GPU memory as dma-buf since Linux 5.12; NCCL uses that before the module.
+bool has_dma_buf(const Json& facts) {
+  const Json& kernel = fact_of(facts, "kernel");
+  int major = 0, minor = 0;
+  if (kernel.is_string()) std::sscanf(kernel.get<std::string>().c_str(), "%d.%d", &major, &minor);
+  const Json& variables = fact_of(facts, "nccl_variables");
+  const bool off = variables.is_object() && variables.value("NCCL_DMABUF_ENABLE", "") == "0";
+  return fact_of(facts, "open_driver") == true && !off &&
+         std::pair(major, minor) >= std::pair(5, 12);
 }
 
 std::vector<Judgement> judge_peermem(const Json& facts) {
   if (!may_have_gpus(facts) || !may_have(facts, "infiniband"))
-    return {passed("GPUDirect RDMA does not matter: no GPU with InfiniBand")};
+    return {not_applicable("no GPU with InfiniBand")};
   const Json& modules = fact_of(facts, "modules");
   if (modules.is_null()) return {not_known("the kernel's modules are not readable")};
   for (const Json& module : modules)
     if (module == "nvidia_peermem" || module == "nv_peer_mem")
       return {passed("GPUDirect RDMA: " + module.get<std::string>())};
+  if (has_dma_buf(facts)) return {passed("GPUDirect RDMA: dma-buf of the open driver")};
   return {warning(Class::config, "nvidia_peermem is not loaded: GPUDirect RDMA needs it or dma-buf",
                   "reconfigure: modprobe nvidia_peermem")};
 }
@@ -76,22 +94,31 @@ std::vector<Judgement> judge_port(const Json& port) {
   return all;
 }
 
+/// Ports of which one may be compared with another: of one board, or of one firmware where the
+/// board is not known. A port for storage or management is on another.
+std::string kind_of(const Json& port) {
+  return port.value("link_layer", "") + " " + port.value("board", port.value("firmware", ""));
+}
+
 std::vector<Judgement> judge_infiniband(const Json& facts) {
   const Json& ports = fact_of(facts, "infiniband");
   if (ports.is_null()) return {not_known("InfiniBand devices are not readable")};
-  if (ports.empty()) return {passed("no InfiniBand")};
+  if (ports.empty()) return {not_applicable("no InfiniBand")};
   std::vector<Judgement> all;
-  double best = 0;
-  for (const Json& port : ports) best = std::max(best, port.value("rate_gbits", 0.0));
+  std::map<std::string, double> best;  // Gbit/s, of the ports of a kind
+  for (const Json& port : ports) {
+    double& rate = best[kind_of(port)];
+    rate = std::max(rate, port.value("rate_gbits", 0.0));
+  }
   for (const Json& port : ports) {
     for (Judgement& judgement : judge_port(port)) all.push_back(std::move(judgement));
-    if (port.value("state", "") == "ACTIVE" && port.value("rate_gbits", 0.0) < best &&
-        port.value("link_layer", "") == "InfiniBand")
-      all.push_back(warning(
-          Class::infrastructure,
-          fmt::format("{} at {:.0f} Gbit/s, the fastest at {:.0f}",
-                      port.at("port").get<std::string>(), port.value("rate_gbits", 0.0), best),
-          "inspect link " + port.at("port").get<std::string>()));
+    const double rate = port.value("rate_gbits", 0.0), fastest = best.at(kind_of(port));
+    const auto name = port.at("port").get<std::string>();
+    if (port.value("state", "") == "ACTIVE" && rate < fastest)
+      all.push_back(warning(Class::infrastructure,
+                            fmt::format("{} at {:.0f} Gbit/s, the fastest of its kind at {:.0f}",
+                                        name, rate, fastest),
+                            "inspect link " + name + ": cable and switch port"));
   }
   if (all.empty()) all.push_back(passed(fmt::format("{} ports active", ports.size())));
   return all;

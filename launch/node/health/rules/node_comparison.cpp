@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -126,6 +127,39 @@ std::vector<Finding> compare_memory(const std::vector<NodeReport>& reports) {
   return found;
 }
 
+constexpr double kClocksApart_s = 1, kClocksFail_s = 60;
+
+/// Records, certificates (munge), time-outs and make go by the time of day.
+Judgement judge_clock(double ahead_s, const std::string& of) {
+  const auto judge = std::abs(ahead_s) < kClocksFail_s ? warning : failure;
+  return judge(Class::config,
+               fmt::format("the clock is {:.1f} s {} {}", std::abs(ahead_s),
+                           ahead_s > 0 ? "ahead of" : "behind", of),
+               "start chronyd or ntpd; chronyc makestep");
+}
+
+/// Of two nodes nobody knows which is right.
+std::vector<Finding> compare_clocks(const std::vector<NodeReport>& reports) {
+  std::vector<double> clocks;
+  for (const NodeReport& report : reports)
+    if (report.clock_s) clocks.push_back(*report.clock_s);
+  if (clocks.size() < 2 || clocks.size() < reports.size()) return {};
+  if (clocks.size() == 2) {
+    const double ahead_s = clocks[0] - clocks[1];
+    if (std::abs(ahead_s) < kClocksApart_s) return {};
+    return {finding_of(kNodesAlike,
+                       judge_clock(ahead_s, fmt::format("that of {}", reports[1].host)), Scope::job,
+                       "node_check", "", reports[0].host)};
+  }
+  const double usual = median_of(clocks);
+  std::vector<Finding> found;
+  for (const NodeReport& report : reports)
+    if (const double ahead_s = *report.clock_s - usual; std::abs(ahead_s) >= kClocksApart_s)
+      found.push_back(finding_of(kNodesAlike, judge_clock(ahead_s, "most nodes"), Scope::node,
+                                 report.host, report.host));
+  return found;
+}
+
 }  // namespace
 
 std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
@@ -137,6 +171,7 @@ std::vector<Finding> compare_nodes(const std::vector<NodeReport>& reports) {
   std::ranges::copy(ports.findings, std::back_inserter(found));
   alike += ports.alike;
   std::ranges::move(compare_memory(reports), std::back_inserter(found));
+  std::ranges::move(compare_clocks(reports), std::back_inserter(found));
   if (alike > 0)
     found.push_back(finding_of(
         kNodesAlike, passed(fmt::format("{} facts are the same on {} nodes", alike, hosts.size())),

@@ -8,12 +8,15 @@
 #include <sstream>
 
 #include "common/nvml_library.hpp"
+#include "launch/node/health/facts/kernel_log.hpp"
 #include "launch/node/health/rules/comparison.hpp"
 #include "launch/node/health/rules/gpu_rules.hpp"
 #include "launch/node/health/rules/host_rules.hpp"
 
 namespace shakedown::node {
 namespace {
+
+constexpr const char* kOption = "--expect-gpus";
 
 /// "h200:8" and "8" are 8.
 int number_at_end(const std::string& text) {
@@ -48,16 +51,28 @@ std::string missing_on(const NodeReport& report) {
   const Json& bus = fact_of(report.facts, "gpus_on_bus");
   std::vector<std::string> missing;
   for (const Json& device : bus) {
-    const std::string id = device;  // 0000:18:00.0; NVML's domain may have eight digits
-    const bool reported = std::ranges::any_of(report.gpus.gpus, [&](const GpuReading& gpu) {
-      std::string pci = gpu.pci_id;
-      std::ranges::transform(pci, pci.begin(), [](unsigned char c) { return std::tolower(c); });
-      return pci.ends_with(id.substr(id.find(':') + 1));
-    });
+    const std::string id = device;
+    const bool reported = std::ranges::any_of(
+        report.gpus.gpus, [&](const GpuReading& gpu) { return same_pci_device(gpu.pci_id, id); });
     if (!reported) missing.push_back(id);
   }
   return missing.empty() ? "" : fmt::format("; on the bus only: {}", fmt::join(missing, ", "));
 }
+
+/// Where the option says so it was looked at; where nothing else is known there is nothing to
+/// judge.
+Judgement none_expected(const ExpectedGpus& expected) {
+  const std::string cause = fmt::format("no GPU, none expected ({})", expected.by);
+  return expected.by == kOption ? passed(cause) : not_applicable(cause);
+}
+
+/// Whether a node has no GPU and should have none: then its driver is of no concern.
+bool needs_no_driver(const NodeReport& report, const std::vector<NodeReport>& reports,
+                     const Expected& given) {
+  const auto expected = expected_on(report, reports, given);
+  return expected && expected->count == 0 && report.gpus.problem && report.gpus.stalled.empty();
+}
+constexpr const char* kNoneExpected = "no GPU, none expected";
 
 Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& reports,
                       const Expected& given) {
@@ -65,6 +80,7 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
   const int found = static_cast<int>(report.gpus.gpus.size());
   if (report.gpus.problem && (!expected || !report.gpus.stalled.empty()))
     return not_known("how many GPUs there are is not known");
+  if (expected && expected->count == 0 && found == 0) return none_expected(*expected);
   if (!expected) {
     return not_known(fmt::format("{} GPUs; how many there should be is not known", found),
                      "use --expect-gpus");
@@ -76,7 +92,7 @@ Judgement judge_count(const NodeReport& report, const std::vector<NodeReport>& r
                    cause + missing_on(report),
                    report.gpus.problem ? "load the driver (nvidia-smi, dmesg); reboot"
                                        : "see the kernel's messages; reboot, RMA if it stays away");
-  if (found > expected->count && expected->by == "--expect-gpus")
+  if (found > expected->count && expected->by == kOption)
     return warning(Class::config, cause, "reconfigure: use the node's own number");
   return passed(cause);
 }
@@ -86,9 +102,29 @@ bool stays_open(const NodeReport& report) {
   return report.was_open || fact_of(report.facts, kPersistenceDaemon) == true;
 }
 
+/// Why a driver that is loaded shows no GPU. A container that was given none lacks the library, or
+/// the devices; other errors are of the driver's installation wherever they come from.
+Judgement judge_unusable_driver(const NodeReport& report) {
+  const std::string& problem = *report.gpus.problem;
+  const auto has = [&](const char* words) { return problem.find(words) != problem.npos; };
+  const bool has_library = !has("No such file");
+  const bool may_have_none = !has_library || has("Driver Not Loaded") || has("ermission") ||
+                             has("Unknown Error") || has("no GPU");
+  if (may_have_none && (fact_of(report.facts, "container") != "none seen" || has("no GPU")))
+    return warning(Class::config, "a driver is loaded, but no GPU can be seen: " + problem,
+                   "docker run --gpus all in a container; else reload the driver or reboot");
+  return failure(
+      Class::software, "a driver is loaded, but its library cannot be used: " + problem,
+      has("mismatch")
+          ? "reboot, or reload the driver's modules: they are not of the library's version"
+          : "install the driver's libraries again; in a container, those that the "
+            "runtime (nvidia-container-toolkit) mounts");
+}
+
 /// Calls of the driver that are no GPU's, and why it cannot be asked.
-Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>&,
-                           const Expected&) {
+Judgement judge_management(const NodeReport& report, const std::vector<NodeReport>& reports,
+                           const Expected& given) {
+  if (needs_no_driver(report, reports, given)) return not_applicable(kNoneExpected);
   const HostGpus& gpus = report.gpus;
   if (!gpus.stalled.empty()) {
     const std::string calls =
@@ -99,10 +135,11 @@ Judgement judge_management(const NodeReport& report, const std::vector<NodeRepor
                    "drain the node; reboot");
   }
   if (gpus.problem) {
-    const bool has_driver = report.facts.contains("driver_module");
+    // Of a module's version the library knows only where there is one.
+    const bool has_driver = report.facts.contains("driver_module") ||
+                            gpus.problem->find("version mismatch") != std::string::npos;
     if (!has_driver) return not_known("no GPU can be seen: " + *gpus.problem);
-    return warning(Class::config, "a driver is loaded, but no GPU can be seen: " + *gpus.problem,
-                   "docker run --gpus all in a container; else reload the driver or reboot");
+    return judge_unusable_driver(report);
   }
   if (!gpus.failed.empty())
     return failure(Class::software, fmt::format("{}", fmt::join(gpus.failed, "; ")),
@@ -110,7 +147,17 @@ Judgement judge_management(const NodeReport& report, const std::vector<NodeRepor
   return passed("the driver answers");
 }
 
-Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&, const Expected&) {
+/// A driver that is too old for Shakedown need not be so for the node's jobs.
+Judgement judge_older_driver(const std::string& cause, bool uses_gpus) {
+  if (uses_gpus)
+    return failure(Class::software, cause, "update the driver, or build with an older CUDA");
+  return not_known(cause + ": this is about Shakedown's build, not the node",
+                   "build Shakedown with a CUDA that the driver supports");
+}
+
+Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>& reports,
+                       const Expected& given) {
+  if (needs_no_driver(report, reports, given)) return not_applicable(kNoneExpected);
   const Json& module = fact_of(report.facts, "driver_module");
   const Json& libraries = fact_of(report.facts, "libraries");
   const HostGpus& gpus = report.gpus;
@@ -123,10 +170,9 @@ Judgement judge_driver(const NodeReport& report, const std::vector<NodeReport>&,
   const std::string built = libraries.is_object() ? libraries.value("cuda_built", "") : "";
   if (!built.empty() && gpus.cuda_driver_version &&
       std::atoi(gpus.cuda_driver_version->c_str()) < std::atoi(built.c_str()))
-    return failure(Class::software,
-                   fmt::format("driver {} supports CUDA {}, this is built with {}",
-                               *gpus.driver_version, *gpus.cuda_driver_version, built),
-                   "update the driver, or build with an older CUDA");
+    return judge_older_driver(fmt::format("driver {} supports CUDA {}, Shakedown is built with {}",
+                                          *gpus.driver_version, *gpus.cuda_driver_version, built),
+                              given.uses_gpus);
   return passed(fmt::format("driver {}, CUDA {}", *gpus.driver_version,
                             gpus.cuda_driver_version.value_or("unknown")));
 }
@@ -151,7 +197,7 @@ GpuContext context_of(const GpuReading& gpu, const NodeReport& report,
 std::optional<ExpectedGpus> expected_on(const NodeReport& report,
                                         const std::vector<NodeReport>& reports,
                                         const Expected& expected) {
-  if (expected.gpus >= 0) return ExpectedGpus{expected.gpus, "--expect-gpus"};
+  if (expected.gpus >= 0) return ExpectedGpus{expected.gpus, kOption};
   if (const int slurm = gpus_of_slurm(fact_of(report.facts, "slurm")); slurm > 0)
     return ExpectedGpus{slurm, "Slurm"};
   std::vector<int> counts;
@@ -161,6 +207,8 @@ std::optional<ExpectedGpus> expected_on(const NodeReport& report,
     return ExpectedGpus{*most, "most nodes"};
   // A container sees the whole bus but may have been given some of its GPUs.
   const Json& bus = fact_of(report.facts, "gpus_on_bus");
+  if (bus.is_array() && bus.empty() && !report.facts.contains("driver_module"))
+    return ExpectedGpus{0, "PCI bus, no driver"};
   if (bus.is_array() && !bus.empty() && fact_of(report.facts, "container") == "none seen")
     return ExpectedGpus{static_cast<int>(bus.size()), "PCI bus"};
   return std::nullopt;
@@ -181,6 +229,7 @@ std::string list_of_checks() {
   for (const GpuRule& rule : gpu_rules()) add(rule.name, rule.what);
   for (const HostRule& rule : host_rules()) add(rule.name, rule.what);
   add(kNodesAlike, "versions and settings that differ between the nodes");
+  add("hung-check", "an earlier passive check that hangs in the kernel");
   add("inforom", "checksums of the GPU's inforom; not in a passive check");
   add("rank-numa-node", "whether a rank's cores are of its GPU's NUMA node");
   add("pcie-under-load", "the PCIe link while this program copies to the GPU");

@@ -12,6 +12,7 @@ namespace shakedown::node {
 struct Expected {
   int gpus = -1;             // per node; below 0: Slurm's variables, else most nodes, else the bus
   double xid_window_h = 24;  // XIDs that are older are warnings
+  bool uses_gpus = true;     // whether this program, of its own CUDA, works on them: not passive
 };
 
 struct NodeRule {

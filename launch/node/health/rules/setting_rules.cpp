@@ -39,8 +39,13 @@ Judgement judge_ecc_mode(const GpuReading& gpu, const GpuContext& context) {
 }
 
 Judgement judge_mig(const GpuReading& gpu, const GpuContext& context) {
-  return judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
-                      "reconfigure: " + nvidia_smi(gpu) + " -mig 0, then reset GPU");
+  Judgement judgement = judge_switch(gpu, context, &GpuReading::mig_enabled, false, "MIG",
+                                     "reconfigure: " + nvidia_smi(gpu) +
+                                         " -mig 0, then reset GPU; nothing to do if "
+                                         "the GPU is divided on purpose");
+  // Nodes where some GPUs are divided are set up so, and the others are none the slower.
+  judgement.severity = std::min(judgement.severity, Severity::warn);
+  return judgement;
 }
 
 Judgement judge_compute_mode(const GpuReading& gpu, const GpuContext&) {

@@ -47,7 +47,9 @@ std::vector<Judgement> judge_blocking(const Json& facts) {
 std::vector<Judgement> judge_nccl(const Json& facts) {
   const Json& variables = fact_of(facts, "nccl_variables");
   if (variables.is_null()) return {not_known("the environment is not readable")};
-  auto all = explain_nccl(variables.get<std::map<std::string, std::string>>());
+  const Json& wrong = fact_of(facts, "nccl_wrong");
+  auto all = explain_nccl(variables.get<NcclVariables>(),
+                          wrong.is_null() ? NcclVariables{} : wrong.get<NcclVariables>());
   if (all.empty()) all.push_back(passed("no NCCL variable is set"));
   return all;
 }
@@ -56,7 +58,7 @@ std::vector<Judgement> judge_fabric_manager(const Json& facts) {
   const Json& manager = fact_of(facts, "fabric_manager");
   const Json& driver = fact_of(facts, "driver_module");
   if (const Json& gpus = fact_of(facts, "gpus_on_bus"); !gpus.is_null() && gpus.empty())
-    return {passed("no GPU on the PCI bus, so no fabric manager")};
+    return {not_applicable("no GPU on the PCI bus")};
   if (driver.is_null())
     return {not_known("the version of the GPU driver's module is not readable")};
   if (manager.is_null()) return {not_known("the fabric manager's version is not readable here")};

@@ -19,8 +19,10 @@ std::vector<Judgement> judge_shm(const Json& facts) {
   const double total = shm.at("total_bytes"), free = shm.at("free_bytes");
   const std::string cause =
       fmt::format("/dev/shm: {:.1f} of {:.1f} GiB free", free / kGiB, total / kGiB);
-  const char* larger =
-      "docker run --ipc=host (or --shm-size=8g); mount -o remount,size=8g /dev/shm";
+  const Json& container = fact_of(facts, "container");
+  const char* larger = container.is_null() || container == "none seen"
+                           ? "mount -o remount,size=8g /dev/shm"
+                           : "docker run --ipc=host (or --shm-size=8g)";
   if (free < kLeastShared)
     return {failure(Class::config, cause + ", ranks of a node cannot share memory",
                     total < kUsualShared ? larger : "remove what is left over in /dev/shm")};
