@@ -171,7 +171,7 @@ def read_checkpoint(path):
         start = file.read(9)
         file.seek(0)
         if start[:4] == b"PK\3\4":
-            return read_zip(zipfile.ZipFile(path))
+            return read_zip(path)
         if start[8:] == b"{":
             raise Refused("is safetensors already: give it to --weights")
         if start[:1] == b"{":
@@ -179,7 +179,11 @@ def read_checkpoint(path):
         return read_legacy(file)
 
 
-def read_zip(archive):
+def read_zip(path):
+    try:
+        archive = zipfile.ZipFile(path)
+    except OSError as error:  # of a place that its directory names
+        raise Refused(f"a damaged zip file: {error.strerror}") from None
     names = archive.namelist()
     found = [name for name in names if name.endswith("data.pkl")]
     if not found:
