@@ -107,11 +107,20 @@ class Usage(Folder):
         result = run_bare(TRAIN, *SMALL, env=request)
         built = "built without gpu" not in result.stderr
         self.expect(result, 3 if built else 2, "SLURM_JOB_GPUS=0,1", "--backend cpu")
-        arguments = [*SMALL, "--precision", "fp16", "--describe"]
-        result = run_bare(TRAIN, *arguments, "--backend", "cpu", env=request)
-        self.expect(result, 2, "--precision fp16", "fp32 only")
-        self.assertNotIn("no GPU is visible", result.stderr)
-        self.expect(run_bare(TRAIN, *arguments), 2, "fp32 only", "as no GPU is visible (")
+
+    @support.needs_cpu_backend
+    def test_the_cpu_computes_any_precision_in_fp32_and_says_so(self):
+        for precision in ("fp16", "bf16", "tf32"):
+            record = self.folder / f"{precision}.jsonl"
+            result = run_bare(TRAIN, *SMALL, "--backend", "cpu", "--precision", precision, "--iterations", 2,
+                              "--warmup", 1, "--record", record)
+            self.expect(result, 0, f"--precision {precision}: computed in fp32, as the cpu backend does", ", fp32, ")
+            for line in read_record(record):
+                self.assertEqual(line.get("precision", "fp32"), "fp32")
+                self.assertNotIn(line.get("grad_dtype"), ("float16", "bfloat16"))
+            self.assertEqual(read_record(record)[0]["options.precision"], precision)  # what was requested
+        result = run_bare(TRAIN, *SMALL, "--backend", "cpu", "--precision", "fp32", "--describe")
+        self.assertNotIn("computed in", result.stdout)
 
     def test_outputs_in_one_file_are_refused(self):
         both = self.folder / "both"
