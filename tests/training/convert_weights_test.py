@@ -28,14 +28,19 @@ def fake_torch():
     _rebuild_tensor_v2.__module__ = "torch._utils"
     _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
     utils._rebuild_tensor_v2 = _rebuild_tensor_v2
-    for name in convert_weights.SIZES:
+    for name in (*convert_weights.TYPES, "FutureStorage"):
         setattr(torch, name, type(name, (), {"__module__": "torch"}))
     return {"torch": torch, "torch._utils": utils}
 
 
 class Storage:
-    def __init__(self, kind, key, data):
-        self.kind, self.key, self.data = kind, key, data
+    """`stated`: the number of elements in the pickle, if another than that of the data."""
+    def __init__(self, kind, key, data, stated=None):
+        self.kind, self.key, self.data, self.stated = kind, key, data, stated
+
+
+def elements(storage):
+    return len(storage.data) // convert_weights.TYPES.get(storage.kind, (1,))[0]
 
 
 class Saved:
@@ -49,7 +54,7 @@ class Saved:
         return rebuild, (self.storage, self.offset, self.shape, self.stride, False, {})
 
 
-def pickled(root, legacy):
+def pickled(root, legacy, protocol=2):
     out, storages = io.BytesIO(), []
 
     class Pickler(pickle.Pickler):
@@ -58,29 +63,30 @@ def pickled(root, legacy):
                 return None
             if thing not in storages:
                 storages.append(thing)
-            size = len(thing.data) // convert_weights.SIZES[thing.kind]
+            size = thing.stated if thing.stated is not None else elements(thing)
             return ("storage", getattr(sys.modules["torch"], thing.kind), thing.key, "cpu", size,
                     *([None] if legacy else []))
-    Pickler(out, 2).dump(root)
+    Pickler(out, protocol).dump(root)
     return out.getvalue(), storages
 
 
-def save(path, root, legacy=False):
+def save(path, root, legacy=False, protocol=2, little_endian=True):
     with mock.patch.dict(sys.modules, fake_torch()):
-        data, storages = pickled(root, legacy)
+        data, storages = pickled(root, legacy, protocol)
     if not legacy:
         with zipfile.ZipFile(path, "w") as archive:
             archive.writestr("archive/data.pkl", data)
             for storage in storages:
                 archive.writestr(f"archive/data/{storage.key}", storage.data)
+            archive.writestr("archive/byteorder", "little" if little_endian else "big")
         return
     with open(path, "wb") as file:
-        for thing in (convert_weights.LEGACY_MAGIC, 1001, {"little_endian": True}):
-            pickle.dump(thing, file, 2)
+        for thing in (convert_weights.LEGACY_MAGIC, 1001, {"little_endian": little_endian}):
+            pickle.dump(thing, file, protocol)
         file.write(data)
-        pickle.dump([storage.key for storage in storages], file, 2)
+        pickle.dump([storage.key for storage in storages], file, protocol)
         for storage in storages:
-            size = len(storage.data) // convert_weights.SIZES[storage.kind]
+            size = elements(storage)
             file.write(size.to_bytes(8, "little") + storage.data)
 
 
@@ -112,11 +118,20 @@ class Convert(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.out = self.folder / "out.safetensors"
 
-    def convert(self, root, *arguments, legacy=False):
+    def convert(self, root, *arguments, legacy=False, **how):
         """(exit code, output)"""
         file = self.folder / "in.pth"
-        save(file, root, legacy)
+        save(file, root, legacy, **how)
         return self.convert_file(file, *arguments)
+
+    def refused(self, *words, file=None):
+        """What is converted is refused in these words, and nothing is written."""
+        file = file or self.folder / "in.pth"
+        code, text = self.convert_file(file)
+        self.assertEqual(code, 2, text)
+        for word in (str(file), *words):
+            self.assertIn(word, text)
+        self.assertEqual(list(self.folder.glob("out*")), [])
 
     def convert_file(self, file, *arguments):
         printed = io.StringIO()
@@ -138,7 +153,8 @@ class Convert(unittest.TestCase):
                 (bare, False, []), (bare, True, []),
                 ({"epoch": 3, "model_state_dict": prefixed}, False, []),
                 ({"state_dict": prefixed, "args": types.SimpleNamespace(lr=1)}, False, []),
-                ({"model": {}, "ema": bare}, False, ["--key", "ema"])):
+                ({"model": {}, "ema": bare}, False, ["--key", "ema"]),
+                ({"state": {"model": prefixed, "step": 3}}, True, ["--key", "state.model"])):
             with self.subTest(keys=list(root)[:2], legacy=legacy):
                 self.out.unlink(missing_ok=True)
                 self.assertEqual(self.convert(root, *arguments, legacy=legacy),
@@ -169,6 +185,88 @@ class Convert(unittest.TestCase):
         k, c, y, x = 5, 2, 3, 4
         self.assertEqual(conv1[((k * 3 + c) * 7 + y) * 7 + x], count + k * 147 + y * 21 + x * 3 + c)
 
+    def test_storages_of_every_type_are_passed_over(self):
+        """The old format has one storage after another: the size of each must be known, or all after it are wrong."""
+        others = {kind: Saved(Storage(kind, f"other{i}", bytes(range(16)) * (i + 1)), [1])
+                  for i, kind in enumerate(convert_weights.TYPES)}
+        for legacy in (True, False):
+            for root in ({**others, "state_dict": resnet18()}, {"state_dict": resnet18(), **others}):
+                with self.subTest(legacy=legacy, first=next(iter(root))):
+                    self.assertEqual(self.convert(root, legacy=legacy)[0], 0)
+                    self.assertEqual(struct.unpack("<3f", self.read("fc.bias")[1]), (0.5, 1.5, 2.5))
+                    self.assertEqual(self.read("bn1.num_batches_tracked")[1], struct.pack("<q", 7))
+
+    def test_sizes_that_disagree_are_refused(self):
+        file = self.folder / "in.pth"
+        future = {"rng": Saved(Storage("FutureStorage", "f", bytes(16)), [1]), "state_dict": resnet18()}
+        save(file, future, legacy=True)
+        self.refused("storage f is a FutureStorage, whose element size is not known")
+        for stated in (2, 4):
+            for legacy in (True, False):
+                wrong = resnet18()
+                wrong["fc.bias"].storage.stated = stated
+                save(file, wrong, legacy)
+                self.refused("has 3 elements, not" if legacy else "bytes, not" if stated == 4 else "storage of 2 elements")
+        save(file, resnet18(), legacy=True)
+        whole = file.read_bytes()
+        for content, words in ((whole + b"x", "bytes follow"), (whole[:-1], "truncated"), (whole[:-9], "truncated")):
+            file.write_bytes(content)
+            self.refused(words)
+        for legacy in (True, False):
+            save(file, resnet18(), legacy, little_endian=False)
+            self.refused("little-endian")
+
+    def test_views_that_leave_their_storage_are_refused(self):
+        for shape, stride, offset in (([3], (1,), 1), ([3], (2,), 0), ([3], (1,), -1), ([3], (-1,), 2), ([3], (0, 1), 0),
+                                      ([10 ** 12], (0,), 0)):
+            with self.subTest(shape=shape, stride=stride, offset=offset):
+                wrong = resnet18()
+                wrong["fc.bias"] = Saved(Storage("FloatStorage", "v", bytes(12)), shape, stride, offset)
+                wrong["fc.weight"] = Saved(Storage("FloatStorage", "w", bytes(4 * 3 * 512)), [shape[0], 512])
+                save(self.folder / "in.pth", wrong)
+                self.refused("a tensor of shape")
+
+    def test_the_count_of_batches_is_any_number(self):
+        """As load_state_dict takes it: floats of halved and averaged networks, the shape [1] of older ones."""
+        for kind, data, count in (("HalfStorage", struct.pack("<e", 7), 7), ("FloatStorage", struct.pack("<f", 7.9), 7),
+                                  ("DoubleStorage", struct.pack("<d", 2**24 + 1), 2**24 + 1),
+                                  ("BFloat16Storage", b"\xe0\x40", 7), ("IntStorage", struct.pack("<i", 7), 7),
+                                  ("LongStorage", struct.pack("<q", 2**24 + 1), 2**24 + 1),
+                                  ("HalfStorage", struct.pack("<e", float("inf")), 0),
+                                  ("FloatStorage", struct.pack("<f", float("nan")), 0)):
+            for shape in ([], [1]):
+                with self.subTest(kind=kind, count=count, shape=shape):
+                    tensors = resnet18()
+                    tensors["bn1.num_batches_tracked"] = Saved(Storage(kind, "n", data), shape)
+                    self.assertEqual(self.convert(tensors)[0], 0)
+                    entry, written, _ = self.read("bn1.num_batches_tracked")
+                    self.assertEqual((entry["dtype"], entry["shape"], written), ("I64", [], struct.pack("<q", count)))
+        for kind, data, shape in (("LongStorage", bytes(16), [2]), ("ComplexFloatStorage", bytes(8), [])):
+            tensors["bn1.num_batches_tracked"] = Saved(Storage(kind, "n", data), shape)
+            self.out.unlink(missing_ok=True)
+            save(self.folder / "in.pth", tensors)
+            self.refused(f"bn1.num_batches_tracked is a {kind} of shape {shape}")
+
+    def test_a_network_without_its_classifier(self):
+        backbone = {name: tensor for name, tensor in resnet18().items() if not name.startswith("fc.")}
+        self.assertEqual(self.convert(backbone), (0, f"{self.out}: resnet18, without a classifier, 101 tensors\n"))
+        self.out.unlink()
+        save(self.folder / "in.pth", {**backbone, "fc.weight": resnet18()["fc.weight"]})
+        self.refused("fc.bias is missing")
+
+    def test_what_is_nearly_right_is_named(self):
+        file, bare = self.folder / "in.pth", resnet18()
+        for root, words in (({"state": {"model": bare, "opt": {}}, "ema": bare}, "--key may be state.model, ema"),
+                            ({"epoch": 1, "model": Trap("x")}, "a whole pickled model under model"),
+                            ({**bare, "module.fc.bias": bare["fc.bias"]}, "fc.bias is there twice")):
+            for protocol in (2, 4):
+                save(file, root, protocol=protocol)
+                self.refused(words)
+        file.write_bytes((2).to_bytes(8, "little") + b"{}")
+        self.refused("is safetensors already: give it to --weights")
+        file.write_text('{"metadata": {}, "weight_map": {}}')
+        self.refused("the index of a sharded model")
+
     def test_nothing_in_the_file_is_executed(self):
         trap = self.folder / "executed"
         code, _ = self.convert({"hook": Trap(str(trap)), "state_dict": resnet18()})
@@ -179,11 +277,8 @@ class Convert(unittest.TestCase):
 
     def test_what_cannot_be_converted_is_named(self):
         def refused(root, *words):
-            code, text = self.convert(root)
-            self.assertEqual(code, 2)
-            for word in (str(self.folder / "in.pth"), *words):
-                self.assertIn(word, text)
-            self.assertEqual(list(self.folder.glob("out*")), [])
+            save(self.folder / "in.pth", root)
+            self.refused(*words)
         missing = resnet18()
         del missing["layer2.1.bn2.running_var"]
         refused(missing, "resnet18", "layer2.1.bn2.running_var is missing")
@@ -193,7 +288,7 @@ class Convert(unittest.TestCase):
         refused(wrong, "layer1.0.conv1.weight is [128, 64, 3, 3], not [64, 64, 3, 3]")
         short = resnet18()
         short["fc.bias"].storage.data = bytes(8)
-        refused(short, "truncated")
+        refused(short, "fc.bias: a tensor of shape [3] at 0 of a storage of 2 elements")
         refused({"epoch": 1, "optimizer": {}}, "no state_dict; its keys: epoch, optimizer")
         refused(Trap("x"), "save model.state_dict()")
         for content in (b"", b"PK\x03\x04", b"\x80\x02.", b"hello", b"\x80\x02N."):

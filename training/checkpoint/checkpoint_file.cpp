@@ -64,7 +64,7 @@ std::string partial_of(const std::string& path, const std::string& run_id) {
 
 std::uint64_t bytes_of(const std::vector<Tensor>& tensors) {
   std::uint64_t bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += tensor.values.size() * sizeof(float) + 256;
+  for (const Tensor& tensor : tensors) bytes += bytes_of(tensor) + 256;
   return bytes;
 }
 

@@ -48,6 +48,7 @@ ExitCode train(TrainOptions options, const OptionSet& set, MpiSession& session) 
   find_data(options);
   if (!options.pack.empty()) return pack_images(options, session);
   Backend backend = open_backend(options.backend, session);
+  say(session, remarks_of(options, backend.kind));
   take_saved_model(set, options.model);
   divide_shards(options, session.world_size());
   Record record(session.is_root() ? options.record : "");
